@@ -1,0 +1,1 @@
+"""Reports, one renderer an output form."""

@@ -1,0 +1,1 @@
+"""Effectively-once sinks that a PySpark job can import."""

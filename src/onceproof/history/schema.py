@@ -1,0 +1,104 @@
+"""The tables of a history, one row an observation. ``VERSION`` changes with any of them.
+
+Times (``*_at``) are seconds on the run's monotonic clock, the one of ``events.jsonl``. Offsets are Kafka's; ranges are half open.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+VERSION = 1
+
+TABLES: dict[str, pa.Schema] = {
+    # What the input logs hold, read back from the brokers after the run.
+    "input": pa.schema(
+        [
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+            ("timestamp_ms", pa.int64()),
+            ("committed", pa.bool_()),
+        ]
+    ),
+    # The producer's ledger: seq is the record's place in its data set.
+    "sent": pa.schema(
+        [
+            ("topic", pa.string()),
+            ("seq", pa.int64()),
+            ("status", pa.string()),  # acked | failed | unknown
+            ("partition", pa.int32()),  # null unless acked
+            ("offset", pa.int64()),  # null unless acked
+            ("error", pa.string()),
+        ]
+    ),
+    # Kafka: one row a record read back. Postgres: one row a decoded change, in commit order.
+    "output": pa.schema(
+        [
+            ("output", pa.string()),
+            ("op", pa.string()),  # insert | update | delete | truncate (Kafka: insert)
+            ("partition", pa.int32()),  # null for Postgres
+            ("offset", pa.int64()),  # Kafka offset; Postgres: position among the output's decoded changes
+            ("xid", pa.int64()),  # Postgres transaction; null for Kafka
+            ("commit_order", pa.int64()),  # Postgres: position of its commit in the stream; null for Kafka
+            ("key", pa.binary()),  # Kafka key; null for Postgres
+            ("content", pa.string()),  # Kafka: the value as text; Postgres: the new row as JSON, column -> text or null
+            ("before", pa.string()),  # Postgres update and delete: the old row as JSON
+            ("visibility", pa.string()),  # committed | aborted | open
+        ]
+    ),
+    # Postgres only: the table as it stood after the drain.
+    "snapshot": pa.schema([("output", pa.string()), ("content", pa.string())]),
+    # Postgres: every commit that the slot decoded, also those that touched no output.
+    "commits": pa.schema(
+        [
+            ("commit_order", pa.int64()),
+            ("xid", pa.int64()),
+            ("lsn", pa.int64()),
+            ("commit_time_us", pa.int64()),  # the server's wall clock, microseconds since 1970
+            ("changes", pa.int64()),
+        ]
+    ),
+    # The last offsets that each query's checkpoint recorded as done (end, exclusive).
+    "progress": pa.schema(
+        [
+            ("query", pa.string()),
+            ("batch", pa.int64()),
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("end_offset", pa.int64()),
+        ]
+    ),
+    # One row a batch, source topic and partition, as offsets/N planned it.
+    "batches": pa.schema(
+        [
+            ("query", pa.string()),
+            ("batch", pa.int64()),
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("start_offset", pa.int64()),
+            ("end_offset", pa.int64()),
+            ("watermark_ms", pa.int64()),
+            ("planned_at", pa.float64()),
+            ("planned_by", pa.int32()),  # which start of the driver wrote offsets/N, from 0
+            ("committed_at", pa.float64()),  # null: commits/N was never seen
+            ("committed_by", pa.int32()),
+        ]
+    ),
+    "faults": pa.schema(
+        [
+            ("index", pa.int32()),
+            ("fault", pa.string()),
+            ("target", pa.string()),
+            ("query", pa.string()),
+            ("batch", pa.int64()),
+            ("point", pa.string()),
+            ("armed_at", pa.float64()),
+            ("fired_at", pa.float64()),
+            ("hit", pa.bool_()),
+            ("healed_at", pa.float64()),
+            ("evidence", pa.string()),  # sentences, one a line: what was seen that proves the hit, or what was missing
+        ]
+    ),
+}

@@ -1,0 +1,104 @@
+"""Findings and verdicts: frozen values that print well and go to JSON and back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+MAX_WITNESSES = 32
+
+
+class Outcome(StrEnum):
+    """What a run comes to. `worst` orders them."""
+
+    HELD = "held"
+    INCONCLUSIVE = "inconclusive"
+    ERROR = "error"
+    VIOLATED = "violated"
+    INTERRUPTED = "interrupted"
+
+    @property
+    def exit_code(self) -> int:
+        return {"held": 0, "violated": 1, "inconclusive": 3, "error": 4, "interrupted": 130}[self.value]
+
+
+def worst(outcomes: list[Outcome]) -> Outcome:
+    """violated > error > inconclusive > held; an interruption outranks all, since the rest did not run."""
+    order = [Outcome.HELD, Outcome.INCONCLUSIVE, Outcome.ERROR, Outcome.VIOLATED, Outcome.INTERRUPTED]
+    return max(outcomes, key=order.index, default=Outcome.INCONCLUSIVE)
+
+
+@dataclass(frozen=True)
+class Witness:
+    """One effect that shows the anomaly, named so that a person can look it up."""
+
+    identity: dict[str, Any]
+    """Identity column -> value."""
+    argument: str
+    """Premises with their positions, then the contradiction; two lines at most."""
+    cause: str | None = None
+    """``topic/partition@offset`` of the input, where known."""
+    batch: int | None = None
+    positions: tuple[str, ...] = ()
+    """Where in the output: ``topic/partition@offset``, or ``table xid N``."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One anomaly in one output."""
+
+    anomaly: str
+    output: str
+    total: int
+    """Offending effects, not only those among the witnesses."""
+    summary: str
+    witnesses: tuple[Witness, ...] = ()
+    attribution: dict[str, int] = field(default_factory=dict)
+    """Source -> effects, e.g. ``{"batch replay (batch 2)": 6000}``."""
+    allowed: str | None = None
+    """Why the claim allows it; None: it violates."""
+
+
+@dataclass(frozen=True)
+class FaultReport:
+    fault: str
+    target: str
+    query: str
+    batch: int | None
+    point: str | None
+    armed: bool
+    fired: bool
+    hit: bool
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    scenario: str
+    outcome: Outcome
+    claim: dict[str, Any]
+    reasons: tuple[str, ...]
+    """Why this outcome, most telling first."""
+    findings: tuple[Finding, ...] = ()
+    faults: tuple[FaultReport, ...] = ()
+    not_evaluated: dict[str, str] = field(default_factory=dict)
+    """Checker (or checker@output) -> why."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """input, expected.OUTPUT, effects.OUTPUT, batches, restarts, ..."""
+    seed: int = 0
+    seconds: float = 0.0
+
+    def anomalies(self) -> dict[str, int]:
+        """Anomaly -> offending effects, after the claim."""
+        total: dict[str, int] = {}
+        for finding in self.findings:
+            if finding.allowed is None:
+                total[finding.anomaly] = total.get(finding.anomaly, 0) + finding.total
+        return total
+
+    def to_json(self) -> dict[str, Any]:
+        document = asdict(self)
+        document["verdict"] = document.pop("outcome")
+        document["anomalies"] = self.anomalies()
+        return document

@@ -1,0 +1,38 @@
+"""The named places in Spark's micro-batch commit protocol, in the order in which a batch passes them.
+
+The order is that of ``MicroBatchExecution``: write ``offsets/N``, run the tasks, commit the sink, write ``commits/N``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Point(StrEnum):
+    """A place in the life of micro-batch N at which a fault can be put."""
+
+    BEFORE_OFFSET_LOG = "before-offset-log"
+    AFTER_OFFSET_LOG = "after-offset-log"
+    IN_TASKS = "in-tasks"
+    BEFORE_SINK_COMMIT = "before-sink-commit"
+    COMMIT_LOST = "commit-lost"
+    COMMIT_UNACKNOWLEDGED = "commit-unacknowledged"
+    BETWEEN_SINKS = "between-sinks"
+    AFTER_SINK_COMMIT = "after-sink-commit"
+    AFTER_COMMIT_LOG = "after-commit-log"
+    STATE_PARTLY_COMMITTED = "state-partly-committed"
+
+
+#: What a crash at the point leaves behind, as a reader of a report needs it.
+LEFT_BEHIND: dict[Point, str] = {
+    Point.BEFORE_OFFSET_LOG: "nothing of N is durable; another end offset may be picked next time",
+    Point.AFTER_OFFSET_LOG: "N is planned, the sink has seen nothing",
+    Point.IN_TASKS: "some tasks ran; partial side effects",
+    Point.BEFORE_SINK_COMMIT: "everything is staged, COMMIT or EndTxn was not sent",
+    Point.COMMIT_LOST: "COMMIT or EndTxn was sent and never applied",
+    Point.COMMIT_UNACKNOWLEDGED: "the commit was applied and its answer lost",
+    Point.BETWEEN_SINKS: "the first of two sinks has committed, the second has not",
+    Point.AFTER_SINK_COMMIT: "the sink has committed, commits/N is missing: N will be replayed",
+    Point.AFTER_COMMIT_LOG: "commits/N is durable, offsets/N+1 is missing",
+    Point.STATE_PARTLY_COMMITTED: "some state-store partitions of N+1 are written",
+}

@@ -1,0 +1,1 @@
+"""Scenarios: one YAML file says what to run, what to break, what to expect."""

@@ -1,0 +1,137 @@
+"""The scenario as a frozen value. Field descriptions are what ``--help`` and the JSON Schema show."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+
+from onceproof.points import Point
+
+
+class Model(BaseModel):
+    """Every part of a scenario: frozen, and closed to unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class KafkaStack(Model):
+    brokers: Literal[1, 3] = Field(1, description="1 node, or 3 brokers with a controller of their own")
+
+
+class PostgresStack(Model):
+    pass
+
+
+class StackSpec(Model):
+    provider: Literal["embedded"] = Field("embedded", description="processes on loopback")
+    kafka: KafkaStack = Field(default_factory=KafkaStack)
+    postgres: PostgresStack | None = Field(default=None, description="write {} to have one")
+
+
+class InputSpec(Model):
+    topic: str = Field(description="the topic that is fed")
+    dataset: str = Field(description="a registered data set")
+    rows: PositiveInt | None = Field(None, description="how many records of it, from the start (default: all)")
+    partitions: PositiveInt = Field(3, description="partitions of the topic")
+    chunks: PositiveInt = Field(10, description="parts it is fed in, each released when the one before was committed")
+    options: dict[str, Any] = Field(default_factory=dict, description="what the data set takes (see its description)")
+
+
+class TopicSpec(Model):
+    partitions: PositiveInt = 1
+    config: dict[str, str] = Field(default_factory=dict, description="topic settings, as Kafka names them")
+
+
+class Prepare(Model):
+    topics: dict[str, TopicSpec] = Field(default_factory=dict, description="topics to create beside the inputs")
+    tables: list[str] = Field(
+        default_factory=list, description="static tables of the data sets; {table.NAME} is the Parquet file"
+    )
+    sql: str = Field(
+        "", description="statements run in the pipeline's database, as the pipeline's user, before the job starts"
+    )
+
+
+class PipelineSpec(Model):
+    command: list[str] = Field(min_length=1, description="the job: any command; templates in braces are filled in")
+    env: dict[str, str] = Field(default_factory=dict, description="environment of the job; templates are filled in")
+    secrets: list[str] = Field(
+        default_factory=list, description="names of environment variables passed on and never written down"
+    )
+    prepare: Prepare = Field(default_factory=Prepare)
+
+
+class At(Model):
+    """The logical position that triggers a fault."""
+
+    batch: Annotated[int, Field(ge=0)] = Field(description="Spark's batch id")
+    point: Point = Field(description="the place in the batch's commit protocol")
+    query: str | None = Field(None, description="checkpoint folder of the query below {checkpoint}; default: any")
+
+
+class FaultSpec(Model):
+    """What every fault says of itself. Each kind extends this in its own file under ``chaos/``."""
+
+    fault: str
+    target: str
+    at: At
+
+
+class OutputSpec(Model):
+    topic: str | None = Field(None, description="the output is this Kafka topic (JSON values) ...")
+    table: str | None = Field(None, description="... or this Postgres table")
+    kind: Literal["append"] = "append"
+    identity: list[str] = Field(min_length=1, description="columns that together name one effect")
+    ignore: list[str] = Field(
+        default_factory=list, description="columns that may differ on a replay (load times, generated ids)"
+    )
+    claim: Claim | None = Field(None, description="a claim of its own, instead of the scenario's")
+
+
+class Claim(Model):
+    """What the pipeline promises."""
+
+    delivery: Literal["effectively-once", "at-least-once", "at-most-once"] = "effectively-once"
+    order: Literal["per-key", "per-partition", "none"] = "none"
+    atomic: Literal["batch", "transaction", "none"] = "none"
+    liveness: Literal["recovers", "none"] = "recovers"
+
+
+class OracleSpec(Model):
+    """What every oracle says of itself. Each kind extends this in its own file under ``oracle/``."""
+
+    kind: str
+
+
+class Expect(Model):
+    verdict: Literal["held", "violated", "inconclusive"] = "held"
+    anomalies: list[str] = Field(default_factory=list, description="exactly these, after the claim")
+
+
+class Limits(Model):
+    deadline_s: PositiveFloat = Field(300.0, description="hard cap on feeding and draining, seconds")
+    stuck_s: PositiveFloat = Field(60.0, description="no progress for so long counts as stuck, seconds")
+    restarts: PositiveInt = Field(6, description="restarts in a row without progress before the job is given up")
+
+
+class Scenario(Model):
+    name: str
+    about: str = Field("", description="a sentence or two for list and the report")
+    seed: int = Field(0, description="seed of generated input")
+    stack: StackSpec = Field(default_factory=StackSpec)
+    input: list[InputSpec] = Field(min_length=1)
+    pipeline: PipelineSpec
+    chaos: list[FaultSpec] = Field(default_factory=list)
+    outputs: dict[str, OutputSpec] = Field(min_length=1)
+    oracle: OracleSpec
+    claim: Claim = Field(default_factory=Claim)
+    expect: Expect = Field(default_factory=Expect)
+    limits: Limits = Field(default_factory=Limits)
+
+    def claim_of(self, output: str) -> Claim:
+        """The claim that ``output`` is held to: its own, or the scenario's."""
+        return self.outputs[output].claim or self.claim
+
+
+OutputSpec.model_rebuild()

@@ -1,0 +1,92 @@
+"""What a stack offers, whichever provider runs it. Faults, the feed and the collectors see only this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+Stream = Literal["upstream", "downstream"]
+
+
+@dataclass(frozen=True)
+class Leadership:
+    """Who leads a partition, as the cluster (not the old leader) sees it."""
+
+    broker: int
+    epoch: int
+
+
+class Proxy(Protocol):
+    """One Toxiproxy proxy in front of one listener. Every call has an HTTP time-out and recovers from a wedged proxy by recreating it."""
+
+    name: str
+    listen: str
+    """``127.0.0.1:port`` that clients are told."""
+    upstream: str
+    """``127.0.0.1:port`` of the real listener."""
+
+    def cut(self) -> None:
+        """Close every connection and refuse new ones."""
+
+    def add_toxic(self, kind: str, stream: Stream, **attributes: int) -> None:
+        """Put a toxic (``timeout``, ``limit_data``, ``bandwidth``, ...) on one direction; its name is ``kind_stream``."""
+
+    def heal(self) -> None:
+        """Enabled, and no toxics. Idempotent."""
+
+
+class Kafka(Protocol):
+    client_bootstrap: str
+    """Addresses of the proxied listeners: what the pipeline is given."""
+    harness_bootstrap: str
+    """Addresses of the listeners that no fault cuts: what the feed and the collectors use."""
+    brokers: tuple[int, ...]
+
+    def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None: ...
+
+    def leader(self, topic: str, partition: int, *, asking_not: int | None = None) -> Leadership:
+        """Current leader; with ``asking_not`` the question goes to another broker than that one."""
+
+    def client_proxy(self, broker: int) -> Proxy: ...
+
+    def replication_proxy(self, broker: int) -> Proxy:
+        """In front of the broker's replication listener (three brokers only)."""
+
+    def controller_proxy(self, broker: int) -> Proxy:
+        """On the broker's own link to the controller (three brokers only)."""
+
+    def kill_broker(self, broker: int) -> None:
+        """SIGKILL, and wait until the process is gone."""
+
+    def restart_broker(self, broker: int) -> None:
+        """Start it again on its old directory, and wait until it answers and is back in every ISR."""
+
+    def is_running(self, broker: int) -> bool: ...
+
+
+class Postgres(Protocol):
+    client_uri: str
+    """libpq URI through the proxy, without the password: that is in ``passfile``, named by PGPASSFILE."""
+    jdbc_url: str
+    passfile: Path
+    harness_conninfo: str
+    """libpq conninfo of the superuser, straight to the server: for the harness only. Never written down."""
+    proxy: Proxy
+
+
+class Stack(Protocol):
+    kafka: Kafka
+    postgres: Postgres | None
+    spark_class_path: tuple[Path, ...]
+    """Jars of Spark's Kafka connector, for ``spark.driver.extraClassPath``."""
+
+    def versions(self) -> dict[str, Any]:
+        """Component -> version, hashes where a component was built here."""
+
+    def check_health(self) -> None:
+        """Raise `ServiceFailed` if a service died that no fault killed."""
+
+    def check_bypass(self, pids: list[int]) -> list[str]:
+        """Established connections of these processes to a listener behind a proxy that do not go through it, as sentences."""
