@@ -1,0 +1,94 @@
+"""What a fault is. Each kind is one file under ``chaos/`` that implements `Fault` and registers it.
+
+A fault is placed by logical position, acts, and must then *prove* that it hit: from the state that it left behind,
+never from the attempt. The order is always armed -> fired -> hit (or not) -> healed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from onceproof.points import Point
+from onceproof.registry import Registry
+from onceproof.scenario.model import FaultSpec, Scenario
+
+if TYPE_CHECKING:
+    from onceproof.conductor import Site
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How exactly a fault can be put where the scenario wants it, and by which instrument."""
+
+    exactness: Literal["exact", "approximate", "n/a"]
+    instrument: str
+    """``checkpoint watcher``, ``failpoint in the sink``, ``Toxiproxy``, ..."""
+    why: str
+    proof: str
+    """What will prove that it hit."""
+
+
+@dataclass(frozen=True)
+class SpecProblem:
+    """Something about a fault (or oracle) that can never work. ``loc`` is the path below the fault's own mapping."""
+
+    loc: tuple[str | int, ...]
+    message: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """A point that a batch has just reached."""
+
+    query: str
+    batch: int
+    point: Point
+    instrument: Literal["watcher", "failpoint"]
+    sink: str = ""
+    """``postgres`` or ``kafka`` for a failpoint; empty for the watcher."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the sink told: ``xid``, ``transactional_id``, ``topics``, ``progress_topic``, ..."""
+    release: Callable[[], None] | None = None
+    """Lets the parked sink go on; None where nothing is parked. Idempotent."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    hit: bool
+    evidence: tuple[str, ...]
+    """Sentences: what was seen, or what was missing."""
+
+
+class Fault(Protocol):
+    """One fault of one run. Constructed from its validated spec."""
+
+    Spec: ClassVar[type[FaultSpec]]
+    about: ClassVar[str]
+    """One line for listings and the report's legend."""
+
+    def __init__(self, spec: Any) -> None: ...
+
+    @classmethod
+    def problems(cls, spec: Any, scenario: Scenario) -> list[SpecProblem]:
+        """What makes this spec impossible in this scenario."""
+
+    @classmethod
+    def placement(cls, spec: Any, scenario: Scenario) -> Placement: ...
+
+    def matches(self, seen: Occurrence) -> bool:
+        """Whether this is the position to strike at (query and batch are already known to match)."""
+
+    def strike(self, site: Site, seen: Occurrence) -> None:
+        """Act, at once: called in the thread that saw the point, while a parked sink is still parked."""
+
+    def prove(self, site: Site, seen: Occurrence) -> Proof:
+        """Wait for the symptom, heal, and say from the state left behind whether it hit. Own thread; may block."""
+
+    def heal(self, site: Site) -> None:
+        """Undo whatever strike did. Idempotent; always called, also when nothing was struck."""
+
+
+faults: Registry[type[Fault]] = Registry("fault", "onceproof.chaos", "onceproof.faults")

@@ -1,0 +1,27 @@
+"""What a checker is: a pure function from a case (history + expected output) to findings. One file an anomaly, under ``checkers/``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from onceproof.judge.findings import Finding
+from onceproof.registry import Registry
+
+if TYPE_CHECKING:
+    from onceproof.judge.case import Case
+
+
+class NotEvaluated(Exception):
+    """The history lacks what this checker needs. The message says what; the claim that needs it becomes inconclusive."""
+
+
+class Checker(Protocol):
+    meaning: ClassVar[str]
+    """One sentence: the anomaly."""
+
+    def check(self, case: Case) -> Iterable[Finding]:
+        """All findings of this anomaly. Raises `NotEvaluated` where the history cannot tell."""
+
+
+checkers: Registry[type[Checker]] = Registry("checker", "onceproof.checkers", "onceproof.checkers")

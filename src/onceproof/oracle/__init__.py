@@ -1,0 +1,28 @@
+"""Oracles: from the committed input, the expected output. One file a kind, registered here by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from onceproof.faults import SpecProblem
+from onceproof.registry import Registry
+from onceproof.scenario.model import OracleSpec, Scenario
+
+if TYPE_CHECKING:
+    from onceproof.judge.case import Case
+
+
+class Oracle(Protocol):
+    Spec: ClassVar[type[OracleSpec]]
+    about: ClassVar[str]
+
+    def __init__(self, spec: Any) -> None: ...
+
+    @classmethod
+    def problems(cls, spec: Any, scenario: Scenario) -> list[SpecProblem]: ...
+
+    def expect(self, case: Case) -> None:
+        """Create the view ``expected`` in the case's database: see `onceproof.judge.case`."""
+
+
+oracles: Registry[type[Oracle]] = Registry("oracle", "onceproof.oracle", "onceproof.oracles")
