@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, SerializeAsAny
 
 from onceproof.points import Point
 
@@ -122,12 +122,22 @@ class Scenario(Model):
     stack: StackSpec = Field(default_factory=StackSpec)
     input: list[InputSpec] = Field(min_length=1)
     pipeline: PipelineSpec
-    chaos: list[FaultSpec] = Field(default_factory=list)
+    # SerializeAsAny: the items are of each kind's own Spec, whose fields must reach run.json.
+    chaos: list[SerializeAsAny[FaultSpec]] = Field(default_factory=list)
     outputs: dict[str, OutputSpec] = Field(min_length=1)
-    oracle: OracleSpec
+    oracle: SerializeAsAny[OracleSpec]
     claim: Claim = Field(default_factory=Claim)
     expect: Expect = Field(default_factory=Expect)
     limits: Limits = Field(default_factory=Limits)
+
+    def guaranteed_batches(self) -> int:
+        """Batches 0 .. this-1 are surely reached: a chunk is released when the one before was committed, so each
+        chunk is at least one batch (it may become several)."""
+        return max(spec.chunks for spec in self.input)
+
+    def topics(self) -> list[str]:
+        """Every topic that exists before the job starts: inputs first, then prepared ones."""
+        return list(dict.fromkeys([*(spec.topic for spec in self.input), *self.pipeline.prepare.topics]))
 
     def claim_of(self, output: str) -> Claim:
         """The claim that ``output`` is held to: its own, or the scenario's."""

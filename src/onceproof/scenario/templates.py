@@ -1,0 +1,33 @@
+"""Templates in a pipeline's command and environment: ``{kafka}``, ``{topic.NAME}``, ...
+
+Only the names below are templates. Every other brace stays as it is, so that JSON in an argument survives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+#: Template -> what it becomes. ``NAME`` stands for a name of the scenario.
+MEANINGS = {
+    "kafka": "bootstrap addresses of Kafka, through the proxies",
+    "postgres": "libpq URI of the pipeline's database, without the password (that is in PGPASSFILE)",
+    "postgres.jdbc": "JDBC URL of the same database",
+    "checkpoint": "folder for the checkpoints of the job's queries",
+    "topic.NAME": "name of a topic of the input or of prepare.topics",
+    "table.NAME": "Parquet file of a static table of prepare.tables",
+    "here": "folder of the scenario file",
+    "python": "the Python that runs onceproof",
+}
+
+_TEMPLATE = re.compile(r"\{(kafka|postgres(?:\.jdbc)?|checkpoint|here|python|(?:topic|table)\.[^{}\s\"']+)\}")
+
+
+def used(text: str) -> set[str]:
+    """The templates in ``text``, without their braces: ``{"kafka", "topic.flights"}``."""
+    return set(_TEMPLATE.findall(text))
+
+
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """``text`` with each template that ``values`` has a value for replaced, in one pass; the others stay."""
+    return _TEMPLATE.sub(lambda found: values.get(found[1], found[0]), text)
