@@ -1,0 +1,80 @@
+"""What ``/proc`` tells about processes and psutil does not: session ids, and start times that no clock step moves."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class Stat:
+    """The part of ``/proc/PID/stat`` that tells whose process it is (proc(5))."""
+
+    pid: int
+    state: str
+    parent: int
+    session: int
+    start_ticks: int
+    """Clock ticks since boot. With the boot id and the pid it names a process for good; psutil's create time is
+    wall-clock and moves when the clock is stepped."""
+
+    @property
+    def is_zombie(self) -> bool:
+        return self.state in "ZX"
+
+
+def stat(pid: int) -> Stat | None:
+    """None if there is no such process."""
+    try:
+        line = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command name stands in brackets and may itself hold brackets and spaces: count from the last one.
+    fields = line[line.rindex(")") + 2 :].split()
+    return Stat(pid, fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
+
+
+def table() -> dict[int, Stat]:
+    """Every process, zombies included."""
+    seen = (stat(int(name)) for name in (entry.name for entry in _PROC.iterdir()) if name.isdigit())
+    return {one.pid: one for one in seen if one is not None}
+
+
+def family(sessions: set[int]) -> list[Stat]:
+    """All live processes of these sessions and their descendants.
+
+    A descendant that called setsid (each Postgres backend does) is in a session of its own, and whatever else is in
+    that session descends from it: such sessions are **added** to ``sessions``, so that a second look still finds them
+    when the link through their parent is gone.
+    """
+    processes = table()
+    found: set[int] = set()
+    while True:
+        more = {p.pid for p in processes.values() if p.session in sessions or p.parent in found} - found
+        if not more:
+            return [processes[pid] for pid in sorted(found) if not processes[pid].is_zombie]
+        found |= more
+        sessions |= {processes[pid].session for pid in more}
+
+
+def marked(name: str, value: str) -> list[Stat]:
+    """Live processes of this user that were started with ``name=value`` in their environment."""
+    mark = f"{name}={value}".encode()
+    found = []
+    for process in table().values():
+        if process.is_zombie or process.pid == os.getpid():
+            continue
+        folder = _PROC / str(process.pid)
+        try:
+            if folder.stat().st_uid == os.getuid() and mark in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(process)
+        except OSError:  # gone, or not ours to read
+            continue
+    return found
+
+
+def boot_id() -> str:
+    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
