@@ -1,0 +1,66 @@
+"""Resolve the Java components anew and write their pins: run it when a version changes, then review the difference.
+
+``python tools/pin_components.py`` overwrites ``src/onceproof/stack/components.json``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from jgo.maven import MavenContext
+
+PINS = Path(__file__).parent.parent / "src/onceproof/stack/components.json"
+
+KAFKA = "4.3.1"
+SPARK = "4.2.0"
+
+#: Resolved with everything they need at run time.
+CLOSED_OVER = {"kafka": [f"org.apache.kafka:kafka_2.13:{KAFKA}"]}
+
+#: Taken as they are. The broker logs through slf4j 1.7 and brings log4j-core, but no binding between the two.
+#: The connector's other dependencies are among pyspark's own jars; its token provider is published up to 4.0.0 only
+#: and is used only with delegation tokens.
+AS_THEY_ARE = {
+    "kafka": ["org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"],
+    "spark-kafka-connector": [
+        f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK}",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+        "org.apache.kafka:kafka-clients:3.9.2",
+        "org.apache.commons:commons-pool2:2.13.1",
+    ],
+}
+
+VERSIONS = {"kafka": KAFKA, "spark-kafka-connector": SPARK}
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        maven = MavenContext(repo_cache=Path(folder), timeout=60)
+        pins = {name: {"version": version, "jars": _jars(maven, name)} for name, version in VERSIONS.items()}
+    PINS.write_text(json.dumps(pins, indent=2) + "\n", encoding="utf-8")
+
+
+def _jars(maven: Any, name: str) -> list[dict[str, str]]:
+    artifacts = [maven.create_dependency(coordinate).artifact for coordinate in AS_THEY_ARE[name]]
+    if name in CLOSED_OVER:
+        roots = [maven.create_dependency(coordinate) for coordinate in CLOSED_OVER[name]]
+        inputs, transitive = maven.resolver.resolve(roots)
+        artifacts += [dependency.artifact for dependency in inputs + transitive]
+    return sorted((_pin(artifact) for artifact in artifacts), key=lambda pin: pin["coordinate"])
+
+
+def _pin(artifact: Any) -> dict[str, str]:
+    path: Path = artifact.resolve()
+    return {
+        "coordinate": f"{artifact.groupId}:{artifact.artifactId}:{artifact.version}",
+        "file": path.name,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
+
+
+if __name__ == "__main__":
+    main()
