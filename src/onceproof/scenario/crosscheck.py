@@ -1,0 +1,186 @@
+"""What can be wrong although every value of a scenario is fine alone.
+
+A batch that the input never reaches, a file that is not there, a topic that nobody creates.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from onceproof.data import datasets
+from onceproof.faults import SpecProblem, faults
+from onceproof.judge.checker import checkers
+from onceproof.oracle import oracles
+from onceproof.registry import suggest
+from onceproof.scenario import templates
+from onceproof.scenario.document import Loc
+from onceproof.scenario.explain import Complaint
+from onceproof.scenario.model import InputSpec, Scenario
+
+
+def rows_of(spec: InputSpec, seed: int) -> int:
+    """How many records the input will have: ``rows``, or all that its data set has."""
+    return spec.rows if spec.rows is not None else _dataset_rows(spec, seed)
+
+
+def complaints(scenario: Scenario, here: Path) -> list[Complaint]:
+    """Everything wrong with a scenario whose values are each valid. ``here`` is the folder of its file."""
+    return [
+        *_input(scenario),
+        *_batches(scenario),
+        *_outputs(scenario),
+        *_prepared_tables(scenario),
+        *_templates(scenario),
+        *_command(scenario, here),
+        *_secrets(scenario),
+        *_expectation(scenario),
+        *_specs(scenario),
+    ]
+
+
+def _input(scenario: Scenario) -> Iterator[Complaint]:
+    fed: set[str] = set()
+    for index, spec in enumerate(scenario.input):
+        loc: Loc = ("input", index)
+        if spec.topic in fed:
+            yield Complaint((*loc, "topic"), f"topic {spec.topic!r} is fed twice", "one input a topic")
+        fed.add(spec.topic)
+        if spec.topic in scenario.pipeline.prepare.topics:
+            where: Loc = ("pipeline", "prepare", "topics", spec.topic)
+            yield Complaint(
+                where, f"topic {spec.topic!r} is an input already", "set its partitions at the input", at_key=True
+            )
+        has = _dataset_rows(spec, scenario.seed)
+        if spec.rows is not None and spec.rows > has:
+            yield Complaint((*loc, "rows"), f"data set {spec.dataset!r} has {has} records, not {spec.rows}")
+        elif spec.chunks > rows_of(spec, scenario.seed):
+            message = f"{spec.chunks} chunks of {rows_of(spec, scenario.seed)} records: some would be empty"
+            yield Complaint((*loc, "chunks"), message, "a chunk needs at least one record")
+
+
+def _dataset_rows(spec: InputSpec, seed: int) -> int:
+    dataset = datasets.get(spec.dataset)
+    return dataset(dataset.Options.model_validate(spec.options), seed=seed).rows()
+
+
+def _batches(scenario: Scenario) -> Iterator[Complaint]:
+    sure = scenario.guaranteed_batches()
+    fed = " and ".join(f"{rows_of(s, scenario.seed)} records in {s.chunks} chunks" for s in scenario.input)
+    reach = "batch 0 only" if sure == 1 else f"batches 0 to {sure - 1}"
+    for index, spec in enumerate(scenario.chaos):
+        if spec.at.batch >= sure:
+            yield Complaint(
+                ("chaos", index, "at", "batch"),
+                f"batch {spec.at.batch} is never surely reached: {fed} give {reach}",
+                f"a batch below {sure}, or at least {spec.at.batch + 1} chunks",
+            )
+
+
+def _outputs(scenario: Scenario) -> Iterator[Complaint]:
+    topics = scenario.topics()
+    for name, output in scenario.outputs.items():
+        loc: Loc = ("outputs", name)
+        if (output.topic is None) == (output.table is None):
+            found = "neither" if output.topic is None else "both"
+            yield Complaint(loc, f"output {name!r} needs topic or table, and has {found}", at_key=True)
+        if output.table is not None and scenario.stack.postgres is None:
+            message = f"output table {output.table!r} needs a Postgres, and the stack has none"
+            yield Complaint((*loc, "table"), message, "add 'postgres: {}' under stack")
+        if output.topic is not None and output.topic not in topics:
+            message = f"output topic {output.topic!r} is not created"
+            hint = f"add it under pipeline: prepare: topics; {suggest(output.topic, topics)}"
+            yield Complaint((*loc, "topic"), message, hint)
+        overlap = sorted(set(output.identity) & set(output.ignore))
+        if overlap:
+            yield Complaint((*loc, "ignore"), f"column {overlap[0]!r} cannot both name an effect and be ignored")
+
+
+def _prepared_tables(scenario: Scenario) -> Iterator[Complaint]:
+    known = sorted({table for spec in scenario.input for table in datasets.get(spec.dataset).tables()})
+    for index, table in enumerate(scenario.pipeline.prepare.tables):
+        if table not in known:
+            message = f"no data set of the input has a static table {table!r}"
+            yield Complaint(("pipeline", "prepare", "tables", index), message, suggest(table, known))
+
+
+def _templates(scenario: Scenario) -> Iterator[Complaint]:
+    known = {"topic": scenario.topics(), "table": scenario.pipeline.prepare.tables}
+    texts: list[tuple[Loc, str]] = [
+        *((("pipeline", "command", i), text) for i, text in enumerate(scenario.pipeline.command)),
+        *((("pipeline", "env", name), text) for name, text in scenario.pipeline.env.items()),
+    ]
+    for loc, text in texts:
+        for template in sorted(templates.used(text)):
+            kind, _, name = template.partition(".")
+            if kind in known and name not in known[kind]:
+                declared = "prepare.topics or the input" if kind == "topic" else "prepare.tables"
+                hint = f"name it in {declared}; {suggest(name, known[kind])}"
+                yield Complaint(loc, f"template {{{template}}}: no {kind} {name!r}", hint)
+            if kind == "postgres" and scenario.stack.postgres is None:
+                message = f"template {{{template}}} needs a Postgres, and the stack has none"
+                yield Complaint(loc, message, "add 'postgres: {}' under stack")
+
+
+def _command(scenario: Scenario, here: Path) -> Iterator[Complaint]:
+    values = {"here": str(here), "python": sys.executable}
+    program, *arguments = scenario.pipeline.command
+    filled = templates.fill(program, values)
+    if not templates.used(filled) and shutil.which(filled) is None:
+        hint = f"'{{python}}' is {sys.executable}" if "python" in filled else "give its path, or put its folder on PATH"
+        yield Complaint(("pipeline", "command", 0), f"program {filled!r} is not found", hint)
+    for index, argument in enumerate(arguments, start=1):
+        for part in argument.split(","):
+            if part.startswith("{here}/") or (part.endswith(".py") and not part.startswith("-") and "://" not in part):
+                yield from _file_argument(part, templates.fill(part, values), here, ("pipeline", "command", index))
+
+
+def _file_argument(argument: str, filled: str, here: Path, loc: Loc) -> Iterator[Complaint]:
+    path = Path(filled)
+    if templates.used(filled) or path.exists():
+        return
+    if not path.is_absolute() and (here / path).exists():
+        hint = f"write '{{here}}/{argument}': the job runs in a folder of its own"
+        yield Complaint(loc, f"job file {argument!r} is a relative path", hint)
+        return
+    folder = (here / path).parent
+    near = sorted(entry.name for entry in folder.glob("*.py")) if folder.is_dir() else []
+    hint = suggest(path.name, near) if near else f"there is no .py file in {folder}"
+    yield Complaint(loc, f"job file {argument!r} does not exist", hint)
+
+
+def _secrets(scenario: Scenario) -> Iterator[Complaint]:
+    for index, name in enumerate(scenario.pipeline.secrets):
+        if name not in os.environ:
+            message = f"secret {name!r}: no environment variable of that name is set"
+            yield Complaint(("pipeline", "secrets", index), message, f"export {name}=... before the run")
+
+
+def _expectation(scenario: Scenario) -> Iterator[Complaint]:
+    expect = scenario.expect
+    for index, anomaly in enumerate(expect.anomalies):
+        if anomaly not in checkers.names():
+            hint = suggest(anomaly, checkers.names())
+            yield Complaint(("expect", "anomalies", index), f"unknown anomaly {anomaly!r}", hint)
+    if expect.verdict == "violated" and not expect.anomalies:
+        message = "expect: violated without anomalies can never be met"
+        yield Complaint(("expect", "verdict"), message, "name the anomalies under anomalies:")
+    if expect.verdict == "held" and expect.anomalies:
+        message = f"expect: held with anomalies {', '.join(expect.anomalies)} can never be met"
+        yield Complaint(("expect", "anomalies"), message, "did you mean verdict: violated?")
+
+
+def _specs(scenario: Scenario) -> Iterator[Complaint]:
+    """What each fault and the oracle say of themselves in this scenario."""
+    for index, spec in enumerate(scenario.chaos):
+        for problem in faults.get(spec.fault).problems(spec, scenario):
+            yield _complaint(("chaos", index), problem)
+    for problem in oracles.get(scenario.oracle.kind).problems(scenario.oracle, scenario):
+        yield _complaint(("oracle",), problem)
+
+
+def _complaint(above: Loc, problem: SpecProblem) -> Complaint:
+    return Complaint(above + problem.loc, problem.message, problem.hint)

@@ -1,0 +1,172 @@
+"""From a YAML file, or the name of a shipped scenario, to a validated `Scenario`. Nothing is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from onceproof.data import datasets
+from onceproof.errors import HistoryError, Problem, ScenarioError, UsageError
+from onceproof.faults import faults
+from onceproof.oracle import oracles
+from onceproof.registry import Registry, suggest
+from onceproof.scenario import crosscheck, document
+from onceproof.scenario.document import Document, Loc
+from onceproof.scenario.explain import Complaint, shown, validate
+from onceproof.scenario.model import FaultSpec, OracleSpec, Scenario
+
+T = TypeVar("T")
+
+
+def folder() -> Path:
+    """Where the shipped scenarios are."""
+    return Path(str(files("onceproof"))) / "scenarios"
+
+
+def names() -> list[str]:
+    """Names of the shipped scenarios."""
+    return sorted(path.stem for path in folder().glob("*.yaml"))
+
+
+def find(name_or_path: str | Path) -> Path:
+    """The file of a scenario: a path to a YAML file, or the name of a shipped one. Raises `UsageError`."""
+    text = str(name_or_path)
+    path = Path(name_or_path).expanduser()
+    if path.is_file():
+        return path
+    if path.suffix in (".yaml", ".yml") or "/" in text:
+        near = sorted(entry.name for entry in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
+        hint = suggest(path.name, near) if near else f"there is no YAML file in {path.parent.absolute()}"
+        raise UsageError(f"scenario file {text!r} does not exist", hint=hint)
+    if text not in names():
+        raise UsageError(f"unknown scenario {text!r}; {suggest(text, names())}", hint="onceproof list names them all")
+    return folder() / f"{text}.yaml"
+
+
+def load(path: str | Path) -> Scenario:
+    """The scenario in the file at ``path``.
+
+    Raises `ScenarioError` with every problem found, each with its line and column, or `UsageError` if the file
+    cannot be read.
+    """
+    path = Path(path).absolute()
+    source = document.read(path)
+    scenario, complaints = _assemble({"name": path.stem, **source.data})
+    if scenario is not None and not complaints:
+        if scenario.name != path.stem:
+            message = f"name {scenario.name!r} is not that of the file, {path.stem!r}"
+            complaints.append(Complaint(("name",), message, "leave name out: it is the file's"))
+        complaints.extend(crosscheck.complaints(scenario, path.parent))
+    if scenario is None or complaints:
+        raise ScenarioError(sorted((_problem(source, c) for c in complaints), key=_position))
+    return scenario
+
+
+def load_all(names_or_paths: list[str]) -> list[tuple[Path, Scenario]]:
+    """All of them, or one error that tells the problems of all: nothing may start before every one is valid."""
+    loaded: list[tuple[Path, Scenario]] = []
+    problems: list[Problem] = []
+    unreadable: list[UsageError] = []
+    for given in names_or_paths:
+        try:
+            path = find(given)
+            loaded.append((path, load(path)))
+        except ScenarioError as error:
+            problems.extend(error.problems)
+        except UsageError as error:
+            unreadable.append(error)
+    if unreadable:
+        raise UsageError("\n".join([*map(str, unreadable), *map(str, problems)]))
+    if problems:
+        raise ScenarioError(problems)
+    return loaded
+
+
+def restore(stored: Mapping[str, Any]) -> Scenario:
+    """The scenario that ``run.json`` holds (its ``model_dump``), each fault and the oracle of its own kind again.
+
+    No cross checks: files and environment variables of the run's machine need not be here. Raises `HistoryError`.
+    """
+    scenario, complaints = _assemble(dict(stored))
+    if scenario is None or complaints:
+        told = "\n".join(f"{'.'.join(map(str, c.loc))}: {c.message}" for c in complaints)
+        raise HistoryError(f"the stored scenario cannot be read:\n{told}", hint="judge it with the version that ran it")
+    return scenario
+
+
+def _assemble(data: dict[str, Any]) -> tuple[Scenario | None, list[Complaint]]:
+    """Each part by its own model. Faults, oracle and data set options are validated by the kind that they name."""
+    chaos, complaints = _chaos(data.get("chaos"))
+    oracle, of_oracle = _oracle(data.get("oracle"))
+    complaints += of_oracle + _dataset_options(data.get("input"))
+    frame = dict(data)
+    if isinstance(frame.get("chaos"), list):
+        frame["chaos"] = []
+    if frame.get("oracle") is not None:
+        frame["oracle"] = {"kind": "checked above"}
+    scenario, of_frame = validate(Scenario, frame)
+    complaints += of_frame
+    if scenario is None or oracle is None or complaints:
+        return None, complaints
+    return scenario.model_copy(update={"chaos": chaos, "oracle": oracle}), complaints
+
+
+def _chaos(items: Any) -> tuple[list[FaultSpec], list[Complaint]]:
+    specs: list[FaultSpec] = []
+    complaints: list[Complaint] = []
+    for index, item in enumerate(items if isinstance(items, list) else []):
+        spec, found = _of_kind(faults, "fault", lambda kind: kind.Spec, item, ("chaos", index))
+        complaints += found
+        if isinstance(spec, FaultSpec):
+            specs.append(spec)
+    return specs, complaints
+
+
+def _oracle(item: Any) -> tuple[OracleSpec | None, list[Complaint]]:
+    if item is None:
+        return None, []  # a missing oracle is the frame's complaint
+    spec, complaints = _of_kind(oracles, "kind", lambda kind: kind.Spec, item, ("oracle",))
+    return (spec if isinstance(spec, OracleSpec) else None), complaints
+
+
+def _dataset_options(inputs: Any) -> list[Complaint]:
+    complaints: list[Complaint] = []
+    for index, item in enumerate(inputs if isinstance(inputs, list) else []):
+        if not isinstance(item, dict) or not isinstance(item.get("dataset"), str):
+            continue  # the frame complains
+        loc: Loc = ("input", index)
+        if item["dataset"] not in datasets.names():
+            message = f"unknown dataset {item['dataset']!r}"
+            complaints.append(Complaint((*loc, "dataset"), message, suggest(item["dataset"], datasets.names())))
+        elif isinstance(options := item.get("options", {}), dict):
+            complaints += validate(datasets.get(item["dataset"]).Options, options, (*loc, "options"))[1]
+    return complaints
+
+
+def _of_kind(
+    registry: Registry[T], field: str, model_of: Callable[[T], type[BaseModel]], item: Any, loc: Loc
+) -> tuple[BaseModel | None, list[Complaint]]:
+    """``item`` as the model of the kind that its ``field`` names."""
+    if not isinstance(item, dict):
+        hint = f"write '{field}: NAME' and its settings below it"
+        return None, [Complaint(loc, f"{shown(item)} is not a mapping", hint)]
+    kind = item.get(field)
+    if kind is None:
+        hint = f"known: {', '.join(registry.names())}"
+        return None, [Complaint(loc, f"key {field!r} is missing", hint, at_key=True)]
+    if kind not in registry.names():
+        hint = suggest(str(kind), registry.names())
+        return None, [Complaint((*loc, field), f"unknown {registry.noun} {kind!r}", hint)]
+    return validate(model_of(registry.get(kind)), item, loc)
+
+
+def _problem(source: Document, complaint: Complaint) -> Problem:
+    return Problem(source.place(complaint.loc, key=complaint.at_key), complaint.message, complaint.hint)
+
+
+def _position(problem: Problem) -> tuple[int, int]:
+    return problem.place.line, problem.place.column

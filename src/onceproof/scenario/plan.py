@@ -1,0 +1,125 @@
+"""What a scenario would do, told without starting anything."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from onceproof.faults import Placement, faults
+from onceproof.judge.checker import checkers
+from onceproof.oracle import oracles
+from onceproof.points import LEFT_BEHIND
+from onceproof.scenario.crosscheck import rows_of
+from onceproof.scenario.model import OutputSpec, Scenario
+
+
+@dataclass(frozen=True)
+class PlannedInput:
+    topic: str
+    dataset: str
+    records: int
+    partitions: int
+    chunks: int
+
+
+@dataclass(frozen=True)
+class PlannedFault:
+    fault: str
+    target: str
+    query: str | None
+    batch: int
+    point: str
+    left_behind: str
+    """What a crash at the point leaves; for other kinds, the state in which the batch is struck."""
+    placement: Placement
+
+
+@dataclass(frozen=True)
+class PlannedOutput:
+    name: str
+    where: str
+    identity: tuple[str, ...]
+    ignore: tuple[str, ...]
+    claim: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What would be started, fed, broken and checked. ``guaranteed_batches`` are numbered from 0."""
+
+    scenario: str
+    about: str
+    stack: tuple[str, ...]
+    input: tuple[PlannedInput, ...]
+    guaranteed_batches: int
+    command: tuple[str, ...]
+    prepare: tuple[str, ...]
+    faults: tuple[PlannedFault, ...]
+    outputs: tuple[PlannedOutput, ...]
+    oracle: str
+    checkers: tuple[str, ...]
+    claim: dict[str, Any]
+    expect: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def plan(scenario: Scenario) -> Plan:
+    """The plan of a validated scenario. Starts nothing and reads no service."""
+    oracle = oracles.get(scenario.oracle.kind)
+    return Plan(
+        scenario=scenario.name,
+        about=scenario.about.strip(),
+        stack=_stack(scenario),
+        input=tuple(
+            PlannedInput(spec.topic, spec.dataset, rows_of(spec, scenario.seed), spec.partitions, spec.chunks)
+            for spec in scenario.input
+        ),
+        guaranteed_batches=scenario.guaranteed_batches(),
+        command=tuple(scenario.pipeline.command),
+        prepare=_prepare(scenario),
+        faults=_faults(scenario),
+        outputs=tuple(_output(scenario, name, output) for name, output in scenario.outputs.items()),
+        oracle=f"{scenario.oracle.kind}: {oracle.about}",
+        checkers=tuple(checkers.names()),
+        claim=scenario.claim.model_dump(),
+        expect=scenario.expect.model_dump(),
+    )
+
+
+def _stack(scenario: Scenario) -> tuple[str, ...]:
+    brokers = scenario.stack.kafka.brokers
+    kafka = "Kafka, 1 node" if brokers == 1 else f"Kafka, {brokers} brokers and a controller"
+    postgres = ["Postgres"] if scenario.stack.postgres is not None else []
+    return (kafka, *postgres, "Toxiproxy in front of every client listener")
+
+
+def _prepare(scenario: Scenario) -> tuple[str, ...]:
+    prepare = scenario.pipeline.prepare
+    return (
+        *(f"topic {name}, {topic.partitions} partition(s)" for name, topic in prepare.topics.items()),
+        *(f"static table {name}" for name in prepare.tables),
+        *(["SQL in the pipeline's database"] if prepare.sql.strip() else []),
+    )
+
+
+def _faults(scenario: Scenario) -> tuple[PlannedFault, ...]:
+    return tuple(
+        PlannedFault(
+            fault=spec.fault,
+            target=spec.target,
+            query=spec.at.query,
+            batch=spec.at.batch,
+            point=spec.at.point.value,
+            left_behind=LEFT_BEHIND[spec.at.point],
+            placement=faults.get(spec.fault).placement(spec, scenario),
+        )
+        for spec in scenario.chaos
+    )
+
+
+def _output(scenario: Scenario, name: str, output: OutputSpec) -> PlannedOutput:
+    where = f"topic {output.topic}" if output.topic is not None else f"table {output.table}"
+    claim = scenario.claim_of(name).model_dump()
+    return PlannedOutput(name, where, tuple(output.identity), tuple(output.ignore), claim)
