@@ -1,0 +1,145 @@
+"""Crash: SIGKILL of the driver (JVM and Python together) or of a broker. Healed by a restart: ours for a broker, the supervisor's for a driver."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from onceproof.conductor import Site
+from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.placing import (
+    PARKED,
+    RESTART_S,
+    WATCHED,
+    LeaderOf,
+    committed,
+    instrument_of,
+    leader_problems,
+    placement,
+    planned,
+    point_problems,
+    split_leader_of,
+)
+from onceproof.points import Point
+from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.stack.api import Leadership
+from onceproof.waiting import wait_until
+
+_ELECTION_S = 30.0
+"""The fast preset elects within 3 s; ten times that is a cluster that is not going to."""
+
+
+class CrashSpec(FaultSpec):
+    fault: Literal["crash"]
+    target: Literal["driver", "broker"]
+    leader_of: LeaderOf | None = None
+
+
+@faults.register("crash")
+class Crash:
+    """The driver's or a broker's processes die at once, as from a kernel's out-of-memory killer or a lost machine."""
+
+    Spec: ClassVar[type[FaultSpec]] = CrashSpec
+    about: ClassVar[str] = "SIGKILL of the driver (JVM and Python) or of the broker that leads a partition"
+
+    def __init__(self, spec: CrashSpec) -> None:
+        self._spec = spec
+        self._start = 0
+        self._state = (False, False)
+        self._next_planned = False
+        self._before: Leadership | None = None
+
+    @classmethod
+    def problems(cls, spec: CrashSpec, scenario: Scenario) -> list[SpecProblem]:
+        if spec.target == "broker":
+            return point_problems(spec, (*WATCHED, *PARKED)) + leader_problems(spec.leader_of, scenario)
+        problems = point_problems(spec, (*WATCHED, *PARKED))
+        if spec.leader_of is not None:
+            problems.append(SpecProblem(("leader_of",), "a driver leads no partition", "remove leader_of"))
+        return problems
+
+    @classmethod
+    def placement(cls, spec: CrashSpec, scenario: Scenario) -> Placement:
+        if spec.target == "driver":
+            replay = "" if spec.at.point is Point.AFTER_COMMIT_LOG else f", and the replay of batch {spec.at.batch}"
+            return placement(spec.at.point, f"offsets/ and commits/ as they were left, the restart{replay}")
+        return placement(spec.at.point, f"the process is gone and another broker leads {spec.leader_of}")
+
+    def matches(self, seen: Occurrence) -> bool:
+        return seen.point is self._spec.at.point and seen.instrument == instrument_of(seen.point)
+
+    def strike(self, site: Site, seen: Occurrence) -> None:
+        if self._spec.target == "driver":
+            self._start = site.job.kill_driver()
+            # What the kill left behind decides, and it must be read before the next driver writes anything.
+            self._state = (planned(site, seen.query, seen.batch), committed(site, seen.query, seen.batch))
+            self._next_planned = planned(site, seen.query, seen.batch + 1)
+            return
+        assert self._spec.leader_of is not None
+        topic, partition = split_leader_of(self._spec.leader_of)
+        with site.job.frozen():
+            self._before = site.stack.kafka.leader(topic, partition)
+            site.stack.kafka.kill_broker(self._before.broker)
+            self._state = (planned(site, seen.query, seen.batch), committed(site, seen.query, seen.batch))
+        if seen.release is not None:
+            seen.release()
+
+    def prove(self, site: Site, seen: Occurrence) -> Proof:
+        return self._prove_driver(site, seen) if self._spec.target == "driver" else self._prove_broker(site, seen)
+
+    def _prove_driver(self, site: Site, seen: Occurrence) -> Proof:
+        offsets, commits = self._state
+        n = seen.batch
+        left = f"left behind: offsets/{n} {_there(offsets)}, commits/{n} {_there(commits)}"
+        wanted_commit = self._spec.at.point is Point.AFTER_COMMIT_LOG
+        if not offsets or commits is not wanted_commit or (wanted_commit and self._next_planned):
+            return Proof(False, (left, f"that is not the state of {self._spec.at.point}"))
+        wait_until(
+            f"the driver to be started again after the crash in batch {n}",
+            lambda: site.job.restarted_since(self._start),
+            deadline_s=RESTART_S,
+        )
+        if wanted_commit:
+            wait_until(
+                "a batch planned by the restarted driver",
+                lambda: site.checkpoint.batch(seen.query, n + 1) or site.job.is_running(),
+                deadline_s=RESTART_S,
+            )
+            return Proof(True, (left, f"offsets/{n + 1} missing", "the driver was started again"))
+        wait_until(
+            f"the replay of batch {n}",
+            lambda: committed(site, seen.query, n),
+            deadline_s=RESTART_S,
+            explain=lambda: f"driver start {site.job.current_start}, offsets/{n} planned, commits/{n} missing",
+        )
+        return Proof(True, (left, "the driver was started again", f"batch {n} was replayed and committed"))
+
+    def _prove_broker(self, site: Site, seen: Occurrence) -> Proof:
+        assert self._before is not None and self._spec.leader_of is not None
+        before, kafka = self._before, site.stack.kafka
+        topic, partition = split_leader_of(self._spec.leader_of)
+        if self._state != (True, False) and self._spec.at.point is not Point.AFTER_COMMIT_LOG:
+            return Proof(False, (f"batch {seen.batch} was not open any more when broker {before.broker} was killed",))
+        if kafka.is_running(before.broker):
+            return Proof(False, (f"broker {before.broker} is still running",))
+
+        def moved() -> Leadership | None:
+            now = kafka.leader(topic, partition, asking_not=before.broker)
+            return now if now.broker not in (before.broker, -1) and now.epoch > before.epoch else None
+
+        after = wait_until(f"another broker to lead {self._spec.leader_of}", moved, deadline_s=_ELECTION_S)
+        return Proof(
+            True,
+            (
+                f"broker {before.broker} was gone while batch {seen.batch} was open",
+                f"leadership of {self._spec.leader_of} moved from broker {before.broker} (epoch {before.epoch}) "
+                f"to broker {after.broker} (epoch {after.epoch})",
+            ),
+        )
+
+    def heal(self, site: Site) -> None:
+        if self._before is not None and not site.stack.kafka.is_running(self._before.broker):
+            site.stack.kafka.restart_broker(self._before.broker)
+
+
+def _there(exists: bool) -> str:
+    return "there" if exists else "missing"

@@ -1,0 +1,23 @@
+"""Lost acknowledgement: the commit is applied and its answer never arrives. The client cannot tell it from a lost request."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from onceproof.cut_commit import CutCommit, CutCommitSpec
+from onceproof.faults import faults
+from onceproof.scenario.model import FaultSpec
+from onceproof.stack.api import Stream
+
+
+class LostAckSpec(CutCommitSpec):
+    fault: Literal["lost-ack"]
+
+
+@faults.register("lost-ack")
+class LostAck(CutCommit):
+    """The answer to COMMIT or EndTxn is lost: retrying blindly duplicates, giving up loses."""
+
+    Spec: ClassVar[type[FaultSpec]] = LostAckSpec
+    about: ClassVar[str] = "the sink's commit is applied and the answer to it lost"
+    stream: Stream = "downstream"

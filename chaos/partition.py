@@ -1,0 +1,146 @@
+"""Partition: packets between a partition's leader and somebody are swallowed, both ways, with connections left standing.
+
+``from: clients`` cuts the pipeline off; the leader still heartbeats, so nothing fails over and the batch must wait.
+``from: cluster`` cuts the leader off from its followers and from the controller; it is fenced and another one leads.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, PositiveFloat
+
+from onceproof.conductor import Site
+from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.placing import (
+    WATCHED,
+    LeaderOf,
+    committed,
+    instrument_of,
+    leader_problems,
+    placement,
+    planned,
+    point_problems,
+    split_leader_of,
+)
+from onceproof.points import Point
+from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.stack.api import Leadership, Proxy
+from onceproof.waiting import wait_until
+
+_FENCED_S = 30.0
+"""A broker session lasts 2 s in the fast preset; this is the bound for declaring that no election came."""
+
+
+class PartitionSpec(FaultSpec):
+    fault: Literal["partition"]
+    target: Literal["leader"]
+    leader_of: LeaderOf
+    from_: Literal["clients", "cluster"] = Field("clients", alias="from", description="whom the leader is cut off from")
+    for_s: PositiveFloat = Field(4.0, le=60.0, description="how long, seconds")
+
+
+@faults.register("partition")
+class Partition:
+    """A network partition that drops packets (Toxiproxy ``timeout=0`` both ways): nobody is told, everybody waits."""
+
+    Spec: ClassVar[type[FaultSpec]] = PartitionSpec
+    about: ClassVar[str] = (
+        "the leader of a partition cut off from its clients, or from its followers and the controller"
+    )
+
+    def __init__(self, spec: PartitionSpec) -> None:
+        self._spec = spec
+        self._before: Leadership | None = None
+        self._proxies: list[Proxy] = []
+        self._struck_at = 0.0
+        self._open = False
+
+    @classmethod
+    def problems(cls, spec: PartitionSpec, scenario: Scenario) -> list[SpecProblem]:
+        problems = leader_problems(spec.leader_of, scenario)
+        if spec.from_ == "clients":
+            # Clients can be cut off from a single broker too; only a move of leadership needs three.
+            problems = [p for p in problems if p.loc != ("target",)]
+        return problems + point_problems(spec, tuple(p for p in WATCHED if p is Point.AFTER_OFFSET_LOG))
+
+    @classmethod
+    def placement(cls, spec: PartitionSpec, scenario: Scenario) -> Placement:
+        if spec.from_ == "clients":
+            return placement(spec.at.point, f"batch {spec.at.batch} stayed open throughout, with no commit meanwhile")
+        return placement(spec.at.point, f"the leader epoch of {spec.leader_of} changed")
+
+    def matches(self, seen: Occurrence) -> bool:
+        return seen.point is self._spec.at.point and seen.instrument == instrument_of(seen.point)
+
+    def strike(self, site: Site, seen: Occurrence) -> None:
+        kafka = site.stack.kafka
+        with site.job.frozen():
+            self._before = kafka.leader(*split_leader_of(self._spec.leader_of))
+            broker = self._before.broker
+            if self._spec.from_ == "clients":
+                self._proxies = [kafka.client_proxy(broker)]
+            else:
+                self._proxies = [kafka.replication_proxy(broker), kafka.controller_proxy(broker)]
+            for proxy in self._proxies:
+                proxy.add_toxic("timeout", "upstream", timeout=0)
+                proxy.add_toxic("timeout", "downstream", timeout=0)
+            self._open = planned(site, seen.query, seen.batch) and not committed(site, seen.query, seen.batch)
+        self._struck_at = site.timeline.now()
+
+    def prove(self, site: Site, seen: Occurrence) -> Proof:
+        if not self._open:
+            return Proof(False, (f"batch {seen.batch} was not open any more when the partition began",))
+        return self._prove_clients(site, seen) if self._spec.from_ == "clients" else self._prove_cluster(site)
+
+    def _prove_clients(self, site: Site, seen: Occurrence) -> Proof:
+        assert self._before is not None
+        starts = site.job.starts
+        ends_at = self._struck_at + self._spec.for_s
+        wait_until(
+            f"the {self._spec.for_s} s of the partition to pass",
+            lambda: site.timeline.now() >= ends_at or committed(site, seen.query, seen.batch),
+            deadline_s=self._spec.for_s + 5,
+        )
+        lasted = site.timeline.now() - self._struck_at
+        if committed(site, seen.query, seen.batch):
+            return Proof(
+                False, (f"batch {seen.batch} committed {lasted:.1f} s into the partition: it did not need the leader",)
+            )
+        restarted = " (the driver gave up and was started again)" if site.job.starts > starts else ""
+        return Proof(
+            True,
+            (
+                f"clients were cut off from broker {self._before.broker}, leader of {self._spec.leader_of}, for {lasted:.1f} s",
+                f"batch {seen.batch} stayed open throughout, no commit meanwhile{restarted}",
+            ),
+        )
+
+    def _prove_cluster(self, site: Site) -> Proof:
+        assert self._before is not None
+        before = self._before
+        topic, partition = split_leader_of(self._spec.leader_of)
+
+        def moved() -> Leadership | None:
+            now = site.stack.kafka.leader(topic, partition, asking_not=before.broker)
+            return now if now.epoch > before.epoch and now.broker != -1 else None
+
+        after = wait_until(f"the leader epoch of {self._spec.leader_of} to change", moved, deadline_s=_FENCED_S)
+        ends_at = self._struck_at + self._spec.for_s
+        wait_until(
+            f"the {self._spec.for_s} s of the partition to pass",
+            lambda: site.timeline.now() >= ends_at,
+            deadline_s=self._spec.for_s + 5,
+        )
+        return Proof(
+            True,
+            (
+                f"broker {before.broker} was cut off from its followers and the controller",
+                f"the leader epoch of {self._spec.leader_of} went from {before.epoch} (broker {before.broker}) "
+                f"to {after.epoch} (broker {after.broker})",
+            ),
+        )
+
+    def heal(self, site: Site) -> None:
+        for proxy in self._proxies:
+            proxy.heal()

@@ -1,0 +1,91 @@
+"""Reject: a real refusal by the sink's service. Here: Postgres is away for one whole batch.
+
+A job that swallows the error stays alive and loses data, which no kill would show.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from onceproof.conductor import Site
+from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.placing import RESTART_S, committed, instrument_of, placement, planned, point_problems
+from onceproof.points import Point
+from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.waiting import wait_until
+
+_ATTEMPT_S = 60.0
+"""A refused connection fails at once; this leaves room for a job that retries on its own for a while."""
+
+
+class RejectSpec(FaultSpec):
+    fault: Literal["reject"]
+    target: Literal["postgres"]
+    how: Literal["unavailable"]
+
+
+@faults.register("reject")
+class Reject:
+    """Connections are closed and refused from the moment the batch is planned until an attempt at it has failed."""
+
+    Spec: ClassVar[type[FaultSpec]] = RejectSpec
+    about: ClassVar[str] = "the service refuses: Postgres is unavailable for one whole batch"
+
+    def __init__(self, spec: RejectSpec) -> None:
+        self._spec = spec
+        self._struck_at: float | None = None
+        self._open = False
+
+    @classmethod
+    def problems(cls, spec: RejectSpec, scenario: Scenario) -> list[SpecProblem]:
+        problems = point_problems(spec, (Point.AFTER_OFFSET_LOG,))
+        if scenario.stack.postgres is None:
+            problems.append(SpecProblem(("target",), "this stack has no Postgres", "add `postgres: {}` to the stack"))
+        return problems
+
+    @classmethod
+    def placement(cls, spec: RejectSpec, scenario: Scenario) -> Placement:
+        n = spec.at.batch
+        return placement(spec.at.point, f"an attempt at batch {n} failed while Postgres was away; {n} committed after")
+
+    def matches(self, seen: Occurrence) -> bool:
+        return seen.point is self._spec.at.point and seen.instrument == instrument_of(seen.point)
+
+    def strike(self, site: Site, seen: Occurrence) -> None:
+        assert site.stack.postgres is not None
+        self._struck_at = site.timeline.now()
+        with site.job.frozen():
+            site.stack.postgres.proxy.cut()
+            self._open = planned(site, seen.query, seen.batch) and not committed(site, seen.query, seen.batch)
+
+    def prove(self, site: Site, seen: Occurrence) -> Proof:
+        n, struck_at = seen.batch, self._struck_at
+        assert struck_at is not None
+        if not self._open:
+            return Proof(False, (f"batch {n} was not open any more when Postgres went away",))
+
+        def over() -> str | None:
+            if committed(site, seen.query, n):
+                return "committed"
+            failed = site.told_since(struck_at, "commit-failed", sink="postgres", batch=n)
+            if failed is not None:
+                return f"the sink reported: {failed.facts.get('error')}"
+            gone = site.job.exited_since(struck_at)
+            return None if gone is None else f"the driver's attempt failed (exit code {gone.code})"
+
+        attempt = wait_until(f"an attempt at batch {n} to fail", over, deadline_s=_ATTEMPT_S)
+        if attempt == "committed":
+            return Proof(
+                False, (f"batch {n} was committed while Postgres was away: it did not need Postgres, or hid the error",)
+            )
+        self.heal(site)
+        wait_until(
+            f"batch {n} to be committed after Postgres came back",
+            lambda: committed(site, seen.query, n),
+            deadline_s=RESTART_S,
+        )
+        return Proof(True, (attempt, f"batch {n} was committed after Postgres came back"))
+
+    def heal(self, site: Site) -> None:
+        if site.stack.postgres is not None and self._struck_at is not None:
+            site.stack.postgres.proxy.heal()

@@ -1,0 +1,306 @@
+"""Reading a Spark checkpoint from outside: the logs of each micro-batch, watched as they are written.
+
+The watcher is one of the instruments that place faults on a job that never heard of onceproof. Spark's
+``CheckpointFileManager`` creates ``.N.<uuid>.tmp`` and renames it to ``N``, so in ``offsets/`` and ``commits/``:
+
+- rename to ``offsets/N``: N is planned (`Point.AFTER_OFFSET_LOG`)
+- creation of ``commits/.N.<uuid>.tmp``: the sink has returned (`Point.AFTER_SINK_COMMIT`)
+- rename to ``commits/N``: N is done (`Point.AFTER_COMMIT_LOG`)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from inotify_simple import INotify, flags
+
+from onceproof.points import Point
+
+_TEMPORARY = re.compile(r"^\.(\d+)\.[0-9a-fA-F-]{36}\.tmp$")
+_LOGS = ("offsets", "commits")
+_OPAQUE = {"state", "sources", *_LOGS}  # folders of a checkpoint that hold no further checkpoints
+_DIRECTORY_MASK = flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
+_LOG_MASK = flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
+
+TopicOffsets = Mapping[str, Mapping[int, int]]
+"""topic -> partition -> offset"""
+
+
+@dataclass(frozen=True)
+class OffsetLog:
+    """What ``offsets/N`` says: where the batch ends in each source, and the watermark it was planned with."""
+
+    ends: TopicOffsets
+    watermark_ms: int | None
+
+
+def parse_offset_log(text: str) -> OffsetLog:
+    """Parse ``offsets/N``: a version line, a line of metadata, then one line a source (``-`` where it has none).
+
+    Sources other than Kafka are skipped. Raises `ValueError` for text that is no offset log.
+    """
+    version, metadata, *sources = text.splitlines()
+    if not version.startswith("v"):
+        raise ValueError(f"an offset log begins with its version, not {version!r}")
+    ends: dict[str, dict[int, int]] = {}
+    for line in sources:
+        try:
+            source = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if not isinstance(source, dict):
+            continue
+        for topic, partitions in source.items():
+            if isinstance(partitions, dict):
+                ends.setdefault(topic, {}).update({int(p): int(o) for p, o in partitions.items()})
+    watermark = json.loads(metadata).get("batchWatermarkMs") if metadata.startswith("{") else None
+    return OffsetLog(ends, watermark)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch of one query, as its logs showed it. Times are seconds of the run's clock."""
+
+    query: str
+    batch: int
+    starts: TopicOffsets
+    ends: TopicOffsets
+    watermark_ms: int | None
+    planned_at: float
+    planned_by: int
+    """Which start of the driver wrote ``offsets/N``, from 0."""
+    committed_at: float | None = None
+    committed_by: int | None = None
+
+    @property
+    def replayed(self) -> bool:
+        """Planned by one start of the driver, finished by a later one."""
+        return self.committed_by is not None and self.committed_by != self.planned_by
+
+    def records(self) -> int:
+        """Offsets covered: an upper bound of the records, since control records use offsets too."""
+        return sum(
+            end - self.starts.get(topic, {}).get(partition, 0)
+            for topic, partitions in self.ends.items()
+            for partition, end in partitions.items()
+        )
+
+
+OnLog = Callable[[str, int, Point], None]
+
+
+@dataclass
+class _Query:
+    name: str
+    folder: Path
+    batches: dict[int, Batch] = field(default_factory=dict)
+    commit_begun: set[int] = field(default_factory=set)
+
+
+class CheckpointWatcher:
+    """Watches every checkpoint below ``root`` through inotify, keeps its batches, and tells ``on_log`` of each log write.
+
+    ``on_log(query, batch, point)`` runs in the watcher's own thread, at once: a fault that must strike before the next
+    log write strikes there. A query is named by its checkpoint's path below ``root``, or by ``root``'s own name.
+    """
+
+    def __init__(
+        self, root: Path, *, clock: Callable[[], float], start_of_driver: Callable[[], int], on_log: OnLog
+    ) -> None:
+        self.root = root
+        self._clock = clock
+        self._start_of_driver = start_of_driver
+        self._on_log = on_log
+        self._queries: dict[Path, _Query] = {}
+        self._lock = threading.RLock()
+        self._inotify = INotify()
+        self._watches: dict[int, Path] = {}
+        self._watched: set[Path] = set()
+        self._wake_read, self._wake_write = os.pipe()
+        self._thread = threading.Thread(target=self._loop, name="checkpoint-watcher", daemon=True)
+        self._failure: BaseException | None = None
+
+    def start(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._watch_folder(self.root)
+        self._thread.start()
+
+    def stop(self) -> None:
+        os.write(self._wake_write, b"x")
+        if self._thread.is_alive():
+            self._thread.join(5)
+        self._inotify.close()
+
+    # -- what the rest of a run asks ------------------------------------------------------------------------------
+
+    def batches(self) -> list[Batch]:
+        with self._lock:
+            return [b for q in self._queries.values() for _, b in sorted(q.batches.items())]
+
+    def batch(self, query: str, batch: int) -> Batch | None:
+        with self._lock:
+            return next((b for b in self.batches() if b.query == query and b.batch == batch), None)
+
+    def queries(self) -> dict[str, Path]:
+        """Query name -> its checkpoint folder."""
+        with self._lock:
+            return {q.name: q.folder for q in self._queries.values()}
+
+    def query_of_id(self, query_id: str) -> str | None:
+        """The query whose ``metadata`` holds that Spark query id."""
+        for name, folder in self.queries().items():
+            try:
+                if json.loads((folder / "metadata").read_text())["id"] == query_id:
+                    return name
+            except (OSError, ValueError, KeyError):
+                continue
+        return None
+
+    def progress(self) -> dict[str, TopicOffsets]:
+        """Query -> topic -> partition -> end offset of its last committed batch."""
+        done: dict[str, TopicOffsets] = {}
+        for batch in self.batches():
+            if batch.committed_at is not None:
+                done[batch.query] = batch.ends
+        return done
+
+    def covers(self, ends: TopicOffsets) -> bool:
+        """Whether some query reads each of these topics, and every query that reads one has committed up to ``ends``."""
+        for topic, partitions in ends.items():
+            readers = {b.query for b in self.batches() if topic in b.ends}
+            done = self.progress()
+            if not readers:
+                return False
+            for query in readers:
+                reached = done.get(query, {}).get(topic, {})
+                if any(reached.get(p, 0) < end for p, end in partitions.items() if end > 0):
+                    return False
+        return True
+
+    def commit_begun(self, query: str, batch: int) -> bool:
+        """Whether the temporary file of ``commits/N`` was ever seen: the sink had returned."""
+        with self._lock:
+            return any(batch in q.commit_begun for q in self._queries.values() if q.name == query)
+
+    def log_exists(self, query: str, log: str, batch: int) -> bool:
+        """Whether ``offsets/N`` or ``commits/N`` is there now, asked of the file system itself."""
+        folder = self.queries().get(query)
+        return folder is not None and (folder / log / str(batch)).exists()
+
+    def has_started(self) -> bool:
+        """Whether some query has fixed its start offsets (``sources/0/0``) or planned a batch."""
+        return any((f / "sources" / "0" / "0").exists() for f in self.queries().values()) or bool(self.batches())
+
+    def check(self) -> None:
+        """Raise what stopped the watcher's thread, if anything did."""
+        if self._failure is not None:
+            raise self._failure
+
+    # -- inotify --------------------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        try:
+            while True:
+                ready, _, _ = select.select([self._inotify.fileno(), self._wake_read], [], [])
+                if self._wake_read in ready:
+                    return
+                for event in self._inotify.read(timeout=0):
+                    folder = self._watches.get(event.wd)
+                    if folder is None:
+                        continue
+                    if event.mask & flags.ISDIR:
+                        self._watch_folder(folder / event.name)
+                    elif folder.name in _LOGS:
+                        self._see(folder, event.name)
+        except BaseException as failure:  # reported by check(): a dead watcher must never look like a quiet one
+            self._failure = failure
+
+    def _watch_folder(self, folder: Path) -> None:
+        """Watch a folder, then look at what was there before the watch: between the two nothing can be missed."""
+        if folder in self._watched:
+            return
+        self._watched.add(folder)
+        is_log = folder.name in _LOGS
+        try:
+            self._watches[self._inotify.add_watch(folder, _LOG_MASK if is_log else _DIRECTORY_MASK)] = folder
+        except (FileNotFoundError, NotADirectoryError):
+            self._watched.discard(folder)
+            return
+        if is_log:
+            with self._lock:
+                self._queries.setdefault(folder.parent, _Query(self._name(folder.parent), folder.parent))
+            for name in sorted(_numbers(folder)):
+                self._see(folder, str(name))
+            return
+        if folder.name in _OPAQUE:
+            return
+        for child in folder.iterdir():
+            if child.is_dir():
+                self._watch_folder(child)
+
+    def _name(self, checkpoint: Path) -> str:
+        return self.root.name if checkpoint == self.root else str(checkpoint.relative_to(self.root))
+
+    def _see(self, folder: Path, name: str) -> None:
+        query = self._queries[folder.parent]
+        temporary = _TEMPORARY.match(name)
+        if temporary and folder.name == "commits":
+            batch = int(temporary.group(1))
+            self._on_log(
+                query.name, batch, Point.AFTER_SINK_COMMIT
+            )  # first of all: the rename is only milliseconds away
+            query.commit_begun.add(batch)
+        elif name.isdigit() and folder.name == "offsets":
+            if int(name) not in query.batches:
+                self._on_log(query.name, int(name), Point.AFTER_OFFSET_LOG)
+                self._planned(query, int(name))
+        elif name.isdigit() and folder.name == "commits":
+            known = query.batches.get(int(name))
+            if known is None or known.committed_at is None:
+                self._committed(query, int(name))
+                self._on_log(query.name, int(name), Point.AFTER_COMMIT_LOG)
+
+    def _planned(self, query: _Query, batch: int) -> None:
+        log = parse_offset_log((query.folder / "offsets" / str(batch)).read_text())
+        before = query.batches.get(batch - 1)
+        starts = before.ends if before else self._initial(query)
+        with self._lock:
+            query.batches[batch] = Batch(
+                query.name, batch, starts, log.ends, log.watermark_ms, self._clock(), self._start_of_driver()
+            )
+
+    def _committed(self, query: _Query, batch: int) -> None:
+        if batch not in query.batches:  # its rename was seen before that of offsets/N was looked at
+            self._planned(query, batch)
+        with self._lock:
+            query.batches[batch] = replace(
+                query.batches[batch], committed_at=self._clock(), committed_by=self._start_of_driver()
+            )
+
+    def _initial(self, query: _Query) -> TopicOffsets:
+        """Start offsets of the first batch: ``sources/K/0`` holds a version line and one line of JSON a source."""
+        starts: dict[str, dict[int, int]] = {}
+        for first in sorted((query.folder / "sources").glob("*/0")):
+            try:
+                text = first.read_text()
+                starts.update(parse_initial_offsets(text))
+            except (OSError, ValueError):
+                continue
+        return starts
+
+
+def parse_initial_offsets(text: str) -> dict[str, dict[int, int]]:
+    """Parse the Kafka source's ``sources/K/0``: ``v1`` and JSON of topic -> partition -> offset (a NUL byte may lead)."""
+    body = text[text.index("{") :]
+    return {topic: {int(p): int(o) for p, o in parts.items()} for topic, parts in json.loads(body).items()}
+
+
+def _numbers(folder: Path) -> Iterator[int]:
+    return (int(entry.name) for entry in folder.iterdir() if entry.name.isdigit())

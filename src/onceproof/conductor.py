@@ -1,0 +1,216 @@
+"""Conducts the faults of one run: armed before the job starts, fired at their logical position, proven, healed.
+
+The instruments (checkpoint watcher, failpoints) tell the conductor which point a batch has just reached; the conductor
+strikes with the fault that waits for it, in the instrument's own thread, and proves the hit in a thread of the fault's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from onceproof.events import Timeline
+from onceproof.failpoints import Parked, Told
+from onceproof.faults import Fault, Occurrence, Proof, faults
+from onceproof.points import Point
+from onceproof.scenario.model import FaultSpec
+
+if TYPE_CHECKING:
+    from onceproof.checkpoint import CheckpointWatcher
+    from onceproof.pipeline import Pipeline
+    from onceproof.stack.api import Stack
+
+
+@dataclass
+class Site:
+    """What a fault may see and touch."""
+
+    stack: Stack
+    job: Pipeline
+    checkpoint: CheckpointWatcher
+    timeline: Timeline
+    told: list[Told] = field(default_factory=list)
+    """What the sinks reported, in order."""
+
+    def told_since(self, at: float, event: str, *, sink: str, batch: int) -> Told | None:
+        """The first such report about the batch that came after ``at`` (seconds of the run's clock)."""
+        matching = (t for t in list(self.told) if t.at >= at and (t.event, t.sink, t.batch) == (event, sink, batch))
+        return next(matching, None)
+
+
+@dataclass
+class Armed:
+    """One fault of the run and how far it came."""
+
+    index: int
+    spec: FaultSpec
+    fault: Fault
+    query: str = ""
+    armed_at: float | None = None
+    fired_at: float | None = None
+    healed_at: float | None = None
+    proof: Proof | None = None
+
+    @property
+    def hit(self) -> bool:
+        return self.proof is not None and self.proof.hit
+
+    @property
+    def in_progress(self) -> bool:
+        return self.fired_at is not None and self.healed_at is None
+
+    def describe(self) -> dict[str, Any]:
+        """The part of it that every event carries."""
+        return {
+            "index": self.index,
+            "fault": self.spec.fault,
+            "target": self.spec.target,
+            "query": self.query or self.spec.at.query or "",
+            "batch": self.spec.at.batch,
+            "point": str(self.spec.at.point),
+        }
+
+
+class Conductor:
+    """Owns the armed faults. `heal_all` must be called however the run ends."""
+
+    def __init__(self, specs: list[FaultSpec], timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._site: Site | None = None
+        self.armed = [Armed(i, spec, faults.get(spec.fault)(spec), spec.at.query or "") for i, spec in enumerate(specs)]
+
+    def arm(self, site: Site) -> None:
+        """From here on a point that is reached may fire a fault."""
+        self._site = site
+        for armed in self.armed:
+            armed.armed_at = self._timeline.emit("fault.armed", **armed.describe()).at
+
+    @property
+    def any_fired(self) -> bool:
+        return any(a.fired_at is not None for a in self.armed)
+
+    @property
+    def quiet(self) -> bool:
+        """No fault is between firing and healing."""
+        return not any(a.in_progress for a in self.armed)
+
+    # -- what the instruments call --------------------------------------------------------------------------------
+
+    def on_log(self, query: str, batch: int, point: Point) -> None:
+        self._reached(Occurrence(query, batch, point, "watcher"))
+
+    def on_point(self, parked: Parked) -> None:
+        query = self._query(parked.query_id)
+        self._timeline.emit("point", point=parked.point, sink=parked.sink, batch=parked.batch, query=query)
+        seen = Occurrence(query, parked.batch, parked.point, "failpoint", parked.sink, parked.facts, parked.release)
+        if not self._reached(seen):
+            parked.release()
+
+    def on_told(self, told: Told) -> None:
+        if self._site is not None:
+            self._site.told.append(told)
+        self._timeline.emit(f"sink.{told.event}", sink=told.sink, batch=told.batch, facts=told.facts)
+
+    def _query(self, query_id: str) -> str:
+        known = self._site.checkpoint.query_of_id(query_id) if self._site is not None else None
+        return known or query_id
+
+    def _reached(self, seen: Occurrence) -> bool:
+        """Strike if a fault waits for this; say whether one did."""
+        with self._lock:
+            waiting = next((a for a in self.armed if self._waits_for(a, seen)), None)
+            if waiting is None or self._site is None:
+                return False
+            waiting.fired_at = self._timeline.now()
+        try:
+            waiting.fault.strike(self._site, seen)
+        except Exception as failure:  # a fault that breaks must show as one that did not hit, with the cause
+            self._finish(waiting, seen, Proof(False, (f"the fault could not act: {failure!r}",)))
+            return True
+        waiting.query = seen.query
+        self._timeline.emit("fault.fired", **waiting.describe())
+        thread = threading.Thread(
+            target=self._prove, args=(waiting, seen), name=f"fault-{waiting.index}-{waiting.spec.fault}", daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
+        return True
+
+    @staticmethod
+    def _waits_for(armed: Armed, seen: Occurrence) -> bool:
+        at = armed.spec.at
+        return (
+            armed.armed_at is not None
+            and armed.fired_at is None
+            and seen.batch == at.batch
+            and at.query in (None, seen.query)
+            and armed.fault.matches(seen)
+        )
+
+    def _prove(self, armed: Armed, seen: Occurrence) -> None:
+        assert self._site is not None
+        try:
+            proof = armed.fault.prove(self._site, seen)
+        except Exception as failure:  # see above
+            proof = Proof(False, (f"the hit could not be proven: {failure}",))
+        self._finish(armed, seen, proof)
+
+    def _finish(self, armed: Armed, seen: Occurrence, proof: Proof) -> None:
+        armed.proof = proof
+        self._heal(armed)
+        if seen.release is not None:
+            seen.release()
+        kind = "fault.hit" if proof.hit else "fault.missed"
+        self._timeline.emit(kind, **armed.describe(), evidence=list(proof.evidence))
+
+    # -- healing --------------------------------------------------------------------------------------------------
+
+    def _heal(self, armed: Armed) -> None:
+        if armed.healed_at is not None or self._site is None:
+            return
+        try:
+            armed.fault.heal(self._site)
+        except Exception as failure:
+            self._timeline.emit(
+                "warning", message=f"healing fault {armed.index} ({armed.spec.fault}) failed: {failure}"
+            )
+        armed.healed_at = self._timeline.emit("fault.healed", **armed.describe()).at
+
+    def heal_all(self) -> None:
+        """Heal what fired and was not healed. Idempotent; never raises, for it runs while everything comes down."""
+        for armed in self.armed:
+            if armed.in_progress:
+                with contextlib.suppress(Exception):
+                    self._heal(armed)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The history's table ``faults``."""
+        return [
+            {
+                "index": a.index,
+                "fault": a.spec.fault,
+                "target": a.spec.target,
+                "query": a.query,
+                "batch": a.spec.at.batch,
+                "point": str(a.spec.at.point),
+                "armed_at": a.armed_at,
+                "fired_at": a.fired_at,
+                "hit": a.hit,
+                "healed_at": a.healed_at,
+                "evidence": "\n".join(a.proof.evidence if a.proof else (_why_not(a),)),
+            }
+            for a in self.armed
+        ]
+
+
+def _why_not(armed: Armed) -> str:
+    at = armed.spec.at
+    if armed.armed_at is None:
+        return "never armed: the run ended before the job was started"
+    if armed.fired_at is None:
+        return f"armed, but batch {at.batch} was never seen at {at.point}"
+    return "fired, but the run ended before the hit was proven"

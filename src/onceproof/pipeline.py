@@ -1,0 +1,206 @@
+"""The system under test: any command, supervised as a cluster would: a driver that exits is started again.
+
+A job that dies before any fault is a broken job, not a finding: it is not restarted, and its own words are kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from onceproof.events import Timeline
+from onceproof.stack.processes import Owner, Service
+
+_POLL_S = 0.05
+_LEAVE_S = 6.0
+"""After its leader is gone a driver's other processes get this long: a JVM outlived its Python by 3.3 s when measured."""
+
+
+@dataclass(frozen=True)
+class Exit:
+    start: int
+    """Which start of the driver, from 0."""
+    code: int | None
+    at: float
+
+
+class Pipeline:
+    """Starts, watches, kills and restarts the job. Thread-safe.
+
+    ``may_restart()`` says whether a fault has fired: before that a failing exit is final. ``progress()`` is a number that
+    grows with every committed batch; more than ``limit`` restarts in a row without growth, and the job is given up.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        owner: Owner,
+        timeline: Timeline,
+        logs: Path,
+        cwd: Path,
+        secrets: Sequence[str],
+        limit: int,
+        may_restart: Callable[[], bool],
+        progress: Callable[[], int],
+    ) -> None:
+        self._command = list(command)
+        self._env = dict(env)
+        self._owner = owner
+        self._timeline = timeline
+        self._logs = logs
+        self._cwd = cwd
+        self._secrets = [s for s in secrets if s]
+        self._limit = limit
+        self._may_restart = may_restart
+        self._progress = progress
+        self._lock = threading.RLock()
+        self._service: Service | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
+        self._starts = 0
+        self._killed = False
+        self.exits: list[Exit] = []
+        self.died_before_fault = False
+        self.given_up = False
+        self.failure: BaseException | None = None
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._launch()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the job for good, with everything it started. Idempotent."""
+        self._stopping.set()
+        with self._lock:
+            service = self._service
+        if service is not None:
+            service.stop(timeout_s=1.0)
+        if self._thread.is_alive():
+            self._thread.join(10)
+
+    @property
+    def starts(self) -> int:
+        """How often the driver was started so far."""
+        return self._starts
+
+    @property
+    def current_start(self) -> int:
+        return max(self._starts - 1, 0)
+
+    def is_running(self) -> bool:
+        with self._lock:
+            return self._service is not None and self._service.is_running()
+
+    def pids(self) -> list[int]:
+        """Every live process of the current driver."""
+        with self._lock:
+            return [p.pid for p in self._service.members()] if self._service is not None else []
+
+    def kill_driver(self) -> int:
+        """SIGKILL the driver: the JVM, the Python process, and everything else of its session. Returns which start it was.
+
+        The whole session is frozen before it is killed, since the next log write may be only milliseconds away.
+        """
+        start = self.current_start
+        service = self._service
+        if service is not None:
+            self._killed = True
+            service.kill()
+        return start
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop the driver's whole session for as long as the block runs: what is put in place meanwhile is there before the
+        batch takes its next step, however fast the batch and however slow the placing."""
+        service = self._service
+        if service is None:
+            yield
+            return
+        service.freeze()
+        try:
+            yield
+        finally:
+            service.thaw()
+
+    def restarted_since(self, start: int) -> bool:
+        return self.current_start > start
+
+    def exited_since(self, at: float) -> Exit | None:
+        """The first exit after ``at`` (seconds of the run's clock)."""
+        return next((e for e in list(self.exits) if e.at >= at), None)
+
+    def last_words(self, lines: int = 40) -> str:
+        """The end of the job's own output (from its traceback on, if there is one), with the values of secrets masked."""
+        with self._lock:
+            text = self._service.log_tail(400) if self._service is not None else ""
+        rows = text.splitlines()
+        traceback = next((i for i, row in enumerate(rows) if row.startswith("Traceback (most recent call last)")), None)
+        chosen = rows[traceback:] if traceback is not None else rows[-lines:]
+        if len(chosen) > lines:
+            chosen = [*chosen[: lines // 2], "    ...", *chosen[-lines // 2 :]]
+        text = "\n".join(chosen)
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    # -- supervision ----------------------------------------------------------------------------------------------
+
+    def _launch(self) -> None:
+        with self._lock:
+            number = self._starts
+            self._service = self._owner.start(
+                f"driver-{number}", self._command, log=self._logs / f"driver-{number}.log", env=self._env, cwd=self._cwd
+            )
+            self._killed = False
+            self._starts += 1
+        self._timeline.emit("job.started", start=number, pid=self._service.pid)
+
+    def _supervise(self) -> None:
+        try:
+            fruitless, before = 0, self._progress()
+            while not self._stopping.is_set():
+                code = self._wait_for_exit()
+                if self._stopping.is_set():
+                    return
+                self.exits.append(
+                    Exit(
+                        self.current_start,
+                        code,
+                        self._timeline.emit("job.exited", start=self.current_start, code=code, killed=self._killed).at,
+                    )
+                )
+                self._clear_out()
+                if code != 0 and not self._killed and not self._may_restart():
+                    self.died_before_fault = True
+                    return
+                now = self._progress()
+                fruitless, before = (fruitless + 1, before) if now == before else (0, now)
+                if fruitless > self._limit:
+                    self.given_up = True
+                    return
+                self._launch()
+        except BaseException as failure:  # seen by check(): a dead supervisor must not look like a calm one
+            self.failure = failure
+
+    def _wait_for_exit(self) -> int | None:
+        service = self._service
+        assert service is not None
+        while service.is_running() and not self._stopping.is_set():
+            service.wait(_POLL_S)
+        return service.returncode
+
+    def _clear_out(self) -> None:
+        """A cluster restarts a driver in a new container: nothing of the old one may live on beside the new one."""
+        service = self._service
+        assert service is not None
+        gone_by = self._timeline.now() + _LEAVE_S
+        while service.members() and self._timeline.now() < gone_by and not self._killed:
+            self._stopping.wait(_POLL_S)
+        service.kill()

@@ -1,0 +1,103 @@
+"""What several fault kinds share: which instrument sees which point, who leads a partition, what cannot be placed where."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import Field
+
+from onceproof.conductor import Site
+from onceproof.faults import Placement, SpecProblem
+from onceproof.points import LEFT_BEHIND, Point
+from onceproof.registry import suggest
+from onceproof.scenario.model import FaultSpec, Scenario
+
+#: Seen by the checkpoint watcher on any job.
+WATCHED = (Point.AFTER_OFFSET_LOG, Point.AFTER_SINK_COMMIT, Point.AFTER_COMMIT_LOG)
+#: Reached by onceproof's own sinks, which park there.
+PARKED = (Point.BEFORE_SINK_COMMIT,)
+
+LeaderOf = Annotated[str, Field(pattern=r"^[^/]+/\d+$", description="TOPIC/PARTITION whose leader is meant")]
+
+RESTART_S = 90.0
+"""A cold driver took 8 to 20 s to its first commit on two loaded cores; this is the bound for declaring that it never came."""
+
+
+def instrument_of(point: Point) -> str | None:
+    """Which instrument sees ``point``: ``watcher``, ``failpoint``, or none yet."""
+    if point in WATCHED:
+        return "watcher"
+    return "failpoint" if point in PARKED else None
+
+
+def point_problems(spec: FaultSpec, allowed: tuple[Point, ...]) -> list[SpecProblem]:
+    """A point where this kind cannot be placed."""
+    if spec.at.point in allowed:
+        return []
+    places = ", ".join(p.value for p in Point if p in allowed)
+    return [
+        SpecProblem(
+            ("at", "point"),
+            f"{spec.fault} of {spec.target} cannot be placed at {spec.at.point.value!r}",
+            f"it can be placed at: {places}",
+        )
+    ]
+
+
+def placement(point: Point, proof: str) -> Placement:
+    """How a fault is put at ``point``, and what state is left behind there."""
+    if instrument_of(point) == "watcher":
+        why = {
+            Point.AFTER_OFFSET_LOG: "strikes at the rename of offsets/N",
+            Point.AFTER_SINK_COMMIT: "strikes at the creation of commits/N's temporary file, before its rename",
+            Point.AFTER_COMMIT_LOG: "strikes at the rename of commits/N",
+        }[point]
+        return Placement("exact", "checkpoint watcher", f"{why}: {LEFT_BEHIND[point]}", proof)
+    if instrument_of(point) == "failpoint":
+        return Placement(
+            "exact",
+            "failpoint in the sink",
+            f"the sink is parked there: {LEFT_BEHIND[point]}; needs a sink of onceproof.sinks",
+            proof,
+        )
+    return Placement("n/a", "none", "no instrument reaches this point yet", proof)
+
+
+def leader_problems(leader_of: str | None, scenario: Scenario) -> list[SpecProblem]:
+    """A leader that cannot be: no topic of that name, no such partition, or nowhere for leadership to go."""
+    problems = []
+    if scenario.stack.kafka.brokers < 3:
+        problems.append(
+            SpecProblem(("target",), "a single broker has nobody to take over from it", "set stack.kafka.brokers to 3")
+        )
+    if leader_of is None:
+        return [*problems, SpecProblem((), "which leader? leader_of is missing", "for example leader_of: my-topic/0")]
+    topic, _, partition = leader_of.rpartition("/")
+    sizes = {i.topic: i.partitions for i in scenario.input}
+    sizes |= {name: spec.partitions for name, spec in scenario.pipeline.prepare.topics.items()}
+    if topic not in sizes:
+        problems.append(SpecProblem(("leader_of",), f"no topic is named {topic!r}", suggest(topic, sorted(sizes))))
+    elif int(partition) >= sizes[topic]:
+        problems.append(
+            SpecProblem(
+                ("leader_of",),
+                f"topic {topic!r} has no partition {partition}",
+                f"its partitions are 0 to {sizes[topic] - 1}",
+            )
+        )
+    return problems
+
+
+def split_leader_of(leader_of: str) -> tuple[str, int]:
+    match = re.fullmatch(r"(.+)/(\d+)", leader_of)
+    assert match is not None, "validated by the spec"
+    return match.group(1), int(match.group(2))
+
+
+def committed(site: Site, query: str, batch: int) -> bool:
+    return site.checkpoint.log_exists(query, "commits", batch)
+
+
+def planned(site: Site, query: str, batch: int) -> bool:
+    return site.checkpoint.log_exists(query, "offsets", batch)
