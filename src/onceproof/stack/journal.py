@@ -38,10 +38,12 @@ class Entry:
     folders: tuple[str, ...] = ()
     sessions: tuple[Session, ...] = field(default=())
 
+    def is_of_this_host(self) -> bool:
+        """A home folder may be shared: of a run on another machine nothing can be said here."""
+        return self.host == socket.gethostname()
+
     def harness_is_alive(self) -> bool:
-        """Also true on another machine that shares this folder: nothing can be said about it from here."""
-        if self.host != socket.gethostname():
-            return True
+        """For a run of this host: whether the process that wrote the journal still runs."""
         if self.boot != procfs.boot_id():
             return False
         now = procfs.stat(self.harness_pid)

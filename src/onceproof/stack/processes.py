@@ -32,6 +32,9 @@ from onceproof.stack import procfs
 from onceproof.stack.journal import RUN_MARK, Journal, Session
 from onceproof.waiting import wait_until
 
+#: How the names of temporary folders begin.
+SCRATCH_PREFIX = "onceproof-"
+
 _log = logging.getLogger(__name__)
 
 #: SIGKILL acts at once, except on a process in uninterruptible disk sleep: that is what these seconds are for.
@@ -80,25 +83,17 @@ class Service:
         crash, and nothing can fork while the members are counted.
         """
         self._signal_session(signal.SIGSTOP)
-        sessions = self._sessions()
-
-        def none_left() -> bool:
-            left = procfs.family(sessions)
-            for stat in left:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(stat.pid, signal.SIGKILL)
-            self._process.poll()
-            return not left
-
-        wait_until(
-            f"every process of {self.name} (session {self.pid}) to be gone after SIGKILL",
-            none_left,
-            deadline_s=_GONE_DEADLINE_S,
-            every_s=0.01,
-            explain=lambda: f"still there: {[stat.pid for stat in procfs.family(sessions)]}",
-        )
+        kill_sessions(self._sessions(), self.name)
         self._process.wait()
         self._gone = True
+
+    def freeze(self) -> None:
+        """SIGSTOP every member: nothing of the session runs until `thaw`."""
+        self._signal_session(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT every member."""
+        self._signal_session(signal.SIGCONT)
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Ask the leader to stop (SIGTERM unless it was started with another signal), then kill what is left."""
@@ -180,7 +175,7 @@ class Owner:
         """Start ``argv`` as the leader of a new session; both its outputs are appended to ``log``.
 
         ``env`` is the whole environment, as in `subprocess`; None inherits ours. ``stdin`` is what it will read (a
-        place for secrets); without it, nothing. ``user`` (root only) runs it as somebody else without any of our groups.
+        place for secrets); without it, nothing. ``user`` (root only) runs it as somebody else with none of our groups.
         ``stop_signal``: what asks it to stop; SIGKILL for what has nothing worth saving.
         Raises `EnvironmentProblem` if the program is not there or may not be run.
         """
@@ -214,7 +209,7 @@ class Owner:
 
     def temporary_folder(self) -> Path:
         """A new private (0700) folder under the system's temporary folder, removed on close."""
-        folder = Path(tempfile.mkdtemp(prefix="onceproof-"))
+        folder = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX))
         self._folders.append(folder)
         self._journal.add_folder(folder)
         return folder
@@ -235,7 +230,7 @@ class Owner:
         finally:  # also when a second Ctrl-C cuts the polite part short
             for service in self.services():
                 self._attempt(f"kill {service.name}", service.kill)
-            self._attempt("kill what left its session", self._kill_marked)
+            self._attempt("kill what left its session", partial(kill_marked, self.run_id))
             for folder in self._folders:
                 self._attempt(f"remove {folder}", partial(shutil.rmtree, folder))
             self._journal.remove()
@@ -273,10 +268,38 @@ class Owner:
         except Exception:
             _log.warning("clean-up of run %s: could not %s", self.run_id, what, exc_info=True)
 
-    def _kill_marked(self) -> None:
-        for stat in procfs.marked(RUN_MARK, self.run_id):
-            with suppress(ProcessLookupError):
+
+def kill_sessions(sessions: set[int], name: str) -> None:
+    """SIGKILL every process of these sessions and its descendants, until none is left."""
+    known = set(sessions)
+
+    def none_left() -> bool:
+        left = procfs.family(known)
+        for stat in left:
+            with suppress(ProcessLookupError, PermissionError):
                 os.kill(stat.pid, signal.SIGKILL)
+        return not left
+
+    wait_until(
+        f"every process of {name} (session {', '.join(map(str, sessions))}) to be gone after SIGKILL",
+        none_left,
+        deadline_s=_GONE_DEADLINE_S,
+        every_s=0.01,
+        explain=lambda: f"still there: {[stat.pid for stat in procfs.family(known)]}",
+    )
+
+
+def kill_marked(run_id: str) -> None:
+    """SIGKILL whatever of this user carries the run's mark in its environment, until nothing does."""
+
+    def none_left() -> bool:
+        left = procfs.marked(RUN_MARK, run_id)
+        for stat in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(stat.pid, signal.SIGKILL)
+        return not left
+
+    wait_until(f"all processes of run {run_id} to be gone", none_left, deadline_s=_GONE_DEADLINE_S, every_s=0.01)
 
 
 def _stop_together(services: list[Service], deadline: float) -> None:

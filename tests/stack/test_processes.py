@@ -1,0 +1,173 @@
+"""What a run starts is owned by its session, and gone when the run ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from onceproof.errors import EnvironmentProblem
+from onceproof.stack import journal
+from onceproof.stack.processes import Owner, Service
+from onceproof.waiting import wait_until
+
+#: A leader with three children: one plain, one that leads a process group of its own (as PySpark's daemon does), one
+#: that leads a session of its own (as a Postgres backend does). Each child prints a line when it is there.
+FAMILY = """
+import os, subprocess, sys, time
+sleep = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
+subprocess.Popen(sleep)
+subprocess.Popen(sleep, process_group=0)
+subprocess.Popen(sleep, start_new_session=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCEPROOF_STATE_DIR", str(tmp_path / "state"))
+
+
+def start_family(owner: Owner, log: Path) -> Service:
+    service = owner.start("family", [sys.executable, "-c", FAMILY], log=log)
+    wait_until("three children", lambda: service.log_tail().count("up") == 3, deadline_s=30)
+    return service
+
+
+def alive(process: psutil.Process) -> bool:
+    """A killed grandchild stays as a zombie until init gets round to reaping it."""
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def test_members_are_found_whatever_group_or_session_they_went_to(tmp_path: Path) -> None:
+    with Owner() as owner:
+        service = start_family(owner, tmp_path / "log")
+        members = service.members()
+        assert len(members) == 4
+        assert len({os.getpgid(one.pid) for one in members}) == 3
+        service.kill()
+        assert not any(alive(one) for one in members)
+        assert service.members() == []
+        assert service.returncode == -signal.SIGKILL
+        service.kill()
+
+
+def test_members_that_outlive_their_leader_are_killed(tmp_path: Path) -> None:
+    with Owner() as owner:
+        service = start_family(owner, tmp_path / "log")
+        members = service.members()
+        os.kill(service.pid, signal.SIGKILL)
+        service.wait(10)
+        assert not service.is_running()
+        assert len(service.members()) == 2, "the one that left the session cannot be found without its parent"
+    assert not any(alive(one) for one in members), "but by its mark, when the run ends"
+
+
+def test_close_removes_processes_scratch_and_journal(tmp_path: Path) -> None:
+    owner = Owner("some-run")
+    service = start_family(owner, tmp_path / "log")
+    members, path = service.members(), journal.live_folder() / "some-run.json"
+    assert stat.S_IMODE(owner.scratch.stat().st_mode) == 0o700
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    entry = journal.read(path)
+    assert entry is not None
+    assert entry.harness_is_alive()
+    assert [(one.name, one.sid) for one in entry.sessions] == [("family", service.pid)]
+    assert entry.folders == (str(owner.scratch),)
+    owner.close()
+    assert not any(alive(one) for one in members)
+    assert not owner.scratch.exists()
+    assert not path.exists()
+    owner.close()
+
+
+def test_close_goes_backwards_and_a_failing_part_spares_no_other(tmp_path: Path) -> None:
+    order: list[str] = []
+    running: list[bool] = []
+
+    def failing() -> None:
+        order.append("failing")
+        raise OSError("cannot")
+
+    with Owner() as owner:
+        owner.push(lambda: order.append("pushed first"))
+        service = owner.start("sleep", ["sleep", "600"], log=tmp_path / "log")
+        owner.push(lambda: running.append(service.is_running()))
+        owner.push(failing)
+        owner.push(lambda: order.append("pushed last"))
+    assert order == ["pushed last", "failing", "pushed first"]
+    assert running == [True], "what was pushed after the service runs while the service still does"
+    assert not service.is_running()
+
+
+def test_a_clean_up_that_hangs_does_not_keep_services_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onceproof.stack.processes._CLOSE_GRACE_S", 0.1)
+    forever = threading.Event()
+    with Owner() as owner:
+        service = owner.start("sleep", ["sleep", "600"], log=tmp_path / "log")
+        owner.push(forever.wait)
+    assert not service.is_running()
+    forever.set()
+
+
+def test_stop_lets_a_process_end_by_itself_even_if_a_fault_had_stopped_it(tmp_path: Path) -> None:
+    script = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); "
+        "print('up', flush=True); time.sleep(600)"
+    )
+    with Owner() as owner:
+        service = owner.start("polite", [sys.executable, "-c", script], log=tmp_path / "log")
+        wait_until("the handler", lambda: "up" in service.log_tail(), deadline_s=30)
+        os.kill(service.pid, signal.SIGSTOP)
+        service.stop(30)
+        assert service.returncode == 7
+
+
+def test_stdin_and_environment_and_mark_reach_the_process(tmp_path: Path) -> None:
+    script = "import os, sys; e = os.environ; print(sys.stdin.read(), e.get('A'), e['ONCEPROOF_RUN'], e.get('HOME'))"
+    with Owner("r1") as owner:
+        service = owner.start(
+            "echo", [sys.executable, "-c", script], log=tmp_path / "log", env={"A": "1"}, stdin=b"secret"
+        )
+        assert service.wait(30) == 0
+        assert service.log_tail() == "secret 1 r1 None\n"
+        silent = owner.start("silent", [sys.executable, "-c", script], log=tmp_path / "log2")
+        assert silent.wait(30) == 0
+        assert silent.log_tail().startswith(" None r1 /"), "no stdin, our own environment"
+
+
+def test_a_session_id_that_the_kernel_gave_to_another_is_left_alone(tmp_path: Path) -> None:
+    with Owner() as owner:
+        service = owner.start("sleep", ["sleep", "600"], log=tmp_path / "log")
+        ticks, service.start_ticks = service.start_ticks, 1
+        assert service.members() == []
+        service.start_ticks = ticks
+        assert [one.pid for one in service.members()] == [service.pid]
+
+
+def test_a_missing_program_is_named(tmp_path: Path) -> None:
+    with (
+        Owner() as owner,
+        pytest.raises(EnvironmentProblem, match=r"cannot start broker \(/nowhere/java\): No such file"),
+    ):
+        owner.start("broker", ["/nowhere/java"], log=tmp_path / "log")
+
+
+def test_one_run_id_cannot_be_owned_twice() -> None:
+    with Owner("twice"), pytest.raises(EnvironmentProblem, match="run 'twice' is still going on"):
+        Owner("twice")
+    Owner("twice").close()
+
+
+def test_nothing_starts_after_close(tmp_path: Path) -> None:
+    owner = Owner()
+    owner.close()
+    with pytest.raises(RuntimeError, match="is closing"):
+        owner.start("late", ["sleep", "600"], log=tmp_path / "log")
+    assert not [one for one in psutil.Process().children() if one.name() == "sleep"]
