@@ -1,0 +1,75 @@
+"""Generated records, as many as wanted: a key, a per-key sequence number, a payload of a chosen size."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from onceproof.data import Record, datasets
+
+_EPOCH_MS = 1_704_067_200_000  # 2024-01-01T00:00:00Z: event times must not depend on when the run takes place
+
+
+class NumbersOptions(BaseModel):
+    """What ``options:`` of an input with this data set may say."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rows: PositiveInt = Field(100_000, description="how many records there are")
+    keys: PositiveInt = Field(1_000, description="how many keys")
+    payload_bytes: int = Field(100, ge=0, description="length of each payload, bytes")
+
+
+@datasets.register("numbers")
+class Numbers:
+    """Record i: ``{"id": i, "key": ..., "seq": n, "payload": ...}``, keyed by ``key``, 1 ms after record i-1.
+
+    Each round of ``keys`` records holds every key once, in an order of its own. So the sequence number of a key is the
+    number of the round, and any range of records can be made without the ones before it.
+    """
+
+    about: ClassVar[str] = "seeded records: key, per-key sequence number, payload of a chosen size"
+    Options: ClassVar[type[BaseModel]] = NumbersOptions
+
+    def __init__(self, options: NumbersOptions, *, seed: int) -> None:
+        self._options = options
+        self._seed = seed
+        chooser = random.Random(seed)  # noqa: S311 - variety, not secrecy
+        strides = [n for n in range(1, min(options.keys, 1000) + 1) if math.gcd(n, options.keys) == 1]
+        self._stride = chooser.choice(strides)
+
+    def rows(self) -> int:
+        return self._options.rows
+
+    def records(self, start: int, stop: int) -> Iterator[Record]:
+        """Records [start, stop) in order."""
+        for i in range(start, min(stop, self._options.rows)):
+            yield self._record(i)
+
+    @classmethod
+    def tables(cls) -> Mapping[str, str]:
+        return {}
+
+    @classmethod
+    def table(cls, name: str) -> pa.Table:
+        raise KeyError(f"numbers has no static table {name!r}")
+
+    def _record(self, i: int) -> Record:
+        turn, place = divmod(i, self._options.keys)
+        digest = hashlib.blake2b(f"{self._seed}/{turn}".encode(), digest_size=8).digest()
+        # A stride that is coprime to the number of keys visits each of them exactly once a round.
+        number = (place * self._stride + int.from_bytes(digest)) % self._options.keys
+        key = f"k{number:08d}"
+        value = {"id": i, "key": key, "seq": turn, "payload": self._payload(i)}
+        return Record(key.encode(), json.dumps(value, separators=(",", ":")).encode(), _EPOCH_MS + i)
+
+    def _payload(self, i: int) -> str:
+        text = hashlib.blake2b(f"{self._seed}:{i}".encode(), digest_size=32).hexdigest()
+        return (text * (self._options.payload_bytes // len(text) + 1))[: self._options.payload_bytes]
