@@ -1,0 +1,83 @@
+"""JUnit XML, as CI servers read it: one test case a scenario.
+
+Source: the schema that Jenkins publishes (junit-10.xsd) and what pytest writes (properties inside a test case).
+"""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from typing import ClassVar
+
+from onceproof.judge.findings import Outcome
+from onceproof.report import RunSet, ScenarioResult, reports
+
+# XML 1.0 cannot carry these even escaped, and job output (colour codes, binary keys) holds them.
+_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@reports.register("junit")
+class JunitReport:
+    """A scenario that did not pass is a ``failure`` of type ``violated``, ``inconclusive`` or ``held`` (held, but
+    expected otherwise); one without a verdict is an ``error``. Never ``skipped``: inconclusive is not a pass.
+    """
+
+    about: ClassVar[str] = "JUnit XML, one test case a scenario"
+
+    def render(self, runs: RunSet) -> str:
+        suites = ET.Element("testsuites")
+        suite = ET.SubElement(suites, "testsuite", name="onceproof")
+        for result in runs.results:
+            suite.append(_case(result, runs))
+        kinds = [child.tag for case in suite for child in case]
+        seconds = sum(r.verdict.seconds for r in runs.results if r.verdict is not None)
+        suite.attrib |= {
+            "tests": str(len(runs.results)),
+            "failures": str(kinds.count("failure")),
+            "errors": str(kinds.count("error")),
+            "skipped": "0",
+            "time": f"{seconds:.3f}",
+        }
+        ET.indent(suites)
+        return f"<?xml version='1.0' encoding='utf-8'?>\n{ET.tostring(suites, encoding='unicode')}\n"
+
+
+def _case(result: ScenarioResult, runs: RunSet) -> ET.Element:
+    seconds = result.verdict.seconds if result.verdict is not None else 0.0
+    case = ET.Element("testcase", classname="onceproof", name=_clean(result.scenario), time=f"{seconds:.3f}")
+    properties = {"verdict": result.outcome.value}
+    if result.run_dir is not None:
+        properties["run"] = str(result.run_dir)
+    if result.verdict is not None:
+        properties["seed"] = str(result.verdict.seed)
+    holder = ET.SubElement(case, "properties")
+    for name, value in properties.items():
+        ET.SubElement(holder, "property", name=name, value=_clean(value))
+    if result.verdict is None:
+        message = result.error.message if result.error is not None else "no verdict"
+        wrong = ET.SubElement(case, "error", type=result.outcome.value, message=_clean(message.splitlines()[0]))
+        wrong.text = _clean(str(result.error or message))
+    elif not runs.passed(result):
+        wrong = ET.SubElement(case, "failure", type=result.outcome.value, message=_clean(_message(result, runs)))
+        wrong.text = _clean("\n".join(result.verdict.reasons))
+    ET.SubElement(case, "system-out").text = _clean(_terminal_text(result))
+    return case
+
+
+def _message(result: ScenarioResult, runs: RunSet) -> str:
+    assert result.verdict is not None
+    found = ", ".join(f"{name} {count}" for name, count in result.verdict.anomalies().items())
+    what = f"{result.outcome.value}: {found}" if found else result.outcome.value
+    if runs.by_expectation:
+        what += f"; expected {', '.join([result.expect.verdict, *result.expect.anomalies])}"
+    elif result.outcome is Outcome.INCONCLUSIVE and result.verdict.reasons:
+        what += f": {result.verdict.reasons[0].splitlines()[0]}"
+    return what
+
+
+def _terminal_text(result: ScenarioResult) -> str:
+    return reports.get("terminal")().render(RunSet((result,)))
+
+
+def _clean(text: str) -> str:
+    return _FORBIDDEN.sub("\ufffd", text)

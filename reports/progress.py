@@ -1,0 +1,176 @@
+"""What a run is doing, while it does it: lines for phases, faults and restarts, and on a terminal a status below them.
+
+A listener of the run's timeline; not a report, since it tells nothing about the outcome.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from onceproof.events import Event
+
+_BATCH_LINE_EVERY_S = 10.0
+"""On a log, batches are told at most this often: hundreds of lines would bury the faults."""
+
+_PHASES = {
+    "load": "loading the scenario",
+    "stack": "starting the services",
+    "prepare": "preparing topics and tables",
+    "run": "running the job, feeding, breaking",
+    "drain": "draining: everything healed, waiting for the known end of the input",
+    "collect": "collecting the history",
+    "judge": "judging",
+    "stop": "stopping everything",
+}
+
+
+class RunState:
+    """What the events so far add up to."""
+
+    def __init__(self) -> None:
+        self.phase = "load"
+        self.batches: dict[str, int] = {}
+        """Query -> last committed batch."""
+        self.fed = 0
+        self.done = 0
+        """Records of committed batches."""
+        self.active: dict[int, str] = {}
+        """Faults that struck and are not healed."""
+        self.restarts = 0
+
+    def add(self, event: Event) -> None:
+        data = event.data
+        match event.kind:
+            case "phase":
+                self.phase = data["name"]
+            case "feed.chunk":
+                self.fed += data.get("records") or 0
+            case "batch.committed":
+                self.batches[data.get("query") or ""] = data["batch"]
+                self.done += data.get("records") or 0
+            case "fault.fired":
+                self.active[data["index"]] = f"{data['fault']} {data['target']}"
+            case "fault.healed":
+                self.active.pop(data["index"], None)
+            case "job.started":
+                self.restarts += 1 if data.get("start") else 0
+
+    def batch(self) -> str:
+        """``4``, or ``both 4, other 2`` where there are several queries; ``-`` before the first."""
+        if len(self.batches) == 1:
+            return str(next(iter(self.batches.values())))
+        return ", ".join(f"{query} {batch}" for query, batch in sorted(self.batches.items())) or "-"
+
+    def summary(self) -> str:
+        parts = [f"batch {self.batch()}", f"records in {self.fed:,}", f"out {self.done:,}"]
+        if self.restarts:
+            parts.append(f"restarts {self.restarts}")
+        if self.active:
+            parts.append(f"active: {', '.join(self.active.values())}")
+        return "   ".join(parts)
+
+
+class Progress:
+    """Listener and context manager: ``with Progress(console, name) as progress: run(..., listeners=[progress])``.
+
+    Live where ``console`` is a terminal, plain lines otherwise. Called from any thread.
+    """
+
+    def __init__(self, console: Console, name: str) -> None:
+        self._console = console
+        self._name = name
+        self._state = RunState()
+        self._lock = threading.Lock()
+        self._told_batches_at = 0.0
+        self._began = time.monotonic()
+        self._live = Live(get_renderable=self._status, console=console, refresh_per_second=4, transient=True)
+        self._is_live = console.is_terminal and not console.is_dumb_terminal
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            self._state.add(event)
+            line = describe(event) or self._batch_line(event)
+            if line is not None:
+                self._console.print(Text(f"{event.at:6.1f} s  {line}", style=_style(event.kind)), soft_wrap=True)
+            if self._is_live:
+                self._show(event)
+
+    def _show(self, event: Event) -> None:
+        """A fetch draws its own progress bar: two live displays on one terminal would overwrite each other."""
+        if event.kind == "fetch":
+            self._live.stop()
+        else:
+            self._live.start()
+
+    def _batch_line(self, event: Event) -> str | None:
+        due = event.at - self._told_batches_at >= _BATCH_LINE_EVERY_S
+        if self._is_live or event.kind != "batch.committed" or not due:
+            return None
+        self._told_batches_at = event.at
+        return self._state.summary()
+
+    def _status(self) -> Group:
+        elapsed = time.monotonic() - self._began
+        head = f"{self._name}: {_PHASES.get(self._state.phase, self._state.phase)}   {elapsed:.0f} s"
+        return Group(Text(head, style="bold"), Text(self._state.summary()))
+
+
+def describe(event: Event) -> str | None:
+    """One line for an event that a person wants to see at once; None for the others."""
+    data = event.data
+    match event.kind:
+        case "phase":
+            return f"{_PHASES.get(data['name'], data['name'])}"
+        case "stack.ready":
+            return f"  {data['service']} is up ({data['seconds']:.1f} s)"
+        case "fetch":
+            return f"  fetching {data['component']} (once)"
+        case "job.started":
+            return f"  job restarted (start {data['start'] + 1})" if data["start"] else "  job started"
+        case "job.exited":
+            return f"  job exited, code {data['code']}"
+        case "bypass":
+            return f"  BYPASS: {_told(data)}"
+        case "warning":
+            return f"  warning: {data['message']}"
+    if event.kind.startswith("fault."):
+        return _fault_line(event.kind.removeprefix("fault."), data)
+    return None
+
+
+def _fault_line(stage: str, data: dict[str, Any]) -> str | None:
+    if stage not in ("fired", "hit", "missed", "healed"):
+        return None
+    where = "" if data.get("batch") is None else f" at batch {data['batch']}, {data.get('point')}"
+    line = f"  fault {data['index'] + 1}: {data['fault']} {data['target']} {stage}{where}"
+    evidence = data.get("evidence") if stage == "missed" else None
+    return f"{line}: {'; '.join(evidence)}" if evidence else line
+
+
+def _told(data: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in data.items())
+
+
+def _style(kind: str) -> str:
+    return {
+        "fault.fired": "bold yellow",
+        "fault.hit": "green",
+        "fault.missed": "bold yellow",
+        "warning": "yellow",
+        "bypass": "bold red",
+    }.get(kind, "")
