@@ -41,8 +41,14 @@ class TerminalReport:
             if index:
                 page.blank()
             _result(page, result)
-        if len(runs.results) > 1 or runs.by_expectation:
+        if len(runs.results) > 1:
             _summary(page, runs)
+        return page.text()
+
+    def summary(self, runs: RunSet) -> str:
+        """A line for each scenario: the end of a long log, after each one's own report."""
+        page = _Page(self._color, self._width)
+        _summary(page, runs)
         return page.text()
 
 

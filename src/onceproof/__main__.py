@@ -1,0 +1,5 @@
+"""``python -m onceproof``."""
+
+from onceproof.cli import main
+
+main()

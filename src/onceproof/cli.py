@@ -1,0 +1,197 @@
+"""The command line. Commands only parse and hand over; what they need is imported when they run, so that --help is quick."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import onceproof
+from onceproof.cli_output import Output, failing_well
+
+EXIT_CODES = (
+    "Exit codes: 0 held (run --all: every expectation met), 1 violated, 2 wrong usage or scenario, "
+    "3 inconclusive, 4 harness or environment error, 130 interrupted. "
+    "Over several scenarios the worst wins: violated, error, inconclusive, held."
+)
+
+app = typer.Typer(
+    name="onceproof",
+    no_args_is_help=True,
+    # Tracebacks with local variables would print what the environment holds, secrets included.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EXIT_CODES,
+)
+
+
+class Listing(StrEnum):
+    """What ``list`` can list."""
+
+    SCENARIOS = "scenarios"
+    FAULTS = "faults"
+    POINTS = "points"
+    CHECKERS = "checkers"
+    ORACLES = "oracles"
+    DATASETS = "datasets"
+    REPORTS = "reports"
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; people read stderr.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="SCENARIO", help="Name of a shipped scenario, or path of a YAML file.", show_default=False),
+]
+
+
+def main() -> None:
+    app()
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        Output(False).result(f"onceproof {onceproof.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Run a PySpark streaming pipeline on real Kafka, Spark and Postgres, break it at an exact point of its commit
+    protocol, and prove from what was observed whether its output is effectively-once.
+
+    Begin with: onceproof doctor, then: onceproof run effectively-once
+    """
+
+
+@app.command(epilog=EXIT_CODES)
+def run(
+    scenarios: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SCENARIO", help="Names of shipped scenarios, or paths of YAML files.", show_default=False
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every shipped scenario; 0 if each does what its 'expect' says.")
+    ] = False,
+    as_json: Json = False,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write JUnit XML.", dir_okay=False)] = None,
+    runs: Annotated[Path, typer.Option(metavar="DIR", help="Where run directories are made.", file_okay=False)] = Path(
+        "onceproof-runs"
+    ),
+    seed: Annotated[int | None, typer.Option(help="Instead of the scenario's seed.")] = None,
+) -> None:
+    """Run scenarios: start the services, feed, break, heal, drain, judge.
+
+    \b
+    onceproof run effectively-once
+    onceproof run my_job.yaml --json
+    onceproof run --all --junit report.xml
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli_run import run_scenarios
+
+        code = run_scenarios(
+            scenarios or [], everything=everything, runs_dir=runs, seed=seed, junit=junit, output=output
+        )
+        raise typer.Exit(code)
+
+
+@app.command(epilog=EXIT_CODES)
+def check(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, also one from another machine.")],
+    as_json: Json = False,
+) -> None:
+    """Judge a stored run again: nothing is started, the same history gives the same verdict.
+
+    \b
+    onceproof check onceproof-runs/latest
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli_run import check_run
+
+        raise typer.Exit(check_run(directory, output))
+
+
+@app.command("list")
+def list_(
+    what: Annotated[Listing, typer.Argument(help="What to list.")] = Listing.SCENARIOS,
+    as_json: Json = False,
+) -> None:
+    """List the shipped scenarios, or what scenarios are made of.
+
+    \b
+    onceproof list
+    onceproof list faults
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli_show import listing
+
+        output.result(listing(what.value, as_json))
+
+
+@app.command()
+def plan(scenario: Name, as_json: Json = False) -> None:
+    """Tell what a scenario would do, and how exactly each fault can be placed, without starting anything.
+
+    \b
+    onceproof plan effectively-once
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli_show import planned
+
+        output.result(planned(scenario, as_json))
+
+
+@app.command()
+def validate(
+    scenarios: Annotated[
+        list[str], typer.Argument(metavar="SCENARIO", help="Names or paths of YAML files.", show_default=False)
+    ],
+    as_json: Json = False,
+) -> None:
+    """Check scenario files without starting anything: every problem with its line, column and a suggestion.
+
+    \b
+    onceproof validate my_job.yaml
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli_show import validated
+
+        output.result(validated(scenarios, as_json))
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Tell what this machine has and lacks for a run, and the command that mends it. Exit code 4 if anything is missing."""
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli_show import examined
+
+        text, healthy = examined(as_json)
+        output.result(text)
+        raise typer.Exit(0 if healthy else 4)
+
+
+@app.command()
+def cleanup(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = False,
+    as_json: Json = False,
+) -> None:
+    """End and remove what a killed onceproof left behind, and nothing else. Live runs are left alone."""
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli_show import cleaned
+
+        output.result(cleaned(dry_run, as_json))

@@ -1,0 +1,113 @@
+"""Running several scenarios one after another, and judging stored runs again, for the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from onceproof.cli_output import Output, crashed
+from onceproof.errors import EnvironmentProblem, HistoryError, Interrupted, OnceproofError, UsageError
+from onceproof.report import RunSet, ScenarioResult, reports
+from onceproof.reports.progress import Progress
+from onceproof.reports.terminal import TerminalReport
+from onceproof.scenario.load import load_all, names
+from onceproof.scenario.model import Expect, Scenario
+
+
+def run_scenarios(
+    given: list[str], *, everything: bool, runs_dir: Path, seed: int | None, junit: Path | None, output: Output
+) -> int:
+    """Run the named scenarios, or all shipped ones; returns the exit code.
+
+    Raises `UsageError` before anything starts if any of them cannot run.
+    """
+    if everything and given:
+        raise UsageError(
+            f"--all runs every shipped scenario; {given[0]!r} was named as well", hint="give one of the two"
+        )
+    if not everything and not given:
+        raise UsageError("no scenario named", hint=f"name one or more, or --all; shipped: {', '.join(names())}")
+    loaded = load_all(names() if everything else given)
+    if junit is not None:
+        _write_file(junit, "")  # now, not after ten minutes of running
+    results: list[ScenarioResult] = []
+    for path, scenario in loaded:
+        results.append(_run_one(path, scenario, runs_dir, seed, output))
+        if isinstance(results[-1].error, Interrupted):
+            break
+        if len(loaded) > 1:
+            _say_report(RunSet((results[-1],)), output)
+    runs = RunSet(tuple(results), by_expectation=everything)
+    if junit is not None:
+        _write_file(junit, reports.get("junit")().render(runs))
+    return _conclude(runs, output, told=len(loaded) > 1)
+
+
+def check_run(run: Path, output: Output) -> int:
+    """Judge a stored run again; returns its verdict's exit code."""
+    from onceproof.judge.verdict import check
+
+    if not run.is_dir():
+        raise UsageError(f"run directory {str(run)!r} does not exist", hint="each run's directory stands in its report")
+    verdict = check(run)
+    result = ScenarioResult(verdict.scenario, _stored_expectation(run), verdict, run.resolve())
+    return _conclude(RunSet((result,)), output, told=False)
+
+
+def _run_one(path: Path, scenario: Scenario, runs_dir: Path, seed: int | None, output: Output) -> ScenarioResult:
+    from onceproof.run import run
+
+    try:
+        with Progress(output.console(), scenario.name) as progress:
+            outcome = run(path, runs_dir=runs_dir, seed=seed, listeners=[progress])
+    except KeyboardInterrupt:
+        return ScenarioResult(scenario.name, scenario.expect, error=Interrupted("interrupted"))
+    except OnceproofError as error:
+        return ScenarioResult(scenario.name, scenario.expect, error=error)
+    except Exception as crash:  # the scenarios after this one still run
+        return ScenarioResult(scenario.name, scenario.expect, error=crashed(crash))
+    return ScenarioResult(scenario.name, scenario.expect, outcome.verdict, outcome.run_dir)
+
+
+def _conclude(runs: RunSet, output: Output, *, told: bool) -> int:
+    """Print what is left to print. ``told``: each scenario's own report was shown when it ended."""
+    if told:
+        output.say(_terminal(output).summary(runs))
+    else:
+        _say_report(runs, output)
+    if output.as_json:
+        output.result(reports.get("json")().render(runs))
+    error = runs.results[0].error
+    if len(runs.results) == 1 and error is not None:
+        return error.exit_code
+    return runs.outcome().exit_code
+
+
+def _say_report(runs: RunSet, output: Output) -> None:
+    error = runs.results[0].error
+    if len(runs.results) == 1 and error is not None:
+        output.complain(f"error in {runs.results[0].scenario}: {error}")
+    else:
+        output.say(_terminal(output).render(runs))
+
+
+def _terminal(output: Output) -> TerminalReport:
+    console = output.console()
+    color = console.is_terminal and console.color_system is not None and not console.no_color
+    return TerminalReport(color=color, width=min(console.width, 120) if console.is_terminal else 80)
+
+
+def _write_file(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot write {path}: {error.strerror}", hint="choose another --junit file") from None
+
+
+def _stored_expectation(run: Path) -> Expect:
+    try:
+        stored = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        return Expect.model_validate(stored["scenario"]["expect"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise HistoryError(f"{run / 'run.json'} cannot be read: {error}", hint="run the scenario again") from None

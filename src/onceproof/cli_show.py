@@ -1,0 +1,152 @@
+"""The texts of the commands that start nothing: ``list``, ``plan``, ``validate``, ``doctor``, ``cleanup``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import textwrap
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from onceproof.errors import ScenarioError
+from onceproof.points import LEFT_BEHIND
+from onceproof.scenario import document
+from onceproof.scenario.load import find, load, load_all, names
+from onceproof.scenario.plan import Plan, plan
+
+_WIDTH = 80
+
+
+def listing(what: str, as_json: bool) -> str:
+    """Names and one line each, of scenarios or of what a registry holds."""
+    entries = _entries(what)
+    if as_json:
+        return json.dumps({what: [{"name": name, "about": about} for name, about in entries]})
+    return _table(entries) if entries else f"no {what}"
+
+
+def planned(name: str, as_json: bool) -> str:
+    told = plan(load(find(name)))
+    return json.dumps(told.to_json()) if as_json else _plan_text(told)
+
+
+def validated(given: list[str], as_json: bool) -> str:
+    loaded = load_all(given)
+    if as_json:
+        return json.dumps({"valid": [str(path) for path, _ in loaded]})
+    return "\n".join(f"{path}: valid" for path, _ in loaded)
+
+
+def examined(as_json: bool) -> tuple[str, bool]:
+    """What `onceproof.doctor` found, and whether nothing is missing."""
+    from onceproof.doctor import examine
+
+    checks = examine()
+    healthy = all(check.ok for check in checks)
+    if as_json:
+        return json.dumps({"healthy": healthy, "checks": [asdict(check) for check in checks]}), healthy
+    lines = []
+    for check in checks:
+        lines.append(f"{'ok     ' if check.ok else 'MISSING'}  {check.name}: {check.found}")
+        if check.mend and not check.ok:
+            lines.append(f"         mend: {check.mend}")
+    lines.append("ready to run" if healthy else "not ready: see what is MISSING above")
+    return "\n".join(lines), healthy
+
+
+def cleaned(dry_run: bool, as_json: bool) -> str:
+    from onceproof.cleanup import clean_up
+
+    done = clean_up(dry_run=dry_run)
+    if as_json:
+        return json.dumps({"dry_run": dry_run, "done": done})
+    return "\n".join(done) if done else "nothing was left behind"
+
+
+def _entries(what: str) -> list[tuple[str, str]]:
+    from onceproof.data import datasets
+    from onceproof.faults import faults
+    from onceproof.judge.checker import checkers
+    from onceproof.oracle import oracles
+    from onceproof.report import reports
+
+    match what:
+        case "scenarios":
+            return [(name, _about(name)) for name in names()]
+        case "points":
+            return [(point.value, left) for point, left in LEFT_BEHIND.items()]
+        case "faults":
+            return [(name, fault.about) for name, fault in faults.items()]
+        case "checkers":
+            return [(name, checker.meaning) for name, checker in checkers.items()]
+        case "oracles":
+            return [(name, oracle.about) for name, oracle in oracles.items()]
+        case "datasets":
+            return [(name, dataset.about) for name, dataset in datasets.items()]
+        case _:
+            return [(name, report.about) for name, report in reports.items()]
+
+
+def _about(name: str) -> str:
+    """What a scenario says of itself. Listing must work where a scenario does not validate (a secret is not set)."""
+    try:
+        return " ".join(str(document.read(find(name)).data.get("about", "")).split())
+    except ScenarioError as error:
+        return f"(does not load: {error.problems[0].message})"
+
+
+def _table(entries: Iterable[tuple[str, str]]) -> str:
+    entries = list(entries)
+    margin = max(len(name) for name, _ in entries) + 2
+    return "\n".join(_hanging(name, about, margin) for name, about in entries)
+
+
+def _hanging(label: str, text: str, margin: int = 12) -> str:
+    """``label`` and the text beside it, wrapped, its lines under each other."""
+    return textwrap.fill(
+        text or "-",
+        _WIDTH,
+        initial_indent=f"{label:<{margin - 1}} ",
+        subsequent_indent=" " * margin,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _plan_text(told: Plan) -> str:
+    blocks = [f"{told.scenario}: nothing is started by this"]
+    if told.about:
+        blocks.append(_hanging("about", " ".join(told.about.split())))
+    blocks += [_hanging("stack", "; ".join(told.stack))]
+    for fed in told.input:
+        text = f"{fed.records:,} records of {fed.dataset} into {fed.topic} ({fed.partitions} partitions)"
+        blocks.append(_hanging("input", f"{text}, in {fed.chunks} chunks"))
+    blocks.append(_hanging("batches", f"0 to {told.guaranteed_batches - 1} are surely reached"))
+    blocks += [_hanging("prepare", "; ".join(told.prepare))] if told.prepare else []
+    # One line, however long: a command is copied.
+    blocks.append(f"{'job':<11} {shlex.join(told.command)}")
+    for number, fault in enumerate(told.faults, start=1):
+        query = f" of {fault.query}" if fault.query else ""
+        blocks += [
+            _hanging(f"fault {number}", f"{fault.fault} {fault.target}, batch {fault.batch}{query} @ {fault.point}"),
+            _hanging("", f"{fault.placement.exactness}, by {fault.placement.instrument}: {fault.placement.why}"),
+            _hanging("", f"state then: {fault.left_behind}"),
+            _hanging("", f"it hit if: {fault.placement.proof}"),
+        ]
+    for output in told.outputs:
+        ignored = f", ignoring {', '.join(output.ignore)}" if output.ignore else ""
+        text = f"{output.name}: {output.where}, identity {', '.join(output.identity)}{ignored}"
+        own = f"; claims {_pairs(output.claim)}" if output.claim != told.claim else ""
+        blocks.append(_hanging("output", text + own))
+    blocks += [
+        _hanging("oracle", told.oracle),
+        _hanging("checkers", ", ".join(told.checkers)),
+        _hanging("claim", _pairs(told.claim)),
+        _hanging("expect", ", ".join([told.expect["verdict"], *told.expect["anomalies"]])),
+    ]
+    return "\n".join(blocks)
+
+
+def _pairs(claim: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in claim.items())
