@@ -1,0 +1,25 @@
+"""What the sinks raise. Each ends the query on purpose: a restarted driver replays the batch and finds out what is true."""
+
+from __future__ import annotations
+
+from onceproof.errors import OnceproofError
+
+
+class SinkError(OnceproofError):
+    """A sink refused to write, or cannot tell whether it wrote."""
+
+
+class OffsetGap(SinkError):
+    """The batch does not begin where recorded progress ends: writing it would lose or repeat records."""
+
+
+class Fenced(SinkError):
+    """A newer start of the same pipeline has taken over; this one must not write any more."""
+
+
+class CommitUnknown(SinkError):
+    """The commit was sent and its outcome is not known. Never retried blindly: the replay reads the recorded progress."""
+
+
+class CheckpointUnreadable(SinkError):
+    """The batch's offset ranges cannot be read from the checkpoint."""

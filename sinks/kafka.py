@@ -1,0 +1,225 @@
+"""Write to a Kafka topic, effectively once, from ``foreachBatch``: one transaction a batch, one producer a transaction.
+
+A producer is never reused. librdkafka speaks version 1 of the transaction protocol, in which all transactions of a
+producer share an epoch: an EndTxn that is delivered late then decides the *next* transaction (KAFKA-17754, KIP-890;
+Jepsen's report on Bufstream 0.1.0), and writes are lost without an error. A fresh producer has a fresh epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from onceproof.sinks import failpoints
+from onceproof.sinks.errors import CommitUnknown, SinkError
+from onceproof.sinks.kafka_progress import PARTITION, Progress, ProgressReader
+from onceproof.sinks.offsets import Checkpoint, Ranges, advanced, decide
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+_SETTINGS: dict[str, Any] = {
+    # With the default, one reset connection makes librdkafka forget all brokers, and a pending call can hang for good.
+    "metadata.recovery.strategy": "none",
+    "socket.timeout.ms": 3000,
+    "socket.connection.setup.timeout.ms": 1500,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 400,
+    "retry.backoff.ms": 50,
+    "retry.backoff.max.ms": 300,
+    "topic.metadata.refresh.fast.interval.ms": 100,
+    "log_level": 3,
+}
+
+
+class KafkaTransactional:
+    """A sink for ``df.writeStream.foreachBatch(sink)`` that writes each batch to ``topic`` in one transaction.
+
+    Each row becomes one record: the column named ``key`` as UTF-8 text (NULL stays NULL; without ``key`` all are), the
+    columns named in ``value`` (default: all) as a JSON object, nulls as null, timestamps in ISO 8601. Records go out in
+    the order of the rows, to partitions as Java's default partitioner chooses them.
+    ``progress_topic`` must exist, be kept for ever (compacted, or ``retention.ms=-1``), and may be shared by pipelines.
+    ``pipeline`` is the logical name of the progress and of the transactional.id: the same over restarts, one query only.
+    ``config`` overrides settings of librdkafka (security, for example).
+
+    Assumes what `onceproof.sinks.postgres.PostgresAppend` assumes: Kafka sources, synchronous micro-batches, rows that
+    are the same on each replay and in one order, a batch that fits into the driver's memory.
+
+    Guarantees to readers with ``isolation.level=read_committed``: each batch is seen whole or not at all, and once. A
+    replayed batch is skipped; a batch that does not begin where progress ends raises `OffsetGap`; an older driver is
+    fenced by the newer one's ``init_transactions`` (KIP-98). A commit that times out is sent again, never aborted, up to
+    ``commit_attempts`` times; after that, or after any other error, its outcome is unknown to every client, and
+    `CommitUnknown` ends the query: the replay reads the progress record and knows.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        *,
+        pipeline: str,
+        progress_topic: str,
+        checkpoint: str | Path,
+        key: str | None = None,
+        value: Sequence[str] | None = None,
+        transaction_timeout_s: float = 60.0,
+        commit_timeout_s: float = 30.0,
+        commit_attempts: int = 3,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._topic = topic
+        self._pipeline = pipeline
+        self._progress_topic = progress_topic
+        self._checkpoint = Checkpoint(checkpoint)
+        self._key = key
+        self._value = value
+        self._timeout_s = transaction_timeout_s
+        self._commit_timeout_s = commit_timeout_s
+        self._commit_attempts = commit_attempts
+        # Stable over restarts, without pid or attempt: init_transactions of the successor must meet, and fence, this id.
+        self._transactional_id = f"{pipeline}-0"
+        self._settings = {"bootstrap.servers": bootstrap, **_SETTINGS, **(config or {})}
+        self._reader: ProgressReader | None = None
+
+    def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
+        """What Spark calls. One action on the frame, also when the batch turns out to be done: state needs it run."""
+        self._reach("after-offset-log", batch_id, phase="sink-entry")
+        self.write(batch_df.toArrow(), batch_id)
+
+    def write(self, rows: pa.Table, batch_id: int) -> bool:
+        """Commit ``rows`` as batch ``batch_id``, unless progress covers it. Returns whether they were written."""
+        ranges = self._checkpoint.ranges(batch_id)
+        facts = {
+            "transactional_id": self._transactional_id,
+            "topic": self._topic,
+            "progress_topic": self._progress_topic,
+        }
+        try:
+            producer = self._producer()
+            # The order matters: init first. It decides the predecessor's transaction and fences whoever still writes;
+            # only then is what is read below the truth, and stays so.
+            producer.init_transactions(self._timeout_s)
+            recorded = self._recorded()
+            offsets = recorded.offsets if recorded is not None else None
+            if decide(offsets, ranges) == "skip":
+                self._tell("skipped", batch_id)
+                return False
+            progress = Progress(self._checkpoint.query_id(), batch_id, advanced(offsets, ranges))
+            self._stage(producer, rows, progress)
+            self._reach("before-sink-commit", batch_id, **facts)
+            self._commit(producer, ranges)
+        except (KafkaException, SinkError) as error:
+            self._tell("attempt-failed", batch_id, error=type(error).__name__, message=str(error))
+            raise
+        self._tell("committed", batch_id, **facts)
+        self._reach("after-sink-commit", batch_id, **facts)
+        return True
+
+    def _producer(self) -> Producer:
+        timeout_ms = int(self._timeout_s * 1000)
+        return Producer(
+            {
+                **self._settings,
+                "transactional.id": self._transactional_id,
+                "transaction.timeout.ms": timeout_ms,
+                # Below the transaction's time-out: a record that cannot be delivered fails before the broker aborts.
+                "message.timeout.ms": timeout_ms * 4 // 5,
+                "partitioner": "murmur2_random",
+                "linger.ms": 5,
+            }
+        )
+
+    def _recorded(self) -> Progress | None:
+        if self._reader is None:
+            self._reader = ProgressReader(
+                self._settings, self._progress_topic, self._pipeline, timeout_s=self._timeout_s
+            )
+        return self._reader.last()
+
+    def _stage(self, producer: Producer, rows: pa.Table, progress: Progress) -> None:
+        """Begin, and have every record of the batch acknowledged. An undecided transaction is aborted on any error."""
+        failures: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _message: Message) -> None:
+            if error is not None and not failures:
+                failures.append(error)
+
+        producer.begin_transaction()
+        try:
+            for batch in rows.to_batches(max_chunksize=1024):
+                for row in batch.to_pylist():
+                    self._produce(producer, self._topic, *self._record(row), delivered)
+            self._produce(producer, self._progress_topic, self._pipeline.encode(), progress.value(), delivered)
+            unsent = producer.flush(self._timeout_s)
+            if failures or unsent:
+                reason = (
+                    failures[0].str() if failures else f"{unsent} records not acknowledged in {self._timeout_s:g} s"
+                )
+                raise SinkError(
+                    f"batch {progress.batch_id} was not delivered to {self._topic}: {reason}",
+                    hint="the transaction is aborted; a restarted query replays the batch",
+                )
+        except (KafkaException, SinkError):
+            # Only a courtesy to readers, whom an open transaction stalls. Safe: no commit was sent in this epoch.
+            with suppress(KafkaException):
+                producer.abort_transaction(self._commit_timeout_s)
+            raise
+
+    def _produce(self, producer: Producer, topic: str, key: bytes | None, value: bytes, delivered: Any) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        # -1: the partitioner chooses.
+        partition = PARTITION if topic == self._progress_topic else -1
+        while True:
+            try:
+                producer.produce(topic, value=value, key=key, partition=partition, on_delivery=delivered)
+                return
+            except BufferError:  # librdkafka's queue is full: let deliveries make room
+                if time.monotonic() > deadline:
+                    raise SinkError(f"no room in the producer's queue for {self._timeout_s:g} s") from None
+                producer.poll(0.1)
+
+    def _record(self, row: dict[str, Any]) -> tuple[bytes | None, bytes]:
+        key = row[self._key] if self._key is not None else None
+        value = row if self._value is None else {name: row[name] for name in self._value}
+        text = json.dumps(value, separators=(",", ":"), default=_plain)
+        return None if key is None else str(key).encode(), text.encode()
+
+    def _commit(self, producer: Producer, ranges: Ranges) -> None:
+        for attempt in range(1, self._commit_attempts + 1):
+            try:
+                producer.commit_transaction(self._commit_timeout_s)
+                return
+            except KafkaException as exception:
+                error: KafkaError = exception.args[0]
+                self._tell("commit-failed", ranges.batch, error=error.name(), message=error.str(), attempt=attempt)
+                # A time-out: asking again gives the true result. Everything else is indefinite, also what librdkafka
+                # calls abortable; and an abort now could be delivered late, after a commit that was applied.
+                if error.retriable() and attempt < self._commit_attempts:
+                    continue
+                raise CommitUnknown(
+                    f"the commit of batch {ranges.batch} of pipeline {self._pipeline!r} got no clear answer: {error.str()}",
+                    hint="restart the query: the replayed batch is skipped if the commit was applied",
+                ) from exception
+
+    def _reach(self, point: str, batch_id: int, **facts: Any) -> None:
+        failpoints.reach(point, sink="kafka", batch=batch_id, query_id=self._checkpoint.query_id(), **facts)
+
+    def _tell(self, event: str, batch_id: int, **facts: Any) -> None:
+        failpoints.tell(event, sink="kafka", batch=batch_id, query_id=self._checkpoint.query_id(), **facts)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    raise TypeError(f"a column of type {type(value).__name__} has no JSON form; cast it in the query")

@@ -1,0 +1,143 @@
+"""A batch's exact offset ranges, read from the checkpoint, and what they say against recorded progress.
+
+Spark writes ``offsets/N`` (end offsets, exclusive) before it calls the sink for batch N, and replays an unfinished batch
+with the same file. So the ranges are known before the first row is: batch N is ``[end of N-1, end of N)``. A batch id
+alone proves nothing: a deleted checkpoint starts again at batch 0 with other data (SPARK-55058, Delta's ``txnVersion``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
+
+from onceproof.sinks.errors import CheckpointUnreadable, OffsetGap
+
+Vector = dict[str, dict[str, int]]
+"""Topic -> partition -> offset, as Spark's Kafka source writes it: ``{"flights": {"0": 17}}``."""
+
+Decision = Literal["write", "skip"]
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """What batch ``batch`` reads: from ``start`` up to, but not with, ``end``."""
+
+    batch: int
+    start: Vector
+    end: Vector
+
+
+class Checkpoint:
+    """The checkpoint of one query, as its driver can read it: a local folder, given as a path or a ``file:`` URI."""
+
+    def __init__(self, location: str | Path) -> None:
+        parts = urlsplit(str(location))
+        if parts.scheme not in ("", "file"):
+            raise CheckpointUnreadable(
+                f"the checkpoint {location} is on {parts.scheme}:, and the sink reads it as a local folder",
+                hint="put the checkpoint on a file system that is mounted on the driver's machine",
+            )
+        self._folder = Path(unquote(parts.path) if parts.scheme else str(location))
+
+    def query_id(self) -> str:
+        """The id that Spark gave the query; it stays the same for as long as the checkpoint lives."""
+        return str(json.loads(self._text("metadata"))["id"])
+
+    def ranges(self, batch: int) -> Ranges:
+        """The offset ranges of ``batch``. Raises `CheckpointUnreadable`."""
+        end = self._planned(batch)
+        start = self._planned(batch - 1) if batch > 0 else [None] * len(end)
+        merged: Vector = {}
+        for source, offsets in enumerate(start):
+            # A source without an offset yet ("-") begins where it was first resolved, before batch 0.
+            merged.update(offsets if offsets is not None else self._initial(source))
+        return Ranges(batch, merged, {topic: ends for offsets in end if offsets for topic, ends in offsets.items()})
+
+    def _planned(self, batch: int) -> list[Vector | None]:
+        version, _metadata, *sources = self._text(f"offsets/{batch}").splitlines()
+        self._demand_v1(version, f"offsets/{batch}")
+        return [None if line == "-" else self._vector(line, f"offsets/{batch}") for line in sources]
+
+    def _initial(self, source: int) -> Vector:
+        # SPARK-19517: the Kafka source begins this file with a zero byte, so that Spark 2.1.0 can read it.
+        version, _, offsets = self._text(f"sources/{source}/0").lstrip("\0").partition("\n")
+        self._demand_v1(version, f"sources/{source}/0")
+        return self._vector(offsets, f"sources/{source}/0")
+
+    def _vector(self, text: str, name: str) -> Vector:
+        try:
+            found = json.loads(text)
+            return {topic: {str(p): int(o) for p, o in ends.items()} for topic, ends in found.items()}
+        except (ValueError, AttributeError, TypeError) as error:
+            raise CheckpointUnreadable(
+                f"{self._folder / name} holds {text!r}, which are not the offsets of a Kafka source",
+                hint="this sink needs queries whose sources are all Kafka",
+            ) from error
+
+    def _demand_v1(self, version: str, name: str) -> None:
+        if version != "v1":
+            raise CheckpointUnreadable(
+                f"{self._folder / name} has format {version!r}, and this sink reads 'v1'",
+                hint="set spark.sql.streaming.offsetLog.formatVersion to 1 for a new checkpoint",
+            )
+
+    def _text(self, name: str) -> str:
+        path = self._folder / name
+        try:
+            return path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise CheckpointUnreadable(
+                f"cannot read {path}: {error.strerror}",
+                hint="give the sink the same folder as the query's checkpointLocation",
+            ) from error
+
+
+def decide(recorded: Vector | None, ranges: Ranges) -> Decision:
+    """Whether the batch is to be written: it must begin exactly where ``recorded`` progress ends.
+
+    ``recorded`` is None for a pipeline that never recorded anything: only batch 0 may then be written, so that a lost
+    progress record is refused and not taken for a beginning. Raises `OffsetGap`.
+    """
+    if recorded is None:
+        if ranges.batch == 0:
+            return "write"
+        raise OffsetGap(
+            f"batch {ranges.batch} follows earlier batches, yet no progress of this pipeline is recorded",
+            hint="was the pipeline renamed, or its progress record deleted? restore it, or begin a new checkpoint",
+        )
+    partitions = [(topic, partition) for topic, ends in ranges.end.items() for partition in ends]
+    done = {tp: _done(recorded, ranges, *tp) for tp in partitions}
+    if all(done[t, p] >= ranges.end[t][p] for t, p in partitions):
+        return "skip"
+    wrong = [(t, p) for t, p in partitions if done[t, p] != _start(ranges, t, p)]
+    if not wrong:
+        return "write"
+    places = "; ".join(
+        f"{t}/{p}: batch [{_start(ranges, t, p)}, {ranges.end[t][p]}), recorded up to {done[t, p]}" for t, p in wrong
+    )
+    raise OffsetGap(
+        f"batch {ranges.batch} does not begin where recorded progress ends ({places})",
+        hint="the checkpoint and the recorded progress do not belong together; restore the one that was changed",
+    )
+
+
+def advanced(recorded: Vector | None, ranges: Ranges) -> Vector:
+    """Progress after the batch: its ends, and what is recorded for partitions that it does not name."""
+    merged = {topic: dict(ends) for topic, ends in (recorded or {}).items()}
+    for topic, ends in ranges.end.items():
+        merged.setdefault(topic, {}).update(ends)
+    return merged
+
+
+def _start(ranges: Ranges, topic: str, partition: str) -> int:
+    # A partition added while the query ran is read from its beginning (Spark resolves it as earliest).
+    return ranges.start.get(topic, {}).get(partition, 0)
+
+
+def _done(recorded: Vector, ranges: Ranges, topic: str, partition: str) -> int:
+    known: Mapping[str, Any] = recorded.get(topic, {})
+    return int(known.get(partition, _start(ranges, topic, partition)))

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from onceproof.sinks.errors import CheckpointUnreadable, OffsetGap
+from onceproof.sinks.offsets import Checkpoint, Ranges, Vector, advanced, decide
+
+METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{}}'
+
+
+def plan(folder: Path, batch: int, *sources: Vector | None, version: str = "v1") -> None:
+    (folder / "offsets").mkdir(exist_ok=True)
+    lines = [version, METADATA, *("-" if s is None else json.dumps(s) for s in sources)]
+    (folder / "offsets" / str(batch)).write_text("\n".join(lines))
+
+
+def initial(folder: Path, source: int, offsets: Vector) -> None:
+    (folder / "sources" / str(source)).mkdir(parents=True)
+    (folder / "sources" / str(source) / "0").write_bytes(b"\x00v1\n" + json.dumps(offsets).encode())
+
+
+def test_first_batch_begins_at_the_initial_offset_of_its_source(tmp_path: Path) -> None:
+    initial(tmp_path, 0, {"flights": {"0": 5, "1": 0}})
+    plan(tmp_path, 0, {"flights": {"0": 9, "1": 4}})
+    assert Checkpoint(tmp_path).ranges(0) == Ranges(0, {"flights": {"0": 5, "1": 0}}, {"flights": {"0": 9, "1": 4}})
+
+
+def test_later_batch_begins_where_the_one_before_ended(tmp_path: Path) -> None:
+    plan(tmp_path, 6, {"flights": {"0": 9}})
+    plan(tmp_path, 7, {"flights": {"0": 12}})
+    assert Checkpoint(f"file://{tmp_path}").ranges(7) == Ranges(7, {"flights": {"0": 9}}, {"flights": {"0": 12}})
+
+
+def test_two_sources_of_which_one_had_no_data_yet(tmp_path: Path) -> None:
+    initial(tmp_path, 1, {"b": {"0": 3}})
+    plan(tmp_path, 0, {"a": {"0": 1}}, None)
+    plan(tmp_path, 1, {"a": {"0": 2}}, {"b": {"0": 8}})
+    assert Checkpoint(tmp_path).ranges(1) == Ranges(1, {"a": {"0": 1}, "b": {"0": 3}}, {"a": {"0": 2}, "b": {"0": 8}})
+
+
+def test_query_id_comes_from_the_metadata(tmp_path: Path) -> None:
+    (tmp_path / "metadata").write_text('{"id":"0a1b"}')
+    assert Checkpoint(tmp_path).query_id() == "0a1b"
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointUnreadable, match=r"s3://bucket/x is on s3:"):
+        Checkpoint("s3://bucket/x")
+    with pytest.raises(CheckpointUnreadable, match=r"offsets/0: No such file"):
+        Checkpoint(tmp_path).ranges(0)
+    plan(tmp_path, 3, {"flights": {"0": 9}}, version="v2")
+    with pytest.raises(CheckpointUnreadable, match=r"offsets/3 has format 'v2'"):
+        Checkpoint(tmp_path).ranges(3)
+    (tmp_path / "offsets" / "3").write_text(f"v1\n{METADATA}\n17")
+    with pytest.raises(
+        CheckpointUnreadable, match=r"offsets/3 holds '17', which are not the offsets of a Kafka source"
+    ):
+        Checkpoint(tmp_path).ranges(3)
+
+
+def batch(number: int, **spans: tuple[int, int]) -> Ranges:
+    return Ranges(
+        number,
+        {"t": {p[1:]: start for p, (start, _) in spans.items()}},
+        {"t": {p[1:]: end for p, (_, end) in spans.items()}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("recorded", "ranges"),
+    [
+        (None, batch(0, p0=(0, 5))),
+        (None, batch(0, p0=(7, 9))),
+        ({"t": {"0": 5, "1": 8}}, batch(1, p0=(5, 9), p1=(8, 8))),
+        # a partition that was added while the query ran
+        ({"t": {"0": 5}}, batch(3, p0=(5, 6), p1=(0, 2))),
+        # a topic that is no longer read
+        ({"t": {"0": 5}, "gone": {"0": 3}}, batch(2, p0=(5, 6))),
+    ],
+)
+def test_writes_what_begins_where_progress_ends(recorded: Vector | None, ranges: Ranges) -> None:
+    assert decide(recorded, ranges) == "write"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "ranges"),
+    [
+        ({"t": {"0": 9}}, batch(1, p0=(5, 9))),
+        # the checkpoint was deleted: batch 0 again, of data that is done
+        ({"t": {"0": 9, "1": 4}}, batch(0, p0=(0, 7), p1=(0, 4))),
+    ],
+)
+def test_skips_what_progress_covers(recorded: Vector, ranges: Ranges) -> None:
+    assert decide(recorded, ranges) == "skip"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "ranges", "place"),
+    [
+        ({"t": {"0": 5}}, batch(2, p0=(7, 9)), r"t/0: batch \[7, 9\), recorded up to 5"),
+        ({"t": {"0": 8}}, batch(2, p0=(7, 9)), r"t/0: batch \[7, 9\), recorded up to 8"),
+        ({"t": {"0": 9, "1": 4}}, batch(2, p0=(5, 9), p1=(4, 6)), r"t/0: batch \[5, 9\), recorded up to 9"),
+    ],
+)
+def test_refuses_a_gap_or_an_overlap(recorded: Vector, ranges: Ranges, place: str) -> None:
+    with pytest.raises(OffsetGap, match=place):
+        decide(recorded, ranges)
+
+
+def test_refuses_a_later_batch_without_any_progress() -> None:
+    with pytest.raises(OffsetGap, match="batch 4 follows earlier batches"):
+        decide(None, batch(4, p0=(5, 9)))
+
+
+def test_progress_keeps_partitions_that_the_batch_does_not_name() -> None:
+    recorded: Vector = {"t": {"0": 5, "1": 8}, "gone": {"0": 3}}
+    assert advanced(recorded, batch(2, p0=(5, 6))) == {"t": {"0": 6, "1": 8}, "gone": {"0": 3}}
+    assert recorded["t"]["0"] == 5
+    assert advanced(None, batch(0, p0=(0, 2))) == {"t": {"0": 2}}
