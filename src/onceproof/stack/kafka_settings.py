@@ -1,0 +1,168 @@
+"""How a Kafka node of the embedded stack is set up: server.properties and the JVM's command line. No effects here.
+
+The layout is that of production: controllers apart from brokers (with three brokers), replication 3, min ISR 2.
+What differs makes it small (buffers, threads, internal partitions) and quick to fail over (the time-outs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+HOST = "127.0.0.1"
+
+
+class Listener(StrEnum):
+    """What a port of a node is for."""
+
+    CLIENT = "CLIENT"
+    """The pipeline's; advertised as the proxy in front of it."""
+    INTERNAL = "INTERNAL"
+    """Between brokers: replication, transaction markers. With three brokers, advertised as the proxy in front of it."""
+    HARNESS = "HARNESS"
+    """The harness's own reads and feeding; no fault cuts it."""
+    CONTROLLER = "CONTROLLER"
+    """The quorum's."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One Kafka process: what it listens on, and what it tells others of itself."""
+
+    id: int
+    roles: tuple[str, ...]
+    """``broker``, ``controller`` or both."""
+    ports: Mapping[Listener, int]
+    voter: str
+    """``id@host:port`` of the controller, as this node is to reach it (brokers of a cluster: through their own proxy)."""
+    advertised: Mapping[Listener, int] = field(default_factory=dict)
+    """Ports that stand in for the real ones."""
+
+    @property
+    def is_broker(self) -> bool:
+        return "broker" in self.roles
+
+
+#: Applies to every node. Tested together as a preset, not one by one: after SIGKILL of a leader the next one is elected
+#: in 2 to 3 s, where Kafka's defaults need 10 to 17 s. Each time-out is longer than what it supervises: a heartbeat
+#: (300 ms) < a broker's session (2 s); a fetch (100 ms) < the lag that costs the place in the ISR (1.5 s).
+FAST_FAILOVER = {
+    "broker.heartbeat.interval.ms": 300,
+    "broker.session.timeout.ms": 2000,
+    "replica.fetch.wait.max.ms": 100,
+    "replica.fetch.backoff.ms": 100,
+    "replica.lag.time.max.ms": 1500,
+    "replica.socket.timeout.ms": 1500,
+    "request.timeout.ms": 2000,
+    "controller.socket.timeout.ms": 2000,
+    "controller.quorum.election.timeout.ms": 500,
+    "controller.quorum.fetch.timeout.ms": 1500,
+    "controller.quorum.request.timeout.ms": 1500,
+    "socket.connection.setup.timeout.ms": 1000,
+    "socket.connection.setup.timeout.max.ms": 2000,
+    "offsets.commit.timeout.ms": 3000,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
+}
+
+#: The defaults suit a server of its own: the cleaner's buffer alone is 128 MB of heap.
+_SMALL = {
+    "offsets.topic.num.partitions": 3,
+    "transaction.state.log.num.partitions": 3,
+    "share.coordinator.state.topic.num.partitions": 1,
+    "log.cleaner.dedupe.buffer.size": 4194304,
+    "log.cleaner.io.buffer.size": 65536,
+    "num.network.threads": 2,
+    "num.io.threads": 4,
+    "background.threads": 2,
+}
+
+_BEHAVIOUR = {
+    "auto.create.topics.enable": "false",
+    # A fault kills brokers; one that hands over its leaders first would soften nothing but our own SIGTERM.
+    "controlled.shutdown.enable": "false",
+    "unclean.leader.election.enable": "false",
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.retention.minutes": 525600,
+    "transaction.max.timeout.ms": 60000,
+}
+
+_JVM = (
+    "-Xms64m",
+    "-Xmx256m",
+    "-Xss512k",
+    # Serial and C1 only: a broker of a test run lives for a minute, and four of them share two cores.
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+ExitOnOutOfMemoryError",
+    "-XX:-UsePerfData",
+    # Else a loopback address shows up as IPv4 mapped into IPv6, and differently in every tool.
+    "-Djava.net.preferIPv4Stack=true",
+    "-Djava.awt.headless=true",
+    "-Dlog4j2.disable.jmx=true",
+)
+
+LOGGING = """\
+status = error
+rootLogger.level = info
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS} %-5p [%t] %c{1}: %m%n
+"""
+
+
+def server_properties(node: Node, *, brokers: int, data: Path) -> str:
+    """The text of ``server.properties`` for one node of a cluster with so many brokers."""
+    replication = min(3, brokers)
+    settings: dict[str, object] = {
+        "process.roles": ",".join(node.roles),
+        "node.id": node.id,
+        "log.dirs": data,
+        "controller.quorum.voters": node.voter,
+        "controller.listener.names": Listener.CONTROLLER,
+        "listeners": _addresses(node.ports),
+        "listener.security.protocol.map": ",".join(f"{listener}:PLAINTEXT" for listener in Listener),
+        "default.replication.factor": replication,
+        "min.insync.replicas": min_insync(brokers),
+        "offsets.topic.replication.factor": replication,
+        "transaction.state.log.replication.factor": replication,
+        "transaction.state.log.min.isr": min_insync(brokers),
+        "share.coordinator.state.topic.replication.factor": replication,
+        "share.coordinator.state.topic.min.isr": min_insync(brokers),
+        **FAST_FAILOVER,
+        **_SMALL,
+        **_BEHAVIOUR,
+    }
+    if node.is_broker:
+        told = {**node.ports, **node.advertised}
+        told.pop(Listener.CONTROLLER, None)
+        settings["advertised.listeners"] = _addresses(told)
+        settings["inter.broker.listener.name"] = Listener.INTERNAL
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def min_insync(brokers: int) -> int:
+    """2 of 3: one broker may be away, and no acknowledged record is on one disk only."""
+    return min(2, brokers)
+
+
+def jvm_argv(
+    java: Path,
+    jars: Sequence[Path],
+    main_class: str,
+    *arguments: str | Path,
+    logging: Path,
+    archive: Path | None = None,
+) -> list[str]:
+    """The command line of a Kafka process. An archive that does not fit the JDK or the jars is passed over by the JVM."""
+    shared = [f"-XX:SharedArchiveFile={archive}"] if archive is not None else []
+    class_path = ":".join(map(str, jars))
+    options = [*_JVM, *shared, f"-Dlog4j2.configurationFile={logging}"]
+    return [str(java), *options, "-cp", class_path, main_class, *map(str, arguments)]
+
+
+def _addresses(ports: Mapping[Listener, int]) -> str:
+    return ",".join(f"{listener}://{HOST}:{port}" for listener, port in ports.items())
