@@ -15,7 +15,7 @@ import os
 import re
 import select
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -236,8 +236,8 @@ class CheckpointWatcher:
         if is_log:
             with self._lock:
                 self._queries.setdefault(folder.parent, _Query(self._name(folder.parent), folder.parent))
-            for name in sorted(_numbers(folder)):
-                self._see(folder, str(name))
+            for entry in sorted(folder.iterdir(), key=_log_order):
+                self._see(folder, entry.name)  # a temporary file before the log entry that it became
             return
         if folder.name in _OPAQUE:
             return
@@ -302,5 +302,6 @@ def parse_initial_offsets(text: str) -> dict[str, dict[int, int]]:
     return {topic: {int(p): int(o) for p, o in parts.items()} for topic, parts in json.loads(body).items()}
 
 
-def _numbers(folder: Path) -> Iterator[int]:
-    return (int(entry.name) for entry in folder.iterdir() if entry.name.isdigit())
+def _log_order(entry: Path) -> tuple[bool, int]:
+    """Temporary files first, then entries by batch."""
+    return not entry.name.startswith("."), int(entry.name) if entry.name.isdigit() else 0

@@ -1,0 +1,167 @@
+"""Driving a run: chunks of input released one after the other, faults in between, then the drain.
+
+A chunk is released when the one before was committed by every query that reads its topic and no fault is in progress, so
+that batches are ours to place. A chunk may become several batches; faults go by Spark's batch id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from onceproof.checkpoint import CheckpointWatcher
+from onceproof.conductor import Conductor
+from onceproof.errors import EnvironmentProblem, WaitTimeout
+from onceproof.events import Timeline
+from onceproof.feed import Feeder
+from onceproof.pipeline import Pipeline
+from onceproof.scenario.model import Scenario
+from onceproof.stack.api import Stack
+from onceproof.waiting import wait_until
+
+_HEALTH_EVERY_S = 1.0
+
+
+class _Enough(Exception):
+    """The job cannot go on: no use in waiting for it. The message is the note for the verdict."""
+
+
+class Drive:
+    """Feeds, waits and notes how it ended; judges nothing."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        stack: Stack,
+        job: Pipeline,
+        watcher: CheckpointWatcher,
+        conductor: Conductor,
+        timeline: Timeline,
+    ) -> None:
+        self._scenario = scenario
+        self._stack = stack
+        self._job = job
+        self._watcher = watcher
+        self._conductor = conductor
+        self._timeline = timeline
+        self._ends: dict[str, dict[int, int]] = {}
+        self._fed = False
+        self._drained = False
+        self._note: str | None = None
+        self._traceback: str | None = None
+        self._bypasses: list[str] = []
+        self._nudged = False
+        self._healthy_at = 0.0
+        self._last_sign = (0.0, (0, 0))
+
+    def feed_and_drain(self, feeders: Sequence[Feeder]) -> None:
+        """Returns when the input is drained and every fault is settled, or when there is no use in waiting any longer."""
+        deadline = self._timeline.now() + self._scenario.limits.deadline_s
+        try:
+            self._timeline.emit("phase", name="run")
+            self._until("the job to fix its start offsets", self._watcher.has_started, deadline)
+            for chunk in range(max(spec.chunks for spec in self._scenario.input)):
+                for spec, feeder in zip(self._scenario.input, feeders, strict=True):
+                    if chunk < spec.chunks:
+                        self._ends[spec.topic] = feeder.send_chunk(chunk)
+                self._fed = chunk + 1 == max(spec.chunks for spec in self._scenario.input)
+                if self._fed:
+                    self._timeline.emit("phase", name="drain")
+                self._until(f"chunk {chunk} to be committed by every query", self._committed, deadline)
+                if chunk == 0:
+                    self._check_bypass()
+            self._drained = True
+        except _Enough as enough:
+            self._note = str(enough)
+            self._traceback = self._job.last_words()
+        except WaitTimeout as late:
+            self._note = str(late)
+            self._traceback = self._job.last_words()
+
+    def summary(self) -> dict[str, Any]:
+        """What ``run.json`` keeps of the drive."""
+        last_fault = max((a.fired_at for a in self._conductor.armed if a.fired_at is not None), default=None)
+        return {
+            "fed": self._fed,
+            "drained": self._drained,
+            "drain_note": self._note,
+            "bypasses": self._bypasses,
+            "job": {
+                "starts": self._job.starts,
+                "exits": [{"start": e.start, "code": e.code, "at": e.at} for e in self._job.exits],
+                "died_before_fault": self._job.died_before_fault,
+                "given_up": self._job.given_up,
+                "restarts_after_last_fault": sum(
+                    1 for e in self._job.exits if last_fault is not None and e.at >= last_fault
+                ),
+                "traceback": self._traceback,
+            },
+        }
+
+    def _committed(self) -> bool:
+        return self._watcher.covers(self._ends) and self._conductor.quiet
+
+    def _until(self, reason: str, probe: Callable[[], bool], deadline: float) -> None:
+        self._last_sign = (self._timeline.now(), self._sign())
+        left = max(deadline - self._timeline.now(), 0.1)
+        wait_until(reason, probe, deadline_s=left, abandon=self._abandon, explain=self._explain)
+
+    def _abandon(self) -> None:
+        """Give up early where waiting cannot help: a broken job, a dead service, no progress for too long."""
+        self._watcher.check()
+        if self._job.failure is not None:
+            raise EnvironmentProblem(f"the supervisor of the job failed: {self._job.failure}")
+        if self._job.died_before_fault:
+            raise _Enough(f"the job died before any fault (exit code {self._job.exits[-1].code})")
+        if self._job.given_up:
+            raise _Enough(
+                f"the job was started again {self._scenario.limits.restarts} times in a row without any progress"
+            )
+        now = self._timeline.now()
+        if now - self._healthy_at > _HEALTH_EVERY_S:
+            self._stack.check_health()
+            self._healthy_at = now
+        self._check_progress(now)
+
+    def _check_progress(self, now: float) -> None:
+        """No progress for ``limits.stuck_s``: start the job once more, as an operator would; then call it stuck."""
+        sign = self._sign()
+        if sign != self._last_sign[1] or not self._conductor.quiet:
+            self._last_sign = (now, sign)
+            return
+        stuck_s = self._scenario.limits.stuck_s
+        if now - self._last_sign[0] < stuck_s:
+            return
+        if not self._watcher.has_started():
+            raise _Enough(f"the job wrote no checkpoint below {{checkpoint}} within {stuck_s:.0f} s")
+        if self._nudged:
+            raise _Enough(f"no progress for {stuck_s:.0f} s with every service healthy, and none after a restart")
+        self._nudged = True
+        self._timeline.emit("warning", message=f"no progress for {stuck_s:.0f} s: starting the job once more")
+        self._last_sign = (now, sign)
+        self._job.kill_driver()
+
+    def _sign(self) -> tuple[int, int]:
+        """Grows with every log write of every query."""
+        batches = self._watcher.batches()
+        return len(batches), sum(1 for b in batches if b.committed_at is not None)
+
+    def _check_bypass(self) -> None:
+        """No process of the job may talk to a service past its proxy: a fault on the road it does not use proves nothing."""
+        self._bypasses = self._stack.check_bypass(self._job.pids())
+        for sentence in self._bypasses:
+            self._timeline.emit("bypass", message=sentence)
+        if self._bypasses:
+            raise EnvironmentProblem(
+                "the job talks to a service past its proxy: " + "; ".join(self._bypasses),
+                hint="give the job its addresses through {kafka} and {postgres} only",
+            )
+
+    def _explain(self) -> str:
+        planned, committed = self._sign()
+        state = "running" if self._job.is_running() else "not running"
+        active = [a.spec.fault for a in self._conductor.armed if a.in_progress]
+        return (
+            f"{planned} batches planned, {committed} committed; job {state} (start {self._job.current_start}); "
+            f"faults in progress: {', '.join(active) or 'none'}"
+        )

@@ -1,0 +1,310 @@
+"""One run, from scenario to verdict: load, start, feed and break, heal, drain, collect, judge.
+
+Whatever happens, everything is healed and everything started is gone when `run` returns or raises.
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import psycopg
+import pyarrow.parquet as pq
+
+from onceproof import __version__
+from onceproof.checkpoint import CheckpointWatcher
+from onceproof.conductor import Conductor, Site
+from onceproof.data import datasets
+from onceproof.drive import Drive
+from onceproof.errors import EnvironmentProblem, Interrupted, OnceproofError
+from onceproof.events import Listener, Timeline
+from onceproof.failpoints import FailpointServer
+from onceproof.feed import Feeder
+from onceproof.history.collect import collect
+from onceproof.history.schema import VERSION
+from onceproof.history.writer import HistoryWriter
+from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.verdict import check, write_verdict
+from onceproof.pipeline import Pipeline
+from onceproof.points import Point
+from onceproof.rundir import RunDir, run_dir_problem
+from onceproof.scenario.load import load
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.templates import fill
+from onceproof.spark_conf import job_environment, write_spark_conf
+from onceproof.stack import components
+from onceproof.stack.api import Stack
+from onceproof.stack.embedded import EmbeddedStack
+from onceproof.stack.processes import Owner
+
+
+@dataclass(frozen=True)
+class Result:
+    verdict: Verdict
+    run_dir: Path
+
+
+def run(scenario_path: Path, *, runs_dir: Path, seed: int | None = None, listeners: Sequence[Listener] = ()) -> Result:
+    """Run one scenario on a stack of its own and judge it.
+
+    Raises `UsageError` before anything is started, `EnvironmentProblem` (a service that does not come up, a full disk),
+    `Interrupted` on SIGINT or SIGTERM. In each case the run directory, if there is one already, says so.
+    """
+    scenario = load(scenario_path)
+    if seed is not None:
+        scenario = scenario.model_copy(update={"seed": seed})
+    directory = RunDir.create(runs_dir, scenario.name)
+    timeline = Timeline(directory.events)
+    for listener in listeners:
+        timeline.listen(listener)
+    try:
+        with _interruptible():
+            _observe(scenario, Path(scenario_path), directory, timeline)
+            timeline.emit("phase", name="judge")
+            return Result(check(directory.path), directory.path)
+    except Interrupted:
+        _close_book(directory, scenario, timeline, Outcome.INTERRUPTED, "interrupted")
+        raise
+    except OSError as refused:
+        problem = run_dir_problem(refused, directory.path)
+        _close_book(directory, scenario, timeline, Outcome.ERROR, problem.message)
+        raise problem from refused
+    except OnceproofError as problem:
+        _close_book(directory, scenario, timeline, Outcome.ERROR, str(problem))
+        raise
+    finally:
+        timeline.close()
+
+
+def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeline) -> None:
+    """Everything that touches live services: from the first process to the last row of history."""
+    directory.update(
+        schema=VERSION,
+        onceproof=__version__,
+        scenario=scenario.model_dump(mode="json", by_alias=True),
+        scenario_path=str(path),
+        seed=scenario.seed,
+        wall_start=timeline.wall_start,
+    )
+    timeline.emit("phase", name="fetch")
+    fetched = components.ensure()
+    with Owner() as owner, ExitStack() as healing:
+        timeline.emit("phase", name="stack")
+        stack = EmbeddedStack.start(scenario.stack, owner, directory.path, fetched, timeline)
+        directory.update(versions=stack.versions())
+        timeline.emit("phase", name="prepare")
+        _prepare(scenario, stack, directory)
+        writer = healing.enter_context(HistoryWriter(directory.path))
+        feeders = [
+            Feeder(
+                stack.kafka.harness_bootstrap,
+                datasets.get(spec.dataset)(spec.options, seed=scenario.seed),
+                spec,
+                writer,
+                timeline,
+            )
+            for spec in scenario.input
+        ]
+        conductor = Conductor(list(scenario.chaos), timeline)
+        healing.callback(conductor.heal_all)
+        with _pipeline(scenario, path, stack, owner, conductor, directory, timeline) as (job, watcher):
+            drive = Drive(scenario, stack, job, watcher, conductor, timeline)
+            drive.feed_and_drain(feeders)
+        conductor.heal_all()
+        timeline.emit("phase", name="collect")
+        writer.append("batches", _batch_rows(watcher))
+        writer.append("progress", _progress_rows(watcher))
+        writer.append("faults", conductor.rows())
+        outputs, ends = collect(scenario, stack, writer, timeline)
+        directory.update(outputs=outputs, ends=ends, **drive.summary(), seconds=round(timeline.now(), 3))
+        timeline.emit("phase", name="stop")
+    directory.update(seconds=round(timeline.now(), 3), harness_peak_rss_kib=_peak_rss_kib())
+
+
+def _prepare(scenario: Scenario, stack: Stack, directory: RunDir) -> None:
+    """Topics, static tables (as Parquet, for the job and for the oracle), and the scenario's own SQL."""
+    for spec in scenario.input:
+        stack.kafka.create_topic(spec.topic, spec.partitions)
+    prepare = scenario.pipeline.prepare
+    for name, topic in prepare.topics.items():
+        stack.kafka.create_topic(name, topic.partitions, topic.config)
+    for table in prepare.tables:
+        source = next(d for _, d in datasets.items() if table in d.tables())
+        pq.write_table(source.table(table), directory.tables / f"{table}.parquet")
+    if prepare.sql:
+        assert stack.postgres is not None, "validated: SQL needs Postgres"
+        try:
+            with psycopg.connect(
+                stack.postgres.client_uri, passfile=str(stack.postgres.passfile), autocommit=True
+            ) as connection:
+                connection.execute(prepare.sql.encode())
+        except psycopg.Error as refused:
+            raise EnvironmentProblem(
+                f"Postgres refused pipeline.prepare.sql: {refused}",
+                hint="the statements run as the pipeline's own user",
+            ) from refused
+
+
+@contextmanager
+def _pipeline(
+    scenario: Scenario,
+    path: Path,
+    stack: Stack,
+    owner: Owner,
+    conductor: Conductor,
+    directory: RunDir,
+    timeline: Timeline,
+) -> Iterator[tuple[Pipeline, CheckpointWatcher]]:
+    """The job, started and supervised, with its instruments in place before its first instruction."""
+    values = _template_values(scenario, path, stack, directory)
+    scratch = owner.scratch / "job"
+    scratch.mkdir()
+    socket = owner.scratch / "failpoints"
+    spec = scenario.pipeline
+    watcher: CheckpointWatcher
+
+    def committed_batches() -> int:
+        return sum(1 for batch in watcher.batches() if batch.committed_at is not None)
+
+    job = Pipeline(
+        [fill(word, values) for word in spec.command],
+        job_environment(
+            spark_conf=write_spark_conf(scratch / "conf", stack.spark_class_path, scratch),
+            passfile=stack.postgres.passfile if stack.postgres is not None else None,
+            failpoints=socket,
+            own={name: fill(value, values) for name, value in spec.env.items()},
+            secrets=spec.secrets,
+        ),
+        owner=owner,
+        timeline=timeline,
+        logs=directory.logs,
+        cwd=scratch,
+        secrets=spec.secrets,
+        limit=scenario.limits.restarts,
+        may_restart=lambda: conductor.any_fired,
+        progress=committed_batches,
+    )
+
+    def on_log(query: str, batch: int, point: Point) -> None:
+        conductor.on_log(query, batch, point)  # before anything else: a fault may have to strike at once
+        if point is Point.AFTER_OFFSET_LOG:
+            timeline.emit("batch.planned", query=query, batch=batch)
+        elif point is Point.AFTER_COMMIT_LOG:
+            done = watcher.batch(query, batch)
+            timeline.emit("batch.committed", query=query, batch=batch, records=done.records() if done else 0)
+
+    watcher = CheckpointWatcher(
+        directory.checkpoint, clock=timeline.now, start_of_driver=lambda: job.current_start, on_log=on_log
+    )
+    failpoints = FailpointServer(socket, clock=timeline.now, on_point=conductor.on_point, on_told=conductor.on_told)
+    watcher.start()
+    failpoints.start()
+    try:
+        conductor.arm(Site(stack, job, watcher, timeline))
+        job.start()
+        yield job, watcher
+    finally:
+        conductor.heal_all()  # first: what waits on a cut connection ends sooner once it is healed
+        job.stop()
+        failpoints.close()
+        watcher.stop()
+
+
+def _template_values(scenario: Scenario, path: Path, stack: Stack, directory: RunDir) -> dict[str, str]:
+    values = {
+        "kafka": stack.kafka.client_bootstrap,
+        "checkpoint": str(directory.checkpoint),
+        "here": str(path.resolve().parent),
+        "python": sys.executable,
+    }
+    if stack.postgres is not None:
+        values |= {"postgres": stack.postgres.client_uri, "postgres.jdbc": stack.postgres.jdbc_url}
+    values |= {f"topic.{name}": name for name in scenario.topics()}
+    values |= {f"table.{name}": str(directory.tables / f"{name}.parquet") for name in scenario.pipeline.prepare.tables}
+    return values
+
+
+def _batch_rows(watcher: CheckpointWatcher) -> Iterator[dict[str, Any]]:
+    for batch in watcher.batches():
+        for topic, partitions in batch.ends.items():
+            for partition, end in partitions.items():
+                yield {
+                    "query": batch.query,
+                    "batch": batch.batch,
+                    "topic": topic,
+                    "partition": partition,
+                    "start_offset": batch.starts.get(topic, {}).get(partition, 0),
+                    "end_offset": end,
+                    "watermark_ms": batch.watermark_ms,
+                    "planned_at": batch.planned_at,
+                    "planned_by": batch.planned_by,
+                    "committed_at": batch.committed_at,
+                    "committed_by": batch.committed_by,
+                }
+
+
+def _progress_rows(watcher: CheckpointWatcher) -> Iterator[dict[str, Any]]:
+    last = {b.query: b.batch for b in watcher.batches() if b.committed_at is not None}
+    for query, topics in watcher.progress().items():
+        for topic, partitions in topics.items():
+            for partition, end in partitions.items():
+                yield {
+                    "query": query,
+                    "batch": last[query],
+                    "topic": topic,
+                    "partition": partition,
+                    "end_offset": end,
+                }
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Turn the first SIGINT or SIGTERM into `Interrupted` in the main thread; later ones must not cut the clean-up short."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's business, and so is this
+        return
+    seen = False
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        nonlocal seen
+        if not seen:
+            seen = True
+            raise Interrupted(f"interrupted by {signal.Signals(number).name}")
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _close_book(directory: RunDir, scenario: Scenario, timeline: Timeline, outcome: Outcome, why: str) -> None:
+    """Leave a run directory that says how the run ended, as far as it can still be written."""
+    timeline.emit("phase", name="stopped", outcome=str(outcome), why=why)
+    seconds = round(timeline.now(), 3)
+    try:
+        directory.update(interrupted=outcome is Outcome.INTERRUPTED, error=why, seconds=seconds)
+        verdict = Verdict(
+            scenario=scenario.name,
+            outcome=outcome,
+            claim=scenario.claim.model_dump(mode="json"),
+            reasons=(why,),
+            seed=scenario.seed,
+            seconds=seconds,
+        )
+        write_verdict(directory.path, verdict)
+    except OSError:
+        return  # the disk that failed is the reason why we are here, and the caller says so
+
+
+def _peak_rss_kib() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,0 +1,64 @@
+"""The run directory: everything needed to judge a run again, on this machine or another."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from onceproof.errors import EnvironmentProblem
+
+
+class RunDir:
+    """One run's folder: ``run.json``, ``events.jsonl``, ``history/``, ``logs/``, ``checkpoint/``, ``verdict.json``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.logs = path / "logs"
+        self.history = path / "history"
+        self.tables = path / "history" / "tables"
+        self.checkpoint = path / "checkpoint"
+        self.events = path / "events.jsonl"
+        self._document: dict[str, Any] = {}
+
+    @classmethod
+    def create(cls, runs_dir: Path, scenario: str) -> RunDir:
+        """Make a new one below ``runs_dir`` and point ``latest`` at it. Raises `EnvironmentProblem` where it cannot be written."""
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        run = cls((runs_dir / f"{scenario}-{stamp}-{secrets.token_hex(2)}").absolute())
+        try:
+            for folder in (run.path, run.logs, run.history, run.tables, run.checkpoint):
+                folder.mkdir(parents=True)
+            run.update(interrupted=False)
+            run._point_latest()
+        except OSError as refused:
+            raise run_dir_problem(refused, runs_dir) from refused
+        return run
+
+    def update(self, **fields: Any) -> None:
+        """Merge into ``run.json``, atomically: a reader (or a crash) sees the old document or the new one."""
+        self._document.update(fields)
+        draft = self.path / ".run.json"
+        draft.write_text(json.dumps(self._document, indent=2, default=str) + "\n", encoding="utf-8")
+        draft.replace(self.path / "run.json")
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return self._document
+
+    def _point_latest(self) -> None:
+        draft = self.path.parent / f".latest-{os.getpid()}"
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(self.path.name)
+        draft.replace(self.path.parent / "latest")
+
+
+def run_dir_problem(refused: OSError, where: Path) -> EnvironmentProblem:
+    """The error for a run directory that is full, read-only or not ours."""
+    return EnvironmentProblem(
+        f"cannot write the run directory {where}: {refused.strerror or refused}",
+        hint="free some space, or name a folder that can be written with --runs DIR",
+    )

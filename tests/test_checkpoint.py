@@ -1,0 +1,181 @@
+"""The checkpoint watcher, on a real folder written the way Spark's CheckpointFileManager writes it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onceproof.checkpoint import CheckpointWatcher, parse_initial_offsets, parse_offset_log
+from onceproof.points import Point
+from onceproof.waiting import wait_until
+
+OFFSETS = 'v1\n{"batchWatermarkMs":7,"batchTimestampMs":1,"conf":{}}\n{"flights":{"0":%d,"1":5}}'
+
+
+class Spark:
+    """Writes a checkpoint as Spark does: temporary file, then rename."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def begin(self, log: str, batch: int, text: str) -> Path:
+        (self.folder / log).mkdir(parents=True, exist_ok=True)
+        draft = self.folder / log / f".{batch}.{uuid.uuid4()}.tmp"
+        draft.write_text(text)
+        return draft
+
+    def write(self, log: str, batch: int, text: str = "v1\n{}") -> None:
+        self.begin(log, batch, text).rename(self.folder / log / str(batch))
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.logs: list[tuple[str, int, Point]] = []
+
+    def __call__(self, query: str, batch: int, point: Point) -> None:
+        self.logs.append((query, batch, point))
+
+    def wait_for(self, *wanted: tuple[str, int, Point]) -> None:
+        wait_until(f"{wanted}", lambda: set(wanted) <= set(self.logs), deadline_s=5, explain=lambda: str(self.logs))
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+@pytest.fixture
+def start_of_driver() -> list[int]:
+    return [0]
+
+
+@pytest.fixture
+def watcher(tmp_path: Path, seen: Seen, start_of_driver: list[int]) -> Iterator[CheckpointWatcher]:
+    one = CheckpointWatcher(
+        tmp_path / "checkpoint", clock=lambda: 1.5, start_of_driver=lambda: start_of_driver[0], on_log=seen
+    )
+    one.start()
+    yield one
+    one.stop()
+
+
+def test_points_come_in_the_order_in_which_the_logs_are_written(watcher: CheckpointWatcher, seen: Seen) -> None:
+    spark = Spark(watcher.root)
+    spark.write("offsets", 0, OFFSETS % 10)
+    draft = spark.begin("commits", 0, "v1\n{}")
+    seen.wait_for(("checkpoint", 0, Point.AFTER_SINK_COMMIT))
+    assert not watcher.log_exists("checkpoint", "commits", 0)
+    draft.rename(watcher.root / "commits" / "0")
+    seen.wait_for(("checkpoint", 0, Point.AFTER_COMMIT_LOG))
+    assert [point for _, _, point in seen.logs] == [
+        Point.AFTER_OFFSET_LOG,
+        Point.AFTER_SINK_COMMIT,
+        Point.AFTER_COMMIT_LOG,
+    ]
+
+
+def test_crc_files_and_debris_are_no_log_writes(watcher: CheckpointWatcher, seen: Seen) -> None:
+    spark = Spark(watcher.root)
+    spark.write("offsets", 0, OFFSETS % 10)
+    for name in (f"..0.{uuid.uuid4()}.tmp.crc", ".0.crc", "0.compact", f".0.{uuid.uuid4()}.temp"):
+        (watcher.root / "offsets" / name).write_text("x")
+    spark.write("offsets", 1, OFFSETS % 20)
+    seen.wait_for(("checkpoint", 1, Point.AFTER_OFFSET_LOG))
+    assert len(seen.logs) == 2
+
+
+def test_a_batch_has_its_range_from_the_batch_before(watcher: CheckpointWatcher, seen: Seen) -> None:
+    spark = Spark(watcher.root)
+    spark.write("offsets", 0, OFFSETS % 10)
+    spark.write("offsets", 1, OFFSETS % 25)
+    seen.wait_for(("checkpoint", 1, Point.AFTER_OFFSET_LOG))
+    wait_until("both", lambda: len(watcher.batches()) == 2, deadline_s=5)
+    first, second = watcher.batches()
+    assert first.starts == {} and first.ends == {"flights": {0: 10, 1: 5}} and first.watermark_ms == 7
+    assert second.starts == first.ends and second.records() == 15
+
+
+def test_a_replay_is_a_batch_planned_by_one_driver_and_committed_by_the_next(
+    watcher: CheckpointWatcher, seen: Seen, start_of_driver: list[int]
+) -> None:
+    spark = Spark(watcher.root)
+    spark.write("offsets", 0, OFFSETS % 10)
+    seen.wait_for(("checkpoint", 0, Point.AFTER_OFFSET_LOG))
+    wait_until("planned", lambda: watcher.batch("checkpoint", 0), deadline_s=5)
+    start_of_driver[0] = 1
+    spark.write("commits", 0)
+    seen.wait_for(("checkpoint", 0, Point.AFTER_COMMIT_LOG))
+    batch = watcher.batch("checkpoint", 0)
+    assert batch is not None and batch.replayed and (batch.planned_by, batch.committed_by) == (0, 1)
+
+
+def test_covers_needs_every_query_that_reads_the_topic(watcher: CheckpointWatcher, seen: Seen) -> None:
+    assert not watcher.covers({"flights": {0: 0}})  # nobody reads it yet
+    for name in ("a", "b"):
+        spark = Spark(watcher.root / name)
+        spark.write("offsets", 0, OFFSETS % 10)
+    Spark(watcher.root / "a").write("commits", 0)
+    seen.wait_for(("a", 0, Point.AFTER_COMMIT_LOG), ("b", 0, Point.AFTER_OFFSET_LOG))
+    wait_until("b", lambda: watcher.batch("b", 0), deadline_s=5)
+    assert not watcher.covers({"flights": {0: 10}})
+    Spark(watcher.root / "b").write("commits", 0)
+    seen.wait_for(("b", 0, Point.AFTER_COMMIT_LOG))
+    assert watcher.covers({"flights": {0: 10}})
+    assert not watcher.covers({"flights": {0: 11}})
+
+
+def test_a_checkpoint_that_is_there_before_the_watch_is_not_missed(tmp_path: Path, seen: Seen) -> None:
+    Spark(tmp_path / "checkpoint").write("offsets", 0, OFFSETS % 10)
+    watcher = CheckpointWatcher(tmp_path / "checkpoint", clock=lambda: 0.0, start_of_driver=lambda: 0, on_log=seen)
+    watcher.start()
+    try:
+        seen.wait_for(("checkpoint", 0, Point.AFTER_OFFSET_LOG))
+    finally:
+        watcher.stop()
+
+
+def test_query_of_id_reads_the_metadata(watcher: CheckpointWatcher, seen: Seen) -> None:
+    spark = Spark(watcher.root / "to-postgres")
+    spark.write("offsets", 0, OFFSETS % 10)
+    (watcher.root / "to-postgres" / "metadata").write_text(json.dumps({"id": "abc"}))
+    seen.wait_for(("to-postgres", 0, Point.AFTER_OFFSET_LOG))
+    assert watcher.query_of_id("abc") == "to-postgres"
+    assert watcher.query_of_id("xyz") is None
+
+
+def test_a_watcher_that_dies_says_so(tmp_path: Path) -> None:
+    def fail(query: str, batch: int, point: Point) -> None:
+        raise ZeroDivisionError
+
+    watcher = CheckpointWatcher(tmp_path / "checkpoint", clock=lambda: 0.0, start_of_driver=lambda: 0, on_log=fail)
+    watcher.start()
+    Spark(watcher.root).write("offsets", 0, OFFSETS % 10)
+
+    def died() -> bool:
+        try:
+            watcher.check()
+        except ZeroDivisionError:
+            return True
+        return False
+
+    wait_until("the failure", died, deadline_s=5)
+    watcher.stop()
+
+
+@pytest.mark.parametrize("text", ["", "hello\nworld", "{}"])
+def test_what_is_no_offset_log_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_offset_log(text)
+
+
+def test_sources_that_are_not_kafka_are_skipped() -> None:
+    log = parse_offset_log('v1\n{"batchWatermarkMs":0}\n-\n{"logOffset":3}\n12\n{"t":{"0":1}}')
+    assert log.ends == {"t": {0: 1}}
+
+
+def test_initial_offsets_with_a_leading_nul() -> None:
+    assert parse_initial_offsets('\0v1\n{"t":{"0":3}}') == {"t": {0: 3}}

@@ -1,0 +1,196 @@
+"""The conductor: which position fires which fault, and that every fault is healed however it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import pytest
+
+from onceproof.conductor import Conductor, Site
+from onceproof.events import Timeline
+from onceproof.failpoints import Parked, Told
+from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.points import Point
+from onceproof.scenario.model import At, FaultSpec, Scenario
+from onceproof.waiting import wait_until
+
+
+class Recorded:
+    """A fault that acts on nothing and remembers how it was called."""
+
+    Spec: ClassVar[type[FaultSpec]] = FaultSpec
+    about: ClassVar[str] = "for this test"
+    strikes: ClassVar[Callable[[], None]]
+    proves: ClassVar[Callable[[], Proof]]
+
+    def __init__(self, spec: FaultSpec) -> None:
+        self.spec = spec
+        self.calls: list[str] = []
+
+    @classmethod
+    def problems(cls, spec: Any, scenario: Scenario) -> list[SpecProblem]:
+        return []
+
+    @classmethod
+    def placement(cls, spec: Any, scenario: Scenario) -> Placement:
+        return Placement("n/a", "", "", "")
+
+    def matches(self, seen: Occurrence) -> bool:
+        return seen.point is self.spec.at.point
+
+    def strike(self, site: Site, seen: Occurrence) -> None:
+        self.calls.append("strike")
+        type(self).strikes()
+
+    def prove(self, site: Site, seen: Occurrence) -> Proof:
+        self.calls.append("prove")
+        return type(self).proves()
+
+    def heal(self, site: Site) -> None:
+        self.calls.append("heal")
+
+
+class Queries:
+    def query_of_id(self, query_id: str) -> str | None:
+        return {"id-1": "checkpoint"}.get(query_id)
+
+
+@pytest.fixture
+def timeline(tmp_path: Path) -> Iterator[Timeline]:
+    one = Timeline(tmp_path / "events.jsonl")
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def conduct(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Conductor]:
+    def make(*specs: FaultSpec, arm: bool = True) -> Conductor:
+        monkeypatch.setattr(faults, "get", lambda name: Recorded)
+        Recorded.strikes = staticmethod(lambda: None)
+        Recorded.proves = staticmethod(lambda: Proof(True, ("seen",)))
+        conductor = Conductor(list(specs), timeline)
+        if arm:
+            conductor.arm(Site(cast(Any, None), cast(Any, None), cast(Any, Queries()), timeline))
+        return conductor
+
+    return make
+
+
+def spec(batch: int = 2, point: Point = Point.AFTER_SINK_COMMIT, query: str | None = None) -> FaultSpec:
+    return FaultSpec(fault="recorded", target="driver", at=At(batch=batch, point=point, query=query))
+
+
+def calls(conductor: Conductor, index: int = 0) -> list[str]:
+    return cast(Recorded, conductor.armed[index].fault).calls
+
+
+def settle(conductor: Conductor) -> None:
+    wait_until("the fault to settle", lambda: conductor.any_fired and conductor.quiet, deadline_s=5)
+    wait_until("its proof", lambda: all(a.proof for a in conductor.armed if a.fired_at), deadline_s=5)
+
+
+def test_only_the_named_position_fires(conduct: Callable[..., Conductor]) -> None:
+    conductor = conduct(spec(batch=2, query="checkpoint"))
+    conductor.on_log("checkpoint", 1, Point.AFTER_SINK_COMMIT)
+    conductor.on_log("checkpoint", 2, Point.AFTER_OFFSET_LOG)
+    conductor.on_log("other", 2, Point.AFTER_SINK_COMMIT)
+    assert not conductor.any_fired
+    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+    settle(conductor)
+    assert calls(conductor) == ["strike", "prove", "heal"]
+    assert conductor.rows()[0]["hit"] is True
+
+
+def test_a_fault_fires_once(conduct: Callable[..., Conductor]) -> None:
+    conductor = conduct(spec())
+    for _ in range(3):
+        conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+    settle(conductor)
+    assert calls(conductor).count("strike") == 1
+
+
+def test_nothing_fires_before_it_is_armed(conduct: Callable[..., Conductor]) -> None:
+    conductor = conduct(spec(), arm=False)
+    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+    assert not conductor.any_fired
+    assert "never armed" in conductor.rows()[0]["evidence"]
+
+
+def test_a_fault_that_never_fired_says_where_it_waited(conduct: Callable[..., Conductor]) -> None:
+    conductor = conduct(spec(batch=9))
+    row = conductor.rows()[0]
+    assert row["hit"] is False and row["fired_at"] is None
+    assert row["evidence"] == "armed, but batch 9 was never seen at after-sink-commit"
+
+
+def test_a_strike_that_fails_is_a_miss_and_is_healed(conduct: Callable[..., Conductor]) -> None:
+    conductor = conduct(spec())
+
+    def broken() -> None:
+        raise RuntimeError("proxy gone")
+
+    Recorded.strikes = staticmethod(broken)
+    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+    assert calls(conductor) == ["strike", "heal"]
+    assert conductor.rows()[0]["hit"] is False
+    assert "proxy gone" in conductor.rows()[0]["evidence"]
+
+
+def test_a_proof_that_fails_is_a_miss_and_is_healed(conduct: Callable[..., Conductor]) -> None:
+    conductor = conduct(spec())
+
+    def broken() -> Proof:
+        raise RuntimeError("no election")
+
+    Recorded.proves = staticmethod(broken)
+    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+    settle(conductor)
+    assert calls(conductor) == ["strike", "prove", "heal"]
+    assert conductor.rows()[0]["hit"] is False
+
+
+def test_a_parked_sink_that_no_fault_waits_for_goes_on_at_once(conduct: Callable[..., Conductor]) -> None:
+    conductor = conduct(spec(batch=7, point=Point.BEFORE_SINK_COMMIT))
+    released: list[int] = []
+    conductor.on_point(Parked(Point.BEFORE_SINK_COMMIT, "kafka", 6, "id-1", {}, lambda: released.append(1)))
+    assert released == [1]
+    assert not conductor.any_fired
+
+
+def test_a_parked_sink_is_released_when_its_fault_is_settled(conduct: Callable[..., Conductor]) -> None:
+    conductor = conduct(spec(batch=7, point=Point.BEFORE_SINK_COMMIT, query="checkpoint"))
+    released: list[int] = []
+    conductor.on_point(Parked(Point.BEFORE_SINK_COMMIT, "kafka", 7, "id-1", {}, lambda: released.append(1)))
+    settle(conductor)
+    wait_until("the release", lambda: released, deadline_s=5)
+
+
+def test_reports_are_found_by_sink_batch_and_time(conduct: Callable[..., Conductor], timeline: Timeline) -> None:
+    conductor = conduct(spec())
+    site = conductor._site
+    assert site is not None
+    conductor.on_told(Told("commit-failed", "postgres", 2, "id-1", {"error": "x"}, at=5.0))
+    assert site.told_since(6.0, "commit-failed", sink="postgres", batch=2) is None
+    assert site.told_since(5.0, "commit-failed", sink="kafka", batch=2) is None
+    assert site.told_since(5.0, "commit-failed", sink="postgres", batch=2) is not None
+
+
+def test_heal_all_heals_what_is_in_progress(conduct: Callable[..., Conductor]) -> None:
+    conductor = conduct(spec())
+    import threading
+
+    hold = threading.Event()
+
+    def slow() -> Proof:
+        hold.wait(5)
+        return Proof(True, ())
+
+    Recorded.proves = staticmethod(slow)
+    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+    assert not conductor.quiet
+    conductor.heal_all()
+    conductor.heal_all()
+    assert calls(conductor).count("heal") == 1 and conductor.quiet
+    hold.set()

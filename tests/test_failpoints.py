@@ -1,0 +1,92 @@
+"""The harness's end of the failpoints, over a real unix socket."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from onceproof.failpoints import FailpointServer, Parked, Told
+from onceproof.points import Point
+from onceproof.waiting import wait_until
+
+
+class Ear:
+    def __init__(self) -> None:
+        self.parked: list[Parked] = []
+        self.told: list[Told] = []
+
+
+@pytest.fixture
+def ear() -> Ear:
+    return Ear()
+
+
+@pytest.fixture
+def server(tmp_path: Path, ear: Ear) -> Iterator[FailpointServer]:
+    one = FailpointServer(tmp_path / "s", clock=lambda: 2.0, on_point=ear.parked.append, on_told=ear.told.append)
+    one.start()
+    yield one
+    one.close()
+
+
+def say(path: Path, answered: threading.Event | None = None, **message: object) -> bytes:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(10)
+        client.connect(str(path))
+        client.sendall(json.dumps(message).encode() + b"\n")
+        answer = client.recv(10)
+    if answered is not None:
+        answered.set()
+    return answer
+
+
+def in_thread(act: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_sink_stays_parked_until_it_is_released(server: FailpointServer, ear: Ear) -> None:
+    answered = threading.Event()
+    in_thread(
+        lambda: say(
+            server.path,
+            answered,
+            point="before-sink-commit",
+            sink="postgres",
+            batch=3,
+            query_id="q",
+            facts={"xid": "7"},
+        )
+    )
+    wait_until("the sink to park", lambda: ear.parked, deadline_s=5)
+    parked = ear.parked[0]
+    assert (parked.point, parked.sink, parked.batch, parked.facts) == (
+        Point.BEFORE_SINK_COMMIT,
+        "postgres",
+        3,
+        {"xid": "7"},
+    )
+    assert not answered.wait(0.2)
+    parked.release()
+    parked.release()  # idempotent
+    assert answered.wait(5)
+
+
+def test_reports_are_answered_at_once(server: FailpointServer, ear: Ear) -> None:
+    answer = say(server.path, event="commit-failed", sink="kafka", batch=1, query_id="q", facts={"error": "timed out"})
+    assert answer == b"go\n"
+    assert ear.told == [Told("commit-failed", "kafka", 1, "q", {"error": "timed out"}, 2.0)]
+
+
+def test_closing_releases_whoever_is_parked(server: FailpointServer, ear: Ear) -> None:
+    thread = in_thread(lambda: say(server.path, point="before-sink-commit", sink="kafka", batch=1, query_id="q"))
+    wait_until("the sink to park", lambda: ear.parked, deadline_s=5)
+    server.close()
+    thread.join(5)
+    assert not thread.is_alive()
