@@ -1,0 +1,43 @@
+"""Flights to Postgres as they are often written: each batch is inserted and committed, and nothing remembers that.
+
+A driver that dies between the COMMIT and Spark's own commit log writes the batch a second time.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import psycopg
+from common import COLUMNS, flights_with_planes, spark_session
+from psycopg import sql
+from pyspark.sql import DataFrame
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--kafka", required=True, help="bootstrap servers")
+parser.add_argument("--topic", default="flights", help="input topic")
+parser.add_argument("--planes", required=True, help="Parquet file of the planes")
+parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
+parser.add_argument("--table", default="departures", help="table to append to")
+parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
+
+
+def main() -> None:
+    args = parser.parse_args()
+    spark = spark_session("naive-append")
+    insert = sql.SQL("COPY {} ({}) FROM STDIN").format(
+        sql.Identifier(args.table), sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
+    )
+
+    def append(batch: DataFrame, _batch_id: int) -> None:
+        rows = batch.collect()
+        with psycopg.connect(args.postgres) as connection, connection.cursor() as cursor, cursor.copy(insert) as copy:
+            for row in rows:
+                copy.write_row(row)
+
+    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
+    query = flights.writeStream.foreachBatch(append).option("checkpointLocation", args.checkpoint).start()
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main()
