@@ -26,8 +26,9 @@ from typing import Literal
 import platformdirs
 from filelock import FileLock, Timeout
 
-from onceproof.errors import EnvironmentProblem
-from onceproof.stack import jars, toxiproxy_build
+from onceproof.errors import EnvironmentProblem, Interrupted, OnceproofError
+from onceproof.stack import class_archive, jars, toxiproxy_build
+from onceproof.stack.java import Java, find_java
 from onceproof.stack.progress import Progress
 
 #: Longer than any fetch should take (a cold build of toxiproxy-server on two slow cores: about a minute).
@@ -47,6 +48,9 @@ class Components:
     kafka_jars: tuple[Path, ...]
     spark_jars: tuple[Path, ...]
     toxiproxy_server: Path
+    java: Java
+    kafka_archive: Path | None
+    """Kafka's classes for a quick start; None where it could not be made (a start is a second slower then)."""
     versions: Mapping[str, str]
     hashes: Mapping[str, str]
     """File name -> SHA-256, of the jars and of the binary built here."""
@@ -87,16 +91,19 @@ def ensure(progress: bool = True) -> Components:
     """Fetch what is missing, check every hash, and say where it all lies.
 
     ``progress`` shows bars on a terminal and lines elsewhere, on standard error.
-    Raises `EnvironmentProblem`: no network, a read-only or full cache, a file whose hash differs.
+    Raises `EnvironmentProblem`: no fitting Java, no network, a read-only or full cache, a file whose hash differs.
     """
+    java = find_java()  # first: nobody should fetch for a minute to be told that there is no Java
     folder = cache_folder()
     with Progress(show=progress) as shown:
-        hashes = _obtain_all(shipped(), folder, shown)
+        hashes, archive = _obtain_all(shipped(), folder, shown, java)
     paths = {component.name: component.folder(folder) for component in shipped()}
     return Components(
         kafka_jars=_jars_in(paths["kafka"], hashes["kafka"]),
         spark_jars=_jars_in(paths["spark-kafka-connector"], hashes["spark-kafka-connector"]),
         toxiproxy_server=paths["toxiproxy-server"] / toxiproxy_build.BINARY,
+        java=java,
+        kafka_archive=archive,
         versions={component.name: component.version for component in shipped()},
         hashes={name: digest for found in hashes.values() for name, digest in found.items()},
     )
@@ -159,15 +166,41 @@ def verify(component: Component, target: Path) -> dict[str, str]:
     return dict(expected)
 
 
-def _obtain_all(wanted: Sequence[Component], folder: Path, progress: Progress) -> dict[str, dict[str, str]]:
+def _obtain_all(
+    wanted: Sequence[Component], folder: Path, progress: Progress, java: Java
+) -> tuple[dict[str, dict[str, str]], Path | None]:
     # A ThreadPool because its threads are daemons: an interrupted fetch must not hold up the exit of the program.
     with ThreadPool(len(wanted)) as pool:
         pending = {c.name: pool.apply_async(obtain, (c, folder, progress)) for c in wanted}
         try:
-            return {name: result.get() for name, result in pending.items()}
+            jars_found = pending["kafka"].get()
+            # Needs Kafka only, so it is made while toxiproxy-server is still being built.
+            (kafka,) = (c for c in wanted if c.name == "kafka")
+            archive = _obtain_archive(java, kafka.folder(folder), jars_found, folder, progress)
+            return {name: result.get() for name, result in pending.items()}, archive
         except BaseException:
             _stop(list(pending.values()), progress.stopped)
             raise
+
+
+def _obtain_archive(
+    java: Java, kafka: Path, jars_found: Mapping[str, str], folder: Path, progress: Progress
+) -> Path | None:
+    component = Component(
+        name="kafka-classes",
+        version=java.version,
+        key=_key(class_archive.recipe(java, str(kafka))),
+        sha256=None,
+        fetch=class_archive.maker(java, _jars_in(kafka, jars_found)),
+    )
+    try:
+        obtain(component, folder, progress)
+    except Interrupted:
+        raise
+    except OnceproofError as problem:
+        progress.say(f"brokers will start more slowly: {problem}")
+        return None
+    return component.folder(folder) / class_archive.FILE
 
 
 def _stop(pending: Sequence[AsyncResult[dict[str, str]]], stopped: threading.Event) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,8 +64,8 @@ class KafkaNode:
 
     def format(self) -> None:
         """Make its folder one of a new cluster (KIP-631). Raises `ServiceFailed`."""
-        arguments = ("format", "--cluster-id", _random_id(), "--config", self.properties)
-        done = self._run("kafka.tools.StorageTool", *arguments, name="kafka-format", log=self._folder / "format.log")
+        main = ("kafka.tools.StorageTool", "format", "--cluster-id", _random_id(), "--config", self.properties)
+        done = self._run((), *main, name="kafka-format", log=self._folder / "format.log")
         if done.wait(_FORMAT_DEADLINE_S) != 0:
             done.kill()
             raise ServiceFailed(f"the folder of {self.name} could not be formatted", log_tail=done.log_tail())
@@ -78,8 +79,9 @@ class KafkaNode:
         lines += [f"{name}={value}" for name, value in own.items()]
         meta.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
-    def start(self) -> None:
-        self._service = self._run("kafka.Kafka", self.properties, name=self.name, log=self.log)
+    def start(self, *jvm_options: str) -> None:
+        """Start the process, on the folder as it is. It is not ready yet when this returns."""
+        self._service = self._run(jvm_options, "kafka.Kafka", self.properties, name=self.name, log=self.log)
 
     def is_running(self) -> bool:
         return self._service is not None and self._service.is_running()
@@ -90,11 +92,13 @@ class KafkaNode:
             code = self.service.returncode
             raise ServiceFailed(f"{self.name} ended with exit code {code}", log_tail=self.service.log_tail())
 
-    def _run(self, main_class: str, *arguments: str | Path, name: str, log: Path) -> Service:
+    def _run(self, jvm_options: Sequence[str], *main: str | Path, name: str, log: Path) -> Service:
         program = self._program
-        argv = jvm_argv(
-            program.java.path, program.jars, main_class, *arguments, logging=self._logging, archive=program.archive
-        )
+        options = [*jvm_options, f"-Dlog4j2.configurationFile={self._logging}"]
+        if program.archive is not None:
+            # One that does not fit this Java or these jars is passed over by the JVM.
+            options.append(f"-XX:SharedArchiveFile={program.archive}")
+        argv = jvm_argv(program.java.path, program.jars, options, main)
         env = {key: value for key, value in os.environ.items() if key not in FOREIGN_OPTIONS}
         # SIGKILL at the end: the folder goes with the run, so there is nothing that a clean stop would save.
         return self._owner.start(name, argv, log=log, env=env, cwd=self._folder, stop_signal=signal.SIGKILL)

@@ -149,19 +149,10 @@ def min_insync(brokers: int) -> int:
     return min(2, brokers)
 
 
-def jvm_argv(
-    java: Path,
-    jars: Sequence[Path],
-    main_class: str,
-    *arguments: str | Path,
-    logging: Path,
-    archive: Path | None = None,
-) -> list[str]:
-    """The command line of a Kafka process. An archive that does not fit the JDK or the jars is passed over by the JVM."""
-    shared = [f"-XX:SharedArchiveFile={archive}"] if archive is not None else []
+def jvm_argv(java: Path, jars: Sequence[Path], options: Sequence[str], main: Sequence[str | Path]) -> list[str]:
+    """The command line of a Kafka process: ``options`` beside the usual ones, ``main`` class and its arguments."""
     class_path = ":".join(map(str, jars))
-    options = [*_JVM, *shared, f"-Dlog4j2.configurationFile={logging}"]
-    return [str(java), *options, "-cp", class_path, main_class, *map(str, arguments)]
+    return [str(java), *_JVM, *options, "-cp", class_path, *map(str, main)]
 
 
 def _addresses(ports: Mapping[Listener, int]) -> str:
