@@ -67,9 +67,9 @@ class Reject:
         def over() -> str | None:
             if committed(site, seen.query, n):
                 return "committed"
-            failed = site.told_since(struck_at, "commit-failed", sink="postgres", batch=n)
+            failed = site.told_since(struck_at, "attempt-failed", sink="postgres", batch=n)
             if failed is not None:
-                return f"the sink reported: {failed.facts.get('error')}"
+                return f"the sink reported: {failed.facts.get('message')}"
             gone = site.job.exited_since(struck_at)
             return None if gone is None else f"the driver's attempt failed (exit code {gone.code})"
 

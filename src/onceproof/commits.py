@@ -6,14 +6,18 @@ by the last stable offset and a read_committed read of what lies below it.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import psycopg
 from confluent_kafka import Consumer, IsolationLevel, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # exported, not in __all__
 
 from onceproof.stack.api import Kafka, Postgres
 from onceproof.stack.clients import client_config
+
+# Made here once: the class has no annotations.
+_LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 Status = Literal["committed", "aborted", "in progress"]
 
@@ -73,8 +77,9 @@ class OpenTransaction:
                 message = consumer.poll(_ASK_S)
                 if message is None:
                     return False
-                partition = message.partition()
-                if message.error() is None and message.offset() < self._open[partition][1]:
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None and offset is not None, "a message and an end of partition have both"
+                if message.error() is None and offset < self._open[partition][1]:
                     return True
                 waiting.discard(partition)
             return False
@@ -88,6 +93,6 @@ class OpenTransaction:
 
     def _ends(self, isolation: IsolationLevel) -> dict[int, int]:
         futures = self._admin.list_offsets(
-            {p: OffsetSpec.latest() for p in self._partitions}, isolation_level=isolation, request_timeout=_ASK_S
+            dict.fromkeys(self._partitions, _LATEST), isolation_level=isolation, request_timeout=_ASK_S
         )
         return {p.partition: future.result(_ASK_S).offset for p, future in futures.items()}

@@ -92,7 +92,7 @@ class CutCommit:
             ),
             deadline_s=_ERROR_S,
         )
-        reported = f"the sink reported: {error.facts.get('error', error.event)}"
+        reported = "the sink reported: " + " ".join(str(error.facts.get("message", error.event)).split())
         if error.event == "committed":
             return Proof(False, (applied[1], "the sink saw its commit acknowledged: nothing was lost"))
         if self._open is not None and self.stream == "upstream" and (self._open.ended() or self._open.visible()):

@@ -113,12 +113,15 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
             )
             for spec in scenario.input
         ]
+        for feeder in feeders:
+            healing.callback(feeder.close)
         conductor = Conductor(list(scenario.chaos), timeline)
         healing.callback(conductor.heal_all)
         with _pipeline(scenario, path, stack, owner, conductor, directory, timeline) as (job, watcher):
             drive = Drive(scenario, stack, job, watcher, conductor, timeline)
             drive.feed_and_drain(feeders)
-        conductor.heal_all()
+        for feeder in feeders:
+            feeder.close()
         timeline.emit("phase", name="collect")
         writer.append("batches", _batch_rows(watcher))
         writer.append("progress", _progress_rows(watcher))
