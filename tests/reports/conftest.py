@@ -1,0 +1,78 @@
+"""Verdicts to render: one that held, one that did not, one that proves nothing, and an error."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from onceproof.errors import EnvironmentProblem
+from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict, Witness
+from onceproof.report import RunSet, ScenarioResult
+from onceproof.scenario.model import Expect
+
+CLAIM = {"delivery": "effectively-once", "order": "per-key", "atomic": "none", "liveness": "recovers"}
+HIT = FaultReport(
+    "crash", "driver", "both", 2, "after-sink-commit", True, True, True, ("the driver was started again",)
+)
+MISSED = replace(HIT, hit=False, evidence=("left behind: offsets/2 there, commits/2 there", "that is not the state"))
+DUPLICATE = Finding(
+    "duplicate",
+    "rows",
+    6000,
+    "identities with more effects than expected",
+    tuple(
+        Witness(
+            {"src_partition": 0, "src_offset": offset},
+            "batch 2 wrote it in start 0\nand start 1 wrote it again: [red]once[/red] is not twice",
+            f"flights/0@{offset}",
+            2,
+            ("flights_out xid 751", "flights_out xid 760"),
+        )
+        for offset in range(17, 25)
+    ),
+    {"batch replay (query both, batch 2)": 5990, "unknown": 10},
+)
+HELD = Verdict(
+    "good", Outcome.HELD, CLAIM, ("every claim held and every fault hit",), (), (HIT,), {}, {"input": 60000}, 7, 61.5
+)
+VIOLATED = replace(
+    HELD, scenario="naive", outcome=Outcome.VIOLATED, reasons=("6000 duplicates",), findings=(DUPLICATE,)
+)
+INCONCLUSIVE = replace(
+    HELD,
+    scenario="vague",
+    outcome=Outcome.INCONCLUSIVE,
+    reasons=("a fault did not hit",),
+    faults=(MISSED,),
+    not_evaluated={"reordered@rows": "the commit stream does not replay to the snapshot"},
+)
+
+
+@pytest.fixture
+def held() -> ScenarioResult:
+    return ScenarioResult("good", Expect(), HELD, Path("/runs/good-1"))
+
+
+@pytest.fixture
+def violated() -> ScenarioResult:
+    expect = Expect(verdict="violated", anomalies=["duplicate"])
+    return ScenarioResult("naive", expect, VIOLATED, Path("/runs/naive-1"))
+
+
+@pytest.fixture
+def inconclusive() -> ScenarioResult:
+    return ScenarioResult("vague", Expect(), INCONCLUSIVE, Path("/runs/vague-1"))
+
+
+@pytest.fixture
+def failed() -> ScenarioResult:
+    return ScenarioResult("broken", Expect(), error=EnvironmentProblem("no Java", hint="install Java 21"))
+
+
+@pytest.fixture
+def everything(
+    held: ScenarioResult, violated: ScenarioResult, inconclusive: ScenarioResult, failed: ScenarioResult
+) -> RunSet:
+    return RunSet((held, violated, inconclusive, failed), by_expectation=True)

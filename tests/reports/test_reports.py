@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+
+from onceproof.judge.findings import Outcome
+from onceproof.report import RunSet, ScenarioResult, reports
+from onceproof.reports.terminal import TerminalReport
+
+
+def test_a_violation_is_told_with_witnesses_attribution_and_the_next_command(violated: ScenarioResult) -> None:
+    text = TerminalReport().render(RunSet((violated,)))
+    for part in (
+        "VIOLATED  naive",
+        "duplicate in rows: 6,000 effects",
+        "5,990 from batch replay (query both, batch 2)",
+        "src_partition=0, src_offset=17  (batch 2)",
+        "input: flights/0@17",
+        "output: flights_out xid 751, flights_out xid 760",
+        "[red]once[/red] is not twice",
+        "... and 5,997 more (verdict.json holds 8 witnesses)",
+        "1  crash driver, batch 2 @ after-sink-commit of both: HIT",
+        "effectively-once; order per-key",
+        "next       onceproof check /runs/naive-1",
+    ):
+        assert part in text
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_fault_that_did_not_hit_is_told_with_what_was_missing(inconclusive: ScenarioResult) -> None:
+    text = TerminalReport().render(RunSet((inconclusive,)))
+    assert "INCONCLUSIVE  vague" in text
+    assert "fired, NOT HIT" in text
+    assert "that is not the state" in text
+    assert "reordered@rows: the commit stream" in text
+
+
+def test_colour_only_where_it_is_wanted(held: ScenarioResult) -> None:
+    runs = RunSet((held,))
+    plain, coloured = TerminalReport().render(runs), TerminalReport(color=True).render(runs)
+    assert "\x1b[" in coloured
+    assert "HELD" in plain and "\x1b" not in plain
+
+
+def test_a_long_path_stays_in_one_piece(held: ScenarioResult) -> None:
+    assert held.run_dir is not None
+    long = held.run_dir / ("x" * 150)
+    assert str(long) in TerminalReport().render(RunSet((replace(held, run_dir=long),)))
+
+
+def test_the_summary_names_each_scenario(everything: RunSet) -> None:
+    lines = TerminalReport().summary(everything).splitlines()
+    told = [line.split() for line in lines if line.startswith(("ok", "FAILED"))]
+    assert [line[:3] for line in told] == [
+        ["ok", "good", "held"],
+        ["ok", "naive", "violated"],
+        ["FAILED", "vague", "inconclusive"],
+        ["FAILED", "broken", "error"],
+    ]
+    assert lines[-1] == "2 of 4 as expected"
+
+
+def test_json_of_one_scenario_has_the_promised_keys(violated: ScenarioResult) -> None:
+    told = json.loads(reports.get("json")().render(RunSet((violated,))))
+    assert set(told) == {
+        *("scenario", "verdict", "claim", "anomalies", "faults", "run", "seed", "seconds", "expect_met")
+    }
+    assert told["anomalies"] == {"duplicate": 6000}
+    assert told["verdict"] == "violated" and told["expect_met"] is True
+    assert set(told["faults"][0]) == {"fault", "target", "query", "batch", "point", "armed", "fired", "hit"}
+
+
+def test_json_of_several(everything: RunSet) -> None:
+    told = json.loads(reports.get("json")().render(everything))
+    assert told["verdict"] == "error" and told["expect_met"] is False
+    assert [run["verdict"] for run in told["runs"]] == ["held", "violated", "inconclusive", "error"]
+    assert told["runs"][3] | {"run": None} == told["runs"][3]
+    assert (told["runs"][3]["error"], told["runs"][3]["hint"], told["runs"][3]["exit"]) == (
+        *("no Java", "install Java 21", 4),
+    )
+
+
+def test_junit_counts_and_places_each_kind(everything: RunSet) -> None:
+    suite = ET.fromstring(reports.get("junit")().render(everything)).find("testsuite")
+    assert suite is not None
+    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "4",
+        "failures": "1",
+        "errors": "1",
+        "skipped": "0",
+    }
+    cases = {case.get("name"): case for case in suite}
+    assert cases["naive"].find("failure") is None, "its expectation is met"
+    failure = cases["vague"].find("failure")
+    assert failure is not None and failure.get("type") == "inconclusive"
+    error = cases["broken"].find("error")
+    assert error is not None and error.get("message") == "no Java"
+    properties = {p.get("name"): p.get("value") for p in cases["good"].iter("property")}
+    assert properties == {"verdict": "held", "run": "/runs/good-1", "seed": "7"}
+    assert "HELD  good" in (cases["good"].findtext("system-out") or "")
+
+
+def test_junit_of_a_run_by_name_fails_where_it_did_not_hold(violated: ScenarioResult) -> None:
+    failure = ET.fromstring(reports.get("junit")().render(RunSet((violated,)))).find(".//failure")
+    assert failure is not None and failure.get("type") == "violated"
+    assert failure.get("message") == "violated: duplicate 6000"
+
+
+def test_junit_survives_what_xml_forbids(held: ScenarioResult) -> None:
+    assert held.verdict is not None
+    odd = replace(held.verdict, outcome=Outcome.INCONCLUSIVE, reasons=("\x1b[31m \x00 <&]]> \ud800 \U0001f600",))
+    text = reports.get("junit")().render(RunSet((replace(held, verdict=odd),)))
+    failure = ET.fromstring(text.encode("utf-8")).find(".//failure")
+    assert failure is not None and failure.text is not None
+    assert "<&]]>" in failure.text and "\U0001f600" in failure.text and "\x1b" not in failure.text
+
+
+@pytest.mark.parametrize(
+    "which, by_expectation, outcome",
+    [
+        (["held"], False, Outcome.HELD),
+        (["held", "violated", "failed"], False, Outcome.VIOLATED),
+        (["held", "inconclusive", "failed"], False, Outcome.ERROR),
+        (["held", "inconclusive"], False, Outcome.INCONCLUSIVE),
+        (["held", "violated"], True, Outcome.HELD),
+        (["held", "violated", "inconclusive"], True, Outcome.INCONCLUSIVE),
+        (["held", "violated", "failed"], True, Outcome.ERROR),
+    ],
+)
+def test_the_outcome_of_several(
+    which: list[str], by_expectation: bool, outcome: Outcome, request: pytest.FixtureRequest
+) -> None:
+    results = tuple(request.getfixturevalue(name) for name in which)
+    assert RunSet(results, by_expectation).outcome() is outcome
+
+
+def test_a_planted_bug_that_held_makes_all_red(held: ScenarioResult, violated: ScenarioResult) -> None:
+    silent = replace(held, expect=violated.expect)
+    assert RunSet((held, silent), by_expectation=True).outcome() is Outcome.VIOLATED
+
+
+def test_an_expectation_needs_exactly_its_anomalies(violated: ScenarioResult) -> None:
+    assert violated.expect_met
+    more = replace(violated, expect=violated.expect.model_copy(update={"anomalies": ["duplicate", "lost-write"]}))
+    assert not more.expect_met
