@@ -9,6 +9,9 @@ import pyarrow as pa
 
 VERSION = 1
 
+#: Where a table's file says which version it is: a key of the Parquet schema's metadata.
+VERSION_KEY = b"onceproof.history"
+
 TABLES: dict[str, pa.Schema] = {
     # What the input logs hold, read back from the brokers after the run.
     "input": pa.schema(
@@ -44,6 +47,7 @@ TABLES: dict[str, pa.Schema] = {
             ("commit_order", pa.int64()),  # Postgres: position of its commit in the stream; null for Kafka
             ("key", pa.binary()),  # Kafka key; null for Postgres
             ("content", pa.string()),  # Kafka: the value as text; Postgres: the new row as JSON, column -> text or null
+            ("raw", pa.binary()),  # Kafka: the value where it is not UTF-8 (content is null then)
             ("before", pa.string()),  # Postgres update and delete: the old row as JSON
             ("visibility", pa.string()),  # committed | aborted | open
         ]

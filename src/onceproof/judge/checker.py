@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from onceproof.judge.findings import Finding
@@ -16,12 +17,20 @@ class NotEvaluated(Exception):
     """The history lacks what this checker needs. The message says what; the claim that needs it becomes inconclusive."""
 
 
+@dataclass(frozen=True)
+class Gap:
+    """The same for one output only: the others are still judged."""
+
+    output: str
+    why: str
+
+
 class Checker(Protocol):
     meaning: ClassVar[str]
     """One sentence: the anomaly."""
 
-    def check(self, case: Case) -> Iterable[Finding]:
-        """All findings of this anomaly. Raises `NotEvaluated` where the history cannot tell."""
+    def check(self, case: Case) -> Iterable[Finding | Gap]:
+        """All findings of this anomaly, and what could not be evaluated. Raises `NotEvaluated` where nothing could."""
 
 
 checkers: Registry[type[Checker]] = Registry("checker", "onceproof.checkers", "onceproof.checkers")

@@ -54,6 +54,9 @@ class Finding:
     """Offending effects, not only those among the witnesses."""
     summary: str
     witnesses: tuple[Witness, ...] = ()
+    source: str | None = None
+    """The kind of cause that all of these effects share, where the anomaly has several (one finding each): a claim may
+    allow one kind and not another."""
     attribution: dict[str, int] = field(default_factory=dict)
     """Source -> effects, e.g. ``{"batch replay (batch 2)": 6000}``."""
     allowed: str | None = None

@@ -1,0 +1,121 @@
+"""Writes the history of a run as Parquet, in bounded memory while the run goes on."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from onceproof.errors import HistoryError
+from onceproof.history.schema import TABLES, VERSION, VERSION_KEY
+
+# A row group is what has to be held in memory: rows are narrow, but one value may be 64 MiB, so both are bounded.
+_GROUP_ROWS = 16_384
+_GROUP_BYTES = 4 << 20
+
+
+class HistoryWriter:
+    """Appends observations to the tables of `onceproof.history.schema`, under ``run_dir/history``.
+
+    Safe from any thread. A table appears under its own name only when `close` has completed it (until then it is
+    ``NAME.parquet.part``), so a file that a killed harness left half written is never mistaken for a whole one.
+    After `close` every table exists, empty where nothing was observed.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.folder = run_dir / "history"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._tables = {name: _TableWriter(self.folder / f"{name}.parquet", schema) for name, schema in TABLES.items()}
+        self._closed = False
+
+    def append(self, table: str, rows: Iterable[Mapping[str, Any]] | pa.RecordBatch) -> None:
+        """Add rows (column -> value; a column left out is null) or a record batch of exactly the table's schema.
+
+        Raises `HistoryError` for a table that no history has, for a column that the table has not, for a value that
+        does not fit its column, and after `close`.
+        """
+        with self._lock:
+            if self._closed:
+                raise HistoryError(f"the history is closed: rows for {table!r} came too late")
+            if table not in self._tables:
+                raise HistoryError(f"a history has no table {table!r}; it has {', '.join(self._tables)}")
+            writer = self._tables[table]
+            if isinstance(rows, pa.RecordBatch):
+                writer.add_batch(rows)
+            else:
+                for row in rows:
+                    writer.add_row(row)
+
+    def close(self) -> None:
+        """Complete every table. Idempotent."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                for table in self._tables.values():
+                    table.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class _TableWriter:
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._path = path
+        self._part = path.with_name(path.name + ".part")
+        self._schema = schema.with_metadata({VERSION_KEY: str(VERSION).encode()})
+        self._columns = frozenset(schema.names)
+        self._rows: list[Mapping[str, Any]] = []
+        self._row_bytes = 0
+        self._batches: list[pa.RecordBatch] = []
+        self._batch_rows = 0
+        self._file = pq.ParquetWriter(self._part, self._schema, compression="zstd")
+
+    def add_row(self, row: Mapping[str, Any]) -> None:
+        if unknown := row.keys() - self._columns:
+            raise HistoryError(f"table {self._path.stem!r} has no column {sorted(unknown)[0]!r}")
+        self._rows.append(row)
+        self._row_bytes += sum(len(value) for value in row.values() if isinstance(value, str | bytes))
+        if len(self._rows) >= _GROUP_ROWS or self._row_bytes >= _GROUP_BYTES:
+            self._flush()
+
+    def add_batch(self, batch: pa.RecordBatch) -> None:
+        if not batch.schema.equals(self._schema, check_metadata=False):
+            raise HistoryError(f"a batch for table {self._path.stem!r} has the columns {batch.schema.to_string()}")
+        self._take_rows()  # what was appended first is written first
+        self._batches.append(batch)
+        self._batch_rows += batch.num_rows
+        if self._batch_rows >= _GROUP_ROWS or sum(b.nbytes for b in self._batches) >= _GROUP_BYTES:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._file.close()
+        os.replace(self._part, self._path)
+
+    def _take_rows(self) -> None:
+        if not self._rows:
+            return
+        try:
+            batch = pa.RecordBatch.from_pylist([dict(row) for row in self._rows], schema=self._schema)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise HistoryError(f"a row for table {self._path.stem!r} does not fit its columns: {error}") from error
+        finally:
+            self._rows, self._row_bytes = [], 0
+        self._batches.append(batch)
+        self._batch_rows += batch.num_rows
+
+    def _flush(self) -> None:
+        self._take_rows()
+        if self._batches:
+            self._file.write_table(pa.Table.from_batches(self._batches))
+        self._batches, self._batch_rows = [], 0

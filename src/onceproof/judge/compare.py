@@ -1,0 +1,96 @@
+"""Expected against actual, as multisets: the tables that the checkers of single effects select from.
+
+Digest first: both sides are reduced to a count and two independent 64-bit hashes for each of some buckets of the
+identity, summed exactly (an XOR would let a duplicated pair cancel). Only identities in unequal buckets are compared
+text by text, so a clean run costs two scans and no memory to speak of.
+
+For one identity, the *unmatched* effects are those beyond what was expected with that very content, the *missing* ones
+those expected and not there:
+
+- ``wrong``: an unmatched effect takes the place of a missing one, those with a content that was never expected first;
+  an unmatched effect with such a content is wrong also where none is missing;
+- ``extra``: what is then left of the unmatched: right contents, counted more often than expected;
+- ``lost``: what is then left of the missing;
+- ``unexplained``: all effects of an identity that is not expected at all.
+
+Tables (schema ``judge``): ``tally`` (``output``, ``id``, ``expected``, ``actual``, ``wrong``, ``extra``, ``lost``,
+``unexplained``), ``counts`` (``output``, ``id``, ``content``, ``expected``, ``actual``) for the identities in it, and
+``missing``: one row a lost effect with its cause, whether progress covers it, its batch, and the faults active then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onceproof.judge.case import Case
+
+_BUCKETS = 4096
+
+_UNEQUAL = f"""
+    CREATE TABLE judge.unequal AS
+    SELECT output, bucket FROM (
+        SELECT output, hash(id) % {_BUCKETS} AS bucket, 1 AS sign, content FROM judge.expected
+        UNION ALL
+        SELECT output, hash(id) % {_BUCKETS}, -1, content FROM judge.effect_rows)
+    GROUP BY output, bucket
+    HAVING sum(sign) <> 0 OR sum(sign * hash(content)::HUGEINT) <> 0
+        OR sum(sign * md5_number_lower(content)::HUGEINT) <> 0"""  # noqa: S608
+
+_COUNTS = f"""
+    CREATE TABLE judge.counts AS
+    SELECT output, id, content, sum(expected) AS expected, sum(actual) AS actual FROM (
+        SELECT output, id, content, 1 AS expected, 0 AS actual FROM judge.expected
+        SEMI JOIN judge.unequal u ON u.output = expected.output AND u.bucket = hash(expected.id) % {_BUCKETS}
+        UNION ALL
+        SELECT output, id, content, 0, 1 FROM judge.effect_rows e
+        SEMI JOIN judge.unequal u ON u.output = e.output AND u.bucket = hash(e.id) % {_BUCKETS})
+    GROUP BY ALL"""  # noqa: S608
+
+_TALLY = """
+    CREATE TABLE judge.tally AS
+    WITH sums AS (
+        SELECT output, id, sum(expected)::BIGINT AS expected, sum(actual)::BIGINT AS actual,
+               sum(greatest(expected - actual, 0))::BIGINT AS missing,
+               sum(greatest(actual - expected, 0))::BIGINT AS unmatched,
+               coalesce(sum(actual) FILTER (WHERE expected = 0), 0)::BIGINT AS foreign_content
+        FROM judge.counts GROUP BY output, id),
+    parts AS (
+        SELECT *, CASE WHEN expected = 0 THEN 0 ELSE greatest(foreign_content, least(missing, unmatched)) END AS wrong
+        FROM sums WHERE missing + unmatched > 0)
+    SELECT output, id, expected, actual, wrong,
+           CASE WHEN expected = 0 THEN 0 ELSE unmatched - wrong END AS extra,
+           missing - least(missing, unmatched) AS lost,
+           CASE WHEN expected = 0 THEN actual ELSE 0 END AS unexplained
+    FROM parts"""
+
+# Of several equal effects of which some are missing, those of the latest causes are taken to be the missing ones.
+_MISSING = """
+    CREATE TABLE judge.missing AS
+    WITH short AS (
+        SELECT e.*, t.lost, c.expected - c.actual AS deficit,
+               row_number() OVER (PARTITION BY e.output, e.id, e.content ORDER BY e."offset" DESC, e.topic, e."partition") AS nth
+        FROM judge.expected e
+        JOIN judge.counts c ON c.output = e.output AND c.id = e.id AND c.content = e.content AND c.expected > c.actual
+        JOIN judge.tally t ON t.output = e.output AND t.id = e.id AND t.lost > 0),
+    chosen AS (
+        SELECT * FROM short WHERE nth <= deficit
+        QUALIFY row_number() OVER (PARTITION BY output, id ORDER BY "offset" DESC, topic, "partition", content) <= lost),
+    placed AS (
+        SELECT c.output, c.id, c.content, c.topic, c."partition", c."offset", c."key", min(b.query) AS query,
+               arg_min(b.batch, b.query) AS batch, string_agg(DISTINCT w.fault, ', ' ORDER BY w.fault) AS fault
+        FROM chosen c
+        LEFT JOIN judge.batches b ON b.topic = c.topic AND b."partition" = c."partition"
+            AND c."offset" >= b.start_offset AND c."offset" < b.end_offset
+        LEFT JOIN judge.windows w ON w.query = b.query AND w.batch = b.batch
+        GROUP BY c.output, c.id, c.content, c.topic, c."partition", c."offset", c."key", c.nth)
+    SELECT p.*, coalesce(p."offset" < g.end_offset, false) AS covered
+    FROM placed p LEFT JOIN judge.progress g ON g.topic = p.topic AND g."partition" = p."partition" """
+
+
+def create(case: Case) -> None:
+    case.sql(_UNEQUAL)
+    case.sql(_COUNTS)
+    case.sql(_TALLY)
+    case.sql("DELETE FROM judge.counts c WHERE NOT EXISTS (FROM judge.tally t WHERE t.output = c.output AND t.id = c.id)")
+    case.sql(_MISSING)

@@ -1,0 +1,84 @@
+"""Views over a stored history: the observed tables, and the input as the scenario's SQL sees it.
+
+**Decoded views.** For each input topic a view of the topic's name over its *committed* records: one column for each
+field that occurs in any of its JSON object values, plus ``_topic``, ``_partition``, ``_offset``, ``_key`` (text; bytes
+that are not UTF-8 are escaped as ``\\xNN``), ``_timestamp_ms`` and ``_value`` (the bytes). Types come from all values,
+not from a sample: integer -> BIGINT (one beyond 64 bits makes the oracle fail), any other number -> DOUBLE, true/false -> BOOLEAN,
+string -> VARCHAR, object -> STRUCT, array -> LIST, different things in different records -> JSON, nothing but null ->
+VARCHAR. A record whose value is null or no JSON object has NULL in all of them. A view takes precedence over
+``input`` where a topic has that name; the bytes are then found in ``history.input``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from onceproof.judge.canonical import literal, quote
+from onceproof.judge.checker import NotEvaluated
+
+if TYPE_CHECKING:
+    from onceproof.judge.case import Case
+
+_META = ("_topic", "_partition", "_offset", "_key", "_timestamp_ms", "_value")
+
+
+def create(case: Case) -> None:
+    case.sql("CREATE SCHEMA history")
+    case.sql("CREATE SCHEMA judge")
+    for name, path in case.history.tables.items():
+        case.sql(f"CREATE VIEW history.{quote(name)} AS SELECT * FROM read_parquet({literal(str(path))})")  # noqa: S608
+    case.sql("CREATE VIEW input AS SELECT * EXCLUDE (committed) FROM history.input WHERE committed")
+    for name, path in case.history.static.items():
+        case.sql(f"CREATE VIEW {quote(name)} AS SELECT * FROM read_parquet({literal(str(path))})")  # noqa: S608
+    for spec in case.scenario.input:
+        _decoded(case, spec.topic)
+    _batches(case)
+
+
+def _decoded(case: Case, topic: str) -> None:
+    meta = f"""topic AS _topic, "partition" AS _partition, "offset" AS _offset,
+               coalesce(TRY(decode("key")), "key"::VARCHAR) AS _key, timestamp_ms AS _timestamp_ms, "value" AS _value"""
+    text = """TRY(decode("value"))"""
+    found = f"CASE WHEN json_valid({text}) AND json_type({text}) = 'OBJECT' THEN {text}::JSON END"
+    source = f"FROM history.input WHERE committed AND topic = {literal(topic)}"
+    row = case.sql(f"SELECT json_group_structure({found}) {source}").fetchone()  # noqa: S608
+    structure = json.loads(row[0]) if row and row[0] else {}
+    fields = _typed(structure) if isinstance(structure, dict) else {}
+    fields = {name: kind for name, kind in fields.items() if name.lower() not in _META}
+    if not fields:
+        columns = meta
+    else:
+        columns = f"unnest(json_transform_strict({found}, {literal(json.dumps(fields))})), {meta}"
+    try:
+        case.sql(f"CREATE OR REPLACE VIEW {quote(topic)} AS SELECT {columns} {source}")  # noqa: S608
+    except duckdb.Error as error:
+        raise NotEvaluated(f"the values of topic {topic!r} cannot be made columns: {error}") from error
+
+
+def _typed(structure: Any) -> Any:
+    """DuckDB's name for the structure, with signed integers: a difference of unsigned ones would overflow."""
+    if isinstance(structure, dict):
+        return {name: _typed(inner) for name, inner in structure.items()}
+    if isinstance(structure, list):
+        return [_typed(inner) for inner in structure]
+    return {"UBIGINT": "BIGINT", "HUGEINT": "BIGINT", "NULL": "VARCHAR"}.get(structure, structure)
+
+
+def _batches(case: Case) -> None:
+    case.sql("""CREATE VIEW judge.batches AS
+        SELECT *, planned_by IS NOT NULL AND committed_by IS DISTINCT FROM planned_by AS replayed FROM history.batches""")
+    case.sql("""CREATE VIEW judge.progress AS
+        SELECT topic, "partition", min(done) AS end_offset
+        FROM (SELECT query, topic, "partition", max(end_offset) AS done FROM history.progress GROUP BY ALL)
+        GROUP BY ALL""")
+    # A fault is active in the batch that it was put in, and in every batch that ran between its firing and its healing.
+    case.sql("""CREATE VIEW judge.windows AS
+        SELECT DISTINCT b.query, b.batch,
+               f.fault || ' ' || f.target || coalesce(' in batch ' || f.batch, '') || coalesce(' at ' || f.point, '') AS fault
+        FROM history.batches b JOIN history.faults f
+          ON f.fired_at IS NOT NULL AND (coalesce(f.query, '') IN ('', b.query))
+         AND (f.batch = b.batch OR (b.planned_at <= coalesce(f.healed_at, f.fired_at)
+                                    AND coalesce(b.committed_at, f.fired_at) >= f.fired_at))""")
