@@ -20,7 +20,7 @@ _BATCH_LINE_EVERY_S = 10.0
 """On a log, batches are told at most this often: hundreds of lines would bury the faults."""
 
 _PHASES = {
-    "load": "loading the scenario",
+    "fetch": "looking for the components, fetching what is missing",
     "stack": "starting the services",
     "prepare": "preparing topics and tables",
     "run": "running the job, feeding, breaking",
@@ -35,7 +35,7 @@ class RunState:
     """What the events so far add up to."""
 
     def __init__(self) -> None:
-        self.phase = "load"
+        self.phase = "fetch"
         self.batches: dict[str, int] = {}
         """Query -> last committed batch."""
         self.fed = 0
@@ -111,8 +111,8 @@ class Progress:
                 self._show(event)
 
     def _show(self, event: Event) -> None:
-        """A fetch draws its own progress bar: two live displays on one terminal would overwrite each other."""
-        if event.kind == "fetch":
+        """Fetching draws a progress bar of its own: two live displays on one terminal would overwrite each other."""
+        if self._state.phase == "fetch":
             self._live.stop()
         else:
             self._live.start()
@@ -135,17 +135,15 @@ def describe(event: Event) -> str | None:
     data = event.data
     match event.kind:
         case "phase":
-            return f"{_PHASES.get(data['name'], data['name'])}"
+            return _PHASES.get(data["name"])
         case "stack.ready":
             return f"  {data['service']} is up ({data['seconds']:.1f} s)"
-        case "fetch":
-            return f"  fetching {data['component']} (once)"
         case "job.started":
             return f"  job restarted (start {data['start'] + 1})" if data["start"] else "  job started"
         case "job.exited":
-            return f"  job exited, code {data['code']}"
+            return f"  job exited, code {data['code']}{' (killed by us)' if data.get('killed') else ''}"
         case "bypass":
-            return f"  BYPASS: {_told(data)}"
+            return f"  BYPASS: {data['message']}"
         case "warning":
             return f"  warning: {data['message']}"
     if event.kind.startswith("fault."):
@@ -160,10 +158,6 @@ def _fault_line(stage: str, data: dict[str, Any]) -> str | None:
     line = f"  fault {data['index'] + 1}: {data['fault']} {data['target']} {stage}{where}"
     evidence = data.get("evidence") if stage == "missed" else None
     return f"{line}: {'; '.join(evidence)}" if evidence else line
-
-
-def _told(data: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in data.items())
 
 
 def _style(kind: str) -> str:

@@ -171,7 +171,8 @@ def _stage(fault: FaultReport) -> Text:
 
 
 def _finding(page: _Page, finding: Finding) -> None:
-    title = Text(finding.anomaly, style="bold red") + Text(f" in {finding.output}: {_effects(finding.total)}")
+    source = f" by {finding.source}" if finding.source is not None else ""
+    title = Text(finding.anomaly, style="bold red") + Text(f" in {finding.output}{source}: {_effects(finding.total)}")
     page.below(title, 0)
     page.below(finding.summary, 1)
     for source, count in sorted(finding.attribution.items(), key=lambda item: (-item[1], item[0])):

@@ -45,10 +45,10 @@ def run_scenarios(
 
 def check_run(run: Path, output: Output) -> int:
     """Judge a stored run again; returns its verdict's exit code."""
-    from onceproof.judge.verdict import check
-
     if not run.is_dir():
         raise UsageError(f"run directory {str(run)!r} does not exist", hint="each run's directory stands in its report")
+    from onceproof.judge.verdict import check
+
     verdict = check(run)
     result = ScenarioResult(verdict.scenario, _stored_expectation(run), verdict, run.resolve())
     return _conclude(RunSet((result,)), output, told=False)

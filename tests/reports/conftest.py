@@ -32,7 +32,7 @@ DUPLICATE = Finding(
         )
         for offset in range(17, 25)
     ),
-    {"batch replay (query both, batch 2)": 5990, "unknown": 10},
+    attribution={"batch replay (query both, batch 2)": 5990, "unknown": 10},
 )
 HELD = Verdict(
     "good", Outcome.HELD, CLAIM, ("every claim held and every fault hit",), (), (HIT,), {}, {"input": 60000}, 7, 61.5

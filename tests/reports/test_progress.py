@@ -31,7 +31,7 @@ def test_phases_faults_and_restarts_are_lines() -> None:
             Event(2.0, "job.started", {"start": 0, "pid": 1}),
             Event(3.0, "fault.armed", FAULT),
             Event(4.0, "fault.fired", FAULT),
-            Event(4.1, "job.exited", {"start": 0, "code": -9}),
+            Event(4.1, "job.exited", {"start": 0, "code": -9, "killed": True}),
             Event(4.2, "job.started", {"start": 1, "pid": 2}),
             Event(5.0, "fault.missed", {**FAULT, "evidence": ["commits/2 there"]}),
             Event(6.0, "warning", {"message": "[bold]odd[/bold]"}),
@@ -43,7 +43,7 @@ def test_phases_faults_and_restarts_are_lines() -> None:
         "   1.0 s    kafka is up (3.2 s)",
         "   2.0 s    job started",
         "   4.0 s    fault 1: crash driver fired at batch 2, after-sink-commit",
-        "   4.1 s    job exited, code -9",
+        "   4.1 s    job exited, code -9 (killed by us)",
         "   4.2 s    job restarted (start 2)",
         "   5.0 s    fault 1: crash driver missed at batch 2, after-sink-commit: commits/2 there",
         "   6.0 s    warning: [bold]odd[/bold]",
@@ -56,8 +56,15 @@ def test_batches_are_told_now_and_then_on_a_log() -> None:
 
 
 def test_a_terminal_shows_a_status() -> None:
-    text = lines([Event(0.0, "feed.chunk", {"topic": "t", "records": 500}), *batches(3, 0.1)], terminal=True)
-    assert "mine: loading the scenario" in text
+    text = lines(
+        [
+            Event(0.0, "phase", {"name": "stack"}),
+            Event(0.0, "feed.chunk", {"topic": "t", "records": 500}),
+            *batches(3, 0.1),
+        ],
+        terminal=True,
+    )
+    assert "mine: starting the services" in text
     assert "records in 500" in text
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from onceproof.errors import ScenarioError, UsageError
 from onceproof.scenario import load as loading
-from onceproof.scenario.load import find, load, load_all, names, restore
+from onceproof.scenario.load import find, load, load_all, names
 
 Told = Callable[..., str]
 
@@ -20,11 +20,10 @@ def test_a_valid_scenario_is_named_after_its_file(write: Callable[..., Path]) ->
     assert scenario.pipeline.command[-1] == '{"a": {"b": 1}}'
 
 
-def test_a_stored_scenario_comes_back_with_the_fields_of_its_kinds(write: Callable[..., Path]) -> None:
+def test_a_stored_scenario_keeps_the_fields_of_its_kinds(write: Callable[..., Path]) -> None:
     scenario = load(write(("target: driver", "target: broker\n    leader_of: enriched/0")))
-    stored = json.loads(json.dumps(scenario.model_dump(mode="json")))
+    stored = json.loads(json.dumps(scenario.model_dump(mode="json", by_alias=True)))
     assert stored["chaos"][0]["leader_of"] == "enriched/0"
-    assert restore(stored) == scenario
 
 
 # One change of the valid scenario each, and the whole of what is said.

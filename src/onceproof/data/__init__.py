@@ -43,3 +43,9 @@ class Dataset(Protocol):
 
 
 datasets: Registry[type[Dataset]] = Registry("dataset", "onceproof.data", "onceproof.datasets")
+
+
+def open_dataset(name: str, options: Mapping[str, Any], *, seed: int) -> Dataset:
+    """The data set of that name, with its ``options:`` as the scenario has them. Raises `pydantic.ValidationError`."""
+    dataset = datasets.get(name)
+    return dataset(dataset.Options.model_validate(options), seed=seed)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from onceproof.data import datasets
+from onceproof.data import datasets, open_dataset
 from onceproof.faults import SpecProblem, faults
 from onceproof.judge.checker import checkers
 from onceproof.oracle import oracles
@@ -63,8 +63,7 @@ def _input(scenario: Scenario) -> Iterator[Complaint]:
 
 
 def _dataset_rows(spec: InputSpec, seed: int) -> int:
-    dataset = datasets.get(spec.dataset)
-    return dataset(dataset.Options.model_validate(spec.options), seed=seed).rows()
+    return open_dataset(spec.dataset, spec.options, seed=seed).rows()
 
 
 def _batches(scenario: Scenario) -> Iterator[Complaint]:

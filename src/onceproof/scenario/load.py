@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from onceproof.data import datasets
-from onceproof.errors import HistoryError, Problem, ScenarioError, UsageError
+from onceproof.errors import Problem, ScenarioError, UsageError
 from onceproof.faults import faults
 from onceproof.oracle import oracles
 from onceproof.registry import Registry, suggest
@@ -84,18 +84,6 @@ def load_all(names_or_paths: list[str]) -> list[tuple[Path, Scenario]]:
     if problems:
         raise ScenarioError(problems)
     return loaded
-
-
-def restore(stored: Mapping[str, Any]) -> Scenario:
-    """The scenario that ``run.json`` holds (its ``model_dump``), each fault and the oracle of its own kind again.
-
-    No cross checks: files and environment variables of the run's machine need not be here. Raises `HistoryError`.
-    """
-    scenario, complaints = _assemble(dict(stored))
-    if scenario is None or complaints:
-        told = "\n".join(f"{'.'.join(map(str, c.loc))}: {c.message}" for c in complaints)
-        raise HistoryError(f"the stored scenario cannot be read:\n{told}", hint="judge it with the version that ran it")
-    return scenario
 
 
 def _assemble(data: dict[str, Any]) -> tuple[Scenario | None, list[Complaint]]:

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import onceproof
+from onceproof import cli_run
+from onceproof.cli import app
+from onceproof.errors import EnvironmentProblem, Interrupted, UsageError
+from onceproof.events import Event
+from onceproof.judge.findings import Finding, Outcome, Verdict
+from onceproof.scenario.model import Expect, Scenario
+
+DUPLICATE = Finding("duplicate", "rows", 5, "five twice")
+VIOLATED_EXPECTED = Expect(verdict="violated", anomalies=["duplicate"])
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def verdict(name: str, outcome: Outcome) -> Verdict:
+    findings = (DUPLICATE,) if outcome is Outcome.VIOLATED else ()
+    return Verdict(name, outcome, {"delivery": "effectively-once"}, ("because",), findings)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+    """``world(name=(expect, outcome or exception), ...)``: scenarios that "run" to that; returns the calls that were made."""
+
+    def build(**scenarios: tuple[Expect, Outcome | BaseException]) -> list[dict[str, Any]]:
+        calls: list[dict[str, Any]] = []
+
+        def run(path: Path, *, runs_dir: Path, seed: int | None, listeners: list[Callable[[Event], None]]) -> Any:
+            calls.append({"scenario": path.stem, "runs_dir": runs_dir, "seed": seed})
+            listeners[0](Event(0.0, "phase", {"name": "run"}))
+            end = scenarios[path.stem][1]
+            if isinstance(end, BaseException):
+                raise end
+            return types.SimpleNamespace(verdict=verdict(path.stem, end), run_dir=tmp_path / path.stem)
+
+        module = types.ModuleType("onceproof.run")
+        module.run = run  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "onceproof.run", module)
+        loaded = {name: (Path(f"{name}.yaml"), scenario(name, expect)) for name, (expect, _) in scenarios.items()}
+        monkeypatch.setattr(cli_run, "load_all", lambda given: [loaded[name] for name in given])
+        monkeypatch.setattr(cli_run, "names", lambda: list(loaded))
+        return calls
+
+    return build
+
+
+def scenario(name: str, expect: Expect) -> Scenario:
+    return Scenario.model_validate(
+        {
+            "name": name,
+            "input": [{"topic": "t", "dataset": "numbers"}],
+            "pipeline": {"command": ["true"]},
+            "outputs": {"rows": {"topic": "out", "identity": ["id"]}},
+            "oracle": {"kind": "none"},
+            "expect": expect.model_dump(),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "end, code",
+    [
+        (Outcome.HELD, 0),
+        (Outcome.VIOLATED, 1),
+        (UsageError("no"), 2),
+        (Outcome.INCONCLUSIVE, 3),
+        (EnvironmentProblem("no Java"), 4),
+        (RuntimeError("a bug"), 4),
+        (Interrupted("interrupted by SIGTERM"), 130),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_single_run_exits_with_its_own_code(world: Any, end: Any, code: int, as_json: bool) -> None:
+    world(mine=(Expect(), end))
+    result = invoke("run", "mine", *(["--json"] if as_json else []))
+    assert result.exit_code == code
+    if as_json:
+        assert json.loads(result.stdout)["scenario"] == "mine"
+
+
+def test_a_single_violated_run_exits_with_1_also_where_it_is_expected(world: Any) -> None:
+    world(naive=(VIOLATED_EXPECTED, Outcome.VIOLATED))
+    result = invoke("run", "naive")
+    assert result.exit_code == 1
+    assert "expected   violated, duplicate: met" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "ends, code",
+    [
+        ([(VIOLATED_EXPECTED, Outcome.VIOLATED), (Expect(), Outcome.HELD)], 0),
+        ([(VIOLATED_EXPECTED, Outcome.HELD), (Expect(), Outcome.HELD)], 1),
+        ([(VIOLATED_EXPECTED, Outcome.VIOLATED), (Expect(), Outcome.INCONCLUSIVE)], 3),
+        ([(Expect(), EnvironmentProblem("port taken")), (Expect(), Outcome.HELD)], 4),
+        ([(Expect(verdict="inconclusive"), Outcome.INCONCLUSIVE)], 0),
+    ],
+)
+def test_all_is_green_when_every_expectation_is_met(world: Any, ends: list[Any], code: int) -> None:
+    calls = world(**{f"s{index}": end for index, end in enumerate(ends)})
+    result = invoke("run", "--all", "--json")
+    assert result.exit_code == code
+    assert len(calls) == len(ends), "one that fails does not keep the others from running"
+    told = json.loads(result.stdout)
+    assert told["expect_met"] is (code == 0)
+    assert Outcome(told["verdict"]).exit_code == code
+
+
+def test_several_named_scenarios_exit_with_the_worst(world: Any) -> None:
+    world(a=(Expect(), Outcome.HELD), b=(VIOLATED_EXPECTED, Outcome.VIOLATED), c=(Expect(), Outcome.INCONCLUSIVE))
+    assert invoke("run", "a", "c").exit_code == 3
+    assert invoke("run", "a", "b", "c").exit_code == 1
+
+
+def test_an_interruption_ends_the_rest(world: Any) -> None:
+    calls = world(a=(Expect(), Interrupted("interrupted by SIGINT")), b=(Expect(), Outcome.HELD))
+    result = invoke("run", "--all", "--json")
+    assert result.exit_code == 130
+    assert [call["scenario"] for call in calls] == ["a"]
+    assert json.loads(result.stdout)["verdict"] == "interrupted"
+
+
+def test_options_reach_the_run(world: Any, tmp_path: Path) -> None:
+    calls = world(mine=(Expect(), Outcome.HELD))
+    invoke("run", "mine", "--runs", str(tmp_path / "r"), "--seed", "7")
+    assert calls == [{"scenario": "mine", "runs_dir": tmp_path / "r", "seed": 7}]
+
+
+def test_json_is_one_object_on_stdout_and_people_read_stderr(world: Any) -> None:
+    world(mine=(Expect(), Outcome.VIOLATED))
+    result = invoke("run", "mine", "--json")
+    assert result.stdout.count("\n") == 1
+    told = json.loads(result.stdout)
+    assert told["anomalies"] == {"duplicate": 5}
+    assert "VIOLATED  mine" in result.stderr
+    assert "running the job" in result.stderr
+
+
+def test_an_error_under_json_is_an_object_and_a_message(world: Any) -> None:
+    world(mine=(Expect(), EnvironmentProblem("no Java", hint="install Java 21")))
+    result = invoke("run", "mine", "--json")
+    told = json.loads(result.stdout)
+    assert (told["verdict"], told["error"], told["hint"], told["exit"]) == ("error", "no Java", "install Java 21", 4)
+    assert "no Java\n  install Java 21" in result.stderr
+
+
+def test_junit_is_written(world: Any, tmp_path: Path) -> None:
+    world(a=(Expect(), Outcome.HELD), b=(Expect(), EnvironmentProblem("no Java")))
+    report = tmp_path / "deep" / "report.xml"
+    invoke("run", "a", "b", "--junit", str(report))
+    assert [case.get("name") for case in ET.parse(report).iter("testcase")] == ["a", "b"]
+
+
+def test_a_junit_file_that_cannot_be_written_is_told_before_anything_starts(world: Any, tmp_path: Path) -> None:
+    calls = world(mine=(Expect(), Outcome.HELD))
+    (tmp_path / "file").write_text("")
+    result = invoke("run", "mine", "--junit", str(tmp_path / "file" / "report.xml"))
+    assert result.exit_code == 4 and "cannot write" in result.stderr
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["run"], "no scenario named"),
+        (["run", "x", "--all"], "--all runs every shipped scenario; 'x' was named as well"),
+        (["run", "no-such-scenario"], "unknown scenario 'no-such-scenario'"),
+        (["run", "missing.yaml"], "scenario file 'missing.yaml' does not exist"),
+        (["validate", "missing.yaml"], "scenario file 'missing.yaml' does not exist"),
+        (["plan", "missing.yaml"], "scenario file 'missing.yaml' does not exist"),
+        (["check", "no-such-run"], "run directory 'no-such-run' does not exist"),
+        (["list", "falts"], "falts"),
+        (["run", "--sed", "3"], "--sed"),
+    ],
+)
+def test_wrong_usage_is_exit_2_with_the_users_own_value(words: list[str], said: str) -> None:
+    result = invoke(*words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_a_scenario_with_problems_starts_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("inptu: []\n")
+    result = invoke("run", str(path), "--json", "--runs", str(tmp_path / "runs"))
+    assert result.exit_code == 2
+    assert f"{path}:1:1: unknown key 'inptu'" in result.stderr
+    assert json.loads(result.stdout)["exit"] == 2
+    assert not (tmp_path / "runs").exists()
+
+
+def test_check_judges_a_stored_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = types.ModuleType("onceproof.judge.verdict")
+    module.check = lambda run: verdict("mine", Outcome.VIOLATED)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "onceproof.judge.verdict", module)
+    (tmp_path / "run.json").write_text(json.dumps({"scenario": {"expect": VIOLATED_EXPECTED.model_dump()}}))
+    result = invoke("check", str(tmp_path), "--json")
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)
+    assert (told["expect_met"], told["run"]) == (True, str(tmp_path))
+    (tmp_path / "run.json").write_text("{")
+    damaged = invoke("check", str(tmp_path))
+    assert damaged.exit_code == 4 and "run.json cannot be read" in damaged.stderr
+
+
+def test_lists_come_from_the_registries() -> None:
+    assert "after-sink-commit" in invoke("list", "points").stdout
+    told = json.loads(invoke("list", "datasets", "--json").stdout)
+    assert {"flights", "numbers"} <= {entry["name"] for entry in told["datasets"]}
+    assert "junit" in invoke("list", "reports").stdout
+
+
+def test_version() -> None:
+    assert invoke("--version").stdout == f"onceproof {onceproof.__version__}\n"
+
+
+def test_help_teaches_exit_codes_and_an_example() -> None:
+    assert "inconclusive" in invoke("--help").stdout
+    assert "onceproof run effectively-once" in invoke("run", "--help").stdout
+
+
+def test_help_does_not_import_what_only_a_run_needs() -> None:
+    script = "import sys, onceproof.cli; print(*sorted(sys.modules))"
+    modules = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"pyspark", "duckdb", "confluent_kafka", "pandas", "pyarrow", "pydantic"} & set(modules)
+
+
+def test_a_reader_that_goes_away_is_no_failure() -> None:
+    command = [sys.executable, "-m", "onceproof", "list", "points"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0
