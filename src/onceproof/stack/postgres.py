@@ -128,8 +128,8 @@ class EmbeddedPostgres:
         passfile = owner.scratch / "pgpass"
         _write_passfile(passfile, pipeline_password)
         postgres = cls(service, port, proxy, passfile, superuser_password)
-        postgres._wait_until_ready(superuser_password)
-        postgres._create_database(superuser_password, pipeline_password)
+        postgres._wait_until_ready()
+        postgres._create_database(pipeline_password)
         return postgres
 
     def prepare_capture(self) -> None:
@@ -143,13 +143,13 @@ class EmbeddedPostgres:
             # After the publication: pgoutput looks it up as of each change, and fails on one older than it.
             connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [CAPTURE_NAME])
 
-    def _wait_until_ready(self, password: str) -> None:
+    def _wait_until_ready(self) -> None:
         last = ""
 
         def answers() -> bool:
             nonlocal last
             try:
-                self._connect_to_template(password).close()
+                self._connect_to_template().close()
             except psycopg.OperationalError as refused:
                 last = str(refused)
                 return False
@@ -166,18 +166,19 @@ class EmbeddedPostgres:
         # A fresh cluster answers in 0.1 s; what remains is for a machine that is busy with three brokers.
         wait_until("Postgres to accept connections", answers, deadline_s=60, abandon=abandon, explain=lambda: last)
 
-    def _create_database(self, superuser_password: str, pipeline_password: str) -> None:
-        with self._connect_to_template(superuser_password) as connection:
+    def _create_database(self, password: str) -> None:
+        with self._connect_to_template() as connection:
             # Hashed here, so that not even a log of statements could hold it.
             verifier = connection.pgconn.encrypt_password(
-                pipeline_password.encode(), _PIPELINE.encode(), b"scram-sha-256"
+                password.encode(), _PIPELINE.encode(), b"scram-sha-256"
             ).decode()
             role, database = sql.Identifier(_PIPELINE), sql.Identifier(_PIPELINE)
             connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, sql.Literal(verifier)))
             connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(database, role))
 
-    def _connect_to_template(self, password: str) -> psycopg.Connection[tuple[object, ...]]:
-        return psycopg.connect(self.harness_conninfo, dbname="postgres", password=password, autocommit=True)
+    def _connect_to_template(self) -> psycopg.Connection[tuple[object, ...]]:
+        # The database that initdb made. Two seconds, libpq's least: something else may hold the port and never answer.
+        return psycopg.connect(self.harness_conninfo, dbname="postgres", connect_timeout=2, autocommit=True)
 
 
 @dataclass(frozen=True)
