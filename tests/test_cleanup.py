@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,6 +56,7 @@ def abandoned(tmp_path: Path) -> Iterator[tuple[list[psutil.Process], Path]]:
     for process in left:
         if process.is_running():
             process.kill()
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def alive(process: psutil.Process) -> bool:
