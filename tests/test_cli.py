@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import types
@@ -35,7 +36,7 @@ def verdict(name: str, outcome: Outcome) -> Verdict:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
-    """``world(name=(expect, outcome or exception), ...)``: scenarios that "run" to that; returns the calls that were made."""
+    """``world(name=(expect, outcome, exception or signal), ...)``: scenarios that "run" to that; returns the calls that were made."""
 
     def build(**scenarios: tuple[Expect, Outcome | BaseException]) -> list[dict[str, Any]]:
         calls: list[dict[str, Any]] = []
@@ -44,6 +45,8 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
             calls.append({"scenario": path.stem, "runs_dir": runs_dir, "seed": seed})
             listeners[0](Event(0.0, "phase", {"name": "run"}))
             end = scenarios[path.stem][1]
+            if isinstance(end, signal.Signals):
+                signal.raise_signal(end)
             if isinstance(end, BaseException):
                 raise end
             return types.SimpleNamespace(verdict=verdict(path.stem, end), run_dir=tmp_path / path.stem)
@@ -83,6 +86,7 @@ def scenario(name: str, expect: Expect) -> Scenario:
         (RuntimeError("a bug"), 4),
         (Interrupted("interrupted by SIGTERM"), 130),
         (KeyboardInterrupt(), 130),
+        (signal.SIGTERM, 130),
     ],
 )
 @pytest.mark.parametrize("as_json", [False, True])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TextIO
 
 import typer
@@ -43,7 +45,8 @@ class Output:
 def failing_well(output: Output) -> Iterator[None]:
     """Errors of ours become a message, under ``--json`` also an object, and their exit code."""
     try:
-        yield
+        with _sigterm_as_ctrl_c():
+            yield
     except KeyboardInterrupt:
         _fail(output, Interrupted("interrupted"))
     except OnceproofError as error:
@@ -52,6 +55,20 @@ def failing_well(output: Output) -> Iterator[None]:
         raise
     except Exception as crash:  # Python would exit with 1, which means violated
         _fail(output, crashed(crash))
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """A run has handlers of its own; this one covers what comes before and after it, where Python would just die."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def crashed(crash: Exception) -> OnceproofError:

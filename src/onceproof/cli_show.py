@@ -128,10 +128,11 @@ def _plan_text(told: Plan) -> str:
     blocks.append(f"{'job':<11} {shlex.join(told.command)}")
     for number, fault in enumerate(told.faults, start=1):
         query = f" of {fault.query}" if fault.query else ""
+        settings = f" ({_pairs(fault.settings)})" if fault.settings else ""
+        what = f"{fault.fault} {fault.target}{settings}, batch {fault.batch}{query} @ {fault.point}"
         blocks += [
-            _hanging(f"fault {number}", f"{fault.fault} {fault.target}, batch {fault.batch}{query} @ {fault.point}"),
+            _hanging(f"fault {number}", what),
             _hanging("", f"{fault.placement.exactness}, by {fault.placement.instrument}: {fault.placement.why}"),
-            _hanging("", f"state then: {fault.left_behind}"),
             _hanging("", f"it hit if: {fault.placement.proof}"),
         ]
     for output in told.outputs:
@@ -148,5 +149,5 @@ def _plan_text(told: Plan) -> str:
     return "\n".join(blocks)
 
 
-def _pairs(claim: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in claim.items())
+def _pairs(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())

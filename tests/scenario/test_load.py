@@ -133,6 +133,10 @@ ONE_PROBLEM = {
         ("{here}/job.py", "{here}/jobb.py"),
         "mine.yaml:11:25: job file '{here}/jobb.py' does not exist\n    did you mean 'job.py'?",
     ),
+    "a file in an option": (
+        ("{here}/job.py", "--job={here}/jobs.py"),
+        "mine.yaml:11:25: job file '{here}/jobs.py' does not exist\n    did you mean 'job.py'?",
+    ),
     "a job file by a path that means nothing to the job": (
         ("{here}/job.py", "job.py"),
         "mine.yaml:11:25: job file 'job.py' is a relative path\n"

@@ -132,8 +132,9 @@ def _command(scenario: Scenario, here: Path) -> Iterator[Complaint]:
         hint = f"'{{python}}' is {sys.executable}" if "python" in filled else "give its path, or put its folder on PATH"
         yield Complaint(("pipeline", "command", 0), f"program {filled!r} is not found", hint)
     for index, argument in enumerate(arguments, start=1):
-        for part in argument.split(","):
-            if part.startswith("{here}/") or (part.endswith(".py") and not part.startswith("-") and "://" not in part):
+        value = argument.partition("=")[2] if argument.startswith("-") else argument
+        for part in value.split(","):
+            if part.startswith("{here}/") or (part.endswith(".py") and "://" not in part):
                 yield from _file_argument(part, templates.fill(part, values), here, ("pipeline", "command", index))
 
 

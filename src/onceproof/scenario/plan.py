@@ -8,7 +8,6 @@ from typing import Any
 from onceproof.faults import Placement, faults
 from onceproof.judge.checker import checkers
 from onceproof.oracle import oracles
-from onceproof.points import LEFT_BEHIND
 from onceproof.scenario.crosscheck import rows_of
 from onceproof.scenario.model import OutputSpec, Scenario
 
@@ -29,8 +28,8 @@ class PlannedFault:
     query: str | None
     batch: int
     point: str
-    left_behind: str
-    """What a crash at the point leaves; for other kinds, the state in which the batch is struck."""
+    settings: dict[str, Any]
+    """What its kind has beside target and position: ``leader_of``, ``for_s``, ..."""
     placement: Placement
 
 
@@ -112,7 +111,7 @@ def _faults(scenario: Scenario) -> tuple[PlannedFault, ...]:
             query=spec.at.query,
             batch=spec.at.batch,
             point=spec.at.point.value,
-            left_behind=LEFT_BEHIND[spec.at.point],
+            settings=spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"fault", "target", "at"}),
             placement=faults.get(spec.fault).placement(spec, scenario),
         )
         for spec in scenario.chaos
