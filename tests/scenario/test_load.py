@@ -167,7 +167,8 @@ def test_a_problem_is_told_with_place_value_and_mend(told: Told, change: tuple[s
 
 
 def test_a_table_or_template_without_postgres(told: Told) -> None:
-    message = told(("  postgres: {}\n", ""))
+    message = told(("  postgres: {}\n", ""), ("tables: [planes]", "sql: SELECT 1"))
+    assert "mine.yaml:15:5: prepare.sql needs a Postgres" in message
     assert "mine.yaml:21:17: output table 'flights_out' needs a Postgres" in message
     assert "mine.yaml:11:17: template {postgres} needs a Postgres" in message
     assert "add 'postgres: {}' under stack" in message

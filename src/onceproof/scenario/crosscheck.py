@@ -33,7 +33,7 @@ def complaints(scenario: Scenario, here: Path) -> list[Complaint]:
         *_input(scenario),
         *_batches(scenario),
         *_outputs(scenario),
-        *_prepared_tables(scenario),
+        *_prepared(scenario),
         *_templates(scenario),
         *_command(scenario, here),
         *_secrets(scenario),
@@ -98,7 +98,10 @@ def _outputs(scenario: Scenario) -> Iterator[Complaint]:
             yield Complaint((*loc, "ignore"), f"column {overlap[0]!r} cannot both name an effect and be ignored")
 
 
-def _prepared_tables(scenario: Scenario) -> Iterator[Complaint]:
+def _prepared(scenario: Scenario) -> Iterator[Complaint]:
+    if scenario.pipeline.prepare.sql.strip() and scenario.stack.postgres is None:
+        message = "prepare.sql needs a Postgres, and the stack has none"
+        yield Complaint(("pipeline", "prepare", "sql"), message, "add 'postgres: {}' under stack", at_key=True)
     known = sorted({table for spec in scenario.input for table in datasets.get(spec.dataset).tables()})
     for index, table in enumerate(scenario.pipeline.prepare.tables):
         if table not in known:
