@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
@@ -15,13 +15,16 @@ from onceproof.errors import EnvironmentProblem
 from onceproof.stack.api import Leadership, Proxy
 from onceproof.stack.clients import client_config, producer_config
 from onceproof.stack.kafka_node import KafkaNode, KafkaProgram
-from onceproof.stack.kafka_settings import HOST, Listener, Node, min_insync
+from onceproof.stack.kafka_settings import CONTROLLER_NAME, HOST, Listener, Node, min_insync
 from onceproof.stack.ports import lease
 from onceproof.stack.processes import Owner
 from onceproof.waiting import wait_until
 
-#: Makes a proxy: its name, the real listener's port -> the proxy.
-ProxyMaker = Callable[[str, int], Proxy]
+
+class ProxyMaker(Protocol):
+    def __call__(self, name: str, upstream_port: int, *, listen: str | None = None) -> Proxy:
+        """A proxy in front of that port; ``listen`` is ``host:port``, by default a free port on 127.0.0.1."""
+
 
 CONTROLLER_ID = 9
 
@@ -57,9 +60,9 @@ class EmbeddedKafka:
         """
         proxies: dict[str, Proxy] = {}
 
-        def proxy(name: str, port: int) -> int:
-            proxies[name] = make_proxy(name, port)
-            return int(proxies[name].listen.rpartition(":")[2])
+        def proxy(name: str, upstream_port: int, *, listen: str | None = None) -> Proxy:
+            proxies[name] = make_proxy(name, upstream_port, listen=listen)
+            return proxies[name]
 
         plan = _one_node(owner, proxy) if brokers == 1 else _cluster(brokers, owner, proxy)
         nodes = {
@@ -226,44 +229,48 @@ class EmbeddedKafka:
         return self.proxies[name]
 
 
-def _one_node(owner: Owner, proxy: Callable[[str, int], int]) -> list[Node]:
+def _one_node(owner: Owner, proxy: ProxyMaker) -> list[Node]:
     """One process is broker and controller; it is its only peer, so that only its clients can be cut off."""
-    client, internal, harness, controller = lease(owner, 4)
-    ports = {
-        Listener.CLIENT: client,
-        Listener.INTERNAL: internal,
-        Listener.HARNESS: harness,
-        Listener.CONTROLLER: controller,
-    }
-    voter = f"1@{HOST}:{controller}"
-    return [Node(1, ("broker", "controller"), ports, voter, {Listener.CLIENT: proxy("client-1", client)})]
+    ports = dict(zip(Listener, lease(owner, len(Listener)), strict=True))
+    voter = f"1@{HOST}:{ports[Listener.CONTROLLER]}"
+    advertised = {Listener.CLIENT: _port(proxy("client-1", ports[Listener.CLIENT]))}
+    return [Node(1, ("broker", "controller"), ports, voter, advertised)]
 
 
-def _cluster(brokers: int, owner: Owner, proxy: Callable[[str, int], int]) -> list[Node]:
+def _cluster(brokers: int, owner: Owner, proxy: ProxyMaker) -> list[Node]:
     """A controller of its own and brokers, each with a proxy of its own on its link to the controller.
 
     Not combined nodes: those talk to each other's controllers past the proxies, and killing one kills a voter too.
     """
-    (controller,) = lease(owner, 1)
-    real = f"{CONTROLLER_ID}@{HOST}:{controller}"
+    (port,) = lease(owner, 1)
+    voter = f"{CONTROLLER_ID}@{CONTROLLER_NAME}:{port}"
     return [
-        *(_broker(id, controller, owner, proxy) for id in range(1, brokers + 1)),
-        Node(CONTROLLER_ID, ("controller",), {Listener.CONTROLLER: controller}, real),
+        *(_broker(id, port, voter, owner, proxy) for id in range(1, brokers + 1)),
+        Node(CONTROLLER_ID, ("controller",), {Listener.CONTROLLER: port}, voter),
     ]
 
 
-def _broker(id: int, controller: int, owner: Owner, proxy: Callable[[str, int], int]) -> Node:
+def _broker(id: int, controller_port: int, voter: str, owner: Owner, proxy: ProxyMaker) -> Node:
     client, internal, harness = lease(owner, 3)
+    # One name and one port for all brokers, so they differ by address. The port's lease covers these addresses too:
+    # nobody else's service sits on 127.0.1.x alone.
+    address = f"127.0.1.{id}"
+    proxy(f"controller-{id}", controller_port, listen=f"{address}:{controller_port}")
     return Node(
         id,
         ("broker",),
         {Listener.CLIENT: client, Listener.INTERNAL: internal, Listener.HARNESS: harness},
-        voter=f"{CONTROLLER_ID}@{HOST}:{proxy(f'controller-{id}', controller)}",
+        voter,
         advertised={
-            Listener.CLIENT: proxy(f"client-{id}", client),
-            Listener.INTERNAL: proxy(f"replication-{id}", internal),
+            Listener.CLIENT: _port(proxy(f"client-{id}", client)),
+            Listener.INTERNAL: _port(proxy(f"replication-{id}", internal)),
         },
+        controller_address=address,
     )
+
+
+def _port(proxy: Proxy) -> int:
+    return int(proxy.listen.rpartition(":")[2])
 
 
 def _answers(admin: AdminClient) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from onceproof.errors import ServiceFailed
 from onceproof.stack.java import FOREIGN_OPTIONS, Java
-from onceproof.stack.kafka_settings import LOGGING, Node, jvm_argv, server_properties
+from onceproof.stack.kafka_settings import LOGGING, Node, hosts, jvm_argv, server_properties
 from onceproof.stack.processes import Owner, Service
 
 #: Half a second with a class archive, a second without, several on a loaded machine.
@@ -47,6 +47,8 @@ class KafkaNode:
         self.properties.write_text(server_properties(node, brokers=brokers, data=self.data), encoding="utf-8")
         self._logging = folder / "log4j2.properties"
         self._logging.write_text(LOGGING, encoding="utf-8")
+        self._hosts = folder / "hosts"
+        self._hosts.write_text(hosts(node), encoding="utf-8")
 
     @property
     def name(self) -> str:
@@ -94,7 +96,8 @@ class KafkaNode:
 
     def _run(self, jvm_options: Sequence[str], *main: str | Path, name: str, log: Path) -> Service:
         program = self._program
-        options = [*jvm_options, f"-Dlog4j2.configurationFile={self._logging}"]
+        files = [f"-Dlog4j2.configurationFile={self._logging}", f"-Djdk.net.hosts.file={self._hosts}"]
+        options = [*jvm_options, *files]
         if program.archive is not None:
             # One that does not fit this Java or these jars is passed over by the JVM.
             options.append(f"-XX:SharedArchiveFile={program.archive}")

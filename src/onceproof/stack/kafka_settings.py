@@ -6,12 +6,18 @@ What differs makes it small (buffers, threads, internal partitions) and quick to
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 HOST = "127.0.0.1"
+
+#: The controller of a cluster advertises a name that each broker's JVM resolves to another loopback address: that of the
+#: broker's own proxy. A plain address would not do, since KIP-853 brokers learn it from the controller's answers and,
+#: after their link was cut once, fetch the metadata from there: past whatever proxy ``controller.quorum.voters`` named.
+CONTROLLER_NAME = "controller.onceproof.internal"
 
 
 class Listener(StrEnum):
@@ -36,9 +42,11 @@ class Node:
     """``broker``, ``controller`` or both."""
     ports: Mapping[Listener, int]
     voter: str
-    """``id@host:port`` of the controller, as this node is to reach it (brokers of a cluster: through their own proxy)."""
+    """``id@host:port`` of the controller."""
     advertised: Mapping[Listener, int] = field(default_factory=dict)
     """Ports that stand in for the real ones."""
+    controller_address: str = HOST
+    """Where this node finds `CONTROLLER_NAME`: brokers of a cluster, at their own proxy."""
 
     @property
     def is_broker(self) -> bool:
@@ -141,6 +149,10 @@ def server_properties(node: Node, *, brokers: int, data: Path) -> str:
         told.pop(Listener.CONTROLLER, None)
         settings["advertised.listeners"] = _addresses(told)
         settings["inter.broker.listener.name"] = Listener.INTERNAL
+    else:
+        settings["advertised.listeners"] = (
+            f"{Listener.CONTROLLER}://{CONTROLLER_NAME}:{node.ports[Listener.CONTROLLER]}"
+        )
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
@@ -153,6 +165,12 @@ def jvm_argv(java: Path, jars: Sequence[Path], options: Sequence[str], main: Seq
     """The command line of a Kafka process: ``options`` beside the usual ones, ``main`` class and its arguments."""
     class_path = ":".join(map(str, jars))
     return [str(java), *_JVM, *options, "-cp", class_path, *map(str, main)]
+
+
+def hosts(node: Node) -> str:
+    """All names that the node's JVM can resolve, in the format of ``/etc/hosts`` (system property jdk.net.hosts.file)."""
+    own = f"localhost {socket.gethostname()}"
+    return f"{HOST} {own}\n{node.controller_address} {CONTROLLER_NAME}\n"
 
 
 def _addresses(ports: Mapping[Listener, int]) -> str:

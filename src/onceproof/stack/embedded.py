@@ -1,0 +1,142 @@
+"""The embedded provider: the real services as processes of this machine, on loopback, owned by the run."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from importlib.metadata import version as installed
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import confluent_kafka
+
+from onceproof.errors import EnvironmentProblem, ServiceFailed
+from onceproof.events import Timeline
+from onceproof.scenario.model import StackSpec
+from onceproof.stack import postgres as postgres_module
+from onceproof.stack import selftest
+from onceproof.stack.api import Proxy
+from onceproof.stack.components import Components
+from onceproof.stack.kafka import EmbeddedKafka
+from onceproof.stack.kafka_node import KafkaProgram
+from onceproof.stack.kafka_settings import HOST
+from onceproof.stack.ports import lease
+from onceproof.stack.postgres import EmbeddedPostgres
+from onceproof.stack.processes import Owner
+from onceproof.stack.toxiproxy import ToxiproxyProxy, ToxiproxyServer
+
+T = TypeVar("T")
+
+
+class EmbeddedStack:
+    """Implements `onceproof.stack.api.Stack`. Made by `start`, stopped by the owner given to it."""
+
+    def __init__(
+        self,
+        components: Components,
+        toxiproxy: ToxiproxyServer,
+        kafka: EmbeddedKafka,
+        postgres: EmbeddedPostgres | None,
+    ) -> None:
+        self.kafka = kafka
+        self.postgres = postgres
+        self.toxiproxy = toxiproxy
+        self.spark_class_path = components.spark_jars
+        self._components = components
+
+    @classmethod
+    def start(cls, spec: StackSpec, owner: Owner, run_dir: Path, components: Components, timeline: Timeline) -> Self:
+        """Start Toxiproxy, then Kafka and Postgres side by side, and prove that nothing goes around a proxy.
+
+        Logs go to ``run_dir/logs``, data below the owner's scratch folder. Emits ``stack.starting`` and ``stack.ready``
+        (with ``seconds``) for each service. Raises `ServiceFailed` with the last log lines of a service that died.
+        """
+        logs = run_dir / "logs"
+
+        def timed(service: str, start: Callable[[], T]) -> T:
+            timeline.emit("stack.starting", service=service)
+            began = time.monotonic()
+            started = start()
+            timeline.emit("stack.ready", service=service, seconds=round(time.monotonic() - began, 3))
+            return started
+
+        def make_proxy(name: str, upstream_port: int, *, listen: str | None = None) -> Proxy:
+            address = listen or f"{HOST}:{lease(owner, 1)[0]}"
+            proxy = ToxiproxyProxy(toxiproxy, name, address, f"{HOST}:{upstream_port}")
+            proxy.create()
+            return proxy
+
+        def start_toxiproxy() -> ToxiproxyServer:
+            (port,) = lease(owner, 1)
+            binary = components.toxiproxy_server
+            return ToxiproxyServer.start(owner, binary, logs / "toxiproxy.log", port, timeline.emit)
+
+        def start_kafka() -> EmbeddedKafka:
+            program = KafkaProgram(components.java, components.kafka_jars, components.kafka_archive)
+            return EmbeddedKafka.start(
+                spec.kafka.brokers, owner=owner, log_folder=logs, program=program, make_proxy=make_proxy
+            )
+
+        def start_postgres() -> EmbeddedPostgres:
+            (port,) = lease(owner, 1)
+            proxy = make_proxy("postgres", port)
+            postgres = EmbeddedPostgres.start(owner, owner.scratch / "postgres", logs, port, proxy)
+            postgres.prepare_capture()
+            return postgres
+
+        toxiproxy = timed("toxiproxy", start_toxiproxy)
+        # A ThreadPool for its daemon threads: after an interrupt, nobody waits for a half-started service, which the
+        # owner is about to kill.
+        with ThreadPool(2) as pool:
+            kafka = pool.apply_async(timed, ("kafka", start_kafka))
+            postgres = pool.apply_async(timed, ("postgres", start_postgres)) if spec.postgres is not None else None
+            stack = cls(components, toxiproxy, kafka.get(), postgres.get() if postgres is not None else None)
+        timed("self-test", stack.self_test)
+        # After the self-test, whose cuts it would suffer from; the pipeline takes seconds to its first transaction.
+        stack.kafka.warm_up_transactions()
+        return stack
+
+    def self_test(self) -> None:
+        """Raise `EnvironmentProblem` if a cut is not felt, a broker advertises its real address, or a link goes direct."""
+        selftest.check_cuts(self.proxies())
+        selftest.check_advertised(self.kafka)
+        found = self.check_bypass([])
+        if found:
+            raise EnvironmentProblem("; ".join(found), hint="faults on that link would have no effect")
+
+    def check_bypass(self, pids: list[int]) -> list[str]:
+        """Of these processes, of the harness and of Kafka's nodes: connections past a proxy, as sentences."""
+        nodes = [node.service.pid for node in self.kafka.nodes.values() if node.is_running()]
+        guarded = selftest.guards(self.kafka, self.postgres, self.toxiproxy.service.pid)
+        return selftest.bypasses(guarded, [*pids, *nodes, os.getpid()])
+
+    def proxies(self) -> list[Proxy]:
+        """Every proxy of the stack."""
+        return [*self.kafka.proxies.values(), *([self.postgres.proxy] if self.postgres is not None else [])]
+
+    def check_health(self) -> None:
+        """Raise `ServiceFailed`, with the last log lines, if a service ended that no fault killed."""
+        self.kafka.check_health()
+        services = [self.toxiproxy.service, *([self.postgres.service] if self.postgres is not None else [])]
+        for service in services:
+            if not service.is_running():
+                raise ServiceFailed(
+                    f"{service.name} ended with exit code {service.returncode}", log_tail=service.log_tail()
+                )
+
+    def versions(self) -> dict[str, Any]:
+        """Component -> version; for what was built here, version and SHA-256."""
+        server = self._components.toxiproxy_server.name
+        return {
+            **self._components.versions,
+            server: {"version": self._components.versions[server], "sha256": self._components.hashes[server]},
+            "java": self._components.java.version,
+            "python": platform.python_version(),
+            "pyspark": installed("pyspark"),
+            "confluent-kafka": installed("confluent-kafka"),
+            "librdkafka": confluent_kafka.libversion()[0],
+            **({"postgres": postgres_module.version()} if self.postgres is not None else {}),
+        }

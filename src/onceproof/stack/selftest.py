@@ -1,0 +1,138 @@
+"""Proof, at the start of every run, that nobody goes around the proxies: a cut on a road that is not used proves nothing.
+
+Clients that are given a proxied bootstrap still bypass the proxies if the brokers advertise their real addresses
+(Shopify/toxiproxy issue 171), and no error would tell: every fault would simply have no effect.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from onceproof.errors import EnvironmentProblem
+from onceproof.stack.api import Proxy
+from onceproof.stack.clients import client_config
+from onceproof.stack.kafka import EmbeddedKafka
+from onceproof.stack.kafka_settings import HOST, Listener
+from onceproof.stack.postgres import EmbeddedPostgres
+from onceproof.waiting import wait_until
+
+_CONNECT_TIMEOUT_S = 2.0
+#: A broker that has just lost its link to the controller for a moment answers at once; a loaded machine takes longer.
+_METADATA_DEADLINE_S = 20.0
+
+_HINT = "this is a fault of onceproof's own set-up, or a service found on another road: please report it with the logs"
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A real listener, and the only processes that may be connected to it."""
+
+    port: int
+    what: str
+    allowed: frozenset[int]
+
+
+def guards(kafka: EmbeddedKafka, postgres: EmbeddedPostgres | None, toxiproxy: int) -> list[Guard]:
+    """Every real listener of the stack as it runs now (a restarted broker has another pid)."""
+    found = []
+    for node in kafka.nodes.values():
+        own = {node.service.pid} if node.is_running() else set()
+        for listener, port in node.node.ports.items():
+            allowed = {
+                Listener.CLIENT: {toxiproxy},
+                # A single node is its only peer: there is no link that a fault could cut.
+                Listener.INTERNAL: {toxiproxy} if len(kafka.brokers) > 1 else own,
+                Listener.HARNESS: {os.getpid()},
+                # The controller is a client of its own quorum.
+                Listener.CONTROLLER: {toxiproxy} | own,
+            }[listener]
+            found.append(Guard(port, f"the {listener} listener of {node.name}", frozenset(allowed)))
+    if postgres is not None:
+        found.append(Guard(postgres.port, "Postgres", frozenset({toxiproxy, os.getpid()})))
+    return found
+
+
+def bypasses(guarded: Iterable[Guard], pids: Iterable[int]) -> list[str]:
+    """Established connections of these processes to a guarded listener that they may not use, as sentences."""
+    by_port = {guard.port: guard for guard in guarded}
+    found = []
+    for pid in sorted(set(pids)):
+        for port in _connected_ports(pid):
+            guard = by_port.get(port)
+            if guard is not None and pid not in guard.allowed:
+                found.append(f"{_describe(pid)} talks to {HOST}:{port}, {guard.what}, past its proxy")
+    return found
+
+
+def check_advertised(kafka: EmbeddedKafka) -> None:
+    """Through each client proxy, the cluster's metadata may name proxies only. Raises `EnvironmentProblem`."""
+    wanted = {kafka.client_proxy(broker).listen for broker in kafka.brokers}
+    for broker in kafka.brokers:
+        told = _advertised(kafka.client_proxy(broker).listen)
+        if told != wanted:
+            raise EnvironmentProblem(
+                f"broker {broker} sends clients to {', '.join(sorted(told - wanted) or ['too few brokers'])}, "
+                f"but the proxies are {', '.join(sorted(wanted))}",
+                hint=_HINT,
+            )
+
+
+def check_cuts(proxies: Sequence[Proxy]) -> None:
+    """Each proxy refuses connections while it is cut and takes them afterwards. Raises `EnvironmentProblem`."""
+    for proxy in proxies:
+        proxy.cut()
+        try:
+            if _accepts(proxy.listen):
+                raise EnvironmentProblem(
+                    f"proxy {proxy.name} was cut, yet {proxy.listen} still takes connections", hint=_HINT
+                )
+        finally:
+            proxy.heal()
+        if not _accepts(proxy.listen):
+            raise EnvironmentProblem(f"proxy {proxy.name} was healed, yet {proxy.listen} refuses", hint=_HINT)
+
+
+def _connected_ports(pid: int) -> list[int]:
+    """Ports on loopback that the process holds an established connection to."""
+    found = []
+    with suppress(psutil.NoSuchProcess):
+        for connection in psutil.Process(pid).net_connections("tcp"):
+            # A JVM without preferIPv4Stack shows IPv4 mapped into IPv6.
+            if connection.status == psutil.CONN_ESTABLISHED and connection.raddr.ip.removeprefix("::ffff:") == HOST:
+                found.append(int(connection.raddr.port))
+    return sorted(set(found))
+
+
+def _describe(pid: int) -> str:
+    with suppress(psutil.Error):
+        return f"{psutil.Process(pid).name()} (pid {pid})"
+    return f"pid {pid}"
+
+
+def _advertised(address: str) -> set[str]:
+    admin = AdminClient(client_config(address))
+
+    def ask() -> set[str]:
+        try:
+            return {f"{broker.host}:{broker.port}" for broker in admin.list_topics(timeout=2.0).brokers.values()}
+        except KafkaException:
+            return set()
+
+    return wait_until(f"the brokers' metadata through the proxy {address}", ask, deadline_s=_METADATA_DEADLINE_S)
+
+
+def _accepts(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S):
+            return True
+    except OSError:
+        return False
