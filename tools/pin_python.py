@@ -16,7 +16,16 @@ PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
 _BLOCK = re.compile(r"^constraint-dependencies = \[\n.*?^\]\n", re.MULTILINE | re.DOTALL)
 
-_EXPORT = ["uv", "export", "--quiet", "--all-groups", "--no-emit-project", "--no-hashes", "--no-annotate", "--no-header"]
+_EXPORT = [
+    "uv",
+    "export",
+    "--quiet",
+    "--all-groups",
+    "--no-emit-project",
+    "--no-hashes",
+    "--no-annotate",
+    "--no-header",
+]
 
 
 def main() -> None:

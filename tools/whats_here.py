@@ -1,0 +1,75 @@
+"""Write ``docs/whats-here.md`` from the modules' own docstrings: a line a module, and none that is not there.
+
+``python tools/whats_here.py`` writes it; with ``--check`` it only tells whether the page is still true (exit code 1).
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "whats-here.md"
+
+#: In the order in which data flows through a run; a package that is not named here comes after these.
+ORDER = [
+    *("src/onceproof", "src/onceproof/scenario", "scenarios/jobs", "src/onceproof/data", "src/onceproof/stack"),
+    *("chaos", "sinks", "src/onceproof/history", "src/onceproof/oracle", "src/onceproof/judge", "checkers", "reports"),
+    *("tools", "benchmarks"),
+]
+
+HEAD = """# What's here
+
+Written by `python tools/whats_here.py` from the docstrings; a test holds the two together.
+
+A run flows one way, and each stage takes the value of the one before:
+scenario -> stack -> input -> pipeline + chaos -> history -> findings -> verdict -> report.
+`src/onceproof/run.py` is that list as code. `chaos/`, `sinks/`, `checkers/`, `reports/` and `scenarios/` are linked into
+`src/onceproof/` and imported as `onceproof.chaos`, ... ([why](decisions/0001-links-for-top-level-packages.md)).
+The scenarios themselves, `scenarios/*.yaml`, are listed by `onceproof list`.
+"""
+
+
+def main() -> int:
+    page = render()
+    if "--check" in sys.argv[1:]:
+        true = PAGE.exists() and PAGE.read_text() == page
+        print("true" if true else f"{PAGE.name} is out of date: run python tools/whats_here.py")
+        return 0 if true else 1
+    PAGE.write_text(page)
+    return 0
+
+
+def render() -> str:
+    found = {folder for top in ("src", *(o for o in ORDER if "/" not in o)) for folder in _packages(ROOT / top)}
+    known = [ROOT / name for name in ORDER]
+    ordered = [*(p for p in known if p in found or p.is_dir()), *sorted(found - set(known))]
+    return "\n".join([HEAD, *(line for folder in ordered for line in _section(folder))])
+
+
+def _packages(top: Path) -> Iterator[Path]:
+    """Folders with modules in them. Links are not followed: what they lead to is listed where it really lies."""
+    for folder in (top, *(p for p in top.rglob("*") if p.is_dir())):
+        if not folder.is_symlink() and any(folder.glob("*.py")):
+            yield folder
+
+
+def _section(folder: Path) -> Iterator[str]:
+    yield f"## `{folder.relative_to(ROOT)}/`\n"
+    if (folder / "__init__.py").exists():
+        yield _summary(folder / "__init__.py") + "\n"
+    for module in sorted(folder.glob("[!_]*.py")):
+        yield f"- `{module.name}`: {_summary(module)}"
+    yield ""
+
+
+def _summary(module: Path) -> str:
+    """The first paragraph of the docstring, on one line."""
+    text = ast.get_docstring(ast.parse(module.read_text())) or ""
+    return " ".join(text.split("\n\n")[0].split()).replace("``", "`")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
