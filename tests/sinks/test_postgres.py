@@ -1,0 +1,180 @@
+"""The Postgres sink against a real server, its lost acknowledgements through a real Toxiproxy. No Spark."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from onceproof.sinks import failpoints
+from onceproof.sinks.errors import CommitUnknown, Fenced, OffsetGap
+from onceproof.sinks.postgres import PostgresAppend
+from onceproof.stack.embedded import EmbeddedStack
+from onceproof.stack.postgres import EmbeddedPostgres
+from onceproof.waiting import wait_until
+
+pytestmark = pytest.mark.real
+
+MakeCheckpoint = Callable[..., Any]
+
+
+@pytest.fixture
+def server(stack: EmbeddedStack, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedPostgres]:
+    assert stack.postgres is not None
+    monkeypatch.setenv("PGPASSFILE", str(stack.postgres.passfile))
+    yield stack.postgres
+    stack.postgres.proxy.heal()
+
+
+class Table:
+    """A fresh table and pipeline name, and what the table holds."""
+
+    def __init__(self, server: EmbeddedPostgres) -> None:
+        self.name = self.pipeline = f"t{uuid.uuid4().hex[:8]}"
+        self.server = server
+        self._ask(f"CREATE TABLE {self.name} (key text, src_offset bigint)")
+
+    def sink(self, checkpoint: Any, **settings: Any) -> PostgresAppend:
+        return PostgresAppend(
+            self.server.client_uri, self.name, pipeline=self.pipeline, checkpoint=checkpoint.folder, **settings
+        )
+
+    def offsets(self) -> list[int]:
+        return [row[0] for row in self._ask(f"SELECT src_offset FROM {self.name} ORDER BY ctid")]
+
+    def progress(self) -> tuple[int, int | None, Any]:
+        row = self._ask("SELECT epoch, batch_id, offsets FROM onceproof_progress WHERE pipeline = %s", self.pipeline)[0]
+        return row[0], row[1], row[2]
+
+    def _ask(self, statement: str, *values: Any) -> list[Any]:
+        with psycopg.connect(
+            self.server.client_uri, passfile=str(self.server.passfile), port=self.server.port
+        ) as connection:
+            cursor = connection.execute(statement.encode(), values)
+            return cursor.fetchall() if cursor.description else []
+
+
+@pytest.fixture
+def table(server: EmbeddedPostgres) -> Table:
+    return Table(server)
+
+
+def test_batches_are_appended_in_order_with_their_progress(table: Table, make_checkpoint: MakeCheckpoint) -> None:
+    checkpoint = make_checkpoint(5, 8)
+    sink = table.sink(checkpoint)
+    assert sink.write(checkpoint.rows(0), 0)
+    assert sink.write(checkpoint.rows(1), 1)
+    assert table.offsets() == list(range(8))
+    assert table.progress() == (1, 1, {"t": {"0": 8}})
+
+
+def test_a_replayed_batch_is_skipped(table: Table, make_checkpoint: MakeCheckpoint) -> None:
+    checkpoint = make_checkpoint(5)
+    table.sink(checkpoint).write(checkpoint.rows(0), 0)
+    assert not table.sink(checkpoint).write(checkpoint.rows(0), 0)
+    assert table.offsets() == list(range(5))
+
+
+def test_a_gap_is_refused_and_nothing_written(table: Table, make_checkpoint: MakeCheckpoint) -> None:
+    first, other = make_checkpoint(5, 8), make_checkpoint(7, 9, name="other")
+    table.sink(first).write(first.rows(0), 0)
+    with pytest.raises(OffsetGap, match=r"t/0: batch \[7, 9\), recorded up to 5"):
+        table.sink(other).write(other.rows(1), 1)
+    assert table.offsets() == list(range(5))
+
+
+def test_an_older_epoch_is_fenced(table: Table, make_checkpoint: MakeCheckpoint) -> None:
+    checkpoint = make_checkpoint(5)
+    zombie = table.sink(checkpoint)
+    successor = table.sink(checkpoint)
+    with pytest.raises(Fenced, match="at epoch 2, and this start of it has epoch 1"):
+        zombie.write(checkpoint.rows(0), 0)
+    assert successor.write(checkpoint.rows(0), 0)
+    assert table.offsets() == list(range(5))
+
+
+def test_of_two_concurrent_writers_one_waits_for_the_lock_and_skips(
+    table: Table, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The zombie COMMIT: without the lock first, both would find the batch undone and write it."""
+    checkpoint = make_checkpoint(5)
+    sink = table.sink(checkpoint)
+    first_is_parked, let_first_commit = threading.Event(), threading.Event()
+    wrote: list[bool] = []
+
+    def park_first(point: str, **_facts: Any) -> None:
+        if point == "before-sink-commit" and not first_is_parked.is_set():
+            first_is_parked.set()
+            let_first_commit.wait(30)
+
+    monkeypatch.setattr(failpoints, "reach", park_first)
+    threads = [
+        threading.Thread(target=lambda: wrote.append(sink.write(checkpoint.rows(0), 0)), daemon=True) for _ in range(2)
+    ]
+    threads[0].start()
+    assert first_is_parked.wait(30)
+    threads[1].start()
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = %s"
+    wait_until(
+        "the second writer to wait for the progress row",
+        lambda: table._ask(waiting, f"onceproof {table.pipeline}")[0][0],
+        deadline_s=30,
+    )
+    let_first_commit.set()
+    for thread in threads:
+        thread.join(30)
+    assert wrote == [True, False]
+    assert table.offsets() == list(range(5))
+
+
+# The connection closed at the first byte of the answer, or the answer swallowed: libpq alone would wait for ever.
+@pytest.mark.parametrize(("toxic", "attribute"), [("limit_data", "bytes"), ("timeout", "timeout")])
+@pytest.mark.parametrize(("stream", "applied"), [("downstream", True), ("upstream", False)])
+def test_a_commit_without_an_answer_is_unknown_and_the_replay_finds_out(
+    table: Table,
+    make_checkpoint: MakeCheckpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    toxic: str,
+    attribute: str,
+    stream: str,
+    applied: bool,
+) -> None:
+    checkpoint = make_checkpoint(5)
+    told: list[str] = []
+
+    def cut(point: str, **_facts: Any) -> None:
+        if point == "before-sink-commit":
+            table.server.proxy.add_toxic(toxic, stream, **{attribute: 0})  # type: ignore[arg-type]  # parametrised
+
+    monkeypatch.setattr(failpoints, "reach", cut)
+    monkeypatch.setattr(failpoints, "tell", lambda event, **_facts: told.append(event))
+    with pytest.raises(CommitUnknown, match=r"the COMMIT of batch 0 .* got no answer"):
+        table.sink(checkpoint, commit_timeout_s=0.5).write(checkpoint.rows(0), 0)
+    assert told == ["commit-failed", "attempt-failed"]
+    monkeypatch.setattr(failpoints, "reach", lambda *_args, **_facts: None)
+    table.server.proxy.heal()
+    assert table.sink(checkpoint).write(checkpoint.rows(0), 0) is not applied
+    assert table.offsets() == list(range(5))
+
+
+def test_a_refused_row_leaves_nothing_behind(table: Table, make_checkpoint: MakeCheckpoint) -> None:
+    checkpoint = make_checkpoint(5)
+    table._ask(f"ALTER TABLE {table.name} ADD CHECK (src_offset < 4)")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        table.sink(checkpoint).write(checkpoint.rows(0), 0)
+    assert table.offsets() == []
+    assert table.progress() == (1, None, None)
+
+
+def test_a_server_that_is_away_fails_at_once(table: Table, make_checkpoint: MakeCheckpoint) -> None:
+    checkpoint = make_checkpoint(5)
+    sink = table.sink(checkpoint)
+    table.server.proxy.cut()
+    with pytest.raises(psycopg.OperationalError):
+        sink.write(checkpoint.rows(0), 0)
+    table.server.proxy.heal()
+    assert sink.write(checkpoint.rows(0), 0)
