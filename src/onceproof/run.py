@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from onceproof import __version__
 from onceproof.checkpoint import CheckpointWatcher
 from onceproof.conductor import Conductor, Site
-from onceproof.data import datasets
+from onceproof.data import datasets, open_dataset
 from onceproof.drive import Drive
 from onceproof.errors import EnvironmentProblem, Interrupted, OnceproofError
 from onceproof.events import Listener, Timeline
@@ -106,7 +106,7 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
         feeders = [
             Feeder(
                 stack.kafka.harness_bootstrap,
-                datasets.get(spec.dataset)(spec.options, seed=scenario.seed),
+                open_dataset(spec.dataset, spec.options, seed=scenario.seed),
                 spec,
                 writer,
                 timeline,

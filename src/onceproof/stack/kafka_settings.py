@@ -93,6 +93,8 @@ _BEHAVIOUR = {
     "unclean.leader.election.enable": "false",
     "group.initial.rebalance.delay.ms": 0,
     "offsets.retention.minutes": 525600,
+    # Event times may lie years back, and retention goes by them: nothing is to age out unless a scenario says so.
+    "log.retention.ms": -1,
     "transaction.max.timeout.ms": 60000,
 }
 
