@@ -1,0 +1,106 @@
+"""The self-test must catch what it is there for; with plain sockets, without a stack."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from onceproof.errors import EnvironmentProblem
+from onceproof.stack.api import Proxy, Stream
+from onceproof.stack.selftest import Guard, bypasses, check_cuts
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def guard(listener: socket.socket, *allowed: int) -> Guard:
+    return Guard(listener.getsockname()[1], "the CLIENT listener of kafka-1", frozenset(allowed))
+
+
+def test_a_direct_connection_is_named(listener: socket.socket) -> None:
+    with socket.create_connection(listener.getsockname()):
+        (sentence,) = bypasses([guard(listener)], [os.getpid()])
+    assert f"pid {os.getpid()}" in sentence
+    assert f"127.0.0.1:{listener.getsockname()[1]}, the CLIENT listener of kafka-1, past its proxy" in sentence
+
+
+def test_who_is_allowed_and_who_has_left_is_not_named(listener: socket.socket) -> None:
+    with socket.create_connection(listener.getsockname()):
+        assert bypasses([guard(listener, os.getpid())], [os.getpid()]) == []
+    assert bypasses([guard(listener)], [os.getpid()]) == []
+
+
+def test_the_accepting_end_is_no_bypass(listener: socket.socket) -> None:
+    child = "import socket, sys; held = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); sys.stdin.read()"
+    argv = [sys.executable, "-c", child, str(listener.getsockname()[1])]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE) as process:
+        accepted, _ = listener.accept()
+        with accepted:
+            assert bypasses([guard(listener)], [os.getpid()]) == []
+            assert len(bypasses([guard(listener)], [os.getpid(), process.pid])) == 1
+            process.kill()
+
+
+def test_an_address_mapped_into_ipv6_is_seen_through(listener: socket.socket) -> None:
+    with socket.socket(socket.AF_INET6) as client:
+        client.connect(("::ffff:127.0.0.1", listener.getsockname()[1]))
+        assert len(bypasses([guard(listener)], [os.getpid()])) == 1
+
+
+def test_a_process_that_has_gone_is_passed_over(listener: socket.socket) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    assert bypasses([guard(listener)], [process.pid]) == []
+
+
+class ProxyOfSockets:
+    """A proxy as far as `check_cuts` looks: it listens or not. ``works`` False: its cuts and heals do nothing."""
+
+    name = "client-1"
+    upstream = ""
+
+    def __init__(self, *, listening: bool, works: bool) -> None:
+        self._works = works
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.listen = f"127.0.0.1:{self._server.getsockname()[1]}"
+        if not listening:
+            self._server.close()
+
+    def cut(self) -> None:
+        if self._works:
+            self._server.close()
+
+    def heal(self) -> None:
+        if self._works:
+            host, _, port = self.listen.rpartition(":")
+            self._server = socket.create_server((host, int(port)))
+
+    def add_toxic(self, kind: str, stream: Stream, **attributes: int) -> None:
+        raise NotImplementedError
+
+
+def test_a_cut_that_is_not_felt_is_found_out() -> None:
+    idle: Proxy = ProxyOfSockets(listening=True, works=False)
+    with pytest.raises(EnvironmentProblem, match="client-1 was cut, yet 127"):
+        check_cuts([idle])
+
+
+def test_a_proxy_that_does_not_come_back_is_found_out() -> None:
+    dead: Proxy = ProxyOfSockets(listening=False, works=False)
+    with pytest.raises(EnvironmentProblem, match="client-1 was healed, yet 127"):
+        check_cuts([dead])
+
+
+def test_a_working_proxy_passes_and_is_healed() -> None:
+    working = ProxyOfSockets(listening=True, works=True)
+    check_cuts([working])
+    host, _, port = working.listen.rpartition(":")
+    socket.create_connection((host, int(port))).close()

@@ -1,0 +1,72 @@
+"""Which Go builds Toxiproxy. (That it builds is tested by every real test, which uses the binary.)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from onceproof.errors import EnvironmentProblem, Interrupted
+from onceproof.stack import toxiproxy_build
+from onceproof.stack.progress import Progress
+
+
+def fake_go(folder: Path, script: str) -> Path:
+    path = folder / "go"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("told", "taken"),
+    [
+        ("go version go1.26.8 linux/amd64", True),
+        ("go version go1.23 linux/amd64", True),
+        ("go version go1.19.8 linux/amd64", False),
+        ("something else", False),
+    ],
+)
+def test_only_a_go_that_is_new_enough_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, taken: bool
+) -> None:
+    go = fake_go(tmp_path, f"echo '{told}'")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert toxiproxy_build.system_go() == (go if taken else None)
+
+
+def test_without_go_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert toxiproxy_build.system_go() is None
+
+
+def test_a_failed_build_shows_the_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = fake_go(tmp_path, "echo 'dial tcp: no route to the module mirror' >&2; exit 1")
+    monkeypatch.setattr(toxiproxy_build, "system_go", lambda: go)
+    target = tmp_path / "target"
+    target.mkdir()
+    with pytest.raises(EnvironmentProblem, match="no route to the module mirror"):
+        toxiproxy_build.build(target, Progress(show=False))
+    assert list(target.iterdir()) == []
+
+
+def test_an_interrupted_build_ends_the_tool_and_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = Progress(show=False)
+    pids = tmp_path / "pids"
+    # The tool and its child write their ids, then wait for a signal that only a kill of the whole session brings.
+    go = fake_go(tmp_path, f"(echo $$ >> {pids}; sleep 1000) & echo $! >> {pids}; wait")
+    monkeypatch.setattr(toxiproxy_build, "system_go", lambda: go)
+    target = tmp_path / "target"
+    target.mkdir()
+
+    class Interrupting(Progress):
+        def check(self) -> None:
+            if pids.exists() and len(pids.read_text().split()) == 2:
+                progress.stopped.set()
+            progress.check()
+
+    with pytest.raises(Interrupted):
+        toxiproxy_build.build(target, Interrupting(show=False))
+    for pid in pids.read_text().split():
+        stat = Path("/proc") / pid / "stat"
+        assert not stat.exists() or stat.read_text().split()[2] == "Z"
