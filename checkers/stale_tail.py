@@ -39,7 +39,9 @@ class StaleTail:
         for (output,), rows in by(case.rows(_TOTALS), "output"):
             total = sum(row["total"] for row in rows)
             if case.run.get("stuck") is False:
-                yield Gap(output, f"{times(total, 'effect')} missing, but the job still made progress when time ran out")
+                yield Gap(
+                    output, f"{times(total, 'effect')} missing, but the job still made progress when time ran out"
+                )
                 continue
             yield Finding(
                 anomaly="stale-tail",

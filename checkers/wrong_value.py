@@ -56,7 +56,9 @@ def _witnesses(case: Case, output: str) -> tuple[tuple[Witness, ...], list[str]]
     for row in rows:
         differences = _differences(row)
         columns.update(differences)
-        argument = f"{input_of(row)} is committed; expected: {_show(differences, 0)}.\nYet found: {_show(differences, 1)}."
+        argument = (
+            f"{input_of(row)} is committed; expected: {_show(differences, 0)}.\nYet found: {_show(differences, 1)}."
+        )
         here = standing.get(row["id"], ())
         witnesses.append(Witness(identity_of(row), argument, cause=cause_of(row), positions=here))
     return tuple(witnesses), sorted(columns)

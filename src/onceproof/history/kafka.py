@@ -13,13 +13,14 @@ from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # documented, not re-exported
 
 from onceproof.errors import HistoryError
 from onceproof.events import Timeline
 from onceproof.history.schema import TABLES
 from onceproof.history.writer import HistoryWriter
 from onceproof.stack.api import Kafka
+from onceproof.stack.clients import client_config
 from onceproof.waiting import wait_until
 
 COMMITTED, ABORTED, OPEN = "committed", "aborted", "open"
@@ -106,8 +107,9 @@ class _Reader:
         return sorted(metadata.partitions)
 
     def _ends(self, topic: str, partitions: list[int], level: IsolationLevel) -> dict[int, int]:
-        admin = AdminClient({"bootstrap.servers": self._bootstrap})
-        asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}
+        admin = AdminClient(client_config(self._bootstrap))
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = {TopicPartition(topic, p): latest for p in partitions}
         answers = admin.list_offsets(asked, isolation_level=level, request_timeout=30.0)
         return {place.partition: answer.result().offset for place, answer in answers.items()}
 
@@ -118,7 +120,7 @@ class _Reader:
         for messages in _batches(self._all, topic, partition):
             seen: list[str] = []
             for message in messages:
-                offset = message.offset()
+                offset = _offset(message)
                 while head is not None and head < offset:
                     head = next(visible, None)
                 seen.append(COMMITTED if head == offset else ABORTED if offset < stable else OPEN)
@@ -127,7 +129,7 @@ class _Reader:
 
 def _settings(bootstrap: str, isolation: str) -> dict[str, Any]:
     return {
-        "bootstrap.servers": bootstrap,
+        **client_config(bootstrap),
         # librdkafka asks for a group even of a consumer that never joins one.
         "group.id": "onceproof-collector",
         "isolation.level": isolation,
@@ -135,8 +137,6 @@ def _settings(bootstrap: str, isolation: str) -> dict[str, Any]:
         "auto.offset.reset": "error",
         # The end of a partition cannot be told from the last record: markers and aborted records stand behind it.
         "enable.partition.eof": True,
-        # A client that re-bootstraps by itself loses its assignment's error; the harness's listeners are never cut.
-        "metadata.recovery.strategy": "none",
         # librdkafka reads ahead 64 MiB a partition unless told otherwise.
         "queued.min.messages": 2 * _BATCH,
         "queued.max.messages.kbytes": 4096,
@@ -150,12 +150,8 @@ def _batches(consumer: Consumer, topic: str, partition: int) -> Iterator[list[Me
     consumer.assign([TopicPartition(topic, partition, low)])
     position, ended = low, False
     while not ended:
-        messages = wait_until(
-            f"records of {topic}/{partition}",
-            lambda: consumer.consume(_BATCH, timeout=1.0),
-            deadline_s=_SILENCE_S,
-            explain=lambda: f"read up to offset {position}",
-        )
+        reason = f"records of {topic}/{partition} from offset {position}"
+        messages = wait_until(reason, lambda: consumer.consume(_BATCH, timeout=1.0), deadline_s=_SILENCE_S)
         records = []
         for message in messages:
             error = message.error()
@@ -166,7 +162,7 @@ def _batches(consumer: Consumer, topic: str, partition: int) -> Iterator[list[Me
             elif not error.retriable():
                 raise HistoryError(f"{topic}/{partition} cannot be read back beyond offset {position}: {error.str()}")
         if records:
-            position = records[-1].offset() + 1
+            position = _offset(records[-1]) + 1
             yield records
     consumer.unassign()
 
@@ -174,7 +170,13 @@ def _batches(consumer: Consumer, topic: str, partition: int) -> Iterator[list[Me
 def _offsets(batches: Iterator[list[Message]]) -> Iterator[int]:
     for messages in batches:
         for message in messages:
-            yield message.offset()
+            yield _offset(message)
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None, "a record that was read has an offset"
+    return offset
 
 
 def _input_batch(topic: str, partition: int, messages: list[Message], seen: list[str]) -> pa.RecordBatch:
@@ -213,7 +215,9 @@ def _output_batch(name: str, partition: int, messages: list[Message], seen: list
 
 def _batch(table: str, columns: list[Any]) -> pa.RecordBatch:
     schema = TABLES[table]
-    return pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
+    )
 
 
 def _text(value: bytes | None) -> tuple[str | None, bytes | None]:

@@ -84,15 +84,15 @@ def _collect_commits(connection: psycopg.Connection[Any], outputs: Mapping[Place
         if isinstance(message, Begin):
             begin, order, changes = message, order + 1, 0
         elif isinstance(message, Commit):
-            row = {"commit_order": order, "xid": begin.xid, "lsn": begin.lsn, "commit_time_us": begin.commit_time_us}
-            writer.append("commits", [{**row, "changes": changes}])
+            commit = {"commit_order": order, "xid": begin.xid, "lsn": begin.lsn, "commit_time_us": begin.commit_time_us}
+            writer.append("commits", [{**commit, "changes": changes}])
         else:
             for place, op, before, after in _effects(message):
                 changes += 1
                 output = outputs.get(place)
                 if output is None:
                     continue
-                row = {
+                change: dict[str, Any] = {
                     "output": output,
                     "op": op,
                     "offset": position[output],
@@ -102,7 +102,7 @@ def _collect_commits(connection: psycopg.Connection[Any], outputs: Mapping[Place
                     "before": _json(before),
                     "visibility": "committed",  # the slot decodes nothing else
                 }
-                writer.append("output", [row])
+                writer.append("output", [change])
                 position[output] += 1
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -100,7 +99,7 @@ class _TableWriter:
     def close(self) -> None:
         self._flush()
         self._file.close()
-        os.replace(self._part, self._path)
+        self._part.replace(self._path)
 
     def _take_rows(self) -> None:
         if not self._rows:

@@ -49,7 +49,7 @@ from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
 RESERVED = ("_topic", "_partition", "_offset", "_key")
 
 # Flat memory: what does not fit is spilled into the case's folder, whose two cores' worth of threads bound it too.
-_SETTINGS = {"memory_limit": "192MB", "threads": 2, "preserve_insertion_order": False}
+_SETTINGS: dict[str, Any] = {"memory_limit": "192MB", "threads": 2, "preserve_insertion_order": False}
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,8 @@ class Case:
         self.run = history.document
         self.scenario, self.oracle = _scenario(history)
         self.expectations: dict[str, Expectation] = {}
+        self.no_oracle: str | None = None
+        """Why there is nothing to hold the effects against: the oracle failed."""
         self.unreadable: dict[str, str] = {}
         """Output -> why its effects cannot be judged."""
         self.no_stream: dict[str, str] = {}
@@ -84,7 +86,7 @@ class Case:
     def open(cls, run_dir: Path) -> Self:
         """Open the run, make the views, ask the oracle, load the effects.
 
-        Raises `HistoryError` for a run that is no whole history, `NotEvaluated` where the oracle cannot answer.
+        Raises `HistoryError` for a run that is no whole history. An oracle that fails leaves `no_oracle`.
         """
         history = open_history(run_dir)
         folder = _private_folder(run_dir)
@@ -102,11 +104,16 @@ class Case:
 
     def _prepare(self) -> None:
         self._confine()
-        views.create(self)
+        views.observed(self)
         self.sql("""CREATE TABLE judge.expected (output VARCHAR, id VARCHAR, content VARCHAR,
                     topic VARCHAR, "partition" INTEGER, "offset" BIGINT, "key" VARCHAR)""")
-        oracles.get(self.oracle.kind)(self.oracle).expect(self)
-        effects.load(self)
+        try:
+            views.decoded(self)
+            oracles.get(self.oracle.kind)(self.oracle).expect(self)
+        except NotEvaluated as gap:
+            self.no_oracle = str(gap)
+        else:
+            effects.load(self)
 
     def _confine(self) -> None:
         """A run may come from somebody else, and its scenario holds SQL: it can read this run and nothing more."""
@@ -127,18 +134,21 @@ class Case:
         """Whether recorded progress reached the known end of the input."""
         return bool(self.run.get("drained", False))
 
-    def sql(self, query: str, values: list[Any] | None = None) -> duckdb.DuckDBPyConnection:
+    def sql(self, query: str, values: dict[str, Any] | None = None) -> duckdb.DuckDBPyConnection:
         return self.db.execute(query, values)
 
-    def rows(self, query: str, values: list[Any] | None = None) -> list[dict[str, Any]]:
+    def rows(self, query: str, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
         """The result as column -> value, for the small results that findings are made of."""
         result = self.sql(query, values)
         names = [column[0] for column in result.description or []]
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
-    def number(self, query: str, values: list[Any] | None = None) -> int:
+    def number(self, query: str, values: dict[str, Any] | None = None) -> int:
         row = self.sql(query, values).fetchone()
         return int(row[0] or 0) if row else 0
+
+    def effects_of(self, output: str) -> int:
+        return self.number("SELECT count(*) FROM judge.effect_rows WHERE output = $output", {"output": output})
 
     def expect_rows(self, output: str, query: str, *, whole: bool) -> None:
         """Take the rows of ``query`` as what ``output`` must hold. For oracles.
@@ -164,7 +174,9 @@ class Case:
                 f"it gives {', '.join(columns) or 'none'}"
             )
         if ("_offset" in types) != ("_partition" in types):
-            raise NotEvaluated(f"the oracle's query for output {output!r} gives one of _partition and _offset; it needs both")
+            raise NotEvaluated(
+                f"the oracle's query for output {output!r} gives one of _partition and _offset; it needs both"
+            )
         if "_offset" in types and "_topic" not in types and len(self.scenario.input) > 1:
             raise NotEvaluated(f"the oracle's query for output {output!r} needs _topic: there are several input topics")
 
@@ -172,7 +184,9 @@ class Case:
         self, output: str, spec: OutputSpec, query: str, types: dict[str, str], columns: dict[str, str]
     ) -> None:
         texts = {name: canonical(sql_type, as_text(sql_type, quote(name))) for name, sql_type in columns.items()}
-        topic = "_topic" if "_topic" in types else literal(self.scenario.input[0].topic) if "_offset" in types else "NULL"
+        topic = (
+            "_topic" if "_topic" in types else literal(self.scenario.input[0].topic) if "_offset" in types else "NULL"
+        )
         cause = [name if name in types else "NULL" for name in RESERVED[1:]]
         self.sql(
             f"""INSERT INTO judge.expected

@@ -92,5 +92,7 @@ def create(case: Case) -> None:
     case.sql(_UNEQUAL)
     case.sql(_COUNTS)
     case.sql(_TALLY)
-    case.sql("DELETE FROM judge.counts c WHERE NOT EXISTS (FROM judge.tally t WHERE t.output = c.output AND t.id = c.id)")
+    case.sql(
+        "DELETE FROM judge.counts c WHERE NOT EXISTS (FROM judge.tally t WHERE t.output = c.output AND t.id = c.id)"
+    )
     case.sql(_MISSING)

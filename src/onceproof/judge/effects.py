@@ -53,6 +53,9 @@ def load(case: Case) -> None:
         problem = _undecodable(case, output, source) or _unnamed_columns(case, output, source)
         if problem is not None:
             case.unreadable[output] = problem
+            # Or else every effect that was expected here would seem lost.
+            case.sql("DELETE FROM judge.expected WHERE output = $output", {"output": output})
+            case.expectations.pop(output, None)
         elif output in case.expectations:
             _insert(case, output, source)
     case.sql(f"CREATE TABLE judge.outputs AS SELECT * FROM (VALUES {', '.join(named)}) t(output, named)")  # noqa: S608
@@ -107,7 +110,7 @@ def _unnamed_columns(case: Case, output: str, source: str) -> str | None:
 
 def _insert(case: Case, output: str, source: str) -> None:
     columns = case.expectations[output].columns
-    structure = "{" + ", ".join(f"{json.dumps(name)}: \"VARCHAR\"" for name in columns) + "}"
+    structure = "{" + ", ".join(f'{json.dumps(name)}: "VARCHAR"' for name in columns) + "}"
     texts = {name: canonical(sql_type, f"f.{quote(name)}") for name, sql_type in columns.items()}
     identity = case.scenario.outputs[output].identity
     case.sql(

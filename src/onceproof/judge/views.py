@@ -25,35 +25,37 @@ if TYPE_CHECKING:
 _META = ("_topic", "_partition", "_offset", "_key", "_timestamp_ms", "_value")
 
 
-def create(case: Case) -> None:
+def observed(case: Case) -> None:
+    """The tables of the history as they are, and what follows from them alone."""
     case.sql("CREATE SCHEMA history")
     case.sql("CREATE SCHEMA judge")
     for name, path in case.history.tables.items():
         case.sql(f"CREATE VIEW history.{quote(name)} AS SELECT * FROM read_parquet({literal(str(path))})")  # noqa: S608
     case.sql("CREATE VIEW input AS SELECT * EXCLUDE (committed) FROM history.input WHERE committed")
+    _batches(case)
+
+
+def decoded(case: Case) -> None:
+    """What the oracle reads. Raises `NotEvaluated` for values that cannot be made columns."""
     for name, path in case.history.static.items():
         case.sql(f"CREATE VIEW {quote(name)} AS SELECT * FROM read_parquet({literal(str(path))})")  # noqa: S608
     for spec in case.scenario.input:
         _decoded(case, spec.topic)
-    _batches(case)
 
 
 def _decoded(case: Case, topic: str) -> None:
-    meta = f"""topic AS _topic, "partition" AS _partition, "offset" AS _offset,
+    meta = """topic AS _topic, "partition" AS _partition, "offset" AS _offset,
                coalesce(TRY(decode("key")), "key"::VARCHAR) AS _key, timestamp_ms AS _timestamp_ms, "value" AS _value"""
     text = """TRY(decode("value"))"""
     found = f"CASE WHEN json_valid({text}) AND json_type({text}) = 'OBJECT' THEN {text}::JSON END"
     source = f"FROM history.input WHERE committed AND topic = {literal(topic)}"
-    row = case.sql(f"SELECT json_group_structure({found}) {source}").fetchone()  # noqa: S608
+    row = case.sql(f"SELECT json_group_structure({found}) {source}").fetchone()
     structure = json.loads(row[0]) if row and row[0] else {}
     fields = _typed(structure) if isinstance(structure, dict) else {}
     fields = {name: kind for name, kind in fields.items() if name.lower() not in _META}
-    if not fields:
-        columns = meta
-    else:
-        columns = f"unnest(json_transform_strict({found}, {literal(json.dumps(fields))})), {meta}"
+    columns = meta if not fields else f"unnest(json_transform_strict({found}, {literal(json.dumps(fields))})), {meta}"
     try:
-        case.sql(f"CREATE OR REPLACE VIEW {quote(topic)} AS SELECT {columns} {source}")  # noqa: S608
+        case.sql(f"CREATE OR REPLACE VIEW {quote(topic)} AS SELECT {columns} {source}")
     except duckdb.Error as error:
         raise NotEvaluated(f"the values of topic {topic!r} cannot be made columns: {error}") from error
 

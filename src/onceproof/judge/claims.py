@@ -1,0 +1,32 @@
+"""What a claim allows, and what it needs to be judged. Every anomaly is computed; this subtracts, with a reason."""
+
+from __future__ import annotations
+
+from onceproof.judge.findings import Finding
+from onceproof.scenario.model import Claim
+
+
+def allowance(finding: Finding, claim: Claim, *, drained: bool) -> str | None:
+    """Why ``claim`` allows ``finding``; None: it does not."""
+    kind = (finding.anomaly, finding.source)
+    if claim.delivery == "at-least-once" and finding.anomaly == "duplicate" and finding.source != "unknown":
+        return f"at-least-once allows a duplicate whose cause is known: {finding.source}"
+    if claim.delivery == "at-most-once" and kind in {("lost-write", "fault"), ("sink-disagreement", "fault")}:
+        return "at-most-once allows an effect to be lost in a fault window"
+    if claim.order == "none" and finding.anomaly == "reordered":
+        return "no order is claimed"
+    if claim.liveness == "none" and finding.anomaly == "stale-tail":
+        return "no recovery is claimed"
+    if finding.anomaly == "sink-disagreement" and not drained:
+        return "the run reached no quiet point: until then outputs may differ by what is still on its way"
+    return None
+
+
+def needs(anomaly: str, claim: Claim) -> bool:
+    """Whether ``claim`` cannot be said to hold while ``anomaly`` is not evaluated. Anomalies of third parties: always."""
+    if anomaly == "reordered":
+        return claim.order != "none"
+    if anomaly == "stale-tail":
+        return claim.liveness != "none"
+    # Outputs disagree only where one of them lacks an effect, and that is a lost write or a stale tail already.
+    return anomaly != "sink-disagreement"

@@ -1,0 +1,223 @@
+"""From a stored run to its verdict: all checkers, then the claim, then whether the run proves anything.
+
+The order of judgement: a violation outranks every doubt (which is told beside it); a doubt outranks ``held``. A job that
+died before any fault is a broken job: nothing it left behind says anything about the claim.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from onceproof.judge.case import Case
+from onceproof.judge.checker import Gap, NotEvaluated, checkers
+from onceproof.judge.claims import allowance, needs
+from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
+
+VERDICT_FILE = "verdict.json"
+
+
+def check(run_dir: Path) -> Verdict:
+    """Judge a stored run, also one from another machine, and write ``verdict.json`` into it. Raises as `judge`."""
+    verdict = judge(run_dir)
+    write_verdict(run_dir, verdict)
+    return verdict
+
+
+def judge(run_dir: Path) -> Verdict:
+    """The verdict on a stored run. The same run gives the same verdict but for ``seconds``.
+
+    Raises `HistoryError` for a run directory that holds no whole history of this version.
+    """
+    started = time.monotonic()
+    with Case.open(run_dir) as case:
+        evidence = _Evidence(case)
+        if case.no_oracle is None and not evidence.died_early:
+            evidence.examine()
+        return replace(evidence.verdict(), seconds=round(time.monotonic() - started, 3))
+
+
+def write_verdict(run_dir: Path, verdict: Verdict) -> None:
+    """Replace ``verdict.json`` in one step: a reader never sees half of one."""
+    part = run_dir / f"{VERDICT_FILE}.part"
+    part.write_text(json.dumps(verdict.to_json(), indent=2, default=str) + "\n", encoding="utf-8")
+    part.replace(run_dir / VERDICT_FILE)
+
+
+@dataclass
+class _Evidence:
+    """What is known of one case while it is being judged."""
+
+    case: Case
+    findings: list[Finding] = field(default_factory=list)
+    not_evaluated: dict[str, str] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
+
+    @property
+    def job(self) -> dict[str, Any]:
+        return self.case.run.get("job") or {}
+
+    @property
+    def died_early(self) -> bool:
+        return bool(self.job.get("died_before_fault"))
+
+    def examine(self) -> None:
+        """Run every checker. One that crashes is a doubt, never a pass."""
+        for name, checker in checkers.items():
+            try:
+                self._take(name, checker().check(self.case))
+            except NotEvaluated as gap:
+                self._missing(name, None, str(gap))
+            except Exception as crash:  # a checker may be somebody else's
+                self.not_evaluated[name] = _brief(crash)
+                self.doubts.append(f"checker {name} crashed: {crash}")
+
+    def _take(self, name: str, results: Iterable[Finding | Gap]) -> None:
+        for result in results:
+            if isinstance(result, Gap):
+                self._missing(name, result.output, result.why)
+            else:
+                claim = self.case.scenario.claim_of(result.output)
+                self.findings.append(replace(result, allowed=allowance(result, claim, drained=self.case.drained)))
+
+    def _missing(self, name: str, output: str | None, why: str) -> None:
+        self.not_evaluated[name if output is None else f"{name}@{output}"] = why
+        scenario = self.case.scenario
+        claims = [scenario.claim_of(o) for o in ([output] if output is not None else scenario.outputs)]
+        if any(needs(name, claim) for claim in claims):
+            where = "" if output is None else f" on output {output}"
+            self.doubts.append(f"{name} could not be evaluated{where}: {why}")
+
+    def verdict(self) -> Verdict:
+        faults = _faults(self.case)
+        violations = [f for f in self.findings if f.allowed is None]
+        doubts = self._doubts(faults)
+        if violations:
+            outcome = Outcome.VIOLATED
+            also = [f"besides, not everything is proved: {doubt}" for doubt in doubts]
+            reasons = [f"{f.anomaly} in output {f.output}: {f.summary}" for f in violations] + also
+        elif doubts:
+            outcome, reasons = Outcome.INCONCLUSIVE, doubts
+        else:
+            outcome, reasons = Outcome.HELD, [_held(self.case, faults)]
+        scenario = self.case.scenario
+        own = {name: spec.claim.model_dump() for name, spec in scenario.outputs.items() if spec.claim is not None}
+        return Verdict(
+            scenario=scenario.name,
+            outcome=outcome,
+            claim={**scenario.claim.model_dump(), **({"outputs": own} if own else {})},
+            reasons=tuple(reasons),
+            findings=tuple(sorted(self.findings, key=lambda f: (f.allowed is not None, f.anomaly, f.output))),
+            faults=tuple(faults),
+            not_evaluated=self.not_evaluated,
+            counts=_counts(self.case),
+            seed=int(self.case.run.get("seed", scenario.seed)),
+        )
+
+    def _doubts(self, faults: list[FaultReport]) -> list[str]:
+        """Why this run proves nothing good, most telling first."""
+        case, run = self.case, self.case.run
+        if self.died_early:
+            return [
+                f"the job died before any fault, so it is broken by itself:\n{self.job.get('traceback') or 'no traceback'}"
+            ]
+        doubts = []
+        if run.get("interrupted"):
+            doubts.append("the run was interrupted")
+        elif run.get("error"):
+            doubts.append(f"the harness could not finish the run: {run['error']}")
+        if case.no_oracle is not None:
+            doubts.append(case.no_oracle)
+        doubts += [f"output {output} cannot be judged: {why}" for output, why in case.unreadable.items()]
+        doubts += _missed(case, faults)
+        doubts += self.doubts
+        doubts += _emptiness(case)
+        if not case.drained and not any(f.anomaly == "stale-tail" for f in self.findings) and self._must_recover():
+            note = run.get("drain_note") or "no reason was recorded"
+            doubts.append(f"the run did not drain, so more may still have come: {note}")
+        return doubts
+
+    def _must_recover(self) -> bool:
+        return any(self.case.scenario.claim_of(output).liveness != "none" for output in self.case.scenario.outputs)
+
+
+def _missed(case: Case, faults: list[FaultReport]) -> list[str]:
+    """Faults that prove nothing, because they never hit."""
+    doubts = []
+    for fault in faults:
+        if not fault.hit:
+            where = "" if fault.batch is None else f" (batch {fault.batch} at {fault.point})"
+            how = (
+                "fired and did not hit"
+                if fault.fired
+                else "was armed and never fired"
+                if fault.armed
+                else "was never armed"
+            )
+            evidence = f": {fault.evidence[-1]}" if fault.evidence else ""
+            doubts.append(f"fault {fault.fault} {fault.target}{where} {how}{evidence}")
+    unknown = len(case.run["scenario"].get("chaos") or []) - len(faults)
+    if unknown > 0:
+        doubts.append(f"of the scenario's faults {unknown} left no trace in the history")
+    return doubts
+
+
+def _emptiness(case: Case) -> list[str]:
+    """A run without input or without effects to expect would hold whatever the pipeline did."""
+    if not case.number("SELECT count(*) FROM input"):
+        return ["the input topics hold no committed record"]
+    doubts = []
+    for output in case.expectations:
+        if not case.number("SELECT count(*) FROM judge.expected WHERE output = $output", {"output": output}):
+            doubts.append(f"the oracle expects nothing in output {output}")
+        elif case.scenario.claim_of(output).delivery == "at-most-once" and not case.effects_of(output):
+            doubts.append(f"output {output} is empty, which at-most-once would always allow")
+    return doubts
+
+
+def _faults(case: Case) -> list[FaultReport]:
+    return [
+        FaultReport(
+            fault=row["fault"],
+            target=row["target"],
+            query=row["query"] or "",
+            batch=row["batch"],
+            point=row["point"],
+            armed=row["armed_at"] is not None,
+            fired=row["fired_at"] is not None,
+            hit=bool(row["hit"]),
+            evidence=tuple((row["evidence"] or "").splitlines()),
+        )
+        for row in case.rows('SELECT * FROM history.faults ORDER BY "index"')
+    ]
+
+
+def _counts(case: Case) -> dict[str, int]:
+    counts = {"input": case.number("SELECT count(*) FROM input")}
+    if case.no_oracle is None:
+        for output in case.expectations:
+            query = "SELECT count(*) FROM judge.expected WHERE output = $output"
+            counts[f"expected.{output}"] = case.number(query, {"output": output})
+            counts[f"effects.{output}"] = case.effects_of(output)
+    counts["batches"] = case.number("SELECT count(DISTINCT (query, batch)) FROM history.batches")
+    counts["restarts"] = max(int((case.run.get("job") or {}).get("starts", 1)) - 1, 0)
+    return counts
+
+
+def _held(case: Case, faults: list[FaultReport]) -> str:
+    counts = _counts(case)
+    effects = sum(number for name, number in counts.items() if name.startswith("effects."))
+    under = f" under {len(faults)} faults, all of which hit" if faults else " without any fault"
+    return f"{effects} effects of {counts['input']} input records are as claimed{under}"
+
+
+def _brief(crash: Exception) -> str:
+    """The traceback without the folders of this machine, so that a verdict is the same on another."""
+    frames = traceback.extract_tb(crash.__traceback__)
+    lines = [f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}\n" for frame in frames]
+    return "".join([*lines, *traceback.format_exception_only(crash)]).rstrip()

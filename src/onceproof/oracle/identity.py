@@ -1,0 +1,104 @@
+"""Oracle ``identity``: each committed input record that passes a filter has exactly one effect, named by its identity.
+
+::
+
+    oracle:
+      kind: identity
+      columns:
+        departures: {src_partition: _partition, src_offset: _offset}
+      where:
+        departures: dep_time IS NOT NULL
+
+``columns`` gives, for each output, each of its identity columns as a DuckDB expression over the decoded view of the input
+topic (`onceproof.judge.views`). It needs no model of the job and says nothing of the other columns: they are not compared.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from onceproof.faults import SpecProblem
+from onceproof.judge.canonical import quote
+from onceproof.oracle import oracles
+from onceproof.oracle.sql import output_problems, select_problem
+from onceproof.registry import suggest
+from onceproof.scenario.model import OracleSpec, Scenario
+
+if TYPE_CHECKING:
+    from onceproof.judge.case import Case
+
+
+class IdentitySpec(OracleSpec):
+    kind: Literal["identity"]
+    columns: dict[str, dict[str, str]] = Field(
+        description="output -> its identity columns, each as an SQL expression over the input topic's fields"
+    )
+    where: dict[str, str] = Field(
+        default_factory=dict, description="output -> SQL condition; records that fail it have no effect there"
+    )
+    topic: str | None = Field(None, description="the input topic (needed only where there are several)")
+
+
+@oracles.register("identity")
+class IdentityOracle:
+    Spec: ClassVar[type[OracleSpec]] = IdentitySpec
+    about: ClassVar[str] = "each committed input record that passes a filter has exactly one effect of its identity"
+
+    def __init__(self, spec: Any) -> None:
+        self._spec: IdentitySpec = spec
+
+    @classmethod
+    def problems(cls, spec: Any, scenario: Scenario) -> list[SpecProblem]:
+        found = output_problems("columns", spec.columns, scenario)
+        topics = sorted({item.topic for item in scenario.input})
+        if spec.topic is not None and spec.topic not in topics:
+            found.append(
+                SpecProblem(("topic",), f"there is no input topic {spec.topic!r}", suggest(spec.topic, topics))
+            )
+        if spec.topic is None and len(topics) > 1:
+            found.append(
+                SpecProblem((), f"which input topic? There are {', '.join(topics)}", "add topic: to the oracle")
+            )
+        for output in spec.where.keys() - scenario.outputs.keys():
+            hint = suggest(output, list(scenario.outputs))
+            found.append(SpecProblem(("where", output), f"there is no output {output!r}", hint))
+        for output in spec.columns.keys() & scenario.outputs.keys():
+            found += _column_problems(spec, output, scenario.outputs[output].identity)
+        return found
+
+    def expect(self, case: Case) -> None:
+        topic = self._spec.topic or case.scenario.input[0].topic
+        for output in self._spec.columns:
+            case.expect_rows(output, _query(self._spec, output, topic), whole=False)
+
+
+def _column_problems(spec: IdentitySpec, output: str, identity: list[str]) -> list[SpecProblem]:
+    given = spec.columns[output]
+    found = [
+        SpecProblem(
+            ("columns", output, name),
+            f"{name!r} is not part of the identity of output {output!r}",
+            suggest(name, identity),
+        )
+        for name in given
+        if name not in identity
+    ]
+    if missing := [name for name in identity if name not in given]:
+        hint = f"add {missing[0]}: <expression over the input's fields>"
+        found.append(
+            SpecProblem(("columns", output), f"identity column {missing[0]!r} of output {output!r} is missing", hint)
+        )
+    for name, expression in given.items():
+        if problem := select_problem(f"SELECT (\n{expression}\n)"):
+            found.append(SpecProblem(("columns", output, name), *problem))
+    if output in spec.where and (problem := select_problem(f"SELECT 1 WHERE (\n{spec.where[output]}\n)")):
+        found.append(SpecProblem(("where", output), *problem))
+    return found
+
+
+def _query(spec: IdentitySpec, output: str, topic: str) -> str:
+    columns = ", ".join(f"(\n{expression}\n) AS {quote(name)}" for name, expression in spec.columns[output].items())
+    where = f" WHERE (\n{spec.where[output]}\n)" if output in spec.where else ""
+    return f"SELECT {columns}, _topic, _partition, _offset, _key FROM {quote(topic)}{where}"  # noqa: S608

@@ -1,0 +1,97 @@
+"""Oracle ``sql``: a query for each output gives, from the committed input, the rows that the output must hold.
+
+::
+
+    oracle:
+      kind: sql
+      queries:
+        departures: >
+          SELECT _partition AS src_partition, _offset AS src_offset, carrier, flight, dep_delay, manufacturer,
+                 _topic, _partition, _offset, _key
+          FROM flights LEFT JOIN planes USING (tailnum)
+          WHERE dep_time IS NOT NULL
+
+The query is DuckDB's SQL and sees ``input`` (topic, partition, offset, key, value, timestamp_ms; committed records
+only), a view for each input topic with its JSON fields as typed columns (`onceproof.judge.views`), and the static tables
+under ``pipeline.prepare.tables``. Its columns are the output's, but for those that the output ignores. Four names are
+reserved: ``_topic``, ``_partition``, ``_offset`` and ``_key`` name the input record that causes the row. They are not
+compared; they let losses be held against recorded progress, duplicates against replayed batches, and the order against
+the input's. A row of a window or join has no single cause: leave them out. With one input topic ``_topic`` may be left out.
+
+The types that the query gives decide how values are compared (`onceproof.judge.canonical`): cast a timestamp that the
+input spells as a string to TIMESTAMP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import duckdb
+from pydantic import Field
+
+from onceproof.faults import SpecProblem
+from onceproof.oracle import oracles
+from onceproof.registry import suggest
+from onceproof.scenario.model import OracleSpec, Scenario
+
+if TYPE_CHECKING:
+    from onceproof.judge.case import Case
+
+
+class SqlSpec(OracleSpec):
+    kind: Literal["sql"]
+    queries: dict[str, str] = Field(description="output -> SELECT over the input, the topics and the static tables")
+
+
+@oracles.register("sql")
+class SqlOracle:
+    Spec: ClassVar[type[OracleSpec]] = SqlSpec
+    about: ClassVar[str] = "a DuckDB query for each output gives the rows that it must hold"
+
+    def __init__(self, spec: Any) -> None:
+        self._spec: SqlSpec = spec
+
+    @classmethod
+    def problems(cls, spec: Any, scenario: Scenario) -> list[SpecProblem]:
+        found = output_problems("queries", spec.queries, scenario)
+        for output, query in spec.queries.items():
+            problem = select_problem(query)
+            if problem is not None:
+                found.append(SpecProblem(("queries", output), *problem))
+        return found
+
+    def expect(self, case: Case) -> None:
+        for output, query in self._spec.queries.items():
+            case.expect_rows(output, query.strip().rstrip(";"), whole=True)
+
+
+def output_problems(field: str, given: Mapping[str, object], scenario: Scenario) -> list[SpecProblem]:
+    """Outputs that the scenario has not, and outputs of which the oracle says nothing."""
+    known = list(scenario.outputs)
+    found = [
+        SpecProblem((field, output), f"there is no output {output!r}", suggest(output, known))
+        for output in given
+        if output not in known
+    ]
+    for output in known:
+        if output not in given:
+            hint = f"add {field}: {output}: ..., or remove the output"
+            found.append(SpecProblem((field,), f"the oracle says nothing of output {output!r}", hint))
+    return found
+
+
+def select_problem(query: str) -> tuple[str, str | None] | None:
+    """What makes this text no single SELECT, as message and hint. DuckDB's own parser decides; nothing is run."""
+    try:
+        statements = duckdb.extract_statements(query)
+    except duckdb.Error as error:
+        return f"this is not SQL: {error}", None
+    if len(statements) != 1:
+        return f"one SELECT is wanted here, and there are {len(statements)} statements", "join them, or use WITH"
+    if statements[0].type != duckdb.StatementType.SELECT:
+        return (
+            f"a SELECT is wanted here, not {statements[0].type.name}",
+            "the oracle only reads: it says what must be there",
+        )
+    return None

@@ -1,0 +1,224 @@
+"""From stored runs to verdicts: what holds, what is in doubt, and that a violation outranks a doubt."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import Any
+
+import pytest
+
+from onceproof.errors import HistoryError
+from onceproof.judge.findings import Outcome
+from onceproof.judge.verdict import check, judge
+
+
+def test_clean_run_is_held(clean_run: Any) -> None:
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.HELD, verdict.reasons
+    assert verdict.findings == ()
+    assert verdict.not_evaluated == {}
+    assert verdict.counts == {
+        "input": 12,
+        "expected.rows": 12,
+        "effects.rows": 12,
+        "expected.events": 12,
+        "effects.events": 12,
+        "batches": 2,
+        "restarts": 0,
+    }
+
+
+def test_fault_that_hit_leaves_it_held(clean_run: Any) -> None:
+    clean_run.scenario["chaos"] = [{"fault": "crash"}]
+    clean_run.fault(batch=1)
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.HELD
+    assert [(f.fault, f.batch, f.hit) for f in verdict.faults] == [("crash", 1, True)]
+
+
+def test_check_gives_the_same_verdict_in_another_place(clean_run: Any, tmp_path: Any) -> None:
+    clean_run.record("events", {"p": 9, "o": 9, "k": "k", "n": 1})
+    here = clean_run.save()
+    there = tmp_path / "elsewhere"
+    shutil.copytree(here, there)
+    documents = []
+    for folder in (here, there):
+        check(folder)
+        documents.append(json.loads((folder / "verdict.json").read_text()))
+        documents[-1].pop("seconds")
+    assert documents[0] == documents[1]
+    assert documents[0]["verdict"] == "violated"
+    assert documents[0]["anomalies"] == {"unexplained": 1}
+    assert not list(here.glob(".judge-*"))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"drained": False, "drain_note": "stuck at 3"}, "did not drain, so more may still have come: stuck at 3"),
+        ({"interrupted": True}, "interrupted"),
+        ({"error": "the disk is full"}, "the disk is full"),
+    ],
+)
+def test_doubts_about_the_run(clean_run: Any, change: dict[str, Any], reason: str) -> None:
+    clean_run.document.update(change)
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert reason in verdict.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("fired", "reason"), [(True, "fired and did not hit: it was seen"), (False, "was armed and never fired")]
+)
+def test_fault_that_did_not_hit(clean_run: Any, fired: bool, reason: str) -> None:
+    clean_run.fault(batch=1, hit=False, fired=fired)
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "crash driver (batch 1 at after-sink-commit)" in verdict.reasons[0]
+    assert reason in verdict.reasons[0]
+
+
+def test_fault_without_a_trace(clean_run: Any) -> None:
+    clean_run.scenario["chaos"] = [{"fault": "crash"}]
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "left no trace" in verdict.reasons[0]
+
+
+def test_broken_job_is_neither_held_nor_violated(clean_run: Any) -> None:
+    clean_run.document["job"] = {"starts": 1, "died_before_fault": True, "traceback": "SyntaxError: oops"}
+    clean_run.document["drained"] = False
+    clean_run.tables["output"].clear()
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.findings == ()
+    assert "SyntaxError: oops" in verdict.reasons[0]
+
+
+def test_violation_outranks_doubts_and_tells_them(clean_run: Any) -> None:
+    clean_run.fault(batch=1, hit=False)
+    clean_run.record("events", {"p": 0, "o": 0, "k": "k0", "n": 0})
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.VIOLATED
+    assert verdict.reasons[0].startswith("duplicate in output events")
+    assert any("did not hit" in reason for reason in verdict.reasons[1:])
+
+
+def test_no_committed_input(stored_run: Any) -> None:
+    stored_run.scenario["outputs"] = {"events": {"topic": "events", "identity": ["n"]}}
+    stored_run.scenario["oracle"] = {"kind": "sql", "queries": {"events": 'SELECT 1 AS n FROM "in"'}}
+    stored_run.send("k", {"n": 1}, committed=False)
+    verdict = judge(stored_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "no committed record" in verdict.reasons[0]
+
+
+def test_oracle_that_expects_nothing(clean_run: Any) -> None:
+    clean_run.scenario["outputs"].pop("rows")
+    clean_run.scenario["oracle"] = {
+        "kind": "sql",
+        "queries": {"events": 'SELECT *, 1 AS p, 1 AS o FROM "in" WHERE n > 99'},
+    }
+    clean_run.tables["output"].clear()
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "expects nothing in output events" in verdict.reasons[0]
+
+
+def test_undecodable_record(clean_run: Any) -> None:
+    clean_run.record("events", "{not json")
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "1 effects of it are no JSON objects, the first at events/0@6" in verdict.reasons[0]
+
+
+def test_column_of_which_the_oracle_is_silent(clean_run: Any) -> None:
+    for change in clean_run.tables["output"]:
+        if change["output"] == "events":
+            change["content"] = json.dumps({**json.loads(change["content"]), "loaded_at": "now"})
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "loaded_at" in verdict.reasons[0]
+    clean_run.scenario["outputs"]["events"]["ignore"] = ["loaded_at"]
+    assert judge(clean_run.save()).outcome is Outcome.HELD
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ('SELECT p, o FROM "nowhere"', "nowhere"),
+        ('SELECT n AS p FROM "in"', "no column 'o', which is part of its identity"),
+        ('SELECT _partition AS p, _offset AS o, _offset FROM "in"', "it needs both"),
+        ("SELECT * FROM read_text('/etc/hostname')", "disabled by configuration"),
+    ],
+)
+def test_oracle_that_fails(clean_run: Any, query: str, reason: str) -> None:
+    clean_run.scenario["oracle"]["queries"]["events"] = query
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "output 'events'" in verdict.reasons[0]
+    assert reason in verdict.reasons[0]
+
+
+def test_crashed_checker_is_a_doubt(clean_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onceproof.checkers.unexplained import Unexplained
+
+    def crash(self: Any, case: Any) -> Any:
+        raise ZeroDivisionError("by design")
+
+    monkeypatch.setattr(Unexplained, "check", crash)
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "checker unexplained crashed: by design" in verdict.reasons[0]
+    assert "ZeroDivisionError" in verdict.not_evaluated["unexplained"]
+
+
+def test_decoded_commits_that_do_not_replay_to_the_snapshot(clean_run: Any) -> None:
+    clean_run.snapshot["rows"] = [*clean_run._replayed("rows")]
+    clean_run.tables["output"] = [c for c in clean_run.tables["output"] if c["output"] != "rows" or c["commit_order"]]
+    verdict = judge(clean_run.save())
+    # The snapshot is judged all the same; what the order needs is gone.
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.findings == ()
+    assert list(verdict.not_evaluated) == ["reordered@rows"]
+    clean_run.scenario["claim"] = {"order": "none"}
+    assert judge(clean_run.save()).outcome is Outcome.HELD
+
+
+def test_deleted_and_rewritten_rows_are_the_right_effects(clean_run: Any) -> None:
+    """A sink that deletes its batch's rows before it writes them again is right."""
+    last = [json.loads(c["content"]) for c in clean_run.tables["output"] if c["output"] == "rows" and c["commit_order"]]
+    clean_run.commit("rows", *(("delete", row, None) for row in last), *(("insert", None, row) for row in last))
+    assert judge(clean_run.save()).outcome is Outcome.HELD
+
+
+def test_update_and_truncate(clean_run: Any) -> None:
+    first, *others = clean_run._replayed("rows")
+    clean_run.commit("rows", ("truncate", None, None))
+    clean_run.insert("rows", {**first, "n": "99"}, *others)
+    clean_run.commit("rows", ("update", {**first, "n": "99"}, first))
+    assert judge(clean_run.save()).findings == ()
+
+
+def test_own_claim_of_an_output(clean_run: Any) -> None:
+    clean_run.scenario["outputs"]["events"]["claim"] = {"delivery": "at-least-once"}
+    clean_run.tables["batches"][-1]["committed_by"] = clean_run.tables["batches"][-2]["committed_by"] = 1
+    clean_run.record("events", {"p": 0, "o": 4, "k": "k0", "n": 10})
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.HELD
+    assert verdict.findings[0].allowed == "at-least-once allows a duplicate whose cause is known: batch replay"
+    assert verdict.claim["outputs"]["events"]["delivery"] == "at-least-once"
+
+
+def test_run_that_is_none(tmp_path: Any) -> None:
+    with pytest.raises(HistoryError, match=r"no run\.json"):
+        judge(tmp_path)
+
+
+def test_damaged_history(clean_run: Any) -> None:
+    folder = clean_run.save()
+    file = folder / "history" / "output.parquet"
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(HistoryError, match=r"output\.parquet is damaged"):
+        judge(folder)
