@@ -1,0 +1,84 @@
+"""The documents' examples work as they stand."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from onceproof.faults import Fault, Occurrence, faults
+from onceproof.points import Point
+from onceproof.registry import Registry
+from onceproof.scenario.load import load
+from onceproof.scenario.model import At, KafkaStack, StackSpec
+
+ROOT = Path(__file__).parent.parent
+
+
+def blocks(document: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / document).read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.fixture
+def readme_scenario(tmp_path: Path) -> Path:
+    (text,) = blocks("README.md", "yaml")
+    (tmp_path / "my_job.py").write_text("")
+    path = tmp_path / "my_job.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def documented(monkeypatch: pytest.MonkeyPatch) -> Registry[type[Fault]]:
+    """The faults of docs/add-a-fault.md, in a registry of their own."""
+    registry: Registry[type[Fault]] = Registry("fault", "onceproof.checkers", "onceproof.no-such-group")
+    monkeypatch.setattr("onceproof.faults.faults", registry)
+    for number, code in enumerate(blocks("docs/add-a-fault.md", "python")):
+        module = ModuleType(f"documented_{number}")
+        monkeypatch.setitem(sys.modules, module.__name__, module)  # pydantic looks annotations up there
+        exec(compile(code, "docs/add-a-fault.md", "exec"), module.__dict__)
+    return registry
+
+
+def test_the_readmes_scenario_is_valid(readme_scenario: Path) -> None:
+    scenario = load(readme_scenario)
+    assert scenario.name == "my_job"
+    assert [fault.at.batch for fault in scenario.chaos] == [2]
+
+
+def test_the_guides_faults_register_and_validate(documented: Registry[type[Fault]], readme_scenario: Path) -> None:
+    assert documented.names() == ["noop", "slow"] and "noop" not in faults.names()
+    scenario = load(readme_scenario)
+    for name, target in (("noop", "driver"), ("slow", "postgres")):
+        kind = documented.get(name)
+        spec = kind.Spec(fault=name, target=target, at=At(batch=1, point=Point.AFTER_OFFSET_LOG))
+        assert kind.problems(spec, scenario) == []
+        assert kind.placement(spec, scenario).exactness == "exact"
+
+
+def test_the_guides_slow_fault_wants_a_database(documented: Registry[type[Fault]], readme_scenario: Path) -> None:
+    without = load(readme_scenario).model_copy(update={"stack": StackSpec(kafka=KafkaStack(brokers=1), postgres=None)})
+    kind = documented.get("slow")
+    at = At(batch=1, point=Point.AFTER_COMMIT_LOG)
+    assert [p.loc for p in kind.problems(kind.Spec(fault="slow", target="postgres", at=at), without)] == [
+        ("at", "point"),
+        ("target",),
+    ]
+
+
+def test_the_guides_noop_releases_a_parked_sink(documented: Registry[type[Fault]]) -> None:
+    released: list[bool] = []
+    kind = documented.get("noop")
+    fault = kind(kind.Spec(fault="noop", target="driver", at=At(batch=1, point=Point.BEFORE_SINK_COMMIT)))
+    site: Any = None  # the no-op never looks at it
+    parked = Occurrence(
+        "q", 1, Point.BEFORE_SINK_COMMIT, "failpoint", "postgres", release=lambda: released.append(True)
+    )
+    assert fault.matches(parked)
+    fault.strike(site, parked)
+    assert released == [True]
+    assert fault.prove(site, parked).hit
