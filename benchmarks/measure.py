@@ -1,0 +1,100 @@
+"""Runs a scenario in a process of its own and watches the memory of all that it starts. Linux only."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from onceproof.stack import procfs
+
+_EVERY_S = 0.5
+"""Between two samples. One reads a page-table summary a process, which holds up a JVM for some milliseconds."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one run came to. Memory in KiB."""
+
+    verdict: dict[str, Any]
+    """The object that ``onceproof run --json`` printed."""
+    run: dict[str, Any]
+    """``run.json``."""
+    seconds: float
+    harness_peak_rss_kib: int
+    """High-water mark of the harness's own process, the judge included, as the kernel keeps it."""
+    all_peak_pss_kib: int
+    """Highest sampled sum over every process of the run: shared pages are counted once."""
+    peak_processes: int
+
+
+def measure(scenario: Path | str, runs_dir: Path) -> Measured:
+    """Run ``onceproof run SCENARIO --json`` and sample until it ends. Its progress goes to standard error."""
+    started = time.monotonic()
+    command = [sys.executable, "-m", "onceproof", "run", str(scenario), "--json", "--runs", str(runs_dir)]
+    with tempfile.TemporaryFile("w+") as out:  # not a pipe: nobody empties it until the harness is gone
+        harness = subprocess.Popen(command, stdout=out, start_new_session=True)
+        try:
+            rss, pss, processes = _watch(harness)
+        finally:
+            harness.terminate()  # it cleans up after itself, also when this script is interrupted
+            harness.wait()
+        out.seek(0)
+        printed = out.read()
+    try:
+        verdict = json.loads(printed)
+    except json.JSONDecodeError:
+        raise SystemExit(f"exit code {harness.returncode}, and no JSON: {printed!r}") from None
+    if "run" not in verdict:
+        raise SystemExit(f"no run: {verdict.get('error', verdict)}")
+    document = json.loads((Path(verdict["run"]) / "run.json").read_text())
+    return Measured(verdict, document, time.monotonic() - started, rss, pss, processes)
+
+
+def _watch(harness: subprocess.Popen[bytes]) -> tuple[int, int, int]:
+    """Until the harness ends: its high-water mark, the highest sum of PSS, and how many processes shared that."""
+    sessions = {harness.pid}
+    rss, pss, processes = 0, 0, 0
+    while True:
+        rss = max(rss, _high_water_kib(harness.pid))
+        family = procfs.family(sessions)
+        total = sum(_pss_kib(member.pid) for member in family)
+        if total > pss:
+            pss, processes = total, len(family)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            harness.wait(_EVERY_S)
+            return rss, pss, processes
+
+
+def _high_water_kib(pid: int) -> int:
+    """``VmHWM``. Not ``ru_maxrss``, which begins with the size of the process that forked it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")), 0)
+
+
+def _pss_kib(pid: int) -> int:
+    try:
+        return int(psutil.Process(pid).memory_full_info().pss) // 1024
+    except (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError):
+        return 0  # gone in between, or another user's: as root there are none of those
+
+
+def mib(kib: int) -> str:
+    return f"{kib / 1024:,.0f} MiB"
+
+
+def machine() -> str:
+    load = ", ".join(f"{n:.1f}" for n in os.getloadavg())
+    return f"{os.cpu_count()} cores, load {load}, Python {sys.version.split()[0]}"
