@@ -77,8 +77,13 @@ class Postgres(Protocol):
 
 
 class Stack(Protocol):
-    kafka: Kafka
-    postgres: Postgres | None
+    # Properties, so that a provider may declare its own, narrower types.
+    @property
+    def kafka(self) -> Kafka: ...
+
+    @property
+    def postgres(self) -> Postgres | None: ...
+
     spark_class_path: tuple[Path, ...]
     """Jars of Spark's Kafka connector, for ``spark.driver.extraClassPath``."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]  # not in __all__
 
 from onceproof.errors import EnvironmentProblem
 from onceproof.stack.api import Leadership, Proxy
@@ -148,11 +148,13 @@ class EmbeddedKafka:
         """
         where = TopicPartition(topic, partition)
 
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
         def ask() -> Leadership | None:
             admin = self.admin(asking_not=asking_not)
             try:
                 before = admin.list_topics(topic, timeout=_ASK_TIMEOUT_S).topics[topic].partitions[partition].leader
-                offsets = admin.list_offsets({where: OffsetSpec.latest()}, request_timeout=_ASK_TIMEOUT_S)
+                offsets = admin.list_offsets({where: latest}, request_timeout=_ASK_TIMEOUT_S)
                 epoch = offsets[where].result().leader_epoch
                 after = admin.list_topics(topic, timeout=_ASK_TIMEOUT_S).topics[topic].partitions[partition].leader
             except (KafkaException, KeyError):
