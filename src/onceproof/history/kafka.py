@@ -26,6 +26,8 @@ from onceproof.waiting import wait_until
 COMMITTED, ABORTED, OPEN = "committed", "aborted", "open"
 
 _BATCH = 2_000
+# librdkafka waits until it has a whole batch or this is over, and the last batch of a partition is never whole.
+_FILL_S = 0.05
 # Nothing else talks to the brokers at this time, so a partition that gives nothing for so long gives nothing at all.
 _SILENCE_S = 60.0
 
@@ -151,7 +153,7 @@ def _batches(consumer: Consumer, topic: str, partition: int) -> Iterator[list[Me
     position, ended = low, False
     while not ended:
         reason = f"records of {topic}/{partition} from offset {position}"
-        messages = wait_until(reason, lambda: consumer.consume(_BATCH, timeout=1.0), deadline_s=_SILENCE_S)
+        messages = wait_until(reason, lambda: consumer.consume(_BATCH, timeout=_FILL_S), deadline_s=_SILENCE_S)
         records = []
         for message in messages:
             error = message.error()
