@@ -111,7 +111,15 @@ def test_imports_are_absolute_and_under_one_name() -> None:
 
 def test_sinks_load_nothing_of_the_harness() -> None:
     """They run inside the user's job: only each other, the root of the errors, and the service's client."""
-    allowed = {"onceproof.sinks", "onceproof.errors", "psycopg", "confluent_kafka", "pyarrow", "pyspark", *sys.stdlib_module_names}
+    allowed = {
+        "onceproof.sinks",
+        "onceproof.errors",
+        "psycopg",
+        "confluent_kafka",
+        "pyarrow",
+        "pyspark",
+        *sys.stdlib_module_names,
+    }
     foreign = [
         f"{name(m)}: {what}"
         for m in shipped()

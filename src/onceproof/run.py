@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -69,7 +69,9 @@ def run(scenario_path: Path, *, runs_dir: Path, seed: int | None = None, listene
         with _interruptible():
             _observe(scenario, Path(scenario_path), directory, timeline)
             timeline.emit("phase", name="judge")
-            return Result(check(directory.path), directory.path)
+            verdict = replace(check(directory.path), seconds=round(timeline.now(), 3))  # of the run, not of its judge
+            write_verdict(directory.path, verdict)
+            return Result(verdict, directory.path)
     except Interrupted:
         _close_book(directory, scenario, timeline, Outcome.INTERRUPTED, "interrupted")
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,12 @@ class StoredRun:
         offset = self.skip(topic, partition)
         raw = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
         row = {"topic": topic, "partition": partition, "offset": offset, "key": key and key.encode(), "value": raw}
-        self.tables["input"].append({**row, "timestamp_ms": 1_000 + offset, "committed": committed})
+        self.add("input", {**row, "timestamp_ms": 1_000 + offset, "committed": committed})
         return offset
+
+    def add(self, table: str, row: dict[str, Any]) -> None:
+        """One row; columns left out are null."""
+        self.tables[table].append({**dict.fromkeys(TABLES[table].names), **row})
 
     def skip(self, topic: str, partition: int) -> int:
         """Use up one offset, as a transaction marker does."""
@@ -53,9 +58,7 @@ class StoredRun:
         """One record of a Kafka output. ``row`` is made JSON unless it is text or None."""
         content = row if row is None or isinstance(row, str) else json.dumps(row)
         where = {"partition": partition, "offset": self.skip(output, partition)}
-        self.tables["output"].append(
-            {"output": output, "op": "insert", **where, "content": content, "visibility": visibility}
-        )
+        self.add("output", {"output": output, "op": "insert", **where, "content": content, "visibility": visibility})
 
     def commit(self, output: str, *changes: tuple[str, dict[str, Any] | None, dict[str, Any] | None]) -> None:
         """One Postgres transaction of (op, before, after); values as any type, stored as text."""
@@ -63,10 +66,8 @@ class StoredRun:
         self._commits += 1
         for op, before, after in changes:
             row = {"output": output, "op": op, "offset": self.skip(output, 0), "xid": xid, "commit_order": order}
-            self.tables["output"].append(
-                {**row, "content": _text(after), "before": _text(before), "visibility": "committed"}
-            )
-        self.tables["commits"].append({"commit_order": order, "xid": xid, "lsn": order, "changes": len(changes)})
+            self.add("output", {**row, "content": _text(after), "before": _text(before), "visibility": "committed"})
+        self.add("commits", {"commit_order": order, "xid": xid, "lsn": order, "changes": len(changes)})
 
     def insert(self, output: str, *rows: dict[str, Any]) -> None:
         self.commit(output, *(("insert", None, row) for row in rows))
@@ -76,21 +77,29 @@ class StoredRun:
         times = {"planned_at": float(number), "committed_at": None if by[1] is None else number + 0.5}
         for partition, (start, end) in ranges.items():
             where = {"query": "q", "batch": number, "topic": "in", "partition": partition}
-            self.tables["batches"].append(
-                {**where, "start_offset": start, "end_offset": end, **times, "planned_by": by[0], "committed_by": by[1]}
+            self.add(
+                "batches",
+                {
+                    **where,
+                    "start_offset": start,
+                    "end_offset": end,
+                    **times,
+                    "planned_by": by[0],
+                    "committed_by": by[1],
+                },
             )
 
     def progress(self, ends: dict[int, int]) -> None:
         for partition, end in ends.items():
             where = {"query": "q", "batch": 0, "topic": "in", "partition": partition}
-            self.tables["progress"].append({**where, "end_offset": end})
+            self.add("progress", {**where, "end_offset": end})
 
     def fault(self, *, batch: int, hit: bool = True, fired: bool = True) -> None:
         """A crash of the driver in that batch, healed at once."""
         kind = {"fault": "crash", "target": "driver", "query": "q", "batch": batch, "point": "after-sink-commit"}
         at = {"armed_at": 0.0, "fired_at": batch + 0.1 if fired else None, "healed_at": batch + 0.2}
         index = len(self.tables["faults"])
-        self.tables["faults"].append({"index": index, **kind, **at, "hit": hit, "evidence": "it was seen"})
+        self.add("faults", {"index": index, **kind, **at, "hit": hit, "evidence": "it was seen"})
 
     def save(self) -> Path:
         """Write it, and give its directory."""
@@ -127,6 +136,12 @@ def _text(row: dict[str, Any] | None) -> str | None:
 
 
 @pytest.fixture
+def make_run() -> Callable[[Path], StoredRun]:
+    """An empty stored run in a folder of the test's choice."""
+    return StoredRun
+
+
+@pytest.fixture
 def stored_run(tmp_path: Path) -> StoredRun:
     """An empty stored run without outputs."""
     return StoredRun(tmp_path / "run")
@@ -147,7 +162,7 @@ def clean_run(stored_run: StoredRun) -> StoredRun:
         rows = []
         for partition in range(2):
             for step in range(3):
-                value = {"k": f"k{step}", "n": 10 * number + step}
+                value = {"k": f"k{step}", "n": 100 * partition + 10 * number + step}
                 offset = run.send(value["k"], value, partition=partition)
                 rows.append({"p": partition, "o": offset, **value})
         run.insert("rows", *rows)

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from typing import Any
+
+from onceproof.judge.findings import Outcome
+from onceproof.judge.verdict import judge
+
+
+def lose(run: Any, output: str, offset: int, partition: int = 0) -> None:
+    """Drop the effect of that input record."""
+    texts = (f'"p":"{partition}","o":"{offset}"', f'"p": {partition}, "o": {offset}')
+    kept = [c for c in run.tables["output"] if c["output"] != output or not any(t in c["content"] for t in texts)]
+    assert len(kept) == len(run.tables["output"]) - 1
+    run.tables["output"] = kept
+
+
+def lost(run: Any) -> Any:
+    (finding,) = [f for f in judge(run.save()).findings if f.anomaly == "lost-write"]
+    return finding
+
+
+def test_lost_in_the_middle_without_a_fault(clean_run: Any) -> None:
+    lose(clean_run, "rows", 1)
+    finding = lost(clean_run)
+    assert (finding.output, finding.total, finding.source) == ("rows", 1, "no fault")
+    assert finding.attribution == {"no fault active (batch 0)": 1}
+    (witness,) = finding.witnesses
+    assert (witness.cause, witness.batch, witness.identity) == ("in/0@1", 0, {"p": "0", "o": "1"})
+    assert "progress of in/0 is recorded up to 8" in witness.argument
+
+
+def test_lost_in_a_fault_window(clean_run: Any) -> None:
+    clean_run.fault(batch=1)
+    lose(clean_run, "events", 5)
+    finding = lost(clean_run)
+    assert (finding.output, finding.source) == ("events", "fault")
+    assert finding.attribution == {"while crash driver in batch 1 at after-sink-commit (batch 1)": 1}
+
+
+def test_fault_in_another_batch_is_no_excuse(clean_run: Any) -> None:
+    clean_run.fault(batch=0)
+    lose(clean_run, "events", 5)
+    assert lost(clean_run).source == "no fault"
+
+
+def test_progress_decides_where_the_run_did_not_drain(clean_run: Any) -> None:
+    clean_run.document["drained"] = False
+    clean_run.tables["progress"].clear()
+    clean_run.progress({0: 4, 1: 8})
+    lose(clean_run, "events", 2)
+    lose(clean_run, "events", 5)
+    verdict = judge(clean_run.save())
+    found = {f.anomaly: f for f in verdict.findings if f.anomaly != "sink-disagreement"}
+    assert {name: (f.total, f.witnesses[0].cause) for name, f in found.items()} == {
+        "lost-write": (1, "in/0@2"),
+        "stale-tail": (1, "in/0@5"),
+    }
+
+
+def test_slowest_query_decides(clean_run: Any) -> None:
+    clean_run.document["drained"] = False
+    clean_run.tables["progress"].append({**clean_run.tables["progress"][0], "query": "other", "end_offset": 1})
+    lose(clean_run, "events", 2)
+    assert "lost-write" not in judge(clean_run.save()).anomalies()
+
+
+def test_uncommitted_input_and_holes_are_no_losses(clean_run: Any) -> None:
+    clean_run.send("k0", {"k": "k0", "n": 99}, committed=False)
+    clean_run.skip("in", 0)
+    assert judge(clean_run.save()).outcome is Outcome.HELD
+
+
+def test_one_of_two_equal_effects(clean_run: Any) -> None:
+    """Comparison is by multiset: two equal inputs want two equal effects."""
+    run = clean_run
+    run.scenario["outputs"] = {"events": {"topic": "events", "identity": ["k"], "ignore": ["p", "o"]}}
+    run.scenario["oracle"] = {"kind": "identity", "columns": {"events": {"k": "k"}}}
+    lose(run, "events", 5)
+    finding = lost(run)
+    assert finding.total == 1
+    assert finding.witnesses[0].identity == {"k": "k1"}
+
+
+def test_without_a_cause_it_needs_a_drained_run(clean_run: Any) -> None:
+    query = 'SELECT _partition AS p, _offset AS o, k, n FROM "in"'
+    clean_run.scenario["oracle"]["queries"] = {"rows": query, "events": query}
+    clean_run.scenario["claim"] = {"order": "none"}
+    lose(clean_run, "events", 2)
+    assert lost(clean_run).total == 1
+    clean_run.document["drained"] = False
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "names no cause" in verdict.not_evaluated["lost-write@events"]
+
+
+def test_at_most_once_allows_losses_in_a_fault_window_only(clean_run: Any) -> None:
+    clean_run.scenario["claim"] = {"delivery": "at-most-once"}
+    clean_run.fault(batch=1)
+    lose(clean_run, "events", 5)
+    assert judge(clean_run.save()).outcome is Outcome.HELD
+    lose(clean_run, "events", 1)
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.VIOLATED
+    assert verdict.anomalies()["lost-write"] == 1
+
+
+def test_at_most_once_is_never_held_by_an_empty_output(clean_run: Any) -> None:
+    clean_run.scenario["claim"] = {"delivery": "at-most-once"}
+    clean_run.fault(batch=0)
+    clean_run.fault(batch=1)
+    clean_run.tables["output"] = [c for c in clean_run.tables["output"] if c["output"] == "rows"]
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "output events is empty" in verdict.reasons[0]

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from onceproof.judge.findings import Outcome
+from onceproof.judge.verdict import judge
+
+
+def records(run: Any) -> list[dict[str, Any]]:
+    return [c for c in run.tables["output"] if c["output"] == "events" and c["partition"] == 0]
+
+
+def swap(run: Any, first: int, second: int) -> None:
+    """Swap two records of partition 0 of the topic."""
+    found = records(run)
+    found[first]["content"], found[second]["content"] = found[second]["content"], found[first]["content"]
+
+
+def test_two_records_of_one_key(clean_run: Any) -> None:
+    swap(clean_run, 0, 3)  # input offsets 0 and 4, both of key k0
+    (finding,) = judge(clean_run.save()).findings
+    assert (finding.anomaly, finding.output, finding.total) == ("reordered", "events", 1)
+    (witness,) = finding.witnesses
+    assert (witness.cause, witness.positions) == ("in/0@0", ("events/0@0", "events/0@3"))
+    assert witness.argument == (
+        "In key k0 in in/0, offset 0 comes before offset 4.\n"
+        "Yet the effect of 4 stands first, at events/0@0; that of 0 at events/0@3."
+    )
+
+
+def test_two_records_of_different_keys(clean_run: Any) -> None:
+    swap(clean_run, 0, 1)
+    assert judge(clean_run.save()).outcome is Outcome.HELD
+    clean_run.scenario["claim"] = {"order": "per-partition"}
+    assert judge(clean_run.save()).anomalies() == {"reordered": 1}
+
+
+def test_no_order_claimed(clean_run: Any) -> None:
+    swap(clean_run, 0, 3)
+    clean_run.scenario["claim"] = {"order": "none"}
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.HELD
+    assert [(f.anomaly, f.allowed) for f in verdict.findings] == [("reordered", "no order is claimed")]
+
+
+def test_repetition_is_no_reordering(clean_run: Any) -> None:
+    """A replayed batch comes after its successor, but its first effects stood in order."""
+    clean_run.record("events", {"p": 0, "o": 0, "k": "k0", "n": 0})
+    assert judge(clean_run.save()).anomalies() == {"duplicate": 1}
+
+
+def test_commits_of_a_table(clean_run: Any) -> None:
+    for change in clean_run.tables["output"]:
+        if change["output"] == "rows":
+            change["commit_order"] = 1 - change["commit_order"]
+    (finding,) = judge(clean_run.save()).findings
+    assert (finding.anomaly, finding.output, finding.total) == ("reordered", "rows", 6)
+    assert finding.witnesses[0].positions == ("rows xid 701", "rows xid 700")
+
+
+def test_rows_of_one_transaction_are_simultaneous(clean_run: Any) -> None:
+    run = clean_run
+    changes = [c for c in run.tables["output"] if c["output"] == "rows"]
+    contents = [c["content"] for c in changes]
+    for change, content in zip(changes, reversed(contents), strict=True):
+        change.update(content=content, commit_order=0, xid=700)
+    assert judge(run.save()).outcome is Outcome.HELD
+
+
+def test_no_order_across_output_partitions(clean_run: Any) -> None:
+    swap(clean_run, 0, 3)
+    records(clean_run)[0]["partition"] = 7
+    assert judge(clean_run.save()).outcome is Outcome.HELD
+
+
+def test_records_without_a_key_have_no_order(clean_run: Any) -> None:
+    swap(clean_run, 0, 3)
+    for record in clean_run.tables["input"]:
+        record["key"] = None
+    assert judge(clean_run.save()).outcome is Outcome.HELD
+
+
+@pytest.mark.parametrize(
+    ("kept", "why"), [("_partition, _offset", "which key a cause has"), ("_key", "names no cause")]
+)
+def test_oracle_that_says_too_little(clean_run: Any, kept: str, why: str) -> None:
+    query = f'SELECT _partition AS p, _offset AS o, k, n, {kept} FROM "in"'
+    clean_run.scenario["oracle"]["queries"]["events"] = query
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert why in verdict.not_evaluated["reordered@events"]

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from typing import Any
+
+from onceproof.judge.verdict import judge
+
+
+def test_effect_of_nothing(clean_run: Any) -> None:
+    clean_run.insert("rows", {"p": 0, "o": 77, "k": "k0", "n": 1}, {"p": 0, "o": 77, "k": "k0", "n": 1})
+    (finding,) = judge(clean_run.save()).findings
+    assert (finding.anomaly, finding.output, finding.total) == ("unexplained", "rows", 2)
+    (witness,) = finding.witnesses
+    assert (witness.identity, witness.positions) == ({"p": "0", "o": "77"}, ("rows xid 702", "rows xid 702"))
+
+
+def test_effect_of_aborted_input(clean_run: Any) -> None:
+    offset = clean_run.send("k0", {"k": "k0", "n": 50}, committed=False)
+    clean_run.record("events", {"p": 0, "o": offset, "k": "k0", "n": 50})
+    (finding,) = judge(clean_run.save()).findings
+    assert (finding.anomaly, finding.total) == ("unexplained", 1)
+
+
+def test_at_most_32_witnesses_and_the_whole_total(clean_run: Any) -> None:
+    for offset in range(100, 150):
+        clean_run.record("events", {"p": 0, "o": offset, "k": "k0", "n": 1})
+    (finding,) = judge(clean_run.save()).findings
+    assert (finding.total, len(finding.witnesses)) == (50, 32)

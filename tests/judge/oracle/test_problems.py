@@ -1,0 +1,100 @@
+"""What is wrong with an oracle is said before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from onceproof.oracle import oracles
+from onceproof.scenario.model import Scenario
+
+
+def scenario(topics: tuple[str, ...] = ("flights",)) -> Scenario:
+    return Scenario.model_validate(
+        {
+            "name": "s",
+            "input": [{"topic": topic, "dataset": "numbers"} for topic in topics],
+            "pipeline": {"command": ["job"]},
+            "outputs": {"departures": {"topic": "d", "identity": ["p", "o"]}},
+            "oracle": {"kind": "checked elsewhere"},
+        }
+    )
+
+
+def problems(document: dict[str, Any], *topics: str) -> list[tuple[tuple[str | int, ...], str]]:
+    kind = oracles.get(document["kind"])
+    spec = kind.Spec.model_validate(document)
+    found = kind.problems(spec, scenario(topics or ("flights",)))
+    return [(p.loc, p.message if p.hint is None else f"{p.message} | {p.hint}") for p in found]
+
+
+def test_sql_that_is_fine() -> None:
+    assert problems({"kind": "sql", "queries": {"departures": "WITH x AS (SELECT 1) SELECT * FROM x; -- done"}}) == []
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("SELEC 1", 'syntax error at or near "SELEC"'),
+        ("DELETE FROM flights", "a SELECT is wanted here, not DELETE"),
+        ("COPY (SELECT 1) TO 'x'", "a SELECT is wanted here, not COPY"),
+        ("SELECT 1; SELECT 2", "there are 2 statements"),
+        ("", "there are 0 statements"),
+    ],
+)
+def test_sql_that_is_no_select(query: str, message: str) -> None:
+    ((loc, found),) = problems({"kind": "sql", "queries": {"departures": query}})
+    assert loc == ("queries", "departures")
+    assert message in found
+
+
+def test_outputs_without_a_query_and_queries_without_an_output() -> None:
+    (unknown, missing) = problems({"kind": "sql", "queries": {"departure": "SELECT 1"}})
+    assert unknown == (("queries", "departure"), "there is no output 'departure' | did you mean 'departures'?")
+    assert missing[0] == ("queries",)
+    assert "says nothing of output 'departures'" in missing[1]
+
+
+def identity(**changes: Any) -> dict[str, Any]:
+    return {"kind": "identity", "columns": {"departures": {"p": "_partition", "o": "_offset"}}, **changes}
+
+
+def test_identity_that_is_fine() -> None:
+    assert problems(identity(where={"departures": "dep_time IS NOT NULL -- not cancelled"})) == []
+
+
+@pytest.mark.parametrize(
+    ("document", "loc", "message"),
+    [
+        (
+            identity(columns={"departures": {"p": "_partition"}}),
+            ("columns", "departures"),
+            "'o' of output 'departures' is missing",
+        ),
+        (
+            identity(columns={"departures": {"p": "1", "o": "1", "q": "1"}}),
+            ("columns", "departures", "q"),
+            "'q' is not part of the identity",
+        ),
+        (identity(columns={"departures": {"p": "1", "o": "1 +"}}), ("columns", "departures", "o"), "syntax error"),
+        (
+            identity(columns={"departures": {"p": "1", "o": "1); DROP TABLE x; SELECT (1"}}),
+            ("columns", "departures", "o"),
+            "3 statements",
+        ),
+        (identity(where={"departures": "AND"}), ("where", "departures"), "syntax error"),
+        (identity(where={"departure": "true"}), ("where", "departure"), "did you mean 'departures'?"),
+        (identity(topic="flight"), ("topic",), "did you mean 'flights'?"),
+    ],
+)
+def test_identity_that_cannot_work(document: dict[str, Any], loc: tuple[str, ...], message: str) -> None:
+    ((found_loc, found),) = problems(document)
+    assert found_loc == loc
+    assert message in found
+
+
+def test_identity_must_say_which_of_several_topics() -> None:
+    ((_, found),) = problems(identity(), "flights", "weather")
+    assert "which input topic? There are flights, weather" in found
+    assert problems(identity(topic="weather"), "flights", "weather") == []

@@ -1,0 +1,101 @@
+"""Equal values have equal canonical texts whatever spelled them, and different values never have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import duckdb
+import pytest
+
+from onceproof.judge.canonical import as_text, canonical
+
+Canon = Callable[[str, str], str]
+
+
+@pytest.fixture(scope="module")
+def canon() -> Canon:
+    connection = duckdb.connect(config={"autoinstall_known_extensions": False})
+    connection.execute("SET TimeZone = 'UTC'")
+
+    def of(sql_type: str, text: str) -> str:
+        row = connection.execute(f"SELECT {canonical(sql_type, '$text')}", {"text": text}).fetchone()
+        assert row is not None
+        return str(row[0])
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("sql_type", "one", "other"),
+    [
+        ("INTEGER", "1", "1.0"),
+        ("BIGINT", "0", "-0.0"),
+        ("BIGINT", "1000", "1e3"),
+        ("DECIMAL(10,2)", "1.50", "1.5"),
+        ("DOUBLE", "1", "1.0"),
+        ("DOUBLE", "-0.0", "0"),
+        ("DOUBLE", "NaN", "nan"),
+        ("DOUBLE", "1e21", "1000000000000000000000"),
+        ("FLOAT", "0.1", "0.10"),
+        ("TIMESTAMP", "2013-01-01 10:15:00", "2013-01-01T10:15:00.000Z"),
+        ("TIMESTAMP WITH TIME ZONE", "2013-01-01 10:15:00+00", "2013-01-01T12:15:00+02:00"),
+        ("DATE", "2013-01-01", "2013-01-01 00:00:00"),
+        ("BOOLEAN", "t", "true"),
+        ("BLOB", "\\x6869", "aGk="),
+        ("UUID", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
+        ("STRUCT(a INTEGER)", '{"a": 1}', '{"a":1}'),
+        ("INTEGER[]", "[1, 2]", "[1,2]"),
+    ],
+)
+def test_equal(canon: Canon, sql_type: str, one: str, other: str) -> None:
+    assert canon(sql_type, one) == canon(sql_type, other)
+
+
+@pytest.mark.parametrize(
+    ("sql_type", "one", "other"),
+    [
+        ("INTEGER", "2", "1.7"),
+        ("INTEGER", "10", "1"),
+        ("INTEGER", "100", "1"),
+        ("BIGINT", "9007199254740993", "9007199254740992"),
+        ("DECIMAL(3,2)", "1.24", "1.235"),
+        ("DOUBLE", "0.1", "0.10000000000000002"),
+        ("DOUBLE", "1.0", "one"),
+        ("TIMESTAMP", "2013-01-01 10:15:00", "2013-01-01 10:15:00.000001"),
+        ("DATE", "2013-01-01", "2013-01-01 10:00:00"),
+        ("VARCHAR", "1", "1.0"),
+        ("VARCHAR", "a", "A"),
+        ("BLOB", "\\x6869", "aGg="),
+    ],
+)
+def test_different(canon: Canon, sql_type: str, one: str, other: str) -> None:
+    assert canon(sql_type, one) != canon(sql_type, other)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("1::TINYINT", "1"),
+        ("1.50::DECIMAL(5,2)", "1.5"),
+        ("1::DOUBLE", "1"),
+        ("TIMESTAMP '2013-01-01 10:15:00'", "2013-01-01 10:15:00"),
+        ("TIMESTAMPTZ '2013-01-01 10:15:00+02'", "2013-01-01 08:15:00+00"),
+        ("DATE '2013-01-01'", "2013-01-01"),
+        ("true", "t"),
+        ("'hi'::BLOB", "\\x6869"),
+        ("{'a': 1, 'b': [1, 2]}", '{"a":1,"b":[1,2]}'),
+        ("'x'", "x"),
+    ],
+)
+def test_expected_value_equals_its_text_in_an_output(canon: Canon, value: str, text: str) -> None:
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    row = connection.execute(f"SELECT typeof(v), {as_text(_type_of(value), 'v')} FROM (SELECT {value} AS v)").fetchone()
+    assert row is not None
+    assert canon(row[0], row[1]) == canon(row[0], text)
+
+
+def _type_of(value: str) -> str:
+    row = duckdb.connect().execute(f"SELECT typeof({value})").fetchone()
+    assert row is not None
+    return str(row[0])
