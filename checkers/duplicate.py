@@ -34,7 +34,9 @@ _ATTRIBUTED = """
         JOIN input a ON a.topic = d.topic AND a."partition" = d."partition" AND a."offset" = d."offset"
         JOIN input b ON b.topic = a.topic AND b."key" IS NOT DISTINCT FROM a."key"
             AND b."value" IS NOT DISTINCT FROM a."value" AND (b."partition", b."offset") <> (a."partition", a."offset")
-        WHERE NOT d.replayed),
+        WHERE NOT d.replayed AND NOT EXISTS (  -- an effect of its own is expected of that one
+            FROM judge.expected x WHERE x.output = d.output AND x.topic = b.topic
+            AND x."partition" = b."partition" AND x."offset" = b."offset")),
     active AS (
         SELECT d.output, d.id, string_agg(DISTINCT w.fault, ', ' ORDER BY w.fault) AS fault
         FROM duplicates d JOIN judge.windows w ON w.query = d.query AND w.batch = d.batch GROUP BY ALL)
@@ -64,7 +66,7 @@ class Duplicate:
 
     - ``batch replay``: its input lies in a batch that one start of the driver planned and a later one committed, and
       the copies stand in different commits (Postgres) or at different offsets (Kafka);
-    - ``input``: the committed input itself holds that record twice, and the oracle expects one effect;
+    - ``input``: the committed input holds that very record more than once, and the oracle expects one effect of them all;
     - ``fault``: neither, but a fault was active in its batch (a producer that sent again, say);
     - ``unknown``: nothing in the history explains it.
     """

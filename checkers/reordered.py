@@ -35,10 +35,10 @@ _LATE = """
 
 # Both members of a pair by their causes; a cause may have several effects, of which the first is named.
 _WITNESSES = """
-    WITH some AS (SELECT * FROM late ORDER BY topic, "partition", "offset", pos LIMIT $limit)
+    WITH chosen AS (SELECT * FROM late ORDER BY topic, "partition", "offset", pos LIMIT $limit)
     SELECT l.topic, l."partition", l."offset", l.ahead, x.id, x."key",
            min_by(e.place, e.pos) AS place, min_by(f.place, f.pos) AS ahead_place
-    FROM some l
+    FROM chosen l
     JOIN judge.expected x ON x.output = $output AND x.topic = l.topic AND x."partition" = l."partition" AND x."offset" = l."offset"
     JOIN judge.effects e ON e.output = $output AND e.id = x.id AND e.lane = l.lane AND e.pos = l.pos
     JOIN judge.expected y ON y.output = $output AND y.topic = l.topic AND y."partition" = l."partition" AND y."offset" = l.ahead

@@ -53,20 +53,29 @@ def _decoded(case: Case, topic: str) -> None:
     structure = json.loads(row[0]) if row and row[0] else {}
     fields = _typed(structure) if isinstance(structure, dict) else {}
     fields = {name: kind for name, kind in fields.items() if name.lower() not in _META}
-    columns = meta if not fields else f"unnest(json_transform_strict({found}, {literal(json.dumps(fields))})), {meta}"
+    columns = [meta]
+    if fields:
+        source = f"FROM (SELECT *, json_transform({found}, {literal(json.dumps(fields))}) AS fields {source})"
+        columns += [_column(name, kind) for name, kind in fields.items()]
     try:
-        case.sql(f"CREATE OR REPLACE VIEW {quote(topic)} AS SELECT {columns} {source}")
+        case.sql(f"CREATE OR REPLACE VIEW {quote(topic)} AS SELECT {', '.join(columns)} {source}")
     except duckdb.Error as error:
         raise NotEvaluated(f"the values of topic {topic!r} cannot be made columns: {error}") from error
 
 
+def _column(name: str, kind: Any) -> str:
+    # Signed, for a difference of unsigned integers would overflow; and a cast that fails rather than give NULL.
+    value = f"fields.{quote(name)}"
+    return f"{value}::BIGINT AS {quote(name)}" if kind in ("UBIGINT", "HUGEINT") else f"{value} AS {quote(name)}"
+
+
 def _typed(structure: Any) -> Any:
-    """DuckDB's name for the structure, with signed integers: a difference of unsigned ones would overflow."""
+    """DuckDB's name for the structure, with a type also for what is always null."""
     if isinstance(structure, dict):
         return {name: _typed(inner) for name, inner in structure.items()}
     if isinstance(structure, list):
         return [_typed(inner) for inner in structure]
-    return {"UBIGINT": "BIGINT", "HUGEINT": "BIGINT", "NULL": "VARCHAR"}.get(structure, structure)
+    return "VARCHAR" if structure == "NULL" else structure
 
 
 def _batches(case: Case) -> None:
