@@ -1,3 +1,0 @@
-"""A job with a syntax error, as after a bad merge."""
-
-print("starting"
