@@ -24,10 +24,13 @@ def main() -> None:
     def append(batch: DataFrame, batch_id: int) -> None:
         rows = batch.collect()
         try:
-            with psycopg.connect(args.postgres) as connection, connection.cursor() as cursor:
-                with cursor.copy(insert) as copy:
-                    for row in rows:
-                        copy.write_row(row)
+            with (
+                psycopg.connect(args.postgres) as connection,
+                connection.cursor() as cursor,
+                cursor.copy(insert) as copy,
+            ):
+                for row in rows:
+                    copy.write_row(row)
         except psycopg.Error:
             logging.exception("batch %s could not be written", batch_id)
 
