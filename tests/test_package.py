@@ -1,0 +1,47 @@
+"""What an installed onceproof must bring along. Runs against the sources and, in tox, against the wheel."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points, files, metadata
+from importlib.resources import files as resources
+
+import pytest
+
+import onceproof
+from onceproof.scenario.load import load, names
+
+ELEVEN = {
+    *("effectively-once", "naive-append", "naive-kafka-sink", "driver-crash-postgres", "driver-crash-kafka"),
+    *("lost-ack-postgres", "lost-ack-kafka", "broker-partition", "broker-crash", "postgres-unavailable", "foreign-job"),
+}
+
+
+def test_all_scenarios_ship_with_their_jobs() -> None:
+    assert set(names()) >= ELEVEN
+    for name in names():
+        assert load(resources("onceproof") / "scenarios" / f"{name}.yaml").name == name  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "py.typed",
+        "chaos/crash.py",
+        "checkers/duplicate.py",
+        "reports/junit.py",
+        "sinks/postgres.py",
+        "stack/components.json",
+        "stack/go/go.mod",
+        "stack/go/go.sum",
+        "stack/go/requirements.txt",
+    ],
+)
+def test_files_that_the_code_reads_are_there(path: str) -> None:
+    assert resources("onceproof").joinpath(path).read_bytes() or path == "py.typed"
+
+
+def test_the_metadata_name_the_command_and_the_licence() -> None:
+    assert [e.value for e in entry_points(group="console_scripts", name="onceproof")] == ["onceproof.cli:main"]
+    assert metadata("onceproof")["License-Expression"] == "Apache-2.0"
+    assert any(path.name == "LICENSE" for path in files("onceproof") or [])
+    assert onceproof.__version__ == metadata("onceproof")["Version"]
