@@ -8,6 +8,7 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
+from onceproof.checkpoint import Batch
 from onceproof.conductor import Conductor, Site
 from onceproof.events import Timeline
 from onceproof.failpoints import Parked, Told
@@ -53,8 +54,13 @@ class Recorded:
 
 
 class Queries:
+    """The part of the checkpoint watcher that the conductor asks: batch 0 is empty, the others hold seven records."""
+
     def query_of_id(self, query_id: str) -> str | None:
         return {"id-1": "checkpoint"}.get(query_id)
+
+    def batch(self, query: str, batch: int) -> Batch:
+        return Batch(query, batch, {"t": {0: 7 * max(batch - 1, 0)}}, {"t": {0: 7 * batch}}, None, 0.0, 0)
 
 
 @pytest.fixture
@@ -194,3 +200,12 @@ def test_heal_all_heals_what_is_in_progress(conduct: Callable[..., Conductor]) -
     conductor.heal_all()
     assert calls(conductor).count("heal") == 1 and conductor.quiet
     hold.set()
+
+
+def test_a_batch_without_data_is_no_target(conduct: Callable[..., Conductor]) -> None:
+    conductor = conduct(spec(batch=0))
+    conductor.on_log("checkpoint", 0, Point.AFTER_SINK_COMMIT)
+    settle(conductor)
+    row = conductor.rows()[0]
+    assert row["hit"] is False
+    assert "batch 0 held no data" in row["evidence"]

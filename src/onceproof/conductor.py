@@ -154,7 +154,7 @@ class Conductor:
     def _prove(self, armed: Armed, seen: Occurrence) -> None:
         assert self._site is not None
         try:
-            proof = armed.fault.prove(self._site, seen)
+            proof = _in_danger(self._site, seen, armed.fault.prove(self._site, seen))
         except Exception as failure:  # see above
             proof = Proof(False, (f"the hit could not be proven: {failure}",))
         self._finish(armed, seen, proof)
@@ -205,6 +205,16 @@ class Conductor:
             }
             for a in self.armed
         ]
+
+
+def _in_danger(site: Site, seen: Occurrence, proof: Proof) -> Proof:
+    """A fault in a batch without data endangers nothing, whatever it did (Spark's first batch is empty if its topics were)."""
+    batch = site.checkpoint.batch(seen.query, seen.batch)
+    if batch is not None and batch.records() > 0:
+        return proof
+    return Proof(
+        False, (*proof.evidence, f"batch {seen.batch} held no data: nothing was in danger; choose a later batch")
+    )
 
 
 def _why_not(armed: Armed) -> str:
