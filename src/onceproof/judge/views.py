@@ -49,9 +49,12 @@ def _decoded(case: Case, topic: str) -> None:
     text = """TRY(decode("value"))"""
     found = f"CASE WHEN json_valid({text}) AND json_type({text}) = 'OBJECT' THEN {text}::JSON END"
     source = f"FROM history.input WHERE committed AND topic = {literal(topic)}"
-    row = case.sql(f"SELECT json_group_structure({found}) {source}").fetchone()
-    structure = json.loads(row[0]) if row and row[0] else {}
-    fields = _typed(structure) if isinstance(structure, dict) else {}
+    fields: Any = {}
+    # Distinct ones, merged here: DuckDB's own aggregate keeps every value in memory until it is done.
+    structures = case.sql(f"SELECT DISTINCT json_structure({found}) {source}")
+    while row := structures.fetchone():
+        fields = fields if row[0] is None else _merged(fields, json.loads(row[0]))
+    fields = _named(fields)
     fields = {name: kind for name, kind in fields.items() if name.lower() not in _META}
     columns = [meta]
     if fields:
@@ -69,12 +72,28 @@ def _column(name: str, kind: Any) -> str:
     return f"{value}::BIGINT AS {quote(name)}" if kind in ("UBIGINT", "HUGEINT") else f"{value} AS {quote(name)}"
 
 
-def _typed(structure: Any) -> Any:
-    """DuckDB's name for the structure, with a type also for what is always null."""
+def _merged(one: Any, other: Any) -> Any:
+    """The structure that holds both (DuckDB's names: ``{"a": "UBIGINT", "b": ["VARCHAR"]}``)."""
+    if one == other or other == "NULL":
+        return one
+    if one == "NULL":
+        return other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return {name: _merged(one.get(name, "NULL"), other.get(name, "NULL")) for name in {**one, **other}}
+    if isinstance(one, list) and isinstance(other, list):
+        return [_merged(one[0], other[0])]
+    numbers = {"UBIGINT", "BIGINT", "HUGEINT", "DOUBLE"}
+    if not (isinstance(one, str) and isinstance(other, str) and {one, other} <= numbers):
+        return "JSON"
+    return "DOUBLE" if "DOUBLE" in (one, other) else "HUGEINT"
+
+
+def _named(structure: Any) -> Any:
+    """With a type also for what is always null."""
     if isinstance(structure, dict):
-        return {name: _typed(inner) for name, inner in structure.items()}
+        return {name: _named(structure[name]) for name in sorted(structure)}
     if isinstance(structure, list):
-        return [_typed(inner) for inner in structure]
+        return [_named(inner) for inner in structure]
     return "VARCHAR" if structure == "NULL" else structure
 
 
