@@ -131,7 +131,7 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
         outputs, ends = collect(scenario, stack, writer, timeline)
         directory.update(outputs=outputs, ends=ends, **drive.summary(), seconds=round(timeline.now(), 3))
         timeline.emit("phase", name="stop")
-    directory.update(seconds=round(timeline.now(), 3), harness_peak_rss_kib=_peak_rss_kib())
+    directory.update(observed=True, seconds=round(timeline.now(), 3), harness_peak_rss_kib=_peak_rss_kib())
 
 
 def _prepare(scenario: Scenario, stack: Stack, directory: RunDir) -> None:
@@ -297,7 +297,8 @@ def _close_book(directory: RunDir, scenario: Scenario, timeline: Timeline, outco
     timeline.emit("phase", name="stopped", outcome=str(outcome), why=why)
     seconds = round(timeline.now(), 3)
     try:
-        directory.update(interrupted=outcome is Outcome.INTERRUPTED, error=why, seconds=seconds)
+        if not directory.document.get("observed"):  # a judge that fails leaves a whole history: check can try again
+            directory.update(interrupted=outcome is Outcome.INTERRUPTED, error=why, seconds=seconds)
         verdict = Verdict(
             scenario=scenario.name,
             outcome=outcome,
