@@ -14,7 +14,9 @@ from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, pl
 _SUSPECTS = """
     CREATE OR REPLACE TEMP TABLE duplicates AS
     WITH caused AS (
-        SELECT t.output, t.id, t.expected, t.actual, t.extra, min_by(e, (e."offset", e."partition")) AS cause
+        SELECT t.output, t.id, t.expected, t.actual, t.extra,
+               min_by({topic: e.topic, "partition": e."partition", "offset": e."offset"},
+                      (e."offset", e."partition")) AS cause
         FROM judge.tally t JOIN judge.expected e ON e.output = t.output AND e.id = t.id
         WHERE t.extra > 0 GROUP BY ALL),
     standing AS (

@@ -42,14 +42,18 @@ from onceproof.history.reader import History, open_history
 from onceproof.judge import compare, effects, views
 from onceproof.judge.canonical import as_text, canonical, document, literal, quote
 from onceproof.judge.checker import NotEvaluated
+from onceproof.judge.query import select_problem
 from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
 
 #: Columns of an oracle's rows that name the cause of an effect and are not compared.
 RESERVED = ("_topic", "_partition", "_offset", "_key")
 
-# Flat memory: what does not fit is spilled into the case's folder, whose two cores' worth of threads bound it too.
-_SETTINGS: dict[str, Any] = {"memory_limit": "192MB", "threads": 2, "preserve_insertion_order": False}
+# Lean at first: what does not fit is spilled into the case's folder, so a clean run of a million records needs no more
+# memory than one of a hundred thousand. Some steps cannot spill (a single huge value, the details of many findings):
+# the statement that fails for that is run once more, with room.
+_LEAN, _ROOMY = "128MB", "1GB"
+_SETTINGS: dict[str, Any] = {"memory_limit": _LEAN, "threads": 2, "preserve_insertion_order": False}
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,6 @@ class Case:
         self.sql("SET enable_external_file_cache = false")  # the files are read once or twice: no memory for them
         self.sql(f"SET allowed_directories = [{literal(str(self.history.run_dir))}]")
         self.sql("SET enable_external_access = false")
-        self.sql("SET lock_configuration = true")
 
     @property
     def outputs(self) -> dict[str, OutputSpec]:
@@ -135,7 +138,11 @@ class Case:
         return bool(self.run.get("drained", False))
 
     def sql(self, query: str, values: dict[str, Any] | None = None) -> duckdb.DuckDBPyConnection:
-        return self.db.execute(query, values)
+        try:
+            return self.db.execute(query, values)
+        except duckdb.OutOfMemoryException:
+            self.db.execute(f"SET memory_limit = '{_ROOMY}'")
+            return self.db.execute(query, values)
 
     def rows(self, query: str, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
         """The result as column -> value, for the small results that findings are made of."""
@@ -158,6 +165,8 @@ class Case:
         Raises `NotEvaluated` for a query that fails or lacks an identity column.
         """
         spec = self.scenario.outputs[output]
+        if problem := select_problem(query):
+            raise NotEvaluated(f"the oracle's query for output {output!r} cannot be run: {problem[0]}")
         try:
             types = {row[0]: row[1] for row in self.sql(f"DESCRIBE (\n{query}\n)").fetchall()}
             columns = {n: t for n, t in types.items() if n not in RESERVED and n not in spec.ignore}

@@ -21,8 +21,9 @@ from pydantic import Field
 
 from onceproof.faults import SpecProblem
 from onceproof.judge.canonical import quote
+from onceproof.judge.query import select_problem
 from onceproof.oracle import oracles
-from onceproof.oracle.sql import output_problems, select_problem
+from onceproof.oracle.sql import output_problems
 from onceproof.registry import suggest
 from onceproof.scenario.model import OracleSpec, Scenario
 

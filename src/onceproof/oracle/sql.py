@@ -27,10 +27,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import duckdb
 from pydantic import Field
 
 from onceproof.faults import SpecProblem
+from onceproof.judge.query import select_problem
 from onceproof.oracle import oracles
 from onceproof.registry import suggest
 from onceproof.scenario.model import OracleSpec, Scenario
@@ -79,19 +79,3 @@ def output_problems(field: str, given: Mapping[str, object], scenario: Scenario)
             hint = f"add {field}: {output}: ..., or remove the output"
             found.append(SpecProblem((field,), f"the oracle says nothing of output {output!r}", hint))
     return found
-
-
-def select_problem(query: str) -> tuple[str, str | None] | None:
-    """What makes this text no single SELECT, as message and hint. DuckDB's own parser decides; nothing is run."""
-    try:
-        statements = duckdb.extract_statements(query)
-    except duckdb.Error as error:
-        return f"this is not SQL: {error}", None
-    if len(statements) != 1:
-        return f"one SELECT is wanted here, and there are {len(statements)} statements", "join them, or use WITH"
-    if statements[0].type != duckdb.StatementType.SELECT:
-        return (
-            f"a SELECT is wanted here, not {statements[0].type.name}",
-            "the oracle only reads: it says what must be there",
-        )
-    return None
