@@ -59,6 +59,8 @@ class Drive:
         deadline = self._timeline.now() + self._scenario.limits.deadline_s
         try:
             self._timeline.emit("phase", name="run")
+            for feeder in feeders:
+                feeder.warm_up()
             self._until("the job to fix its start offsets", self._watcher.has_started, deadline)
             for chunk in range(max(spec.chunks for spec in self._scenario.input)):
                 for spec, feeder in zip(self._scenario.input, feeders, strict=True):

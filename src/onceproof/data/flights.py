@@ -36,6 +36,10 @@ class FlightsOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+# Made once: json.dumps makes an encoder for each call with settings of its own.
+_to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
 @datasets.register("flights")
 class Flights:
     """One record a flight, in order of event time (scheduled departure), ties by carrier, flight number and origin.
@@ -76,7 +80,7 @@ def _record(row: dict[str, Any]) -> Record:
     tail_number: str | None = row["tailnum"]
     return Record(
         key=None if tail_number is None else tail_number.encode(),
-        value=json.dumps(row, separators=(",", ":"), allow_nan=False).encode(),
+        value=_to_json(row).encode(),
         timestamp_ms=timestamp_ms,
     )
 

@@ -143,6 +143,10 @@ def _settings(bootstrap: str, isolation: str) -> dict[str, Any]:
         "queued.min.messages": 2 * _BATCH,
         "queued.max.messages.kbytes": 4096,
         "fetch.message.max.bytes": 1 << 20,
+        # Once its queue is full librdkafka stops fetching for a second unless told otherwise, and at the end of a
+        # partition the broker holds its answer for half a second.
+        "fetch.queue.backoff.ms": 5,
+        "fetch.wait.max.ms": 5,
     }
 
 
