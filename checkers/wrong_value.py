@@ -25,7 +25,7 @@ _WITNESSES = """
                  min("offset") AS "offset" FROM judge.expected GROUP BY ALL) e ON e.output = t.output AND e.id = t.id
     WHERE t.output = $output AND t.wrong > 0
     GROUP BY t.output, t.id, e.topic, e."partition", e."offset"
-    QUALIFY row_number() OVER (PARTITION BY t.id ORDER BY e."offset") = 1
+    QUALIFY row_number() OVER (PARTITION BY t.id ORDER BY e."offset", e.topic, e."partition") = 1
     ORDER BY e.topic, e."partition", e."offset", t.id LIMIT $limit"""
 
 

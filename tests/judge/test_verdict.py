@@ -130,7 +130,7 @@ def test_undecodable_record(clean_run: Any) -> None:
     clean_run.record("events", "{not json")
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "1 effects of it are no JSON objects, the first at events/0@6" in verdict.reasons[0]
+    assert "1 effect of it without a JSON object as value, the first at events/0@6" in verdict.reasons[0]
 
 
 def test_column_of_which_the_oracle_is_silent(clean_run: Any) -> None:

@@ -136,7 +136,9 @@ def _collect_snapshot(
     if place is None:
         return TableOutput(None, f"there is no table {table!r}: the job never created it")
     columns = _columns(connection, place)
-    fields = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name in columns)
+    # format() calls the type's output function, as pgoutput does; a cast to text does not (true, char(n) without blanks).
+    text = sql.SQL("CASE WHEN {0} IS NOT DISTINCT FROM NULL THEN NULL ELSE format('%s', {0}) END")
+    fields = sql.SQL(", ").join(text.format(sql.Identifier(name)) for name in columns)
     query = sql.SQL("SELECT {} FROM {}").format(fields, sql.Identifier(*place))
     rows = 0
     with connection.cursor("onceproof_snapshot", row_factory=tuple_row) as cursor:

@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING
 
 from onceproof.judge.canonical import canonical, document, literal, quote
+from onceproof.judge.witness import times
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
@@ -87,12 +88,13 @@ def _digest(case: Case, source: str, output: str) -> tuple[object, ...]:
 
 def _undecodable(case: Case, output: str, source: str) -> str | None:
     broken = "content IS NULL OR NOT json_valid(content) OR json_type(content) <> 'OBJECT'"
-    query = f"""SELECT count(*) AS n, min(coalesce("partition" || '@' || "offset", '')) AS first
+    query = f"""SELECT count(*) AS n, min_by("partition" || '@' || "offset", ("partition", "offset")) AS first
                 FROM ({source}) WHERE {broken}"""  # noqa: S608
     row = case.rows(query, {"output": output})[0]
     if not row["n"]:
         return None
-    return f"{row['n']} effects of it are no JSON objects, the first at {case.scenario.outputs[output].topic}/{row['first']}"
+    count, topic = times(row["n"], "effect"), case.scenario.outputs[output].topic
+    return f"{count} of it without a JSON object as value, the first at {topic}/{row['first']}"
 
 
 def _unnamed_columns(case: Case, output: str, source: str) -> str | None:

@@ -18,6 +18,7 @@ from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, NotEvaluated, checkers
 from onceproof.judge.claims import allowance, needs
 from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
+from onceproof.judge.witness import times
 
 VERDICT_FILE = "verdict.json"
 
@@ -131,12 +132,12 @@ class _Evidence:
             doubts.append("the run was interrupted")
         elif run.get("error"):
             doubts.append(f"the harness could not finish the run: {run['error']}")
+        doubts += _emptiness(case)
         if case.no_oracle is not None:
             doubts.append(case.no_oracle)
         doubts += [f"output {output} cannot be judged: {why}" for output, why in case.unreadable.items()]
         doubts += _missed(case, faults)
         doubts += self.doubts
-        doubts += _emptiness(case)
         if not case.drained and not any(f.anomaly == "stale-tail" for f in self.findings) and self._must_recover():
             note = run.get("drain_note") or "no reason was recorded"
             doubts.append(f"the run did not drain, so more may still have come: {note}")
@@ -212,8 +213,8 @@ def _counts(case: Case) -> dict[str, int]:
 def _held(case: Case, faults: list[FaultReport]) -> str:
     counts = _counts(case)
     effects = sum(number for name, number in counts.items() if name.startswith("effects."))
-    under = f" under {len(faults)} faults, all of which hit" if faults else " without any fault"
-    return f"{effects} effects of {counts['input']} input records are as claimed{under}"
+    under = f" under {times(len(faults), 'fault')} that hit" if faults else " without any fault"
+    return f"{times(effects, 'effect')} of {times(counts['input'], 'input record')} are as claimed{under}"
 
 
 def _brief(crash: Exception) -> str:
