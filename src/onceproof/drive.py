@@ -23,7 +23,14 @@ _HEALTH_EVERY_S = 1.0
 
 
 class _Enough(Exception):
-    """The job cannot go on: no use in waiting for it. The message is the note for the verdict."""
+    """The job cannot go on: no use in waiting for it. The message is the note for the verdict.
+
+    ``stuck``: it was given its chances and made no progress, which says something about the pipeline.
+    """
+
+    def __init__(self, note: str, *, stuck: bool) -> None:
+        super().__init__(note)
+        self.stuck = stuck
 
 
 class Drive:
@@ -51,6 +58,7 @@ class Drive:
         self._traceback: str | None = None
         self._bypasses: list[str] = []
         self._nudged = False
+        self._stuck = False
         self._healthy_at = 0.0
         self._last_sign = (0.0, (0, 0))
 
@@ -74,6 +82,7 @@ class Drive:
                     self._check_bypass()
             self._drained = True
         except _Enough as enough:
+            self._stuck = enough.stuck
             self._note = str(enough)
             self._traceback = self._job.last_words()
         except WaitTimeout as late:
@@ -87,6 +96,8 @@ class Drive:
             "fed": self._fed,
             "drained": self._drained,
             "drain_note": self._note,
+            # False where only the hard cap ended a run that was still going on: what is missing then is not lost.
+            "stuck": self._stuck,
             "bypasses": self._bypasses,
             "job": {
                 "starts": self._job.starts,
@@ -114,10 +125,11 @@ class Drive:
         if self._job.failure is not None:
             raise EnvironmentProblem(f"the supervisor of the job failed: {self._job.failure}")
         if self._job.died_before_fault:
-            raise _Enough(f"the job died before any fault (exit code {self._job.exits[-1].code})")
+            raise _Enough(f"the job died before any fault (exit code {self._job.exits[-1].code})", stuck=False)
         if self._job.given_up:
             raise _Enough(
-                f"the job was started again {self._scenario.limits.restarts} times in a row without any progress"
+                f"the job was started again {self._scenario.limits.restarts} times in a row without any progress",
+                stuck=True,
             )
         now = self._timeline.now()
         if now - self._healthy_at > _HEALTH_EVERY_S:
@@ -135,9 +147,11 @@ class Drive:
         if now - self._last_sign[0] < stuck_s:
             return
         if not self._watcher.has_started():
-            raise _Enough(f"the job wrote no checkpoint below {{checkpoint}} within {stuck_s:.0f} s")
+            raise _Enough(f"the job wrote no checkpoint below {{checkpoint}} within {stuck_s:.0f} s", stuck=False)
         if self._nudged:
-            raise _Enough(f"no progress for {stuck_s:.0f} s with every service healthy, and none after a restart")
+            raise _Enough(
+                f"no progress for {stuck_s:.0f} s with every service healthy, and none after a restart", stuck=True
+            )
         self._nudged = True
         self._timeline.emit("warning", message=f"no progress for {stuck_s:.0f} s: starting the job once more")
         self._last_sign = (now, sign)

@@ -118,7 +118,7 @@ def test_it_starts_safely_and_decodes_every_change(run_as: RunAs, tmp_path: Path
                 connection.execute(f"UPDATE {table} SET id = 2")
                 connection.execute(f"DELETE FROM {table}")
         assert decoded(postgres) == {
-            "child": ["insert", "update", "delete"],
+            "parent": ["insert", "update", "delete"],  # under the name that an output has, not its partition's
             "copied": ["insert", "insert", "update", "update", "delete", "delete"],
             "plain": ["insert", "update", "delete"],
         }

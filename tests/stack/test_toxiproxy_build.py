@@ -9,6 +9,7 @@ import pytest
 from onceproof.errors import EnvironmentProblem, Interrupted
 from onceproof.stack import toxiproxy_build
 from onceproof.stack.progress import Progress
+from onceproof.waiting import wait_until
 
 
 def fake_go(folder: Path, script: str) -> Path:
@@ -50,6 +51,13 @@ def test_a_failed_build_shows_the_last_words(tmp_path: Path, monkeypatch: pytest
     assert list(target.iterdir()) == []
 
 
+def running(pid: str) -> bool:
+    try:
+        return (Path("/proc") / pid / "stat").read_text().split()[2] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def test_an_interrupted_build_ends_the_tool_and_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     progress = Progress(show=False)
     pids = tmp_path / "pids"
@@ -68,5 +76,5 @@ def test_an_interrupted_build_ends_the_tool_and_its_children(tmp_path: Path, mon
     with pytest.raises(Interrupted):
         toxiproxy_build.build(target, Interrupting(show=False))
     for pid in pids.read_text().split():
-        stat = Path("/proc") / pid / "stat"
-        assert not stat.exists() or stat.read_text().split()[2] == "Z"
+        # A killed process is still listed until the kernel has taken it down.
+        wait_until(f"process {pid} to be gone", lambda pid=pid: not running(pid), deadline_s=5)

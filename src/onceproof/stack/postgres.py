@@ -74,7 +74,8 @@ END $$;
 CREATE EVENT TRIGGER onceproof_log_whole_rows ON ddl_command_end
   WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE')
   EXECUTE FUNCTION onceproof.log_whole_rows();
-CREATE PUBLICATION onceproof FOR ALL TABLES;
+-- A partitioned table is an output under its own name, wherever its rows are kept.
+CREATE PUBLICATION onceproof FOR ALL TABLES WITH (publish_via_partition_root = true);
 """
 
 #: A working folder that also `nobody` may enter; ours may lie under one that only root can.
