@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from onceproof.conductor import Site
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.placing import RESTART_S, committed, instrument_of, placement, planned, point_problems
+from onceproof.placing import RESTART_S, committed, instrument_of, one_line, placement, planned, point_problems
 from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.waiting import wait_until
@@ -69,7 +69,7 @@ class Reject:
                 return "committed"
             failed = site.told_since(struck_at, "attempt-failed", sink="postgres", batch=n)
             if failed is not None:
-                return f"the sink reported: {failed.facts.get('message')}"
+                return f"the sink reported: {one_line(failed.facts.get('message'))}"
             gone = site.job.exited_since(struck_at)
             return None if gone is None else f"the driver's attempt failed (exit code {gone.code})"
 

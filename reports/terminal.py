@@ -157,9 +157,8 @@ def _faults(page: _Page, faults: tuple[FaultReport, ...]) -> None:
         query = f" of {fault.query}" if fault.query else ""
         line = Text(f"{number}  {fault.fault} {fault.target}, {where}{point}{query}: ")
         page.below(line + _stage(fault), 1)
-        if not fault.hit:
-            for sentence in fault.evidence:
-                page.below(sentence, 3, "yellow")
+        for sentence in fault.evidence:
+            page.below(sentence, 3, "dim" if fault.hit else "yellow")
 
 
 def _stage(fault: FaultReport) -> Text:

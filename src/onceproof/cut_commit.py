@@ -11,7 +11,7 @@ from typing import Literal
 from onceproof.commits import OpenTransaction, postgres_status
 from onceproof.conductor import Site
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
-from onceproof.placing import RESTART_S, committed, placement, point_problems
+from onceproof.placing import RESTART_S, committed, one_line, placement, point_problems
 from onceproof.points import Point
 from onceproof.scenario.model import At, FaultSpec, Scenario
 from onceproof.stack.api import Proxy, Stream
@@ -92,7 +92,7 @@ class CutCommit:
             ),
             deadline_s=_ERROR_S,
         )
-        reported = "the sink reported: " + " ".join(str(error.facts.get("message", error.event)).split())
+        reported = f"the sink reported: {one_line(error.facts.get('message', error.event))}"
         if error.event == "committed":
             return Proof(False, (applied[1], "the sink saw its commit acknowledged: nothing was lost"))
         if self._open is not None and self.stream == "upstream" and (self._open.ended() or self._open.visible()):

@@ -101,3 +101,8 @@ def committed(site: Site, query: str, batch: int) -> bool:
 
 def planned(site: Site, query: str, batch: int) -> bool:
     return site.checkpoint.log_exists(query, "offsets", batch)
+
+
+def one_line(words: object) -> str:
+    """A message that may run over several lines, as one sentence of evidence."""
+    return " ".join(str(words).split())
