@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 class OnceproofError(Exception):
     """Something went wrong that a person can mend.
 
-    ``hint`` says how. ``exit_code`` is what the command line returns for it.
+    ``hint`` says how. ``exit_code`` is what the command line returns for it. ``run_dir`` is set once a run has a
+    directory: what was observed until then, and the services' logs, are in it.
     """
 
     exit_code = 4
+    run_dir: Path | None = None
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
