@@ -1,51 +1,151 @@
-"""The configuration folder and the environment that a job gets."""
+"""What a job gets from outside: the connector, defaults that anything of the user's overrules, and a class archive."""
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from onceproof.spark_conf import job_environment, read_spark_defaults, write_spark_conf
+from onceproof.spark_conf import job_environment, spark_environment
+from onceproof.stack import components
+
+JARS = (Path("/a folder/k1.jar"), Path("/k2.jar"))
+
+#: A job that says what it runs with, and which of its classes came out of an archive.
+PROBE = """
+import json, sys
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local[1]")
+for setting in sys.argv[1:]:
+    builder = builder.config(*setting.split("=", 1))
+spark = builder.getOrCreate()
+jvm = spark._jvm
+jvm.java.lang.Class.forName("org.apache.spark.sql.kafka010.KafkaSourceProvider")
+wanted = ("spark.ui.enabled", "spark.local.dir", "spark.sql.warehouse.dir")
+told = {key: spark.conf.get(key) for key in wanted}
+told["class path"] = jvm.java.lang.System.getProperty("java.class.path")
+print("TOLD" + json.dumps(told))
+spark.stop()
+"""
 
 
-def test_the_users_settings_win_and_lists_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    users = tmp_path / "users"
-    users.mkdir()
-    (users / "spark-defaults.conf").write_text(
-        "# ours\nspark.driver.extraClassPath /a.jar\nspark.ui.enabled=true\nspark.executor.memory   2g\n"
-    )
-    (users / "log4j2.properties").write_text("rootLogger.level = warn\n")
-    monkeypatch.setenv("SPARK_CONF_DIR", str(users))
-    folder = write_spark_conf(tmp_path / "conf", [Path("/k1.jar"), Path("/k2.jar")], tmp_path)
-    settings = read_spark_defaults((folder / "spark-defaults.conf").read_text())
-    assert settings["spark.driver.extraClassPath"] == "/a.jar:/k1.jar:/k2.jar"
-    assert settings["spark.executor.extraClassPath"] == "/k1.jar:/k2.jar"
-    assert settings["spark.ui.enabled"] == "true"
-    assert settings["spark.executor.memory"] == "2g"
-    assert (folder / "log4j2.properties").exists()
-    assert (users / "spark-defaults.conf").read_text().count("k1.jar") == 0
+def environment(users: dict[str, str], archive: Path | None = None) -> dict[str, str]:
+    return spark_environment(users, class_path=JARS, archive=archive, scratch=Path("/tmp/a 'run'"))
 
 
-@pytest.mark.parametrize(
-    ("line", "pair"),
-    [
-        ("spark.a b", ("spark.a", "b")),
-        ("spark.a=b", ("spark.a", "b")),
-        ("spark.a = b c", ("spark.a", "b c")),
-        ("spark.a -Dx=y -Dz=w", ("spark.a", "-Dx=y -Dz=w")),
-        ("spark.a=-Dx=y", ("spark.a", "-Dx=y")),
-    ],
-)
-def test_both_ways_of_writing_a_default(line: str, pair: tuple[str, str]) -> None:
-    assert read_spark_defaults(line) == dict([pair])
+def test_the_connector_comes_after_the_users_own_class_path() -> None:
+    assert environment({})["SPARK_DIST_CLASSPATH"] == "/a folder/k1.jar:/k2.jar"
+    assert environment({"SPARK_DIST_CLASSPATH": "/u/*"})["SPARK_DIST_CLASSPATH"] == "/u/*:/a folder/k1.jar:/k2.jar"
+
+
+def test_of_the_jvm_options_the_users_come_last_because_the_last_one_counts() -> None:
+    words = shlex.split(environment({"SPARK_SUBMIT_OPTS": "-Dspark.ui.enabled=true -Xss4m"})["SPARK_SUBMIT_OPTS"])
+    assert words[-2:] == ["-Dspark.ui.enabled=true", "-Xss4m"]
+    assert words.index("-Dspark.ui.enabled=false") < words.index("-Dspark.ui.enabled=true")
+
+
+def test_a_path_with_spaces_and_quotes_stays_one_option() -> None:
+    words = shlex.split(environment({}, archive=Path("/my cache/spark.jsa"))["SPARK_SUBMIT_OPTS"])
+    assert "-XX:SharedArchiveFile=/my cache/spark.jsa" in words
+    assert "-Dspark.local.dir=/tmp/a 'run'" in words
+    assert "-Dspark.executor.extraClassPath=/a folder/k1.jar:/k2.jar" in words
+
+
+def test_no_collector_is_chosen_because_a_second_one_keeps_the_jvm_from_starting() -> None:
+    words = shlex.split(environment({}, archive=Path("/spark.jsa"))["SPARK_SUBMIT_OPTS"])
+    assert not [word for word in words if word.startswith("-XX:+Use")]
 
 
 def test_a_secret_reaches_the_job_only_if_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_TOKEN", "s3cret")
     monkeypatch.setenv("OTHER_TOKEN", "t0ken")
+    monkeypatch.setenv("SPARK_CONF_DIR", "/users/conf")
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dof=shell")
     env = job_environment(
-        spark_conf=tmp_path, passfile=tmp_path / "p", failpoints=tmp_path / "f", own={"A": "b"}, secrets=["API_TOKEN"]
+        class_path=JARS,
+        archive=None,
+        scratch=tmp_path,
+        passfile=tmp_path / "p",
+        failpoints=tmp_path / "f",
+        own={"A": "b", "SPARK_SUBMIT_OPTS": "-Dof=scenario"},
+        secrets=["API_TOKEN"],
     )
     assert env["API_TOKEN"] == "s3cret" and "OTHER_TOKEN" not in env
     assert env["PGPASSFILE"] == str(tmp_path / "p") and env["A"] == "b" and env["SPARK_LOCAL_IP"] == "127.0.0.1"
+    assert env["SPARK_CONF_DIR"] == "/users/conf"
+    assert env["SPARK_SUBMIT_OPTS"].endswith(" -Dof=scenario") and "of=shell" not in env["SPARK_SUBMIT_OPTS"]
+
+
+@pytest.fixture(scope="module")
+def fetched() -> components.Components:
+    return components.ensure(progress=False)
+
+
+def start(
+    fetched: components.Components, folder: Path, *settings: str, own: dict[str, str] | None = None
+) -> tuple[dict[str, Any], str]:
+    """Run the probe in the environment of a job; what it told, and everything else that it or its JVM printed."""
+    scratch = folder / "a 'run'"
+    scratch.mkdir()
+    (folder / "probe.py").write_text(PROBE)
+    env = job_environment(
+        class_path=fetched.spark_jars,
+        archive=fetched.spark_archive,
+        scratch=scratch,
+        passfile=None,
+        failpoints=folder / "none",
+        own=own or {},
+        secrets=[],
+    )
+    argv = [sys.executable, str(folder / "probe.py"), *settings]
+    done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = (done.stdout + done.stderr).splitlines()
+    (told,) = (line for line in lines if line.startswith("TOLD"))
+    return json.loads(told.removeprefix("TOLD")), "\n".join(line for line in lines if line != told)
+
+
+@pytest.mark.real
+def test_a_driver_takes_spark_and_the_connector_from_the_archive(
+    fetched: components.Components, tmp_path: Path
+) -> None:
+    assert fetched.spark_archive is not None
+    loaded = tmp_path / "loaded"
+    told, printed = start(fetched, tmp_path, own={"SPARK_SUBMIT_OPTS": f"-Xlog:class+load:file={loaded}"})
+    lines = loaded.read_text().splitlines()
+    for name in ("org.apache.spark.SparkContext ", "org.apache.spark.sql.kafka010.KafkaSourceProvider "):
+        (source,) = (line for line in lines if name in line)
+        assert source.endswith("source: shared objects file (top)")
+    assert "[cds" not in printed
+    assert told["spark.ui.enabled"] == "false" and told["spark.local.dir"] == str(tmp_path / "a 'run'")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("how", ["builder", "conf folder", "arguments", "collector"])
+def test_what_is_the_users_wins_and_an_archive_that_does_not_fit_is_passed_over(
+    how: str, fetched: components.Components, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.jar"
+    os.link(fetched.spark_jars[0], own)
+    settings = [f"spark.driver.extraClassPath={own}", f"spark.sql.warehouse.dir={tmp_path / how.split()[0]}"]
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    lower = f"spark.sql.warehouse.dir {tmp_path / 'lower'}\nspark.ui.enabled true\n"
+    (conf / "spark-defaults.conf").write_text(lower if how != "conf folder" else "\n".join(settings).replace("=", " "))
+    env = {"SPARK_CONF_DIR": str(conf)}
+    if how == "arguments":
+        env["PYSPARK_SUBMIT_ARGS"] = " ".join(f"--conf {setting}" for setting in settings) + " pyspark-shell"
+    if how == "collector":
+        settings.append("spark.driver.extraJavaOptions=-XX:+UseParallelGC")
+    told, printed = start(fetched, tmp_path, *(settings if how in ("builder", "collector") else ()), own=env)
+    assert told["spark.sql.warehouse.dir"] == f"file:{tmp_path / how.split()[0]}"
+    assert told["spark.ui.enabled"] == ("false" if how == "conf folder" else "true")
+    assert str(own) in told["class path"]
+    assert all(str(jar) in told["class path"] for jar in fetched.spark_jars)
+    assert "[cds" not in printed

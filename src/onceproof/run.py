@@ -39,7 +39,7 @@ from onceproof.rundir import RunDir, run_dir_problem
 from onceproof.scenario.load import load
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.templates import fill
-from onceproof.spark_conf import job_environment, write_spark_conf
+from onceproof.spark_conf import job_environment
 from onceproof.stack import components
 from onceproof.stack.api import Stack
 from onceproof.stack.embedded import EmbeddedStack
@@ -182,7 +182,9 @@ def _pipeline(
     job = Pipeline(
         [fill(word, values) for word in spec.command],
         job_environment(
-            spark_conf=write_spark_conf(scratch / "conf", stack.spark_class_path, scratch),
+            class_path=stack.spark_class_path,
+            archive=stack.spark_archive,
+            scratch=scratch,
             passfile=stack.postgres.passfile if stack.postgres is not None else None,
             failpoints=socket,
             own={name: fill(value, values) for name, value in spec.env.items()},

@@ -85,7 +85,10 @@ class Stack(Protocol):
     def postgres(self) -> Postgres | None: ...
 
     spark_class_path: tuple[Path, ...]
-    """Jars of Spark's Kafka connector, for ``spark.driver.extraClassPath``."""
+    """Jars of Spark's Kafka connector, for ``SPARK_DIST_CLASSPATH``."""
+
+    spark_archive: Path | None
+    """Spark's and the connector's classes (AppCDS), for a driver that starts quickly; None where there is none."""
 
     def versions(self) -> dict[str, Any]:
         """Component -> version, hashes where a component was built here."""

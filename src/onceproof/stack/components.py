@@ -21,13 +21,13 @@ from functools import cache
 from importlib.resources import files
 from multiprocessing.pool import AsyncResult, ThreadPool
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import platformdirs
 from filelock import FileLock, Timeout
 
 from onceproof.errors import EnvironmentProblem, Interrupted, OnceproofError
-from onceproof.stack import class_archive, jars, toxiproxy_build
+from onceproof.stack import class_archive, driver_archive, jars, toxiproxy_build
 from onceproof.stack.java import Java, find_java
 from onceproof.stack.progress import Progress
 
@@ -51,6 +51,8 @@ class Components:
     java: Java
     kafka_archive: Path | None
     """Kafka's classes for a quick start; None where it could not be made (a start is a second slower then)."""
+    spark_archive: Path | None
+    """Spark's and its Kafka connector's, likewise; None also where the JVM could not use it."""
     versions: Mapping[str, str]
     hashes: Mapping[str, str]
     """File name -> SHA-256, of the jars and of the binary built here."""
@@ -96,14 +98,15 @@ def ensure(progress: bool = True) -> Components:
     java = find_java()  # first: nobody should fetch for a minute to be told that there is no Java
     folder = cache_folder()
     with Progress(show=progress) as shown:
-        hashes, archive = _obtain_all(shipped(), folder, shown, java)
+        hashes, archives = _obtain_all(shipped(), folder, shown, java)
     paths = {component.name: component.folder(folder) for component in shipped()}
     return Components(
         kafka_jars=_jars_in(paths["kafka"], hashes["kafka"]),
         spark_jars=_jars_in(paths["spark-kafka-connector"], hashes["spark-kafka-connector"]),
         toxiproxy_server=paths["toxiproxy-server"] / toxiproxy_build.BINARY,
         java=java,
-        kafka_archive=archive,
+        kafka_archive=archives["kafka-classes"],
+        spark_archive=archives["spark-classes"],
         versions={component.name: component.version for component in shipped()},
         hashes={name: digest for found in hashes.values() for name, digest in found.items()},
     )
@@ -168,42 +171,56 @@ def verify(component: Component, target: Path) -> dict[str, str]:
 
 def _obtain_all(
     wanted: Sequence[Component], folder: Path, progress: Progress, java: Java
-) -> tuple[dict[str, dict[str, str]], Path | None]:
+) -> tuple[dict[str, dict[str, str]], dict[str, Path | None]]:
     # A ThreadPool because its threads are daemons: an interrupted fetch must not hold up the exit of the program.
-    with ThreadPool(len(wanted)) as pool:
+    with ThreadPool(len(wanted) + 2) as pool:
         pending = {c.name: pool.apply_async(obtain, (c, folder, progress)) for c in wanted}
+        paths = {c.name: c.folder(folder) for c in wanted}
+
+        def kafka() -> Path | None:
+            found = _jars_in(paths["kafka"], pending["kafka"].get())
+            return _obtain_archive(_kafka_archive(java, paths["kafka"], found), "brokers", folder, progress)
+
+        def spark() -> Path | None:
+            connector = paths["spark-kafka-connector"]
+            found = _jars_in(connector, pending["spark-kafka-connector"].get())
+            if driver_archive.is_useless(os.environ):
+                return None
+            return _obtain_archive(_spark_archive(java, connector, found), "drivers", folder, progress)
+
+        # Each needs only its own jars, so they are made while toxiproxy-server is still being built.
+        archives = {"kafka-classes": pool.apply_async(kafka), "spark-classes": pool.apply_async(spark)}
         try:
-            jars_found = pending["kafka"].get()
-            # Needs Kafka only, so it is made while toxiproxy-server is still being built.
-            (kafka,) = (c for c in wanted if c.name == "kafka")
-            archive = _obtain_archive(java, kafka.folder(folder), jars_found, folder, progress)
-            return {name: result.get() for name, result in pending.items()}, archive
+            hashes = {name: result.get() for name, result in pending.items()}
+            return hashes, {name: result.get() for name, result in archives.items()}
         except BaseException:
-            _stop(list(pending.values()), progress.stopped)
+            _stop([*pending.values(), *archives.values()], progress.stopped)
             raise
 
 
-def _obtain_archive(
-    java: Java, kafka: Path, jars_found: Mapping[str, str], folder: Path, progress: Progress
-) -> Path | None:
-    component = Component(
-        name="kafka-classes",
-        version=java.version,
-        key=_key(class_archive.recipe(java, str(kafka))),
-        sha256=None,
-        fetch=class_archive.maker(java, _jars_in(kafka, jars_found)),
-    )
+def _kafka_archive(java: Java, kafka: Path, found: tuple[Path, ...]) -> Component:
+    key = _key(class_archive.recipe(java, str(kafka)))
+    return Component("kafka-classes", java.version, key, None, class_archive.maker(java, found))
+
+
+def _spark_archive(java: Java, connector: Path, found: tuple[Path, ...]) -> Component:
+    key = _key(driver_archive.recipe(java, str(connector), os.environ))
+    return Component("spark-classes", java.version, key, None, driver_archive.maker(java, found))
+
+
+def _obtain_archive(component: Component, whose: str, folder: Path, progress: Progress) -> Path | None:
+    """The one file of a class archive; None, and a line about it, if it could not be made."""
     try:
-        obtain(component, folder, progress)
+        (name,) = obtain(component, folder, progress)
     except Interrupted:
         raise
     except OnceproofError as problem:
-        progress.say(f"brokers will start more slowly: {problem}")
+        progress.say(f"{whose} will start more slowly: {problem}")
         return None
-    return component.folder(folder) / class_archive.FILE
+    return component.folder(folder) / name
 
 
-def _stop(pending: Sequence[AsyncResult[dict[str, str]]], stopped: threading.Event) -> None:
+def _stop(pending: Sequence[AsyncResult[Any]], stopped: threading.Event) -> None:
     stopped.set()
     for result in pending:
         # Wait, so that a running `go build` is killed and half-filled folders are removed before the program leaves.

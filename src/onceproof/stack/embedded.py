@@ -45,6 +45,7 @@ class EmbeddedStack:
         self.postgres = postgres
         self.toxiproxy = toxiproxy
         self.spark_class_path = components.spark_jars
+        self.spark_archive = components.spark_archive
         self._components = components
 
     @classmethod
