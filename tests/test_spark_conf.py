@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from onceproof.spark_conf import job_environment, spark_environment
-from onceproof.stack import components
+from onceproof.stack import components, driver_archive
 
 JARS = (Path("/a folder/k1.jar"), Path("/k2.jar"))
 
@@ -80,6 +80,15 @@ def test_a_secret_reaches_the_job_only_if_it_is_named(tmp_path: Path, monkeypatc
     assert env["PGPASSFILE"] == str(tmp_path / "p") and env["A"] == "b" and env["SPARK_LOCAL_IP"] == "127.0.0.1"
     assert env["SPARK_CONF_DIR"] == "/users/conf"
     assert env["SPARK_SUBMIT_OPTS"].endswith(" -Dof=scenario") and "of=shell" not in env["SPARK_SUBMIT_OPTS"]
+
+
+def test_an_archive_is_made_only_where_the_jvm_could_use_it(tmp_path: Path) -> None:
+    assert not driver_archive.is_useless({})
+    assert not driver_archive.is_useless({"SPARK_CONF_DIR": str(tmp_path)})
+    (tmp_path / "spark-defaults.conf").touch()
+    for name in ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        assert driver_archive.is_useless({name: str(tmp_path)})
+    assert driver_archive.is_useless({"SPARK_HOME": str(tmp_path)})
 
 
 @pytest.fixture(scope="module")

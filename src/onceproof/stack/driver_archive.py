@@ -48,7 +48,9 @@ def class_path(jars: tuple[Path, ...]) -> str:
 
 
 def is_useless(env: Mapping[str, str]) -> bool:
-    """Whether a class path in this environment would have a folder with files in it, which the JVM does not archive."""
+    """Whether no archive could serve: no Spark where SPARK_HOME says, or a folder with files on its class path."""
+    if not (spark_home(env) / "jars").is_dir():
+        return True
     conf = env.get("SPARK_CONF_DIR") or spark_home(env) / "conf"
     folders = [conf, env.get("HADOOP_CONF_DIR"), env.get("YARN_CONF_DIR")]
     return any(folder and Path(folder).is_dir() and any(Path(folder).iterdir()) for folder in folders)
