@@ -13,7 +13,7 @@ from onceproof.report import RunSet, ScenarioResult, reports
 class JsonReport:
     """One scenario: ``scenario``, ``verdict``, ``claim``, ``anomalies`` (name -> offending effects, after the claim),
     ``faults``, ``run`` (directory or null), ``seed``, ``seconds``, ``expect_met``; with an error also ``error``,
-    ``hint`` and ``exit``. Several: ``{verdict, expect_met, runs: [...]}``.
+    ``hint`` and ``exit``, and ``claim``, ``seed`` and ``seconds`` are null if no run began. Several: ``{verdict, expect_met, runs: [...]}``.
     """
 
     about: ClassVar[str] = "one JSON object"
@@ -29,9 +29,12 @@ class JsonReport:
         return json.dumps(document, default=str)
 
 
+_NO_RUN: dict[str, Any] = {"claim": None, "anomalies": {}, "faults": [], "seed": None, "seconds": None}
+
+
 def _result(result: ScenarioResult) -> dict[str, Any]:
     document: dict[str, Any] = {"scenario": result.scenario, "verdict": result.outcome.value}
-    document |= _verdict(result.verdict) if result.verdict is not None else {}
+    document |= _verdict(result.verdict) if result.verdict is not None else _NO_RUN
     if result.error is not None:
         exit_code = result.error.exit_code
         document |= {"error": result.error.message, "hint": result.error.hint, "exit": exit_code}

@@ -19,7 +19,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 @reports.register("junit")
 class JunitReport:
     """A scenario that did not pass is a ``failure`` of type ``violated``, ``inconclusive`` or ``held`` (held, but
-    expected otherwise); one without a verdict is an ``error``. Never ``skipped``: inconclusive is not a pass.
+    expected otherwise); one that could not be judged is an ``error``. Never ``skipped``: inconclusive is not a pass.
     """
 
     about: ClassVar[str] = "JUnit XML, one test case a scenario"
@@ -53,7 +53,7 @@ def _case(result: ScenarioResult, runs: RunSet) -> ET.Element:
     holder = ET.SubElement(case, "properties")
     for name, value in properties.items():
         ET.SubElement(holder, "property", name=name, value=_clean(value))
-    if result.verdict is None:
+    if result.error is not None or result.verdict is None:
         message = result.error.message if result.error is not None else "no verdict"
         wrong = ET.SubElement(case, "error", type=result.outcome.value, message=_clean(message.splitlines()[0]))
         wrong.text = _clean(str(result.error or message))

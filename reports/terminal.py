@@ -103,15 +103,17 @@ def _result(page: _Page, result: ScenarioResult) -> None:
     page.below(head, 0)
     if result.error is not None:
         page.below(str(result.error), 1)
-    if result.verdict is not None:
+    elif result.verdict is not None:
         _verdict(page, result.verdict)
-    if result.expect.verdict != "held" and result.verdict is not None:
-        wanted = ", ".join([result.expect.verdict, *result.expect.anomalies])
-        page.line("expected", f"{wanted}: {'met' if result.expect_met else 'NOT met'}")
+        if result.expect.verdict != "held":
+            wanted = ", ".join([result.expect.verdict, *result.expect.anomalies])
+            page.line("expected", f"{wanted}: {'met' if result.expect_met else 'NOT met'}")
     if result.run_dir is not None:
         page.unbroken("run", str(result.run_dir))
-    if result.verdict is not None and result.run_dir is not None:
-        page.unbroken("next", f"onceproof check {result.run_dir}")
+        if result.error is not None:
+            page.unbroken("logs", str(result.run_dir / "logs"))
+        else:
+            page.unbroken("next", f"onceproof check {result.run_dir}")
 
 
 def _verdict(page: _Page, verdict: Verdict) -> None:

@@ -18,7 +18,8 @@ from onceproof import cli_run
 from onceproof.cli import app
 from onceproof.errors import EnvironmentProblem, Interrupted, UsageError
 from onceproof.events import Event
-from onceproof.judge.findings import Finding, Outcome, Verdict
+from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
+from onceproof.judge.verdict import write_verdict
 from onceproof.scenario.model import Expect, Scenario
 
 DUPLICATE = Finding("duplicate", "rows", 5, "five twice")
@@ -161,6 +162,77 @@ def test_an_error_under_json_is_an_object_and_a_message(world: Any) -> None:
     told = json.loads(result.stdout)
     assert (told["verdict"], told["error"], told["hint"], told["exit"]) == ("error", "no Java", "install Java 21", 4)
     assert "no Java\n  install Java 21" in result.stderr
+
+
+@pytest.fixture
+def left_behind(tmp_path: Path) -> Callable[[Verdict], Path]:
+    """A run directory with the verdict that the run wrote when it failed."""
+
+    def build(left: Verdict) -> Path:
+        run = tmp_path / "failed-run"
+        run.mkdir()
+        write_verdict(run, left)
+        return run
+
+    return build
+
+
+def test_an_error_in_a_run_tells_all_that_the_run_left_behind(world: Any, left_behind: Any) -> None:
+    error = EnvironmentProblem("broker 2 died", hint="see its log")
+    fault = FaultReport("crash", "driver", "q", 2, "after-sink-commit", True, True, True, ("seen",))
+    left = Verdict(
+        "mine", Outcome.ERROR, {"delivery": "effectively-once"}, ("x",), faults=(fault,), seed=7, seconds=4.5
+    )
+    error.run_dir = run = left_behind(left)
+    world(mine=(Expect(), error))
+    result = invoke("run", "mine", "--json")
+    told = json.loads(result.stdout)
+    assert told.pop("faults")[0]["hit"] is True
+    assert told == {
+        "scenario": "mine",
+        "verdict": "error",
+        "claim": {"delivery": "effectively-once"},
+        "anomalies": {},
+        "run": str(run),
+        "seed": 7,
+        "seconds": 4.5,
+        "expect_met": False,
+        "error": "broker 2 died",
+        "hint": "see its log",
+        "exit": 4,
+    }
+    assert f"error in mine: broker 2 died\n  see its log\nrun: {run}\nlogs: {run}/logs\n" in result.stderr
+
+
+def test_an_interruption_says_in_one_line_what_is_left(world: Any, left_behind: Any) -> None:
+    error = Interrupted("interrupted by SIGINT")
+    error.run_dir = run = left_behind(Verdict("mine", Outcome.INTERRUPTED, {}, ("x",), seconds=1.5))
+    world(mine=(Expect(), error))
+    result = invoke("run", "mine")
+    assert result.exit_code == 130
+    line = f"interrupted by SIGINT in mine: everything that was started is gone; run directory: {run}"
+    assert line in result.stderr.splitlines()
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"verdict": "held", "scenario": "mine"}'])
+def test_an_error_is_told_also_where_the_run_could_not_write_its_own(world: Any, tmp_path: Path, text: Any) -> None:
+    if text is not None:
+        (tmp_path / "verdict.json").write_text(text)
+    error = EnvironmentProblem("the disk is full")
+    error.run_dir = tmp_path
+    world(mine=(Expect(), error))
+    told = json.loads(invoke("run", "mine", "--json").stdout)
+    assert (told["verdict"], told["run"], told["claim"], told["error"]) == (
+        *("error", str(tmp_path), None, "the disk is full"),
+    )
+
+
+def test_a_stored_verdict_that_is_none_of_a_failure_is_not_taken(world: Any, left_behind: Any) -> None:
+    error = EnvironmentProblem("the disk is full")
+    error.run_dir = left_behind(verdict("mine", Outcome.HELD))
+    world(mine=(Expect(), error))
+    result = invoke("run", "mine", "--json")
+    assert result.exit_code == 4 and json.loads(result.stdout)["verdict"] == "error"
 
 
 def test_junit_is_written(world: Any, tmp_path: Path) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from onceproof.cli_output import Output, crashed
 from onceproof.errors import EnvironmentProblem, HistoryError, Interrupted, OnceproofError, UsageError
+from onceproof.judge.findings import Outcome, Verdict
 from onceproof.report import RunSet, ScenarioResult, reports
 from onceproof.reports.progress import Progress
 from onceproof.reports.terminal import TerminalReport
@@ -63,10 +66,26 @@ def _run_one(path: Path, scenario: Scenario, runs_dir: Path, seed: int | None, o
     except KeyboardInterrupt:
         return ScenarioResult(scenario.name, scenario.expect, error=Interrupted("interrupted"))
     except OnceproofError as error:
-        return ScenarioResult(scenario.name, scenario.expect, error=error)
+        return _failed(scenario, error)
     except Exception as crash:  # the scenarios after this one still run
         return ScenarioResult(scenario.name, scenario.expect, error=crashed(crash))
     return ScenarioResult(scenario.name, scenario.expect, outcome.verdict, outcome.run_dir)
+
+
+def _failed(scenario: Scenario, error: OnceproofError) -> ScenarioResult:
+    """The error, with what its run directory tells."""
+    run = error.run_dir
+    return ScenarioResult(scenario.name, scenario.expect, None if run is None else _stored_failure(run), run, error)
+
+
+def _stored_failure(run: Path) -> Verdict | None:
+    """The verdict ``error`` or ``interrupted`` that a run wrote when it failed; None where it could not (a full disk)."""
+    try:
+        stored = json.loads((run / "verdict.json").read_text(encoding="utf-8"))
+        verdict = TypeAdapter(Verdict).validate_python({**stored, "outcome": stored["verdict"]})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # the error that is being told matters more than this one
+    return verdict if verdict.outcome in (Outcome.ERROR, Outcome.INTERRUPTED) else None
 
 
 def _conclude(runs: RunSet, output: Output, *, told: bool) -> int:
@@ -84,11 +103,20 @@ def _conclude(runs: RunSet, output: Output, *, told: bool) -> int:
 
 
 def _say_report(runs: RunSet, output: Output) -> None:
-    error = runs.results[0].error
-    if len(runs.results) == 1 and error is not None:
-        output.complain(f"error in {runs.results[0].scenario}: {error}")
+    result = runs.results[0]
+    if len(runs.results) == 1 and result.error is not None:
+        output.complain(_complaint(result, result.error))
     else:
         output.say(_terminal(output).render(runs))
+
+
+def _complaint(result: ScenarioResult, error: OnceproofError) -> str:
+    run = result.run_dir
+    if isinstance(error, Interrupted):
+        where = "" if run is None else f"; run directory: {run}"
+        return f"{error.message} in {result.scenario}: everything that was started is gone{where}"
+    where = "" if run is None else f"\nrun: {run}\nlogs: {run / 'logs'}"
+    return f"error in {result.scenario}: {error}{where}"
 
 
 def _terminal(output: Output) -> TerminalReport:

@@ -14,7 +14,11 @@ from onceproof.scenario.model import Expect
 
 @dataclass(frozen=True)
 class ScenarioResult:
-    """One scenario's outcome: a verdict with its run directory, or the error that stood in the way of one."""
+    """One scenario's outcome: a verdict with its run directory, or the error that stood in the way of one.
+
+    With an ``error``, ``verdict`` is the one that the run itself left behind (error or interrupted; claim, seed,
+    seconds), if it came so far.
+    """
 
     scenario: str
     expect: Expect
@@ -24,14 +28,14 @@ class ScenarioResult:
 
     @property
     def outcome(self) -> Outcome:
-        if self.verdict is not None:
+        if self.verdict is not None and self.error is None:
             return self.verdict.outcome
         return Outcome.INTERRUPTED if isinstance(self.error, Interrupted) else Outcome.ERROR
 
     @property
     def expect_met(self) -> bool:
         """Whether the verdict is the expected one, with exactly the expected anomalies."""
-        if self.verdict is None:
+        if self.verdict is None or self.error is not None:
             return False
         anomalies = set(self.verdict.anomalies())
         return self.outcome.value == self.expect.verdict and anomalies == set(self.expect.anomalies)

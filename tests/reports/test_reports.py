@@ -3,10 +3,11 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from onceproof.judge.findings import Outcome
+from onceproof.judge.findings import Outcome, Verdict
 from onceproof.report import RunSet, ScenarioResult, reports
 from onceproof.reports.terminal import TerminalReport
 
@@ -82,6 +83,41 @@ def test_json_of_several(everything: RunSet) -> None:
     assert (told["runs"][3]["error"], told["runs"][3]["hint"], told["runs"][3]["exit"]) == (
         *("no Java", "install Java 21", 4),
     )
+
+
+def test_an_error_in_a_run_is_told_with_its_directory_and_logs(failed: ScenarioResult) -> None:
+    stored = Verdict("broken", Outcome.ERROR, {"delivery": "effectively-once"}, ("no Java",), seed=3, seconds=12.0)
+    runs = RunSet((replace(failed, verdict=stored, run_dir=Path("/runs/broken-1")),))
+    text = TerminalReport().render(runs)
+    for part in (
+        "ERROR  broken   12 s, seed 3",
+        "no Java\n    install Java 21",
+        "run        /runs/broken-1",
+        "logs       /runs/broken-1/logs",
+    ):
+        assert part in text
+    assert "next" not in text, "there is nothing to judge"
+    case = ET.fromstring(reports.get("junit")().render(runs)).find(".//testcase")
+    assert case is not None and case.get("time") == "12.000" and case.find("failure") is None
+    error = case.find("error")
+    assert error is not None and error.get("message") == "no Java"
+    assert {p.get("name"): p.get("value") for p in case.iter("property")} == {
+        "verdict": "error",
+        "run": "/runs/broken-1",
+        "seed": "3",
+    }
+
+
+def test_an_error_before_any_run_has_the_same_keys(failed: ScenarioResult) -> None:
+    told = json.loads(reports.get("json")().render(RunSet((failed,))))
+    assert {name: told[name] for name in ("claim", "anomalies", "faults", "run", "seed", "seconds")} == {
+        "claim": None,
+        "anomalies": {},
+        "faults": [],
+        "run": None,
+        "seed": None,
+        "seconds": None,
+    }
 
 
 def test_junit_counts_and_places_each_kind(everything: RunSet) -> None:
