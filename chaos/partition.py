@@ -6,13 +6,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import ClassVar, Literal
 
+import psutil
 from pydantic import Field, PositiveFloat
 
 from onceproof.conductor import Site
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
 from onceproof.placing import (
+    RESTART_S,
     WATCHED,
     LeaderOf,
     committed,
@@ -91,32 +94,46 @@ class Partition:
     def prove(self, site: Site, seen: Occurrence) -> Proof:
         if not self._open:
             return Proof(False, (f"batch {seen.batch} was not open any more when the partition began",))
-        return self._prove_clients(site, seen) if self._spec.from_ == "clients" else self._prove_cluster(site)
+        return self._prove_clients(site, seen) if self._spec.from_ == "clients" else self._prove_cluster(site, seen)
 
     def _prove_clients(self, site: Site, seen: Occurrence) -> Proof:
         assert self._before is not None
         starts = site.job.starts
         ends_at = self._struck_at + self._spec.for_s
+        felt = False
+
+        def over() -> bool:
+            nonlocal felt
+            felt = felt or _connected(site.job.pids(), self._proxies[0])
+            return site.timeline.now() >= ends_at or committed(site, seen.query, seen.batch)
+
         wait_until(
-            f"the {self._spec.for_s} s of the partition to pass",
-            lambda: site.timeline.now() >= ends_at or committed(site, seen.query, seen.batch),
-            deadline_s=self._spec.for_s + 5,
+            f"the {self._spec.for_s} s of the partition to pass", over, deadline_s=self._spec.for_s + 5, every_s=0.2
         )
         lasted = site.timeline.now() - self._struck_at
         if committed(site, seen.query, seen.batch):
             return Proof(
                 False, (f"batch {seen.batch} committed {lasted:.1f} s into the partition: it did not need the leader",)
             )
+        if not felt:
+            return Proof(False, (f"no process of the job was connected to broker {self._before.broker} meanwhile",))
+        self.heal(site)
+        wait_until(
+            f"batch {seen.batch} to be committed after the partition",
+            lambda: committed(site, seen.query, seen.batch),
+            deadline_s=RESTART_S,
+        )
         restarted = " (the driver gave up and was started again)" if site.job.starts > starts else ""
         return Proof(
             True,
             (
                 f"clients were cut off from broker {self._before.broker}, leader of {self._spec.leader_of}, for {lasted:.1f} s",
                 f"batch {seen.batch} stayed open throughout, no commit meanwhile{restarted}",
+                f"batch {seen.batch} was committed afterwards",
             ),
         )
 
-    def _prove_cluster(self, site: Site) -> Proof:
+    def _prove_cluster(self, site: Site, seen: Occurrence) -> Proof:
         assert self._before is not None
         before = self._before
         topic, partition = split_leader_of(self._spec.leader_of)
@@ -132,15 +149,32 @@ class Partition:
             lambda: site.timeline.now() >= ends_at,
             deadline_s=self._spec.for_s + 5,
         )
+        self.heal(site)
+        wait_until(
+            f"batch {seen.batch} to be committed", lambda: committed(site, seen.query, seen.batch), deadline_s=RESTART_S
+        )
         return Proof(
             True,
             (
                 f"broker {before.broker} was cut off from its followers and the controller",
                 f"the leader epoch of {self._spec.leader_of} went from {before.epoch} (broker {before.broker}) "
                 f"to {after.epoch} (broker {after.broker})",
+                f"batch {seen.batch} was committed afterwards",
             ),
         )
 
     def heal(self, site: Site) -> None:
         for proxy in self._proxies:
             proxy.heal()
+
+
+def _connected(pids: list[int], proxy: Proxy) -> bool:
+    """Whether one of the processes has a connection to the proxy: what nobody uses can be cut without being felt."""
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            if any(
+                c.raddr and f"{c.raddr.ip.removeprefix('::ffff:')}:{c.raddr.port}" == proxy.listen
+                for c in psutil.Process(pid).net_connections("tcp")
+            ):
+                return True
+    return False

@@ -67,10 +67,10 @@ class Reject:
         def over() -> str | None:
             if committed(site, seen.query, n):
                 return "committed"
-            failed = site.told_since(struck_at, "attempt-failed", sink="postgres", batch=n)
+            failed = site.told_since(struck_at, "attempt-failed", sink="postgres", query=seen.query, batch=n)
             if failed is not None:
                 return f"the sink reported: {one_line(failed.facts.get('message'))}"
-            gone = site.job.exited_since(struck_at)
+            gone = site.job.failed_since(struck_at)
             return None if gone is None else f"the driver's attempt failed (exit code {gone.code})"
 
         attempt = wait_until(f"an attempt at batch {n} to fail", over, deadline_s=_ATTEMPT_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -10,6 +11,7 @@ import pytest
 
 from onceproof.checkpoint import Batch
 from onceproof.conductor import Conductor, Site
+from onceproof.errors import EnvironmentProblem
 from onceproof.events import Timeline
 from onceproof.failpoints import Parked, Told
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
@@ -178,15 +180,14 @@ def test_reports_are_found_by_sink_batch_and_time(conduct: Callable[..., Conduct
     site = conductor._site
     assert site is not None
     conductor.on_told(Told("commit-failed", "postgres", 2, "id-1", {"error": "x"}, at=5.0))
-    assert site.told_since(6.0, "commit-failed", sink="postgres", batch=2) is None
-    assert site.told_since(5.0, "commit-failed", sink="kafka", batch=2) is None
-    assert site.told_since(5.0, "commit-failed", sink="postgres", batch=2) is not None
+    assert site.told_since(6.0, "commit-failed", sink="postgres", query="checkpoint", batch=2) is None
+    assert site.told_since(5.0, "commit-failed", sink="kafka", query="checkpoint", batch=2) is None
+    assert site.told_since(5.0, "commit-failed", sink="postgres", query="other", batch=2) is None
+    assert site.told_since(5.0, "commit-failed", sink="postgres", query="checkpoint", batch=2) is not None
 
 
 def test_heal_all_heals_what_is_in_progress(conduct: Callable[..., Conductor]) -> None:
     conductor = conduct(spec())
-    import threading
-
     hold = threading.Event()
 
     def slow() -> Proof:
@@ -209,3 +210,31 @@ def test_a_batch_without_data_is_no_target(conduct: Callable[..., Conductor]) ->
     row = conductor.rows()[0]
     assert row["hit"] is False
     assert "batch 0 held no data" in row["evidence"]
+
+
+def test_a_heal_that_fails_is_told_and_stops_the_run(
+    conduct: Callable[..., Conductor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Recorded, site: Site) -> None:
+        raise RuntimeError("the broker does not come back")
+
+    monkeypatch.setattr(Recorded, "heal", broken)
+    conductor = conduct(spec())
+    conductor.check()
+    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+    settle(conductor)
+    with pytest.raises(EnvironmentProblem, match="could not be healed: the broker does not come back"):
+        conductor.check()
+
+
+def test_a_hasty_way_out_does_not_wait_for_a_slow_heal(
+    conduct: Callable[..., Conductor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = threading.Event()
+    monkeypatch.setattr(Recorded, "heal", lambda self, site: hold.wait(10))
+    conductor = conduct(spec())
+    Recorded.proves = staticmethod(lambda: Proof(hold.wait(10), ()))
+    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+    conductor.heal_briefly(0.1)
+    assert not conductor.quiet
+    hold.set()

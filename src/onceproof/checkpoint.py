@@ -79,11 +79,6 @@ class Batch:
     committed_at: float | None = None
     committed_by: int | None = None
 
-    @property
-    def replayed(self) -> bool:
-        """Planned by one start of the driver, finished by a later one."""
-        return self.committed_by is not None and self.committed_by != self.planned_by
-
     def records(self) -> int:
         """Offsets covered: an upper bound of the records, since control records use offsets too."""
         return sum(
@@ -101,7 +96,6 @@ class _Query:
     name: str
     folder: Path
     batches: dict[int, Batch] = field(default_factory=dict)
-    commit_begun: set[int] = field(default_factory=set)
 
 
 class CheckpointWatcher:
@@ -172,7 +166,13 @@ class CheckpointWatcher:
         return done
 
     def covers(self, ends: TopicOffsets) -> bool:
-        """Whether some query reads each of these topics, and every query that reads one has committed up to ``ends``."""
+        """Whether some query reads each of these topics, and every query that reads one has committed up to ``ends``.
+
+        A query that has a checkpoint and no batch yet may be about to read any of them.
+        """
+        with self._lock:
+            if any(not query.batches for query in self._queries.values()):
+                return False
         for topic, partitions in ends.items():
             readers = {b.query for b in self.batches() if topic in b.ends}
             done = self.progress()
@@ -183,11 +183,6 @@ class CheckpointWatcher:
                 if any(reached.get(p, 0) < end for p, end in partitions.items() if end > 0):
                     return False
         return True
-
-    def commit_begun(self, query: str, batch: int) -> bool:
-        """Whether the temporary file of ``commits/N`` was ever seen: the sink had returned."""
-        with self._lock:
-            return any(batch in q.commit_begun for q in self._queries.values() if q.name == query)
 
     def log_exists(self, query: str, log: str, batch: int) -> bool:
         """Whether ``offsets/N`` or ``commits/N`` is there now, asked of the file system itself."""
@@ -212,10 +207,14 @@ class CheckpointWatcher:
                 if self._wake_read in ready:
                     return
                 for event in self._inotify.read(timeout=0):
+                    if event.mask & flags.Q_OVERFLOW:
+                        raise RuntimeError("the kernel dropped file events of the checkpoint: points were missed")
                     folder = self._watches.get(event.wd)
                     if folder is None:
                         continue
-                    if event.mask & flags.ISDIR:
+                    if event.mask & flags.IGNORED:  # it was removed; one of the same name may come
+                        self._watched.discard(folder)
+                    elif event.mask & flags.ISDIR:
                         self._watch_folder(folder / event.name)
                     elif folder.name in _LOGS:
                         self._see(folder, event.name)
@@ -224,10 +223,10 @@ class CheckpointWatcher:
 
     def _watch_folder(self, folder: Path) -> None:
         """Watch a folder, then look at what was there before the watch: between the two nothing can be missed."""
-        if folder in self._watched:
+        is_log = folder.name in _LOGS
+        if folder in self._watched or (folder.name in _OPAQUE and not is_log):
             return
         self._watched.add(folder)
-        is_log = folder.name in _LOGS
         try:
             self._watches[self._inotify.add_watch(folder, _LOG_MASK if is_log else _DIRECTORY_MASK)] = folder
         except (FileNotFoundError, NotADirectoryError):
@@ -239,8 +238,6 @@ class CheckpointWatcher:
             for entry in sorted(folder.iterdir(), key=_log_order):
                 self._see(folder, entry.name)  # a temporary file before the log entry that it became
             return
-        if folder.name in _OPAQUE:
-            return
         for child in folder.iterdir():
             if child.is_dir():
                 self._watch_folder(child)
@@ -250,39 +247,35 @@ class CheckpointWatcher:
 
     def _see(self, folder: Path, name: str) -> None:
         query = self._queries[folder.parent]
+        # Asked first: a fault that strikes at this very point may bring about the next start of the driver.
+        seen_at, start = self._clock(), self._start_of_driver()
         temporary = _TEMPORARY.match(name)
         if temporary and folder.name == "commits":
-            batch = int(temporary.group(1))
-            self._on_log(
-                query.name, batch, Point.AFTER_SINK_COMMIT
-            )  # first of all: the rename is only milliseconds away
-            query.commit_begun.add(batch)
+            # First of all: the rename is only milliseconds away.
+            self._on_log(query.name, int(temporary.group(1)), Point.AFTER_SINK_COMMIT)
         elif name.isdigit() and folder.name == "offsets":
             if int(name) not in query.batches:
                 self._on_log(query.name, int(name), Point.AFTER_OFFSET_LOG)
-                self._planned(query, int(name))
+                self._planned(query, int(name), seen_at, start)
         elif name.isdigit() and folder.name == "commits":
             known = query.batches.get(int(name))
             if known is None or known.committed_at is None:
-                self._committed(query, int(name))
+                # The fault before the news: whoever waits for the commit must not go on before the fault has struck.
                 self._on_log(query.name, int(name), Point.AFTER_COMMIT_LOG)
+                self._committed(query, int(name), seen_at, start)
 
-    def _planned(self, query: _Query, batch: int) -> None:
+    def _planned(self, query: _Query, batch: int, seen_at: float, start: int) -> None:
         log = parse_offset_log((query.folder / "offsets" / str(batch)).read_text())
         before = query.batches.get(batch - 1)
         starts = before.ends if before else self._initial(query)
         with self._lock:
-            query.batches[batch] = Batch(
-                query.name, batch, starts, log.ends, log.watermark_ms, self._clock(), self._start_of_driver()
-            )
+            query.batches[batch] = Batch(query.name, batch, starts, log.ends, log.watermark_ms, seen_at, start)
 
-    def _committed(self, query: _Query, batch: int) -> None:
+    def _committed(self, query: _Query, batch: int, seen_at: float, start: int) -> None:
         if batch not in query.batches:  # its rename was seen before that of offsets/N was looked at
-            self._planned(query, batch)
+            self._planned(query, batch, seen_at, start)
         with self._lock:
-            query.batches[batch] = replace(
-                query.batches[batch], committed_at=self._clock(), committed_by=self._start_of_driver()
-            )
+            query.batches[batch] = replace(query.batches[batch], committed_at=seen_at, committed_by=start)
 
     def _initial(self, query: _Query) -> TopicOffsets:
         """Start offsets of the first batch: ``sources/K/0`` holds a version line and one line of JSON a source."""

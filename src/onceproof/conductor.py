@@ -6,16 +6,17 @@ strikes with the fault that waits for it, in the instrument's own thread, and pr
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from onceproof.errors import EnvironmentProblem
 from onceproof.events import Timeline
 from onceproof.failpoints import Parked, Told
 from onceproof.faults import Fault, Occurrence, Proof, faults
 from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec
+from onceproof.waiting import wait_until
 
 if TYPE_CHECKING:
     from onceproof.checkpoint import CheckpointWatcher
@@ -34,10 +35,10 @@ class Site:
     told: list[Told] = field(default_factory=list)
     """What the sinks reported, in order."""
 
-    def told_since(self, at: float, event: str, *, sink: str, batch: int) -> Told | None:
+    def told_since(self, at: float, event: str, *, sink: str, query: str, batch: int) -> Told | None:
         """The first such report about the batch that came after ``at`` (seconds of the run's clock)."""
-        matching = (t for t in list(self.told) if t.at >= at and (t.event, t.sink, t.batch) == (event, sink, batch))
-        return next(matching, None)
+        wanted = (event, sink, query, batch)
+        return next((t for t in list(self.told) if t.at >= at and (t.event, t.sink, t.query, t.batch) == wanted), None)
 
 
 @dataclass
@@ -52,6 +53,8 @@ class Armed:
     fired_at: float | None = None
     healed_at: float | None = None
     proof: Proof | None = None
+    not_healed: str | None = None
+    """Why it could not be undone: what the pipeline does from then on proves nothing."""
 
     @property
     def hit(self) -> bool:
@@ -112,7 +115,7 @@ class Conductor:
 
     def on_told(self, told: Told) -> None:
         if self._site is not None:
-            self._site.told.append(told)
+            self._site.told.append(replace(told, query=self._query(told.query)))
         self._timeline.emit(f"sink.{told.event}", sink=told.sink, batch=told.batch, facts=told.facts)
 
     def _query(self, query_id: str) -> str:
@@ -175,17 +178,28 @@ class Conductor:
         try:
             armed.fault.heal(self._site)
         except Exception as failure:
-            self._timeline.emit(
-                "warning", message=f"healing fault {armed.index} ({armed.spec.fault}) failed: {failure}"
-            )
+            armed.not_healed = f"fault {armed.spec.fault} {armed.spec.target} could not be healed: {failure}"
+            self._timeline.emit("warning", message=armed.not_healed)
         armed.healed_at = self._timeline.emit("fault.healed", **armed.describe()).at
 
     def heal_all(self) -> None:
-        """Heal what fired and was not healed. Idempotent; never raises, for it runs while everything comes down."""
+        """Heal what fired and was not healed. Idempotent; what fails is told by `check`."""
         for armed in self.armed:
             if armed.in_progress:
-                with contextlib.suppress(Exception):
-                    self._heal(armed)
+                self._heal(armed)
+
+    def heal_briefly(self, seconds: float) -> None:
+        """`heal_all`, but for no longer than that: on the way out of a failed run the services are about to end anyway,
+        and a broker that is being started again must not hold up a Ctrl-C."""
+        thread = threading.Thread(target=self.heal_all, name="heal", daemon=True)
+        thread.start()
+        thread.join(seconds)
+
+    def check(self) -> None:
+        """Raise `EnvironmentProblem` if a fault could not be healed: the pipeline must not be blamed for it."""
+        failed = [armed.not_healed for armed in self.armed if armed.not_healed is not None]
+        if failed:
+            raise EnvironmentProblem("; ".join(failed), hint="the logs of the services are in the run directory")
 
     def rows(self) -> list[dict[str, Any]]:
         """The history's table ``faults``."""
@@ -209,8 +223,10 @@ class Conductor:
 
 def _in_danger(site: Site, seen: Occurrence, proof: Proof) -> Proof:
     """A fault in a batch without data endangers nothing, whatever it did (Spark's first batch is empty if its topics were)."""
-    batch = site.checkpoint.batch(seen.query, seen.batch)
-    if batch is not None and batch.records() > 0:
+    batch = wait_until(
+        f"the ranges of batch {seen.batch}", lambda: site.checkpoint.batch(seen.query, seen.batch), deadline_s=5
+    )
+    if batch.records() > 0:
         return proof
     return Proof(
         False, (*proof.evidence, f"batch {seen.batch} held no data: nothing was in danger; choose a later batch")

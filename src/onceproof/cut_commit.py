@@ -10,6 +10,7 @@ from typing import Literal
 
 from onceproof.commits import OpenTransaction, postgres_status
 from onceproof.conductor import Site
+from onceproof.failpoints import Told
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
 from onceproof.placing import RESTART_S, committed, one_line, placement, point_problems
 from onceproof.points import Point
@@ -84,12 +85,13 @@ class CutCommit:
         applied = (
             self._applied_postgres(site, seen) if self._spec.target == "postgres" else self._applied_kafka(site, seen)
         )
+
+        def told(event: str) -> Told | None:
+            return site.told_since(self._struck_at, event, sink=self._spec.target, query=seen.query, batch=seen.batch)
+
         error = wait_until(
             f"the {self._spec.target} sink to report that its commit failed",
-            lambda: (
-                site.told_since(self._struck_at, "commit-failed", sink=self._spec.target, batch=seen.batch)
-                or site.told_since(self._struck_at, "committed", sink=self._spec.target, batch=seen.batch)
-            ),
+            lambda: told("commit-failed") or told("committed"),
             deadline_s=_ERROR_S,
         )
         reported = f"the sink reported: {one_line(error.facts.get('message', error.event))}"

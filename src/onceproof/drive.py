@@ -56,7 +56,6 @@ class Drive:
         self._drained = False
         self._note: str | None = None
         self._traceback: str | None = None
-        self._bypasses: list[str] = []
         self._nudged = False
         self._stuck = False
         self._healthy_at = 0.0
@@ -78,8 +77,6 @@ class Drive:
                 if self._fed:
                     self._timeline.emit("phase", name="drain")
                 self._until(f"chunk {chunk} to be committed by every query", self._committed, deadline)
-                if chunk == 0:
-                    self._check_bypass()
             self._drained = True
         except _Enough as enough:
             self._stuck = enough.stuck
@@ -91,22 +88,18 @@ class Drive:
 
     def summary(self) -> dict[str, Any]:
         """What ``run.json`` keeps of the drive."""
-        last_fault = max((a.fired_at for a in self._conductor.armed if a.fired_at is not None), default=None)
         return {
             "fed": self._fed,
             "drained": self._drained,
             "drain_note": self._note,
             # False where only the hard cap ended a run that was still going on: what is missing then is not lost.
             "stuck": self._stuck,
-            "bypasses": self._bypasses,
+            "nudged": self._nudged,
             "job": {
                 "starts": self._job.starts,
-                "exits": [{"start": e.start, "code": e.code, "at": e.at} for e in self._job.exits],
+                "exits": [{"start": e.start, "code": e.code, "at": e.at, "killed": e.killed} for e in self._job.exits],
                 "died_before_fault": self._job.died_before_fault,
                 "given_up": self._job.given_up,
-                "restarts_after_last_fault": sum(
-                    1 for e in self._job.exits if last_fault is not None and e.at >= last_fault
-                ),
                 "traceback": self._traceback,
             },
         }
@@ -122,6 +115,7 @@ class Drive:
     def _abandon(self) -> None:
         """Give up early where waiting cannot help: a broken job, a dead service, no progress for too long."""
         self._watcher.check()
+        self._conductor.check()
         if self._job.failure is not None:
             raise EnvironmentProblem(f"the supervisor of the job failed: {self._job.failure}")
         if self._job.died_before_fault:
@@ -134,6 +128,7 @@ class Drive:
         now = self._timeline.now()
         if now - self._healthy_at > _HEALTH_EVERY_S:
             self._stack.check_health()
+            self._check_bypass()
             self._healthy_at = now
         self._check_progress(now)
 
@@ -149,8 +144,11 @@ class Drive:
         if not self._watcher.has_started():
             raise _Enough(f"the job wrote no checkpoint below {{checkpoint}} within {stuck_s:.0f} s", stuck=False)
         if self._nudged:
+            # Before any fault a silent job says nothing about recovery; it may be slow, or wait for something.
             raise _Enough(
-                f"no progress for {stuck_s:.0f} s with every service healthy, and none after a restart", stuck=True
+                f"no progress for {stuck_s:.0f} s with every service healthy, and none after a restart "
+                "(a batch that takes longer needs a larger limits.stuck_s)",
+                stuck=self._conductor.any_fired,
             )
         self._nudged = True
         self._timeline.emit("warning", message=f"no progress for {stuck_s:.0f} s: starting the job once more")
@@ -164,12 +162,12 @@ class Drive:
 
     def _check_bypass(self) -> None:
         """No process of the job may talk to a service past its proxy: a fault on the road it does not use proves nothing."""
-        self._bypasses = self._stack.check_bypass(self._job.pids())
-        for sentence in self._bypasses:
+        bypasses = self._stack.check_bypass(self._job.pids())
+        for sentence in bypasses:
             self._timeline.emit("bypass", message=sentence)
-        if self._bypasses:
+        if bypasses:
             raise EnvironmentProblem(
-                "the job talks to a service past its proxy: " + "; ".join(self._bypasses),
+                "the job talks to a service past its proxy: " + "; ".join(bypasses),
                 hint="give the job its addresses through {kafka} and {postgres} only",
             )
 

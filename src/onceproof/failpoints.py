@@ -24,7 +24,8 @@ class Told:
     event: str
     sink: str
     batch: int
-    query_id: str
+    query: str
+    """Spark's id of the query, as the sink knows it; the conductor puts the checkpoint's name in its place."""
     facts: dict[str, Any]
     at: float
 

@@ -25,6 +25,8 @@ class Exit:
     """Which start of the driver, from 0."""
     code: int | None
     at: float
+    killed: bool = False
+    """By us: a fault, or the restart of a job that had gone silent."""
 
 
 class Pipeline:
@@ -32,6 +34,7 @@ class Pipeline:
 
     ``may_restart()`` says whether a fault has fired: before that a failing exit is final. ``progress()`` is a number that
     grows with every committed batch; more than ``limit`` restarts in a row without growth, and the job is given up.
+    Only restarts while ``calm()`` count: a job cannot be expected to come up while a fault is on.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Pipeline:
         limit: int,
         may_restart: Callable[[], bool],
         progress: Callable[[], int],
+        calm: Callable[[], bool],
     ) -> None:
         self._command = list(command)
         self._env = dict(env)
@@ -58,6 +62,8 @@ class Pipeline:
         self._limit = limit
         self._may_restart = may_restart
         self._progress = progress
+        self._calm = calm
+        self._freezes = 0
         self._lock = threading.RLock()
         self._service: Service | None = None
         self._stopping = threading.Event()
@@ -77,8 +83,8 @@ class Pipeline:
 
     def stop(self) -> None:
         """End the job for good, with everything it started. Idempotent."""
-        self._stopping.set()
-        with self._lock:
+        with self._lock:  # a launch that has begun is finished, and stopped here; none begins afterwards
+            self._stopping.set()
             service = self._service
         if service is not None:
             service.stop(timeout_s=1.0)
@@ -123,18 +129,23 @@ class Pipeline:
         if service is None:
             yield
             return
-        service.freeze()
+        with self._lock:
+            self._freezes += 1
+            service.freeze()
         try:
             yield
         finally:
-            service.thaw()
+            with self._lock:  # two faults may overlap: the last one out thaws
+                self._freezes -= 1
+                if not self._freezes:
+                    service.thaw()
 
     def restarted_since(self, start: int) -> bool:
         return self.current_start > start
 
-    def exited_since(self, at: float) -> Exit | None:
-        """The first exit after ``at`` (seconds of the run's clock)."""
-        return next((e for e in list(self.exits) if e.at >= at), None)
+    def failed_since(self, at: float) -> Exit | None:
+        """The first exit after ``at`` (seconds of the run's clock) with which the job itself said that it failed."""
+        return next((e for e in list(self.exits) if e.at >= at and e.code != 0 and not e.killed), None)
 
     def last_words(self, lines: int = 40) -> str:
         """The end of the job's own output (from its traceback on, if there is one), with the values of secrets masked."""
@@ -154,6 +165,8 @@ class Pipeline:
 
     def _launch(self) -> None:
         with self._lock:
+            if self._stopping.is_set():
+                return
             number = self._starts
             self._service = self._owner.start(
                 f"driver-{number}", self._command, log=self._logs / f"driver-{number}.log", env=self._env, cwd=self._cwd
@@ -169,19 +182,18 @@ class Pipeline:
                 code = self._wait_for_exit()
                 if self._stopping.is_set():
                     return
-                self.exits.append(
-                    Exit(
-                        self.current_start,
-                        code,
-                        self._timeline.emit("job.exited", start=self.current_start, code=code, killed=self._killed).at,
-                    )
-                )
+                killed = self._killed
+                ended = self._timeline.emit("job.exited", start=self.current_start, code=code, killed=killed)
+                self.exits.append(Exit(self.current_start, code, ended.at, killed))
                 self._clear_out()
                 if code != 0 and not self._killed and not self._may_restart():
                     self.died_before_fault = True
                     return
                 now = self._progress()
-                fruitless, before = (fruitless + 1, before) if now == before else (0, now)
+                if now != before:
+                    fruitless, before = 0, now
+                elif self._calm():
+                    fruitless += 1
                 if fruitless > self._limit:
                     self.given_up = True
                     return

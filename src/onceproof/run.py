@@ -5,6 +5,8 @@ Whatever happens, everything is healed and everything started is gone when `run`
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 import signal
 import sys
@@ -45,6 +47,10 @@ from onceproof.stack.api import Stack
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.processes import Owner
 
+_LAST_HEAL_S = 2.0
+"""On the way out of a run that failed or was interrupted: enough for proxies, and within the 10 s in which all must be gone."""
+_DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+
 
 @dataclass(frozen=True)
 class Result:
@@ -72,16 +78,17 @@ def run(scenario_path: Path, *, runs_dir: Path, seed: int | None = None, listene
             verdict = replace(check(directory.path), seconds=round(timeline.now(), 3))  # of the run, not of its judge
             write_verdict(directory.path, verdict)
             return Result(verdict, directory.path)
-    except Interrupted:
+    except Interrupted as interrupted:
+        interrupted.run_dir = directory.path
         _close_book(directory, scenario, timeline, Outcome.INTERRUPTED, "interrupted")
         raise
-    except OSError as refused:
-        problem = run_dir_problem(refused, directory.path)
-        _close_book(directory, scenario, timeline, Outcome.ERROR, problem.message)
-        raise problem from refused
-    except OnceproofError as problem:
+    except Exception as failure:
+        problem = _as_problem(failure, directory.path)
+        problem.run_dir = directory.path
         _close_book(directory, scenario, timeline, Outcome.ERROR, str(problem))
-        raise
+        if problem is failure:
+            raise
+        raise problem from failure
     finally:
         timeline.close()
 
@@ -118,10 +125,10 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
         for feeder in feeders:
             healing.callback(feeder.close)
         conductor = Conductor(list(scenario.chaos), timeline)
-        healing.callback(conductor.heal_all)
         with _pipeline(scenario, path, stack, owner, conductor, directory, timeline) as (job, watcher):
             drive = Drive(scenario, stack, job, watcher, conductor, timeline)
             drive.feed_and_drain(feeders)
+        conductor.check()
         for feeder in feeders:
             feeder.close()
         timeline.emit("phase", name="collect")
@@ -194,10 +201,11 @@ def _pipeline(
         timeline=timeline,
         logs=directory.logs,
         cwd=scratch,
-        secrets=spec.secrets,
+        secrets=[os.environ.get(name, "") for name in spec.secrets],
         limit=scenario.limits.restarts,
         may_restart=lambda: conductor.any_fired,
         progress=committed_batches,
+        calm=lambda: conductor.quiet,
     )
 
     def on_log(query: str, batch: int, point: Point) -> None:
@@ -212,17 +220,20 @@ def _pipeline(
         directory.checkpoint, clock=timeline.now, start_of_driver=lambda: job.current_start, on_log=on_log
     )
     failpoints = FailpointServer(socket, clock=timeline.now, on_point=conductor.on_point, on_told=conductor.on_told)
-    watcher.start()
-    failpoints.start()
-    try:
+    with ExitStack() as ending:
+        ending.callback(watcher.stop)
+        watcher.start()
+        ending.callback(failpoints.close)
+        failpoints.start()
         conductor.arm(Site(stack, job, watcher, timeline))
+        ending.callback(job.stop)
         job.start()
-        yield job, watcher
-    finally:
-        conductor.heal_all()  # first: what waits on a cut connection ends sooner once it is healed
-        job.stop()
-        failpoints.close()
-        watcher.stop()
+        try:
+            yield job, watcher
+        except BaseException:
+            conductor.heal_briefly(_LAST_HEAL_S)
+            raise
+        conductor.heal_all()  # before the job is stopped: what waits on a cut connection ends sooner once it is healed
 
 
 def _template_values(scenario: Scenario, path: Path, stack: Stack, directory: RunDir) -> dict[str, str]:
@@ -312,6 +323,18 @@ def _close_book(directory: RunDir, scenario: Scenario, timeline: Timeline, outco
         write_verdict(directory.path, verdict)
     except OSError:
         return  # the disk that failed is the reason why we are here, and the caller says so
+
+
+def _as_problem(failure: Exception, run_dir: Path) -> OnceproofError:
+    """What went wrong, as an error that carries an exit code and, where there is one, the mend."""
+    if isinstance(failure, OnceproofError):
+        return failure
+    if isinstance(failure, OSError) and failure.errno in _DISK_TROUBLE:
+        return run_dir_problem(failure, run_dir)
+    return EnvironmentProblem(
+        f"the harness failed: {type(failure).__name__}: {failure}",
+        hint=f"the logs are in {run_dir / 'logs'}; if this machine is in order, it is a defect of onceproof",
+    )
 
 
 def _peak_rss_kib() -> int:
