@@ -294,6 +294,13 @@ def test_check_judges_a_stored_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert damaged.exit_code == 4 and "run.json cannot be read" in damaged.stderr
 
 
+def test_a_plan_tells_where_faults_can_be_put() -> None:
+    assert (
+        "batches     1 to 9 are surely reached, with data; 0 is nearly always empty\n"
+        in invoke("plan", "effectively-once").stdout
+    )
+
+
 def test_lists_come_from_the_registries() -> None:
     assert "after-sink-commit" in invoke("list", "points").stdout
     told = json.loads(invoke("list", "datasets", "--json").stdout)

@@ -122,7 +122,7 @@ def _plan_text(told: Plan) -> str:
     for fed in told.input:
         text = f"{fed.records:,} records of {fed.dataset} into {fed.topic} ({fed.partitions} partitions)"
         blocks.append(_hanging("input", f"{text}, in {fed.chunks} chunks"))
-    blocks.append(_hanging("batches", f"0 to {told.guaranteed_batches - 1} are surely reached"))
+    blocks.append(_hanging("batches", _batches(told.guaranteed_batches)))
     blocks += [_hanging("prepare", "; ".join(told.prepare))] if told.prepare else []
     # One line, however long: a command is copied.
     blocks.append(f"{'job':<11} {shlex.join(told.command)}")
@@ -147,6 +147,14 @@ def _plan_text(told: Plan) -> str:
         _hanging("expect", ", ".join([told.expect["verdict"], *told.expect["anomalies"]])),
     ]
     return "\n".join(blocks)
+
+
+def _batches(sure: int) -> str:
+    """The ones at which a fault can be put."""
+    if sure == 1:
+        return "only 0 is surely reached, and it holds no data: no place for a fault"
+    which = "1 is" if sure == 2 else f"1 to {sure - 1} are"
+    return f"{which} surely reached, with data; 0 is nearly always empty"
 
 
 def _pairs(values: dict[str, Any]) -> str:

@@ -100,8 +100,31 @@ ONE_PROBLEM = {
     ),
     "a batch that is never reached": (
         ("batch: 2", "batch: 40"),
-        "mine.yaml:20:17: batch 40 is never surely reached: 60000 records in 10 chunks give batches 0 to 9\n"
-        "    a batch below 10, or at least 41 chunks",
+        "mine.yaml:20:17: batch 40 is never surely reached: 60000 records in 10 chunks give batches 1 to 9\n"
+        "    a batch from 1 to 9, or at least 41 chunks",
+    ),
+    "a batch just out of reach": (
+        ("batch: 2", "batch: 10"),
+        "mine.yaml:20:17: batch 10 is never surely reached: 60000 records in 10 chunks give batches 1 to 9\n"
+        "    a batch from 1 to 9, or at least 11 chunks",
+    ),
+    "the empty batch": (
+        ("batch: 2", "batch: 0"),
+        "mine.yaml:20:17: batch 0 holds no data (the feed begins once the job has fixed its start offsets)\n"
+        "    use 1 or later",
+    ),
+    "one chunk": (
+        ("chunks: 10", "chunks: 1"),
+        "mine.yaml:20:17: batch 2 is never surely reached: 60000 records in 1 chunks give none that surely holds data\n"
+        "    at least 3 chunks",
+    ),
+    "two faults at one position": (
+        (
+            "after-sink-commit}",
+            "after-sink-commit}\n  - fault: crash\n    target: driver\n    at: {batch: 2, point: after-sink-commit, query: q}",
+        ),
+        "mine.yaml:23:9: only one fault can be put at batch 2, after-sink-commit for now\n"
+        "    fault 1 (crash driver) is there already: use another batch",
     ),
     "more rows than there are": (
         ("rows: 60000", "rows: 600000"),
@@ -164,6 +187,19 @@ ONE_PROBLEM = {
 @pytest.mark.parametrize("change, message", ONE_PROBLEM.values(), ids=ONE_PROBLEM.keys())
 def test_a_problem_is_told_with_place_value_and_mend(told: Told, change: tuple[str, str], message: str) -> None:
     assert told(change) == message
+
+
+@pytest.mark.parametrize(
+    "first, second",
+    [
+        ("batch: 9, point: after-sink-commit", "batch: 1, point: after-sink-commit"),
+        ("batch: 1, point: after-sink-commit", "batch: 1, point: after-offset-log"),
+        ("batch: 1, point: after-sink-commit, query: a", "batch: 1, point: after-sink-commit, query: b"),
+    ],
+)
+def test_faults_at_different_positions_are_fine(write: Callable[..., Path], first: str, second: str) -> None:
+    both = f"{first}}}\n  - fault: crash\n    target: driver\n    at: {{{second}"
+    assert len(load(write(("batch: 2, point: after-sink-commit", both))).chaos) == 2
 
 
 def test_a_table_or_template_without_postgres(told: Told) -> None:

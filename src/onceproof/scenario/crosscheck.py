@@ -32,6 +32,7 @@ def complaints(scenario: Scenario, here: Path) -> list[Complaint]:
     return [
         *_input(scenario),
         *_batches(scenario),
+        *_same_place(scenario),
         *_outputs(scenario),
         *_prepared(scenario),
         *_templates(scenario),
@@ -69,14 +70,32 @@ def _dataset_rows(spec: InputSpec, seed: int) -> int:
 def _batches(scenario: Scenario) -> Iterator[Complaint]:
     sure = scenario.guaranteed_batches()
     fed = " and ".join(f"{rows_of(s, scenario.seed)} records in {s.chunks} chunks" for s in scenario.input)
-    reach = "batch 0 only" if sure == 1 else f"batches 0 to {sure - 1}"
+    with_data = {1: "none that surely holds data", 2: "batch 1"}.get(sure, f"batches 1 to {sure - 1}")
     for index, spec in enumerate(scenario.chaos):
-        if spec.at.batch >= sure:
-            yield Complaint(
-                ("chaos", index, "at", "batch"),
-                f"batch {spec.at.batch} is never surely reached: {fed} give {reach}",
-                f"a batch below {sure}, or at least {spec.at.batch + 1} chunks",
-            )
+        loc: Loc = ("chaos", index, "at", "batch")
+        if spec.at.batch == 0:
+            message = "batch 0 holds no data (the feed begins once the job has fixed its start offsets)"
+            yield Complaint(loc, message, "use 1 or later" if sure > 1 else "use 1 or later, and at least 2 chunks")
+        elif spec.at.batch >= sure:
+            chunks = f"at least {spec.at.batch + 1} chunks"
+            hint = f"a batch from 1 to {sure - 1}, or {chunks}" if sure > 1 else chunks
+            message = f"batch {spec.at.batch} is never surely reached: {fed} give {with_data}"
+            yield Complaint(loc, message, hint)
+
+
+def _same_place(scenario: Scenario) -> Iterator[Complaint]:
+    """Two faults that wait for one position: only the first would fire."""
+    for index, spec in enumerate(scenario.chaos):
+        for number, other in enumerate(scenario.chaos[:index], start=1):
+            at, taken = spec.at, other.at
+            queries = {at.query, taken.query}
+            if (at.batch, at.point) == (taken.batch, taken.point) and (None in queries or len(queries) == 1):
+                yield Complaint(
+                    ("chaos", index, "at"),
+                    f"only one fault can be put at batch {at.batch}, {at.point} for now",
+                    f"fault {number} ({other.fault} {other.target}) is there already: use another batch",
+                )
+                break
 
 
 def _outputs(scenario: Scenario) -> Iterator[Complaint]:

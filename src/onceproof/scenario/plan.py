@@ -44,7 +44,8 @@ class PlannedOutput:
 
 @dataclass(frozen=True)
 class Plan:
-    """What would be started, fed, broken and checked. ``guaranteed_batches`` are numbered from 0."""
+    """What would be started, fed, broken and checked. ``guaranteed_batches`` are numbered from 0,
+    and batch 0 holds no data (see `Scenario.guaranteed_batches`)."""
 
     scenario: str
     about: str
