@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -22,12 +22,12 @@ GONE_S = 10.0
 class Harness:
     """``onceproof run`` in a process of its own, with everything that it starts."""
 
-    def __init__(self, runs: Path) -> None:
+    def __init__(self, runs: Path, scenario: str) -> None:
         self.runs = runs
         self.log = runs / "harness.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "onceproof", "run", "driver-crash-postgres", "--runs", str(runs)],
+                [sys.executable, "-m", "onceproof", "run", scenario, "--runs", str(runs)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -54,12 +54,18 @@ class Harness:
 
 
 @pytest.fixture
-def harness(tmp_path: Path) -> Iterator[Harness]:
-    one = Harness(tmp_path)
-    yield one
-    if one.process.poll() is None:
-        one.process.kill()
-        one.process.wait()
+def start(tmp_path: Path) -> Iterator[Callable[[str], Harness]]:
+    started: list[Harness] = []
+
+    def begin(scenario: str) -> Harness:
+        started.append(Harness(tmp_path, scenario))
+        return started[-1]
+
+    yield begin
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.wait()
 
 
 def alive(processes: list[psutil.Process]) -> list[str]:
@@ -67,18 +73,19 @@ def alive(processes: list[psutil.Process]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("number", "kind", "data"),
+    ("scenario", "number", "kind", "data"),
     [
-        (signal.SIGTERM, "stack.ready", {"service": "toxiproxy"}),
-        (signal.SIGINT, "job.started", {"start": 0}),
-        (signal.SIGINT, "fault.fired", {}),
-        (signal.SIGTERM, "phase", {"name": "collect"}),
+        ("driver-crash-postgres", signal.SIGTERM, "stack.ready", {"service": "toxiproxy"}),
+        ("driver-crash-postgres", signal.SIGINT, "job.started", {"start": 0}),
+        ("driver-crash-postgres", signal.SIGTERM, "phase", {"name": "collect"}),
+        ("broker-crash", signal.SIGINT, "fault.fired", {}),
     ],
-    ids=["while the stack starts", "while the job starts", "while a fault is on", "while collecting"],
+    ids=["while the stack starts", "while the job starts", "while collecting", "while a broker is down"],
 )
 def test_a_signal_in_any_phase_leaves_nothing(
-    harness: Harness, number: signal.Signals, kind: str, data: dict[str, object]
+    start: Callable[[str], Harness], scenario: str, number: signal.Signals, kind: str, data: dict[str, object]
 ) -> None:
+    harness = start(scenario)
     harness.wait_for(kind, **data)
     started = harness.started()
     assert started, "nothing was running yet: the test would prove nothing"
@@ -90,7 +97,8 @@ def test_a_signal_in_any_phase_leaves_nothing(
     assert json.loads((harness.run_dir / "verdict.json").read_text())["verdict"] == "interrupted"
 
 
-def test_cleanup_removes_what_a_killed_harness_left(harness: Harness) -> None:
+def test_cleanup_removes_what_a_killed_harness_left(start: Callable[[str], Harness]) -> None:
+    harness = start("driver-crash-postgres")
     harness.wait_for("batch.planned")
     started = harness.started()
     harness.process.kill()
