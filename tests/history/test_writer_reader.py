@@ -96,6 +96,19 @@ def test_unfinished_history_is_named(run_dir: Path) -> None:
     writer.close()
 
 
+def test_history_of_a_run_that_fails_is_never_whole(run_dir: Path) -> None:
+    def fail() -> None:
+        with HistoryWriter(run_dir) as writer:
+            writer.append("input", [{"topic": "t"}])
+            raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        fail()
+    assert {path.suffix for path in (run_dir / "history").iterdir()} == {".part"}
+    with pytest.raises(HistoryError, match="the history is incomplete"):
+        open_history(run_dir)
+
+
 def test_missing_table(run_dir: Path) -> None:
     HistoryWriter(run_dir).close()
     (run_dir / "history" / "faults.parquet").unlink()

@@ -24,6 +24,7 @@ class StoredRun:
         self.tables: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
         self.snapshot: dict[str, list[dict[str, str | None]]] = {}
         self.document: dict[str, Any] = {"schema": VERSION, "seed": 7, "drained": True, "drain_note": None}
+        self.document["observed"] = True
         self.document["job"] = {"starts": 1, "died_before_fault": False, "traceback": None}
         self.scenario: dict[str, Any] = {
             "name": "small",

@@ -30,7 +30,7 @@ class History:
 
 def open_history(run_dir: Path) -> History:
     """Find and check every file. Raises `HistoryError` naming the file and what to do."""
-    document = _document(run_dir / "run.json")
+    document = read_document(run_dir)
     folder = run_dir / "history"
     tables = {name: folder / f"{name}.parquet" for name in TABLES}
     for name, path in tables.items():
@@ -41,7 +41,9 @@ def open_history(run_dir: Path) -> History:
     return History(run_dir, document, tables, static)
 
 
-def _document(path: Path) -> dict[str, Any]:
+def read_document(run_dir: Path) -> dict[str, Any]:
+    """``run.json`` alone, which is there from a run's beginning, long before its history is. Raises `HistoryError`."""
+    path = run_dir / "run.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

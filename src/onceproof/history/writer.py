@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,7 +25,8 @@ class HistoryWriter:
 
     Safe from any thread. A table appears under its own name only when `close` has completed it (until then it is
     ``NAME.parquet.part``), so a file that a killed harness left half written is never mistaken for a whole one.
-    After `close` every table exists, empty where nothing was observed.
+    After `close` every table exists, empty where nothing was observed. As a context manager it completes them only if
+    the body was completed too; else the tables stay the ``.part`` files that they are.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -60,11 +62,22 @@ class HistoryWriter:
                 for table in self._tables.values():
                     table.close()
 
+    def abandon(self) -> None:
+        """Write nothing more and complete no table. Idempotent; after `close` it does nothing."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                for table in self._tables.values():
+                    table.abandon()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
 
 
 class _TableWriter:
@@ -100,6 +113,11 @@ class _TableWriter:
         self._flush()
         self._file.close()
         self._part.replace(self._path)
+
+    def abandon(self) -> None:
+        # Closing writes a footer. The disk that cannot take it may be the reason why we are here: that is told, not this.
+        with suppress(OSError, pa.ArrowException):
+            self._file.close()
 
     def _take_rows(self) -> None:
         if not self._rows:

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from onceproof.history.reader import read_document
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, NotEvaluated, checkers
 from onceproof.judge.claims import allowance, needs
 from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
+from onceproof.judge.unobserved import unobserved
 from onceproof.judge.witness import times
 
 VERDICT_FILE = "verdict.json"
@@ -33,9 +35,13 @@ def check(run_dir: Path) -> Verdict:
 def judge(run_dir: Path) -> Verdict:
     """The verdict on a stored run. The same run gives the same verdict but for ``seconds``.
 
+    A run that was not observed to its end is not examined: what is missing from its history may well have happened.
     Raises `HistoryError` for a run directory that holds no whole history of this version.
     """
     started = time.monotonic()
+    document = read_document(run_dir)
+    if document.get("observed") is not True:
+        return unobserved(run_dir, document)
     with Case.open(run_dir) as case:
         evidence = _Evidence(case)
         if case.no_oracle is None and not evidence.died_early:
@@ -128,10 +134,6 @@ class _Evidence:
                 f"the job died before any fault, so it is broken by itself:\n{self.job.get('traceback') or 'no traceback'}"
             ]
         doubts = []
-        if run.get("interrupted"):
-            doubts.append("the run was interrupted")
-        elif run.get("error"):
-            doubts.append(f"the harness could not finish the run: {run['error']}")
         doubts += _emptiness(case)
         if case.no_oracle is not None:
             doubts.append(case.no_oracle)
