@@ -1,0 +1,63 @@
+"""Crash: where it can be placed. That it bites, and is proven, is shown by the real scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceproof.faults import Fault, Occurrence, SpecProblem
+from onceproof.points import Point
+
+Problems = Callable[..., list[SpecProblem]]
+
+
+def at(point: str) -> dict[str, Any]:
+    return {"batch": 2, "point": point}
+
+
+@pytest.mark.parametrize("point", ["after-offset-log", "before-sink-commit", "after-sink-commit", "after-commit-log"])
+def test_a_driver_can_crash_at_what_an_instrument_sees(problems: Problems, point: str) -> None:
+    assert problems({"fault": "crash", "target": "driver", "at": at(point)}) == []
+
+
+@pytest.mark.parametrize("point", ["in-tasks", "before-offset-log", "between-sinks", "commit-lost"])
+def test_a_point_without_an_instrument_is_refused(problems: Problems, point: str) -> None:
+    (problem,) = problems({"fault": "crash", "target": "driver", "at": at(point)})
+    assert problem.loc == ("at", "point") and point in problem.message and "after-sink-commit" in (problem.hint or "")
+
+
+def test_a_driver_leads_nothing(problems: Problems) -> None:
+    (problem,) = problems({"fault": "crash", "target": "driver", "leader_of": "out/0", "at": at("after-sink-commit")})
+    assert problem.loc == ("leader_of",)
+
+
+@pytest.mark.parametrize(
+    ("leader_of", "words"),
+    [(None, "leader_of is missing"), ("nowhere/0", "no topic is named 'nowhere'"), ("out/3", "no partition 3")],
+)
+def test_a_broker_is_named_by_what_it_leads(problems: Problems, leader_of: str | None, words: str) -> None:
+    spec = {"fault": "crash", "target": "broker", "leader_of": leader_of, "at": at("after-offset-log")}
+    assert [p for p in problems(spec) if words in p.message]
+
+
+def test_leadership_needs_somebody_to_take_over(problems: Problems) -> None:
+    spec = {"fault": "crash", "target": "broker", "leader_of": "out/0", "at": at("after-offset-log")}
+    assert problems(spec, brokers=3) == []
+    assert problems(spec, brokers=1)[0].loc == ("target",)
+
+
+def test_a_broker_must_go_while_a_batch_is_open(problems: Problems) -> None:
+    spec = {"fault": "crash", "target": "broker", "leader_of": "out/0", "at": at("after-commit-log")}
+    assert problems(spec)[0].loc == ("at", "point")
+
+
+def test_the_right_instrument_fires_it(
+    fault: Callable[[dict[str, Any]], Fault], seen: Callable[..., Occurrence]
+) -> None:
+    crash = fault({"fault": "crash", "target": "driver", "at": at("after-sink-commit")})
+    assert crash.matches(seen(Point.AFTER_SINK_COMMIT))
+    # The sink's own word comes before Spark has the batch back; with two sinks it would even come between them.
+    assert not crash.matches(seen(Point.AFTER_SINK_COMMIT, "failpoint", "postgres"))
+    assert not crash.matches(seen(Point.AFTER_OFFSET_LOG))

@@ -1,0 +1,39 @@
+"""Lost ack and lost request: only at a parked sink of the named service. That they bite is shown by the real scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceproof.faults import Fault, Occurrence, SpecProblem
+from onceproof.points import Point
+
+
+def spec(kind: str, target: str = "postgres", **at: Any) -> dict[str, Any]:
+    return {"fault": kind, "target": target, "at": {"batch": 2, **at}}
+
+
+@pytest.mark.parametrize("kind", ["lost-ack", "lost-request"])
+def test_the_point_is_the_sinks_commit_unless_said_and_no_other(
+    problems: Callable[..., list[SpecProblem]], kind: str
+) -> None:
+    assert problems(spec(kind)) == []
+    assert problems(spec(kind, point="after-offset-log"))[0].loc == ("at", "point")
+
+
+@pytest.mark.parametrize("kind", ["lost-ack", "lost-request"])
+def test_it_needs_the_service(problems: Callable[..., list[SpecProblem]], kind: str) -> None:
+    assert problems(spec(kind), postgres=False)[0].loc == ("target",)
+    assert problems(spec(kind, "kafka"), postgres=False) == []
+
+
+@pytest.mark.parametrize("kind", ["lost-ack", "lost-request"])
+def test_the_sink_of_that_service_fires_it(
+    fault: Callable[[dict[str, Any]], Fault], seen: Callable[..., Occurrence], kind: str
+) -> None:
+    lost = fault(spec(kind, "kafka"))
+    assert lost.matches(seen(Point.BEFORE_SINK_COMMIT, "failpoint", "kafka"))
+    assert not lost.matches(seen(Point.BEFORE_SINK_COMMIT, "failpoint", "postgres"))
+    assert not lost.matches(seen(Point.BEFORE_SINK_COMMIT, "watcher"))
