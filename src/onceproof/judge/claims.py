@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from onceproof.judge.findings import Finding
 from onceproof.scenario.model import Claim
+
+# What can be left unclaimed (``none``), and the anomaly that breaks it. ``delivery`` is always claimed.
+_JUDGED_BY = {"order": "reordered", "atomic": "torn-batch", "liveness": "stale-tail"}
 
 
 def allowance(finding: Finding, claim: Claim, *, drained: bool) -> str | None:
@@ -24,9 +29,17 @@ def allowance(finding: Finding, claim: Claim, *, drained: bool) -> str | None:
 
 def needs(anomaly: str, claim: Claim) -> bool:
     """Whether ``claim`` cannot be said to hold while ``anomaly`` is not evaluated. Anomalies of third parties: always."""
-    if anomaly == "reordered":
-        return claim.order != "none"
-    if anomaly == "stale-tail":
-        return claim.liveness != "none"
+    for promise, judged_by in _JUDGED_BY.items():
+        if anomaly == judged_by:
+            return getattr(claim, promise) != "none"
     # Outputs disagree only where one of them lacks an effect, and that is a lost write or a stale tail already.
     return anomaly != "sink-disagreement"
+
+
+def unjudged(claim: Claim, checkers: Collection[str]) -> list[str]:
+    """Why ``claim`` cannot be said to hold with these ``checkers``: what it promises that none of them looks for."""
+    return [
+        f"claim {promise}: {getattr(claim, promise)} is not judged yet: no checker for {anomaly} is registered"
+        for promise, anomaly in _JUDGED_BY.items()
+        if getattr(claim, promise) != "none" and anomaly not in checkers
+    ]

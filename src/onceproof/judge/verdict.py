@@ -17,7 +17,7 @@ from typing import Any
 from onceproof.history.reader import read_document
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, NotEvaluated, checkers
-from onceproof.judge.claims import allowance, needs
+from onceproof.judge.claims import allowance, needs, unjudged
 from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.unobserved import unobserved
 from onceproof.judge.witness import times
@@ -139,6 +139,7 @@ class _Evidence:
             doubts.append(case.no_oracle)
         doubts += [f"output {output} cannot be judged: {why}" for output, why in case.unreadable.items()]
         doubts += _missed(case, faults)
+        doubts += _unjudged(case)
         doubts += self.doubts
         if not case.drained and not any(f.anomaly == "stale-tail" for f in self.findings) and self._must_recover():
             note = run.get("drain_note") or "no reason was recorded"
@@ -168,6 +169,13 @@ def _missed(case: Case, faults: list[FaultReport]) -> list[str]:
     if unknown > 0:
         doubts.append(f"of the scenario's faults {unknown} left no trace in the history")
     return doubts
+
+
+def _unjudged(case: Case) -> list[str]:
+    """Promises that no checker holds against the effects, each once however many outputs make it."""
+    scenario = case.scenario
+    known = checkers.names()
+    return list(dict.fromkeys(why for output in scenario.outputs for why in unjudged(scenario.claim_of(output), known)))
 
 
 def _emptiness(case: Case) -> list[str]:
