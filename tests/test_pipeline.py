@@ -1,0 +1,143 @@
+"""The supervisor, on real processes: when a job is started again, when it is given up, and that stopped means stopped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from onceproof.events import Timeline
+from onceproof.pipeline import Pipeline
+from onceproof.stack.processes import Owner
+from onceproof.waiting import wait_until
+
+
+class World:
+    """What the supervisor asks of the run."""
+
+    def __init__(self) -> None:
+        self.fired = False
+        self.progress = 0
+        self.calm = True
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def supervise(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Pipeline]]:
+    monkeypatch.setenv("ONCEPROOF_STATE_DIR", str(tmp_path / "state"))
+    timeline = Timeline(tmp_path / "events.jsonl")
+    with Owner() as owner:
+
+        def make(script: str, *, limit: int = 2, secrets: tuple[str, ...] = ()) -> Pipeline:
+            return Pipeline(
+                [sys.executable, "-c", script],
+                {"PATH": "/usr/bin:/bin"},
+                owner=owner,
+                timeline=timeline,
+                logs=tmp_path,
+                cwd=tmp_path,
+                secrets=secrets,
+                limit=limit,
+                may_restart=lambda: world.fired,
+                progress=lambda: world.progress,
+                calm=lambda: world.calm,
+            )
+
+        yield make
+    timeline.close()
+
+
+SLEEP = "import time; time.sleep(600)"
+
+
+def until(reason: str, probe: Callable[[], Any]) -> None:
+    wait_until(reason, probe, deadline_s=20)
+
+
+def test_a_job_that_dies_before_any_fault_is_not_started_again(supervise: Callable[..., Pipeline]) -> None:
+    job = supervise("raise SystemExit(3)")
+    job.start()
+    until("its end", lambda: job.died_before_fault)
+    assert job.starts == 1 and job.exits[0].code == 3 and not job.exits[0].killed
+
+
+def test_a_job_that_dies_after_a_fault_is_started_again_until_it_is_given_up(
+    supervise: Callable[..., Pipeline], world: World
+) -> None:
+    world.fired = True
+    job = supervise("raise SystemExit(3)", limit=2)
+    job.start()
+    until("it to be given up", lambda: job.given_up)
+    assert job.starts == 3 and not job.died_before_fault
+
+
+def test_restarts_while_a_fault_is_on_do_not_count(supervise: Callable[..., Pipeline], world: World) -> None:
+    world.fired, world.calm = True, False
+    job = supervise("raise SystemExit(3)", limit=1)
+    job.start()
+    until("several restarts", lambda: job.starts >= 4)
+    assert not job.given_up
+    world.calm = True
+    until("it to be given up", lambda: job.given_up)
+
+
+def test_a_killed_driver_is_started_again_and_known_as_killed(supervise: Callable[..., Pipeline]) -> None:
+    job = supervise(SLEEP)
+    job.start()
+    before = job.pids()
+    start = job.kill_driver()
+    until("the restart", lambda: job.restarted_since(start) and job.is_running())
+    assert start == 0 and job.exits[0].killed and job.failed_since(0.0) is None
+    assert not any(psutil.pid_exists(pid) for pid in before)
+    job.stop()
+
+
+def test_a_job_that_ends_well_with_input_left_is_started_again(supervise: Callable[..., Pipeline]) -> None:
+    job = supervise("pass", limit=1)
+    job.start()
+    until("it to be given up", lambda: job.given_up)
+    assert not job.died_before_fault
+
+
+def test_stopped_means_stopped(supervise: Callable[..., Pipeline], world: World) -> None:
+    world.fired = True
+    job = supervise("raise SystemExit(1)", limit=10_000)
+    job.start()
+    until("some restarts", lambda: job.starts >= 3)
+    job.stop()
+    starts = job.starts
+    assert not job.is_running()
+    assert job.starts == starts and job.pids() == []
+
+
+def test_while_frozen_nothing_of_the_job_runs(supervise: Callable[..., Pipeline]) -> None:
+    job = supervise(SLEEP)
+    job.start()
+
+    def status() -> str:
+        return str(psutil.Process(job.pids()[0]).status())
+
+    with job.frozen():
+        until("the inner freeze", lambda: status() == psutil.STATUS_STOPPED)
+        with job.frozen():
+            pass
+        assert status() == psutil.STATUS_STOPPED  # the outer freeze still holds
+    until("the thaw", lambda: status() != psutil.STATUS_STOPPED)
+    job.stop()
+
+
+def test_last_words_begin_at_the_traceback_and_mask_secrets(supervise: Callable[..., Pipeline]) -> None:
+    job = supervise("print('noise')\nraise RuntimeError('the token is s3cret')", secrets=("s3cret", ""))
+    job.start()
+    until("its end", lambda: job.died_before_fault)
+    words = job.last_words()
+    assert words.startswith("Traceback (most recent call last)")
+    assert "the token is ***" in words and "s3cret" not in words

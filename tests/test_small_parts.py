@@ -1,0 +1,82 @@
+"""The small parts that everything stands on: waiting, the registry, the timeline, the run directory."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from onceproof.errors import EnvironmentProblem, WaitTimeout
+from onceproof.events import Event, Timeline
+from onceproof.registry import Registry, suggest
+from onceproof.rundir import RunDir
+from onceproof.waiting import wait_until
+
+
+def test_a_wait_returns_what_the_probe_found() -> None:
+    answers = iter([None, "", "here"])
+    assert wait_until("an answer", lambda: next(answers), deadline_s=5, every_s=0.001) == "here"
+
+
+def test_a_wait_that_ends_says_what_for_and_what_was_seen() -> None:
+    with pytest.raises(WaitTimeout, match=r"waiting for the moon; last seen: clouds"):
+        wait_until("the moon", lambda: None, deadline_s=0.05, every_s=0.01, explain=lambda: "clouds")
+
+
+def test_a_wait_can_be_abandoned() -> None:
+    def abandon() -> None:
+        raise EnvironmentProblem("the service died")
+
+    with pytest.raises(EnvironmentProblem, match="the service died"):
+        wait_until("an answer", lambda: None, deadline_s=60, abandon=abandon)
+
+
+def test_a_name_is_registered_once_and_unknown_ones_get_a_suggestion() -> None:
+    registry: Registry[type] = Registry("thing", "onceproof.oracle", "nobody.registers.here")
+    registry.register("crash")(int)
+    with pytest.raises(ValueError, match="two things are named 'crash'"):
+        registry.register("crash")(str)
+    with pytest.raises(KeyError, match="did you mean 'crash'"):
+        registry.get("crahs")
+
+
+@pytest.mark.parametrize(
+    ("value", "known", "said"),
+    [("x", [], "none is known"), ("zzz", ["a", "b"], "known: a, b"), ("partitoin", ["partition"], "'partition'")],
+)
+def test_suggestions(value: str, known: list[str], said: str) -> None:
+    assert said in suggest(value, known)
+
+
+def test_the_timeline_keeps_every_event_of_every_thread_in_order(tmp_path: Path) -> None:
+    timeline = Timeline(tmp_path / "events.jsonl")
+    heard: list[Event] = []
+    timeline.listen(heard.append)
+    threads = [
+        threading.Thread(target=lambda n=n: [timeline.emit("tick", thread=n) for _ in range(50)]) for n in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    timeline.close()
+    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert len(lines) == len(heard) == 200
+    assert [line["at"] for line in lines] == sorted(line["at"] for line in lines)
+
+
+def test_a_run_directory_is_found_as_latest_and_its_document_grows(tmp_path: Path) -> None:
+    first = RunDir.create(tmp_path, "demo")
+    second = RunDir.create(tmp_path, "demo")
+    assert first.path != second.path and (tmp_path / "latest").resolve() == second.path.resolve()
+    second.update(seed=1)
+    second.update(drained=True)
+    assert json.loads((second.path / "run.json").read_text()) == {"interrupted": False, "seed": 1, "drained": True}
+
+
+def test_a_run_directory_that_cannot_be_made_names_the_place_and_the_mend(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentProblem, match=r"file.*\n.*--runs DIR"):
+        RunDir.create(tmp_path / "file", "demo")
