@@ -43,6 +43,7 @@ from onceproof.judge import compare, effects, views
 from onceproof.judge.canonical import as_text, canonical, document, literal, quote
 from onceproof.judge.checker import NotEvaluated
 from onceproof.judge.query import select_problem
+from onceproof.judge.statements import Rows, execute
 from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
 
@@ -137,17 +138,17 @@ class Case:
         """Whether recorded progress reached the known end of the input."""
         return bool(self.run.get("drained", False))
 
-    def sql(self, query: str, values: dict[str, Any] | None = None) -> duckdb.DuckDBPyConnection:
+    def sql(self, query: str, values: dict[str, Any] | None = None) -> Rows:
         try:
-            return self.db.execute(query, values)
+            return execute(self.db, query, values)
         except duckdb.OutOfMemoryException:
-            self.db.execute(f"SET memory_limit = '{_ROOMY}'")
-            return self.db.execute(query, values)
+            execute(self.db, f"SET memory_limit = '{_ROOMY}'", None)
+            return execute(self.db, query, values)
 
     def rows(self, query: str, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
         """The result as column -> value, for the small results that findings are made of."""
         result = self.sql(query, values)
-        names = [column[0] for column in result.description or []]
+        names = result.columns
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
     def number(self, query: str, values: dict[str, Any] | None = None) -> int:

@@ -31,7 +31,7 @@ def needs(anomaly: str, claim: Claim) -> bool:
     """Whether ``claim`` cannot be said to hold while ``anomaly`` is not evaluated. Anomalies of third parties: always."""
     for promise, judged_by in _JUDGED_BY.items():
         if anomaly == judged_by:
-            return getattr(claim, promise) != "none"
+            return bool(getattr(claim, promise) != "none")
     # Outputs disagree only where one of them lacks an effect, and that is a lost write or a stale tail already.
     return anomaly != "sink-disagreement"
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from onceproof.errors import Interrupted
 from onceproof.history.reader import read_document
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, NotEvaluated, checkers
@@ -80,6 +81,8 @@ class _Evidence:
                 self._take(name, checker().check(self.case))
             except NotEvaluated as gap:
                 self._missing(name, None, str(gap))
+            except Interrupted:
+                raise
             except Exception as crash:  # a checker may be somebody else's
                 self.not_evaluated[name] = _brief(crash)
                 self.doubts.append(f"checker {name} crashed: {crash}")

@@ -1,0 +1,73 @@
+"""Statements that a signal can end.
+
+DuckDB's Python client looks for signals only between some tasks of `execute`, and never in a fetch: what a handler
+raises comes late (measured: minutes), and as ``RuntimeError: Query interrupted`` instead of itself. So each
+call runs in a thread of its own, while the calling thread waits in Python, where a handler's exception is raised at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import duckdb
+
+from onceproof.errors import WaitTimeout
+from onceproof.waiting import wait_until
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+# DuckDB heeds an interrupt between two chunks: milliseconds. Who still has not stopped then is left to itself.
+_STOP_S = 2.0
+
+
+class Rows:
+    """The result of one statement, fetched as it is asked for."""
+
+    def __init__(self, db: duckdb.DuckDBPyConnection) -> None:
+        self._db = db
+
+    @property
+    def columns(self) -> list[str]:
+        return [column[0] for column in self._db.description or []]
+
+    def fetchone(self) -> Row | None:
+        return interruptible(self._db, self._db.fetchone)
+
+    def fetchall(self) -> list[Row]:
+        return interruptible(self._db, self._db.fetchall)
+
+
+def execute(db: duckdb.DuckDBPyConnection, query: str, values: dict[str, Any] | None) -> Rows:
+    """Run one statement. Raises `duckdb.Error`, and what a signal handler raises, as soon as it is raised."""
+    interruptible(db, lambda: db.execute(query, values))
+    return Rows(db)
+
+
+def interruptible(db: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
+    """The result of ``call``, which is busy in ``db``; ends it if this thread is told to end."""
+    done: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:
+            done.set_exception(error)
+
+    def stopped() -> bool:
+        db.interrupt()  # again and again: one that comes before the statement has begun is forgotten
+        return done.done()
+
+    # A daemon: a statement that heeds no interrupt does not hold up the exit.
+    threading.Thread(target=work, name="judge statement", daemon=True).start()
+    try:
+        wait([done])
+    except BaseException:
+        with suppress(WaitTimeout):
+            wait_until("the statement to end", stopped, deadline_s=_STOP_S)
+        raise
+    return done.result()
