@@ -42,6 +42,8 @@ class StoredRun:
         offset = self.skip(topic, partition)
         raw = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
         row = {"topic": topic, "partition": partition, "offset": offset, "key": key and key.encode(), "value": raw}
+        seq = len(self.tables["sent"])
+        self.add("sent", {"topic": topic, "seq": seq, "status": "acked", "partition": partition, "offset": offset})
         self.add("input", {**row, "timestamp_ms": 1_000 + offset, "committed": committed})
         return offset
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from onceproof.errors import Interrupted
 from onceproof.history.reader import read_document
+from onceproof.judge import ledger
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, NotEvaluated, checkers
 from onceproof.judge.claims import allowance, needs, unjudged
@@ -138,6 +139,7 @@ class _Evidence:
             ]
         doubts = []
         doubts += _emptiness(case)
+        doubts += ledger.doubts(case)
         if case.no_oracle is not None:
             doubts.append(case.no_oracle)
         doubts += [f"output {output} cannot be judged: {why}" for output, why in case.unreadable.items()]
