@@ -33,6 +33,17 @@ _LATE = """
         FROM firsts)
     WHERE ahead > "offset" """
 
+# Scopes with effects of different causes in several lanes; lanes need no list, two of them are enough to see it.
+_SPLIT = """
+    WITH split AS (
+        SELECT topic, "partition", min("offset") AS "offset", min(lane) AS one, max(lane) AS other, count(*) OVER () AS n
+        FROM firsts GROUP BY topic, "partition", scope
+        HAVING min(lane) < max(lane) AND min("offset") < max("offset")
+        ORDER BY ALL LIMIT 1)
+    SELECT s.*, min(x."key") AS "key" FROM split s
+    JOIN judge.expected x ON x.output = $output AND x.topic = s.topic AND x."partition" = s."partition" AND x."offset" = s."offset"
+    GROUP BY ALL"""
+
 # Both members of a pair by their causes; a cause may have several effects, of which the first is named.
 _WITNESSES = """
     WITH chosen AS (SELECT * FROM late ORDER BY topic, "partition", "offset", pos LIMIT $limit)
@@ -52,14 +63,16 @@ class Reordered:
 
     The scope is one input partition (``order: per-partition``), or the records with one key within it (``per-key``, and
     where no order is claimed); records without a key have no order there. Effects are ordered within one partition of
-    an output topic, and by commit in Postgres; there is no order across output partitions.
+    an output topic, and by commit in Postgres; there is no order across output partitions: where a claimed scope has
+    effects in several of them, the claim can be broken but not be proved.
     """
 
     meaning: ClassVar[str] = "inside the promised scope, first effects stand in another order than their causes"
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:
         for output in case.outputs:
-            keyed = case.scenario.claim_of(output).order != "per-partition"
+            order = case.scenario.claim_of(output).order
+            keyed = order != "per-partition"
             gap = _gap(case, output, keyed)
             if gap is not None:
                 yield Gap(output, gap)
@@ -71,6 +84,8 @@ class Reordered:
                 scope = "key" if keyed else "input partition"
                 summary = f"{times(total, 'effect')} after an effect of a later record of the same {scope}"
                 yield Finding("reordered", output, total, summary, _witnesses(case, output, keyed))
+            if order != "none" and (split := _split(case, output, keyed)):
+                yield Gap(output, split)
             case.sql("DROP TABLE late")
             case.sql("DROP TABLE firsts")
 
@@ -82,6 +97,16 @@ def _gap(case: Case, output: str, keyed: bool) -> str | None:
     if keyed and not expectation.has_key:
         return "the oracle does not say which key a cause has (_key)"
     return case.no_stream.get(output)
+
+
+def _split(case: Case, output: str, keyed: bool) -> str | None:
+    """That no reader sees the order of some scope, for its effects lie in several lanes."""
+    for row in case.rows(_SPLIT, {"output": output}):
+        scope = _scope(row, keyed)
+        more = f" (so do those of {row['n'] - 1} more)" if row["n"] > 1 else ""
+        places = f"partitions {row['one']} and {row['other']} of {case.scenario.outputs[output].topic}"
+        return f"the effects of {scope} lie in {places}{more}, and across partitions no reader sees an order"
+    return None
 
 
 def _witnesses(case: Case, output: str, keyed: bool) -> tuple[Witness, ...]:
@@ -98,8 +123,12 @@ def _witnesses(case: Case, output: str, keyed: bool) -> tuple[Witness, ...]:
 
 
 def _argument(row: Row, keyed: bool) -> str:
-    scope = f"key {row['key']} in {row['topic']}/{row['partition']}" if keyed else f"{row['topic']}/{row['partition']}"
     return (
-        f"In {scope}, offset {row['offset']} comes before offset {row['ahead']}.\n"
+        f"In {_scope(row, keyed)}, offset {row['offset']} comes before offset {row['ahead']}.\n"
         f"Yet the effect of {row['ahead']} stands first, at {row['ahead_place']}; that of {row['offset']} at {row['place']}."
     )
+
+
+def _scope(row: Row, keyed: bool) -> str:
+    place = f"{row['topic']}/{row['partition']}"
+    return f"key {row['key']} in {place}" if keyed else place

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -69,14 +70,55 @@ def test_rows_of_one_transaction_are_simultaneous(clean_run: Any) -> None:
     assert judge(run.save()).outcome is Outcome.HELD
 
 
-def test_no_order_across_output_partitions(clean_run: Any) -> None:
-    swap(clean_run, 0, 3)
+@pytest.mark.parametrize(
+    ("order", "scope"), [("per-key", "key k0 in in/0"), ("per-partition", "in/0")], ids=["key", "partition"]
+)
+def test_no_reader_sees_an_order_across_output_partitions(clean_run: Any, order: str, scope: str) -> None:
+    clean_run.scenario["claim"] = {"order": order}
     records(clean_run)[0]["partition"] = 7
-    assert judge(clean_run.save()).outcome is Outcome.HELD
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.not_evaluated == {
+        "reordered@events": f"the effects of {scope} lie in partitions 0 and 7 of events, "
+        "and across partitions no reader sees an order"
+    }
+    clean_run.scenario["claim"] = {"order": "none"}
+    verdict = judge(clean_run.save())
+    assert (verdict.outcome, verdict.not_evaluated) == (Outcome.HELD, {})
+
+
+def test_several_keys_across_output_partitions(clean_run: Any) -> None:
+    for position in range(2):
+        records(clean_run)[0]["partition"] = 7 + position
+    assert "(so do those of 1 more)" in judge(clean_run.save()).not_evaluated["reordered@events"]
+
+
+def test_a_key_with_one_record_lies_in_one_partition(clean_run: Any) -> None:
+    """Different keys may well lie in different partitions, and several effects of one record too."""
+    query = clean_run.scenario["oracle"]["queries"]["events"]
+    twice = f"SELECT p + shift AS p, * EXCLUDE (p, shift) FROM ({query}), (VALUES (0), (100)) t(shift)"
+    clean_run.scenario["oracle"]["queries"]["events"] = twice.replace("n >= 0", "n < 10 OR n BETWEEN 100 AND 109")
+    first = [c for c in clean_run.tables["output"] if c["output"] == "events" and json.loads(c["content"])["o"] < 3]
+    clean_run.tables["output"] = [c for c in clean_run.tables["output"] if c["output"] == "rows"] + first
+    for effect in first:
+        row = json.loads(effect["content"])
+        clean_run.record("events", {**row, "p": row["p"] + 100}, partition=row["p"] + 100)
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.HELD, verdict.reasons
+
+
+def test_reordering_in_one_output_partition_beside_others(clean_run: Any) -> None:
+    """What a reader does see in the wrong order is wrong, wherever the rest lies."""
+    swap(clean_run, 0, 3)
+    records(clean_run)[1]["partition"] = 7  # of key k1
+    verdict = judge(clean_run.save())
+    assert verdict.anomalies() == {"reordered": 1}
+    assert "key k1" in verdict.not_evaluated["reordered@events"]
 
 
 def test_records_without_a_key_have_no_order(clean_run: Any) -> None:
     swap(clean_run, 0, 3)
+    records(clean_run)[1]["partition"] = 7
     for record in clean_run.tables["input"]:
         record["key"] = None
     assert judge(clean_run.save()).outcome is Outcome.HELD
