@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal, localcontext
 
 import duckdb
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from onceproof.judge.canonical import as_text, canonical
 
@@ -32,6 +35,10 @@ def canon() -> Canon:
         ("BIGINT", "0", "-0.0"),
         ("BIGINT", "1000", "1e3"),
         ("DECIMAL(10,2)", "1.50", "1.5"),
+        ("DECIMAL(38,18)", "0E-18", "0"),
+        ("DECIMAL(38,18)", "1E-10", "0.000000000100000000"),
+        ("DECIMAL(38,18)", "-1.50e-7", "-0.00000015"),
+        ("BIGINT", "12e-1", "1.2"),
         ("DOUBLE", "1", "1.0"),
         ("DOUBLE", "-0.0", "0"),
         ("DOUBLE", "NaN", "nan"),
@@ -59,6 +66,11 @@ def test_equal(canon: Canon, sql_type: str, one: str, other: str) -> None:
         ("INTEGER", "100", "1"),
         ("BIGINT", "9007199254740993", "9007199254740992"),
         ("DECIMAL(3,2)", "1.24", "1.235"),
+        ("INTEGER", "0", "1e-10"),
+        ("DECIMAL(10,2)", "0", "1e-10"),
+        ("DECIMAL(3,1)", "1.1", "1.1000000001e0"),
+        ("DECIMAL(38,9)", "1", "1.00000000000000000000000001e0"),
+        ("DECIMAL(38,0)", "1", "1e99999999999"),
         ("DOUBLE", "0.1", "0.10000000000000002"),
         ("DOUBLE", "1.0", "one"),
         ("TIMESTAMP", "2013-01-01 10:15:00", "2013-01-01 10:15:00.000001"),
@@ -70,6 +82,22 @@ def test_equal(canon: Canon, sql_type: str, one: str, other: str) -> None:
 )
 def test_different(canon: Canon, sql_type: str, one: str, other: str) -> None:
     assert canon(sql_type, one) != canon(sql_type, other)
+
+
+@given(
+    st.from_regex(
+        r"[+-]?([0-9]{1,40}([.][0-9]{0,40})?|[.][0-9]{1,40})[eE][+-]?[0-9]{1,2}",
+        fullmatch=True,
+        alphabet="+-.0123456789eE",
+    ),
+    st.sampled_from(["BIGINT", "DECIMAL(38,9)", "DECIMAL(3,2)"]),
+)
+def test_number_with_an_exponent_is_exact(canon: Canon, text: str, sql_type: str) -> None:
+    plain = canon(sql_type, text)
+    assert "e" not in plain.lower()
+    with localcontext(prec=300):
+        assert plain == canon(sql_type, format(Decimal(text), "f"))
+        assert Decimal(plain) == Decimal(text)
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,25 @@ def document(fields: dict[str, str]) -> str:
     return f"to_json(struct_pack({packed}))::VARCHAR"
 
 
+# A number with an exponent, as Java writes a small decimal (1E-10) and anybody a round one (1e3).
+_SCIENTIFIC = "[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)[eE][+-]?[0-9]{1,2}"
+# No exponent of two digits moves the point out of these.
+_ZEROS = "0" * 99
+
+
 def _exact(text: str) -> str:
-    # Through DECIMAL only where the text has an exponent: a cast would round, and a wrong value would pass for right.
-    plain = f"CASE WHEN regexp_matches({text}, '[eE]') THEN coalesce(TRY_CAST({text} AS DECIMAL(38, 9))::VARCHAR, {text}) ELSE {text} END"
+    plain = f"CASE WHEN regexp_full_match({text}, '{_SCIENTIFIC}') THEN {_without_exponent(text)} ELSE {text} END"
     trimmed = f"CASE WHEN contains({plain}, '.') THEN rtrim(rtrim({plain}, '0'), '.') ELSE {plain} END"
     return f"CASE {trimmed} WHEN '-0' THEN '0' ELSE {trimmed} END"
+
+
+def _without_exponent(text: str) -> str:
+    """The same number with its point moved, digit by digit: a cast would round, and a wrong value would pass for right."""
+    whole = f"regexp_extract({text}, '^[+-]?([0-9]*)', 1)"
+    fraction = f"regexp_extract({text}, '[.]([0-9]*)', 1)"
+    exponent = f"TRY_CAST(regexp_extract({text}, '[eE](.*)$', 1) AS INTEGER)"
+    digits = f"('{_ZEROS}' || {whole} || {fraction} || '{_ZEROS}')"
+    point = f"({len(_ZEROS)} + length({whole}) + {exponent})"
+    before = f"coalesce(nullif(ltrim(left({digits}, {point}), '0'), ''), '0')"
+    sign = f"CASE WHEN starts_with({text}, '-') THEN '-' ELSE '' END"
+    return f"{sign} || {before} || '.' || substr({digits}, {point} + 1)"
