@@ -77,6 +77,8 @@ class Drive:
                 if self._fed:
                     self._timeline.emit("phase", name="drain")
                 self._until(f"chunk {chunk} to be committed by every query", self._committed, deadline)
+                # Now, while nothing is under way: looking through the connections takes long enough to make the watcher late.
+                self._check_bypass()
             self._drained = True
         except _Enough as enough:
             self._stuck = enough.stuck
@@ -128,7 +130,6 @@ class Drive:
         now = self._timeline.now()
         if now - self._healthy_at > _HEALTH_EVERY_S:
             self._stack.check_health()
-            self._check_bypass()
             self._healthy_at = now
         self._check_progress(now)
 
