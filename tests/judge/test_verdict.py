@@ -60,6 +60,27 @@ def test_run_that_did_not_drain(clean_run: Any) -> None:
     assert "did not drain, so more may still have come: stuck at 3" in verdict.reasons[0]
 
 
+def test_job_that_ended_too_early_has_its_last_words(clean_run: Any) -> None:
+    clean_run.document.update(drained=False, drain_note="no checkpoint in 60 s")
+    clean_run.document["job"]["traceback"] = "AnalysisException: no such topic"
+    (reason,) = judge(clean_run.save()).reasons
+    assert reason.endswith("no checkpoint in 60 s; the job's last words:\nAnalysisException: no such topic")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.HELD, Outcome.INCONCLUSIVE, Outcome.VIOLATED])
+def test_restart_by_the_harness_is_told(clean_run: Any, outcome: Outcome) -> None:
+    clean_run.document["nudged"] = True
+    clean_run.scenario["limits"] = {"stuck_s": 45}
+    if outcome is Outcome.VIOLATED:
+        clean_run.record("events", {"p": 0, "o": 0, "k": "k0", "n": 0})
+    elif outcome is Outcome.INCONCLUSIVE:
+        clean_run.fault(batch=1, hit=False)
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is outcome
+    assert verdict.reasons[-1] == "the job was restarted once by the harness after 45 s of silence"
+    assert len(verdict.reasons) == 2
+
+
 @pytest.mark.parametrize(
     ("fired", "reason"), [(True, "fired and did not hit: it was seen"), (False, "was armed and never fired")]
 )

@@ -2,7 +2,8 @@
 
 Each partition is read twice at the same time: read_uncommitted gives every record, read_committed says which of them
 a consumer may see. A record that only the first shows is *aborted* below the last stable offset and *open* at or
-above it (Kafka's KIP-98). Offsets have holes, for transaction markers use them up: a hole is no loss.
+above it (Kafka's KIP-98); one that is committed while it is read counts as committed. Offsets have holes, for
+transaction markers use them up: a hole is no loss.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class _Reader:
     def copy(self, topic: str, writer: HistoryWriter, table: str, to_batch: ToBatch) -> ReadBack:
         partitions = self._partitions(topic)
         ends = self._ends(topic, partitions, IsolationLevel.READ_UNCOMMITTED)
-        # Asked for before anything is read: a transaction that ends meanwhile was open at the collection.
+        # Asked for before anything is read, so that nothing counts as aborted that was open at the collection's beginning.
         stable = self._ends(topic, partitions, IsolationLevel.READ_COMMITTED)
         result = ReadBack(ends=ends)
         for partition in partitions:

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -211,7 +212,8 @@ class Case:
             self._compared = True
 
     def close(self) -> None:
-        self.db.close()
+        with suppress(duckdb.Error):  # busy: a statement that heeded no interrupt, and the reason why is on its way up
+            self.db.close()
         self._cleanup()
 
     def __enter__(self) -> Self:

@@ -53,6 +53,8 @@ def interruptible(db: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
     done: Future[T] = Future()
 
     def work() -> None:
+        if not done.set_running_or_notify_cancel():
+            return
         try:
             done.set_result(call())
         except BaseException as error:
@@ -62,12 +64,14 @@ def interruptible(db: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
         db.interrupt()  # again and again: one that comes before the statement has begun is forgotten
         return done.done()
 
-    # A daemon: a statement that heeds no interrupt does not hold up the exit.
-    threading.Thread(target=work, name="judge statement", daemon=True).start()
     try:
+        # A daemon: a statement that heeds no interrupt does not hold up the exit.
+        threading.Thread(target=work, name="judge statement", daemon=True).start()
         wait([done])
     except BaseException:
-        with suppress(WaitTimeout):
-            wait_until("the statement to end", stopped, deadline_s=_STOP_S)
+        # The signal may also have come while the thread was being started: then it is kept from beginning.
+        if not done.cancel():
+            with suppress(WaitTimeout):
+                wait_until("the statement to end", stopped, deadline_s=_STOP_S)
         raise
     return done.result()

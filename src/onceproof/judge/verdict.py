@@ -117,6 +117,9 @@ class _Evidence:
         else:
             outcome, reasons = Outcome.HELD, [_held(self.case, faults)]
         scenario = self.case.scenario
+        if self.case.run.get("nudged"):
+            silence = f"{scenario.limits.stuck_s:g} s of silence"
+            reasons = [*reasons, f"the job was restarted once by the harness after {silence}"]
         own = {name: spec.claim.model_dump() for name, spec in scenario.outputs.items() if spec.claim is not None}
         return Verdict(
             scenario=scenario.name,
@@ -148,7 +151,8 @@ class _Evidence:
         doubts += self.doubts
         if not case.drained and not any(f.anomaly == "stale-tail" for f in self.findings) and self._must_recover():
             note = run.get("drain_note") or "no reason was recorded"
-            doubts.append(f"the run did not drain, so more may still have come: {note}")
+            last_words = f"; the job's last words:\n{self.job['traceback']}" if self.job.get("traceback") else ""
+            doubts.append(f"the run did not drain, so more may still have come: {note}{last_words}")
         return doubts
 
     def _must_recover(self) -> bool:

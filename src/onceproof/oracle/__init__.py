@@ -22,7 +22,10 @@ class Oracle(Protocol):
     def problems(cls, spec: Any, scenario: Scenario) -> list[SpecProblem]: ...
 
     def expect(self, case: Case) -> None:
-        """Create the view ``expected`` in the case's database: see `onceproof.judge.case`."""
+        """Say what each output must hold: one call of `onceproof.judge.case.Case.expect_rows` for each.
+
+        Raises `onceproof.judge.checker.NotEvaluated` where that cannot be said.
+        """
 
 
 oracles: Registry[type[Oracle]] = Registry("oracle", "onceproof.oracle", "onceproof.oracles")
