@@ -12,7 +12,7 @@ import pytest
 from onceproof.judge.findings import Finding, Outcome, Verdict
 from onceproof.judge.verdict import check
 from onceproof.run import Result
-from onceproof.scenario.load import load, names
+from onceproof.scenario.load import find, load, names
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 RunOnce = Callable[[str | Path], Result]
@@ -32,7 +32,7 @@ def the_finding(verdict: Verdict, anomaly: str) -> Finding:
 @pytest.mark.parametrize("name", names())
 def test_its_expectation_is_met_and_every_fault_hit(run_once: RunOnce, name: str) -> None:
     verdict = run_once(name).verdict
-    expect = load(name).expect
+    expect = load(find(name)).expect
     assert verdict.outcome.value == expect.verdict, said(verdict)
     assert sorted(verdict.anomalies()) == sorted(expect.anomalies), said(verdict)
     assert verdict.faults, "a scenario without a fault proves nothing"
@@ -67,7 +67,7 @@ def test_a_naive_twins_duplicates_are_named(run_once: RunOnce, name: str) -> Non
     ("naive", "right"), [("naive-append", "driver-crash-postgres"), ("naive-kafka-sink", "driver-crash-kafka")]
 )
 def test_twins_differ_in_the_job_alone(naive: str, right: str) -> None:
-    one, other = load(naive), load(right)
+    one, other = load(find(naive)), load(find(right))
     assert (one.stack.kafka, one.input, one.chaos) == (other.stack.kafka, other.input, other.chaos)
 
 
