@@ -24,11 +24,10 @@ ROOT = Path(__file__).parent.parent
 LEAVES = ("chaos", "sinks", "checkers", "reports")
 MOST_LINES = 450
 
+#: Hosts that tracked files may name. Packages come by coordinates through the clients' own settings, so no other is needed.
+HOSTS = {"127.0.0.1", "keepachangelog.com", "semver.org", "www.apache.org"}
+ADDRESS = re.compile(r"[a-z]+://(?:[^@/\s]*@)?([A-Za-z0-9.-]+\.[A-Za-z0-9-]+)")
 # Character classes keep this file itself free of what it looks for.
-REGISTRY_HOSTS = re.compile(
-    r"p[y]pi\.(org|python)|files\.p[y]thonhosted|repo1?\.m[a]ven|m[a]ven\.org|proxy\.g[o]lang|sum\.g[o]lang|"
-    r"n[p]mjs\.|crates\.i[o]\b|registry\.d[o]cker|conda\.an[a]conda"
-)
 ABSOLUTE_HOME = re.compile(r"(?<![\w.*\-{}/])/(?:h[o]me|Us[e]rs|r[o]ot|w[o]rk)/[\w.-]+")
 
 #: Where a wait is written by hand, and why `onceproof.waiting` is not used.
@@ -170,11 +169,15 @@ def test_no_file_is_dead(folder: str, package: str, registry: Registry[Any]) -> 
     assert files - registering == set()
 
 
+def hosts(line: str) -> set[str]:
+    return set(ADDRESS.findall(line))
+
+
 def test_no_address_of_a_package_registry_and_no_home_of_a_machine() -> None:
     found = []
     for path in tracked():
         for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-            if REGISTRY_HOSTS.search(line) or ABSOLUTE_HOME.search(line):
+            if ABSOLUTE_HOME.search(line) or not hosts(line) <= HOSTS:
                 found.append(f"{name(path)}:{number}: {line.strip()[:120]}")
     assert found == []
 
@@ -182,15 +185,16 @@ def test_no_address_of_a_package_registry_and_no_home_of_a_machine() -> None:
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [
-        ("from https://p" + "ypi.org/simple", True),
-        ("https://proxy.go" + "lang.org", True),
+        ("from https:" + "//packages.example/simple", True),
+        ("index = https:" + "//me:token@packages.example", True),
         ("cd /ho" + "me/somebody/onceproof", True),
         ("github.com/Shopify/toxiproxy/v2 v2.12.0", False),
+        ("postgresql://pipeline@127.0.0.1:5432/pipeline", False),
         ("{here}/work/job.py and $SPARK_HOME/work/", False),
     ],
 )
 def test_the_search_for_addresses_finds_them(line: str, wrong: bool) -> None:
-    assert bool(REGISTRY_HOSTS.search(line) or ABSOLUTE_HOME.search(line)) is wrong
+    assert bool(ABSOLUTE_HOME.search(line) or not hosts(line) <= HOSTS) is wrong
 
 
 def test_nothing_goes_through_a_shell() -> None:
