@@ -125,7 +125,7 @@ class Drive:
         if self._job.given_up:
             raise _Enough(
                 f"the job was started again {self._scenario.limits.restarts} times in a row without any progress",
-                stuck=True,
+                stuck=self._conductor.any_fired,  # one that only ever ends, before any fault, is broken by itself
             )
         now = self._timeline.now()
         if now - self._healthy_at > _HEALTH_EVERY_S:
