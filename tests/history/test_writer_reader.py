@@ -128,7 +128,7 @@ def test_other_version(run_dir: Path) -> None:
     HistoryWriter(run_dir).close()
     file = run_dir / "history" / "input.parquet"
     pq.write_table(TABLES["input"].with_metadata({VERSION_KEY: b"99"}).empty_table(), file)
-    with pytest.raises(HistoryError, match="history version 99; this onceproof reads version 1"):
+    with pytest.raises(HistoryError, match="history version 99; this onceproof reads version 2"):
         open_history(run_dir)
 
 

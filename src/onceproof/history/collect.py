@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from onceproof.events import Timeline
-from onceproof.history.kafka import collect_input, collect_output
+from onceproof.history.kafka import collect_topics
 from onceproof.history.postgres import collect_postgres
 from onceproof.history.writer import HistoryWriter
 from onceproof.scenario.model import Scenario
@@ -16,17 +16,23 @@ from onceproof.stack.api import Stack
 def collect(
     scenario: Scenario, stack: Stack, writer: HistoryWriter, timeline: Timeline
 ) -> tuple[dict[str, Any], dict[str, dict[int, int]]]:
-    """Write the tables ``input``, ``output``, ``commits`` and ``snapshot``.
+    """Write the tables ``input``, ``output``, ``partitions``, ``commits`` and ``snapshot``.
 
     Returns what ``run.json`` keeps: each output's columns and counts, and where each input partition ends.
     """
-    found = collect_input(stack.kafka, list(dict.fromkeys(spec.topic for spec in scenario.input)), writer, timeline)
-    outputs: dict[str, Any] = {}
-    for name, spec in scenario.outputs.items():
-        if spec.topic is not None:
-            outputs[name] = {"columns": None, **asdict(collect_output(stack.kafka, name, spec.topic, writer))}
-    tables = {name: spec.table for name, spec in scenario.outputs.items() if spec.table is not None}
+    topics = {name: spec.topic for name, spec in scenario.outputs.items() if spec.topic is not None}
+    found, back = collect_topics(stack.kafka, [spec.topic for spec in scenario.input], topics, writer, timeline)
+    outputs: dict[str, Any] = {name: {"columns": None, **asdict(counts)} for name, counts in back.items()}
     if stack.postgres is not None:
-        for name, table in collect_postgres(stack.postgres, tables, writer).items():
+        for name, table in collect_postgres(stack.postgres, tables(scenario), writer).items():
             outputs[name] = asdict(table)
-    return outputs, {topic: back.ends or {} for topic, back in found.items()}
+    return outputs, {topic: counts.ends for topic, counts in found.items()}
+
+
+def tables(scenario: Scenario) -> dict[str, str]:
+    """Output -> Postgres table; the table in which its sink keeps its own progress stands under ``OUTPUT#progress``."""
+    found = {name: spec.table for name, spec in scenario.outputs.items() if spec.table is not None}
+    for name, spec in scenario.outputs.items():
+        if spec.progress is not None:
+            found[f"{name}#progress"] = spec.progress.table
+    return found

@@ -4,13 +4,20 @@ Each partition is read twice at the same time: read_uncommitted gives every reco
 a consumer may see. A record that only the first shows is *aborted* below the last stable offset and *open* at or
 above it (Kafka's KIP-98); one that is committed while it is read counts as committed. Offsets have holes, for
 transaction markers use them up: a hole is no loss.
+
+Consumers decide what is visible. Where the brokers' log files are at hand, they add who produced a record and which
+marker ended its transaction (`onceproof.history.kafka_log`), and must not contradict the consumers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
 
 import pyarrow as pa
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, TopicPartition
@@ -18,19 +25,27 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from onceproof.errors import HistoryError
 from onceproof.events import Timeline
-from onceproof.history.schema import TABLES
+from onceproof.history.kafka_log import PartitionLog
+from onceproof.history.kafka_rows import ABORTED, COMMITTED, OPEN, LogColumns, input_batch, offset_of, output_batch
 from onceproof.history.writer import HistoryWriter
-from onceproof.stack.api import Kafka
 from onceproof.stack.clients import client_config
 from onceproof.waiting import wait_until
-
-COMMITTED, ABORTED, OPEN = "committed", "aborted", "open"
 
 _BATCH = 2_000
 # librdkafka waits until it has a whole batch or this is over, and the last batch of a partition is never whole.
 _FILL_S = 0.05
 # Nothing else talks to the brokers at this time, so a partition that gives nothing for so long gives nothing at all.
 _SILENCE_S = 60.0
+
+
+class Cluster(Protocol):
+    """What the collector needs of a Kafka: `onceproof.stack.api.Kafka` is one."""
+
+    @property
+    def harness_bootstrap(self) -> str: ...
+
+    def log_folders(self, topic: str) -> Mapping[int, Path]:
+        """Partition -> folder of its leader's log; nothing where the brokers' files are out of reach."""
 
 
 @dataclass
@@ -40,44 +55,50 @@ class ReadBack:
     committed: int = 0
     aborted: int = 0
     open: int = 0
-    ends: dict[int, int] | None = None
+    ends: dict[int, int] = field(default_factory=dict)
     """Partition -> high watermark."""
 
 
-def collect_input(kafka: Kafka, topics: list[str], writer: HistoryWriter, timeline: Timeline) -> dict[str, ReadBack]:
-    """Write what the input topics really hold to table ``input``, in offset order within a partition.
+def collect_topics(
+    kafka: Cluster, inputs: list[str], outputs: Mapping[str, str], writer: HistoryWriter, timeline: Timeline
+) -> tuple[dict[str, ReadBack], dict[str, ReadBack]]:
+    """Write what the topics really hold: tables ``input``, ``output`` and ``partitions``.
 
-    Raises `HistoryError` for a topic that does not exist or a record that cannot be read, `WaitTimeout` where a
-    partition stays silent.
+    ``inputs`` are topics, ``outputs`` maps an output's name to its topic; the results are keyed in the same way. Rows
+    are in offset order within a partition. Raises `HistoryError` for a topic that does not exist, a record that cannot
+    be read, or a log that contradicts what consumers are shown, and `WaitTimeout` where a partition stays silent.
     """
     found: dict[str, ReadBack] = {}
-    for topic in topics:
-        with _Reader(kafka.harness_bootstrap) as reader:
-            found[topic] = reader.copy(topic, writer, "input", _input_batch)
-        timeline.emit("collect.input", topic=topic, committed=found[topic].committed, aborted=found[topic].aborted)
-    return found
+    back: dict[str, ReadBack] = {}
+    with _Reader(kafka, writer, timeline) as reader:
+        for topic in dict.fromkeys(inputs):
+            found[topic] = reader.copy(topic, "input", partial(input_batch, topic))
+            timeline.emit("collect.input", topic=topic, committed=found[topic].committed, aborted=found[topic].aborted)
+        for name, topic in outputs.items():
+            back[name] = reader.copy(topic, "output", partial(output_batch, name))
+    return found, back
 
 
-def collect_output(kafka: Kafka, name: str, topic: str, writer: HistoryWriter) -> ReadBack:
-    """Write the output ``name``, which is ``topic``, to table ``output``. Raises as `collect_input`."""
+@dataclass(frozen=True)
+class _Span:
+    """Where one partition begins and ends: log start offset, last stable offset, high watermark."""
 
-    def batch(_topic: str, partition: int, messages: list[Message], seen: list[str]) -> pa.RecordBatch:
-        return _output_batch(name, partition, messages, seen)
-
-    with _Reader(kafka.harness_bootstrap) as reader:
-        return reader.copy(topic, writer, "output", batch)
-
-
-ToBatch = Callable[[str, int, list[Message], list[str]], pa.RecordBatch]
+    start: int
+    stable: int
+    end: int
 
 
 class _Reader:
     """Two consumers over one cluster, one for each isolation level; never in a group, never committing."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
-        self._all = Consumer(_settings(bootstrap, "read_uncommitted"))
-        self._visible = Consumer(_settings(bootstrap, "read_committed"))
+    def __init__(self, kafka: Cluster, writer: HistoryWriter, timeline: Timeline) -> None:
+        self._kafka = kafka
+        self._writer = writer
+        self._timeline = timeline
+        self._admin = AdminClient(client_config(kafka.harness_bootstrap))
+        self._all = Consumer(_settings(kafka.harness_bootstrap, "read_uncommitted"))
+        self._visible = Consumer(_settings(kafka.harness_bootstrap, "read_committed"))
+        self._spans: dict[str, dict[int, _Span]] = {}
 
     def __enter__(self) -> _Reader:
         return self
@@ -86,21 +107,45 @@ class _Reader:
         self._all.close()
         self._visible.close()
 
-    def copy(self, topic: str, writer: HistoryWriter, table: str, to_batch: ToBatch) -> ReadBack:
-        partitions = self._partitions(topic)
-        ends = self._ends(topic, partitions, IsolationLevel.READ_UNCOMMITTED)
-        # Asked for before anything is read, so that nothing counts as aborted that was open at the collection's beginning.
-        stable = self._ends(topic, partitions, IsolationLevel.READ_COMMITTED)
-        result = ReadBack(ends=ends)
-        for partition in partitions:
-            if ends[partition] == 0:
+    def copy(self, topic: str, table: str, to_batch: Callable[..., pa.RecordBatch]) -> ReadBack:
+        spans = self._measured(topic)
+        folders = self._kafka.log_folders(topic)
+        result = ReadBack(ends={partition: span.end for partition, span in spans.items()})
+        for partition, span in spans.items():
+            if span.end == span.start:
                 continue
-            for messages, seen in self._merged(topic, partition, stable[partition]):
-                writer.append(table, to_batch(topic, partition, messages, seen))
-                result.committed += seen.count(COMMITTED)
-                result.aborted += seen.count(ABORTED)
-                result.open += seen.count(OPEN)
+            with ExitStack() as closing:
+                log = self._log(folders.get(partition), closing)
+                columns = LogColumns(log, f"{topic}/{partition}")
+                for messages, seen in self._merged(topic, partition, span):
+                    self._writer.append(table, to_batch(partition, messages, seen, **columns.of(messages, seen)))
+                    result.committed += seen.count(COMMITTED)
+                    result.aborted += seen.count(ABORTED)
+                    result.open += seen.count(OPEN)
         return result
+
+    def _measured(self, topic: str) -> dict[int, _Span]:
+        """Where the topic's partitions begin and end, asked for once and before anything of it is read.
+
+        So nothing counts as aborted that was open when the collection began.
+        """
+        if topic not in self._spans:
+            partitions = self._partitions(topic)
+            ask = partial(self._offsets, topic, partitions)
+            starts = ask(OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
+            ends = ask(OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
+            stable = ask(OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)  # type: ignore[no-untyped-call]
+            at = {"topic": topic, "collected_ms": int(time.time() * 1000)}
+            # Asked for last, it may be above an end that was asked for before it.
+            self._spans[topic] = {p: _Span(starts[p], min(stable[p], ends[p]), ends[p]) for p in partitions}
+            self._writer.append(
+                "partitions",
+                [
+                    {**at, "partition": p, "start_offset": s.start, "stable_offset": s.stable, "end_offset": s.end}
+                    for p, s in self._spans[topic].items()
+                ],
+            )
+        return self._spans[topic]
 
     def _partitions(self, topic: str) -> list[int]:
         metadata = self._all.list_topics(topic, timeout=30.0).topics[topic]
@@ -109,24 +154,32 @@ class _Reader:
             raise HistoryError(f"topic {topic!r} cannot be read back: {metadata.error.str()}", hint=hint)
         return sorted(metadata.partitions)
 
-    def _ends(self, topic: str, partitions: list[int], level: IsolationLevel) -> dict[int, int]:
-        admin = AdminClient(client_config(self._bootstrap))
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = {TopicPartition(topic, p): latest for p in partitions}
-        answers = admin.list_offsets(asked, isolation_level=level, request_timeout=30.0)
+    def _offsets(self, topic: str, partitions: list[int], spec: OffsetSpec, level: IsolationLevel) -> dict[int, int]:
+        asked = {TopicPartition(topic, p): spec for p in partitions}
+        answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=30.0)
         return {place.partition: answer.result().offset for place, answer in answers.items()}
 
-    def _merged(self, topic: str, partition: int, stable: int) -> Iterator[tuple[list[Message], list[str]]]:
+    def _log(self, folder: Path | None, closing: ExitStack) -> PartitionLog | None:
+        """The log, if it is one that can be read; the history then goes without what it would have added."""
+        if folder is None:
+            return None
+        try:
+            return closing.enter_context(PartitionLog.open(folder))
+        except HistoryError as unreadable:
+            self._timeline.emit("collect.log_unreadable", why=str(unreadable))
+            return None
+
+    def _merged(self, topic: str, partition: int, span: _Span) -> Iterator[tuple[list[Message], list[str]]]:
         """Every record of the partition with its visibility, in batches, in offset order."""
-        visible = _offsets(_batches(self._visible, topic, partition))
+        visible = _offsets(_batches(self._visible, topic, partition, span))
         head = next(visible, None)
-        for messages in _batches(self._all, topic, partition):
+        for messages in _batches(self._all, topic, partition, span):
             seen: list[str] = []
             for message in messages:
-                offset = _offset(message)
+                offset = offset_of(message)
                 while head is not None and head < offset:
                     head = next(visible, None)
-                seen.append(COMMITTED if head == offset else ABORTED if offset < stable else OPEN)
+                seen.append(COMMITTED if head == offset else ABORTED if offset < span.stable else OPEN)
             yield messages, seen
 
 
@@ -151,11 +204,10 @@ def _settings(bootstrap: str, isolation: str) -> dict[str, Any]:
     }
 
 
-def _batches(consumer: Consumer, topic: str, partition: int) -> Iterator[list[Message]]:
-    """Batches of records from the partition's beginning until its end; the consumer is then free for another."""
-    low, _high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30.0)
-    consumer.assign([TopicPartition(topic, partition, low)])
-    position, ended = low, False
+def _batches(consumer: Consumer, topic: str, partition: int, span: _Span) -> Iterator[list[Message]]:
+    """Batches of the partition's records within ``span``; the consumer is then free for another partition."""
+    consumer.assign([TopicPartition(topic, partition, span.start)])
+    position, ended = span.start, False
     while not ended:
         reason = f"records of {topic}/{partition} from offset {position}"
         messages = wait_until(reason, lambda: consumer.consume(_BATCH, timeout=_FILL_S), deadline_s=_SILENCE_S)
@@ -163,13 +215,16 @@ def _batches(consumer: Consumer, topic: str, partition: int) -> Iterator[list[Me
         for message in messages:
             error = message.error()
             if error is None:
-                records.append(message)
+                # What came after the end was asked for is not part of this history.
+                ended = ended or offset_of(message) >= span.end
+                if not ended:
+                    records.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 ended = True
             elif not error.retriable():
                 raise HistoryError(f"{topic}/{partition} cannot be read back beyond offset {position}: {error.str()}")
         if records:
-            position = _offset(records[-1]) + 1
+            position = offset_of(records[-1]) + 1
             yield records
     consumer.unassign()
 
@@ -177,61 +232,4 @@ def _batches(consumer: Consumer, topic: str, partition: int) -> Iterator[list[Me
 def _offsets(batches: Iterator[list[Message]]) -> Iterator[int]:
     for messages in batches:
         for message in messages:
-            yield _offset(message)
-
-
-def _offset(message: Message) -> int:
-    offset = message.offset()
-    assert offset is not None, "a record that was read has an offset"
-    return offset
-
-
-def _input_batch(topic: str, partition: int, messages: list[Message], seen: list[str]) -> pa.RecordBatch:
-    count = len(messages)
-    columns = [
-        [topic] * count,
-        [partition] * count,
-        [m.offset() for m in messages],
-        [m.key() for m in messages],
-        [m.value() for m in messages],
-        [m.timestamp()[1] for m in messages],
-        [visibility == COMMITTED for visibility in seen],
-    ]
-    return _batch("input", columns)
-
-
-def _output_batch(name: str, partition: int, messages: list[Message], seen: list[str]) -> pa.RecordBatch:
-    count = len(messages)
-    content, raw = zip(*(_text(m.value()) for m in messages), strict=True)
-    nothing = [None] * count
-    columns = [
-        [name] * count,
-        ["insert"] * count,
-        [partition] * count,
-        [m.offset() for m in messages],
-        nothing,
-        nothing,
-        [m.key() for m in messages],
-        content,
-        raw,
-        nothing,
-        seen,
-    ]
-    return _batch("output", columns)
-
-
-def _batch(table: str, columns: list[Any]) -> pa.RecordBatch:
-    schema = TABLES[table]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
-    )
-
-
-def _text(value: bytes | None) -> tuple[str | None, bytes | None]:
-    """The value as text, and the bytes themselves where they are none."""
-    if value is None:
-        return None, None
-    try:
-        return value.decode("utf-8"), None
-    except UnicodeDecodeError:
-        return None, value
+            yield offset_of(message)

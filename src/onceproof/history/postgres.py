@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,14 +54,36 @@ def collect_postgres(postgres: Postgres, tables: Mapping[str, str], writer: Hist
     A table that does not exist is an empty output with a note, for a job may never have come so far. Raises
     `HistoryError` if the slot or a table cannot be read.
     """
+    with _reading(postgres.harness_conninfo) as connection:
+        places = {output: _resolve(connection, table) for output, table in tables.items()}
+        _collect_commits(connection, _names(places), writer)
+        return {o: _collect_snapshot(connection, o, tables[o], place, writer) for o, place in places.items()}
+
+
+def collect_snapshots(conninfo: str, tables: Mapping[str, str], writer: HistoryWriter) -> dict[str, TableOutput]:
+    """Write ``tables`` (output -> table name) of any server to ``snapshot``, all as of one moment; their commits are not known.
+
+    Raises `HistoryError` for a table that does not exist or cannot be read.
+    """
+    with _reading(conninfo) as connection:
+        connection.read_only = True
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        with connection.transaction():
+            places = {output: _resolve(connection, table) for output, table in tables.items()}
+            for output, place in places.items():
+                if place is None:
+                    raise HistoryError(f"there is no table {tables[output]!r}, which is output {output!r}")
+            return {o: _collect_snapshot(connection, o, tables[o], place, writer) for o, place in places.items()}
+
+
+@contextmanager
+def _reading(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
     options = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in _SETTINGS.items())
     try:
-        with psycopg.connect(postgres.harness_conninfo, options=options, connect_timeout=30) as connection:
-            places = {output: _resolve(connection, table) for output, table in tables.items()}
-            _collect_commits(connection, {place: o for o, place in places.items() if place is not None}, writer)
-            return {o: _collect_snapshot(connection, o, tables[o], place, writer) for o, place in places.items()}
+        with psycopg.connect(conninfo, options=options, connect_timeout=30) as connection:
+            yield connection
     except psycopg.Error as error:
-        # The message, not the connection string: that carries the superuser's password.
+        # The message, not the connection string: that carries a password.
         raise HistoryError(f"Postgres cannot be read back: {str(error).strip()}") from error
 
 
@@ -75,11 +98,22 @@ def _resolve(connection: psycopg.Connection[Any], table: str) -> Place | None:
     return None if row is None else (row[0], row[1])
 
 
-def _collect_commits(connection: psycopg.Connection[Any], outputs: Mapping[Place, str], writer: HistoryWriter) -> None:
+def _names(places: Mapping[str, Place | None]) -> dict[Place, list[str]]:
+    """Table -> the outputs that it is: two sinks may keep their progress in one."""
+    found: dict[Place, list[str]] = {}
+    for output, place in places.items():
+        if place is not None:
+            found.setdefault(place, []).append(output)
+    return found
+
+
+def _collect_commits(
+    connection: psycopg.Connection[Any], outputs: Mapping[Place, list[str]], writer: HistoryWriter
+) -> None:
     """Follow the slot from its beginning. Peeking leaves it as it is, so a collection can be repeated."""
     order, changes = -1, 0
     begin = Begin(0, 0, 0)
-    position = dict.fromkeys(outputs.values(), 0)
+    position = dict.fromkeys((output for names in outputs.values() for output in names), 0)
     for message in _messages(connection):
         if isinstance(message, Begin):
             begin, order, changes = message, order + 1, 0
@@ -89,21 +123,19 @@ def _collect_commits(connection: psycopg.Connection[Any], outputs: Mapping[Place
         else:
             for place, op, before, after in _effects(message):
                 changes += 1
-                output = outputs.get(place)
-                if output is None:
-                    continue
-                change: dict[str, Any] = {
-                    "output": output,
-                    "op": op,
-                    "offset": position[output],
-                    "xid": begin.xid,
-                    "commit_order": order,
-                    "content": _json(after),
-                    "before": _json(before),
-                    "visibility": "committed",  # the slot decodes nothing else
-                }
-                writer.append("output", [change])
-                position[output] += 1
+                for output in outputs.get(place, ()):
+                    change: dict[str, Any] = {
+                        "output": output,
+                        "op": op,
+                        "offset": position[output],
+                        "xid": begin.xid,
+                        "commit_order": order,
+                        "content": _json(after),
+                        "before": _json(before),
+                        "visibility": "committed",  # the slot decodes nothing else
+                    }
+                    writer.append("output", [change])
+                    position[output] += 1
 
 
 def _messages(connection: psycopg.Connection[Any]) -> Iterator[Message]:
@@ -148,7 +180,6 @@ def _collect_snapshot(
             content = _json(dict(zip(columns, values, strict=True)))
             writer.append("snapshot", [{"output": output, "content": content}])
             rows += 1
-    connection.commit()
     return TableOutput(columns, None, rows)
 
 

@@ -73,7 +73,7 @@ def _footer(path: Path) -> pa.Schema:
         return pq.read_schema(path)
     except FileNotFoundError:
         raise HistoryError(f"the history is incomplete: there is no {path}", hint=_incomplete(path)) from None
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise HistoryError(f"{path} is damaged or cut off: {error}", hint=_AGAIN) from error
 
 

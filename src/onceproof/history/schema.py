@@ -7,10 +7,20 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-VERSION = 1
+VERSION = 2
 
 #: Where a table's file says which version it is: a key of the Parquet schema's metadata.
 VERSION_KEY = b"onceproof.history"
+
+# What a Kafka log says of a record beyond the record itself: the header of its batch (KIP-98) and the marker that ended
+# its transaction. All null where only a consumer could read the log, and the last two for a record outside of any.
+_PRODUCER = [
+    ("producer_id", pa.int64()),  # null: the producer was neither idempotent nor transactional, or is not known
+    ("producer_epoch", pa.int32()),
+    ("sequence", pa.int32()),  # of this record among its producer's to this partition
+    ("txn_end_offset", pa.int64()),  # where the marker stands; null also while the transaction is open
+    ("txn_end_ms", pa.int64()),  # the marker's timestamp: the broker's wall clock
+]
 
 TABLES: dict[str, pa.Schema] = {
     # What the input logs hold, read back from the brokers after the run.
@@ -22,7 +32,8 @@ TABLES: dict[str, pa.Schema] = {
             ("key", pa.binary()),
             ("value", pa.binary()),
             ("timestamp_ms", pa.int64()),
-            ("committed", pa.bool_()),
+            ("visibility", pa.string()),  # committed | aborted | open
+            *_PRODUCER,
         ]
     ),
     # The producer's ledger: seq is the record's place in its data set.
@@ -50,6 +61,19 @@ TABLES: dict[str, pa.Schema] = {
             ("raw", pa.binary()),  # Kafka: the value where it is not UTF-8 (content is null then)
             ("before", pa.string()),  # Postgres update and delete: the old row as JSON
             ("visibility", pa.string()),  # committed | aborted | open
+            ("timestamp_ms", pa.int64()),  # Kafka; null for Postgres, whose commits have one
+            *_PRODUCER,
+        ]
+    ),
+    # Kafka only: each partition of an input or output topic, as it stood at collection.
+    "partitions": pa.schema(
+        [
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("start_offset", pa.int64()),  # above 0: retention or compaction removed what stood before
+            ("stable_offset", pa.int64()),  # the last stable offset: read_committed readers get no further
+            ("end_offset", pa.int64()),  # the high watermark
+            ("collected_ms", pa.int64()),  # wall clock
         ]
     ),
     # Postgres only: the table as it stood after the drain.

@@ -19,6 +19,10 @@ from onceproof.history.schema import TABLES, VERSION, VERSION_KEY
 _GROUP_ROWS = 16_384
 _GROUP_BYTES = 4 << 20
 
+#: How every file of a history is written. Checksums, for zstd takes many a flipped bit for data. No statistics: they have
+#: no checksum, and a reader that believes them passes over rows.
+PARQUET: Mapping[str, Any] = {"compression": "zstd", "write_page_checksum": True, "write_statistics": False}
+
 
 class HistoryWriter:
     """Appends observations to the tables of `onceproof.history.schema`, under ``run_dir/history``.
@@ -90,7 +94,7 @@ class _TableWriter:
         self._row_bytes = 0
         self._batches: list[pa.RecordBatch] = []
         self._batch_rows = 0
-        self._file = pq.ParquetWriter(self._part, self._schema, compression="zstd")
+        self._file = pq.ParquetWriter(self._part, self._schema, **PARQUET)
 
     def add_row(self, row: Mapping[str, Any]) -> None:
         if unknown := row.keys() - self._columns:

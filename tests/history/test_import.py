@@ -1,0 +1,303 @@
+"""Histories from a user's own files: what is read from them, what is refused, and that `check` judges the result."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from onceproof.cli import app
+from onceproof.errors import ScenarioError, UsageError
+from onceproof.history.foreign_files import records, rows
+from onceproof.history.imports import Sources, import_history
+from onceproof.judge.findings import Outcome
+from onceproof.judge.verdict import check
+
+SCENARIO = """
+input:
+  - topic: orders
+outputs:
+  seen: {topic: seen, identity: [id]}
+  totals: {table: totals, kind: upsert, identity: [customer]}
+oracle:
+  kind: sql
+  queries:
+    seen: SELECT id, amount::DECIMAL(20,4) AS amount, _partition, _offset, _key FROM orders
+    totals: SELECT customer, sum(amount::DECIMAL(20,4)) AS total FROM orders GROUP BY customer
+"""
+ORDERS = [{"id": n, "customer": f"c{n % 2}", "amount": n + 0.25} for n in range(6)]
+
+
+def lines(path: Path, *given: Any) -> Path:
+    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in given))
+    return path
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    path = tmp_path / "orders.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Sources:
+    totals = [{"customer": "c0", "total": 6.75}, {"customer": "c1", "total": 9.75}]
+    return Sources(
+        inputs={"orders": lines(tmp_path / "orders.jsonl", *({"key": o["customer"], "value": o} for o in ORDERS))},
+        outputs={
+            "seen": lines(tmp_path / "seen.jsonl", *({"id": o["id"], "amount": o["amount"]} for o in ORDERS)),
+            "totals": lines(tmp_path / "totals.jsonl", *totals),
+        },
+    )
+
+
+def test_files_that_are_right(scenario: Path, sources: Sources, tmp_path: Path) -> None:
+    run = import_history(scenario, sources, runs_dir=tmp_path / "runs")
+    verdict = check(run)
+    assert verdict.outcome is Outcome.HELD, verdict.reasons
+    assert verdict.reasons[0].endswith("imported history: no fault was exercised")
+    assert verdict.counts["effects.seen"] == 6 and verdict.counts["effects.totals"] == 2
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["latest", run.name]
+    assert (tmp_path / "runs" / "latest").resolve() == run
+
+
+def test_files_with_something_wrong(scenario: Path, sources: Sources, tmp_path: Path) -> None:
+    with sources.outputs["seen"].open("a") as seen:
+        seen.write('{"id": 3, "amount": 3.25}\n')
+    lines(sources.outputs["totals"], {"customer": "c0", "total": 6.75}, {"customer": "c1", "total": 9.7499})
+    verdict = check(import_history(scenario, sources, runs_dir=tmp_path / "runs"))
+    assert verdict.outcome is Outcome.VIOLATED
+    assert verdict.anomalies() == {"duplicate": 1, "wrong-value": 1}
+
+
+def test_a_loss_where_more_may_still_come_is_in_doubt(scenario: Path, sources: Sources, tmp_path: Path) -> None:
+    lines(sources.outputs["seen"], *({"id": o["id"], "amount": o["amount"]} for o in ORDERS[:-1]))
+    lost = check(import_history(scenario, sources, runs_dir=tmp_path / "runs"))
+    assert lost.outcome is Outcome.VIOLATED
+    assert sum(lost.anomalies().values()) == 1
+    open_end = check(import_history(scenario, sources, runs_dir=tmp_path / "runs", drained=False))
+    assert open_end.outcome is not Outcome.HELD
+
+
+def test_claims_that_need_a_stream_of_commits_are_in_doubt(scenario: Path, sources: Sources, tmp_path: Path) -> None:
+    text = SCENARIO.replace("kind: upsert, identity: [customer]", "identity: [id]").replace(
+        "SELECT customer, sum(amount::DECIMAL(20,4)) AS total FROM orders GROUP BY customer",
+        "SELECT id, _partition, _offset, _key FROM orders",
+    )
+    scenario.write_text(text + "claim: {order: per-key}\n")
+    lines(sources.outputs["totals"], *({"id": o["id"]} for o in ORDERS))
+    verdict = check(import_history(scenario, sources, runs_dir=tmp_path / "runs"))
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    says = "reordered could not be evaluated on output totals: it was imported as a snapshot, and its commits are not known"
+    assert says in verdict.reasons, verdict.reasons
+
+
+def test_a_whole_scenario_can_be_judged_by_too(scenario: Path, sources: Sources, tmp_path: Path) -> None:
+    scenario.write_text(
+        SCENARIO.replace("- topic: orders", "- {topic: orders, dataset: numbers, chunks: 3}")
+        + "pipeline: {command: [somewhere/else.sh], prepare: {topics: {seen: {partitions: 3}}}}\n"
+        + "chaos: [{fault: crash, target: driver, at: {batch: 1, point: after-sink-commit}}]\n"
+    )
+    verdict = check(import_history(scenario, sources, runs_dir=tmp_path / "runs"))
+    assert verdict.outcome is Outcome.HELD, verdict.reasons
+
+
+def test_parquet_of_records_and_of_rows(scenario: Path, sources: Sources, tmp_path: Path) -> None:
+    keyed = {
+        "key": pa.array([o["customer"].encode() for o in ORDERS]),
+        "value": pa.array([json.dumps(o).encode() for o in ORDERS]),
+        "partition": pa.array([n % 2 for n in range(6)], pa.int32()),
+        "offset": pa.array([10 + n for n in range(6)]),
+        "timestamp_ms": pa.array([datetime(2026, 1, 1, tzinfo=UTC)] * 6),
+    }
+    pq.write_table(pa.table(keyed), tmp_path / "orders.parquet")
+    totals = {"customer": ["c0", "c1"], "total": pa.array([Decimal("6.75"), Decimal("9.75")], pa.decimal128(20, 4))}
+    pq.write_table(pa.table(totals), tmp_path / "totals.parquet")
+    given = Sources(
+        inputs={"orders": tmp_path / "orders.parquet"},
+        outputs={**sources.outputs, "totals": tmp_path / "totals.parquet"},
+    )
+    run = import_history(scenario, given, runs_dir=tmp_path / "runs")
+    assert check(run).outcome is Outcome.HELD
+    stored = pq.read_table(run / "history" / "input.parquet").to_pylist()
+    assert [(r["partition"], r["offset"]) for r in stored] == [(n % 2, 10 + n) for n in range(6)]
+    assert {r["timestamp_ms"] for r in stored} == {1_767_225_600_000}
+
+
+def test_static_table_of_the_oracle(scenario: Path, sources: Sources, tmp_path: Path) -> None:
+    scenario.write_text(SCENARIO.replace("FROM orders\n", "FROM orders JOIN known USING (customer)\n"))
+    pq.write_table(pa.table({"customer": ["c0", "c1"]}), tmp_path / "any.parquet")
+    given = Sources(sources.inputs, sources.outputs, {"known": tmp_path / "any.parquet"})
+    assert check(import_history(scenario, given, runs_dir=tmp_path / "runs")).outcome is Outcome.HELD
+    without = check(import_history(scenario, sources, runs_dir=tmp_path / "runs"))
+    assert without.outcome is Outcome.INCONCLUSIVE
+
+
+# --- what the files say -----------------------------------------------------------------------------------------------
+
+
+def test_records_keep_bytes_numbers_and_nulls(tmp_path: Path) -> None:
+    odd = base64.b64encode(b"\xff\x00").decode()
+    path = lines(
+        tmp_path / "odd.jsonl",
+        '{"key": null, "value": {"n": 12345678901234567890.1230, "e": 1E-10, "big": 123456789012345678901234567890}}',
+        {"key_base64": odd, "value_base64": odd},
+        {"key": "k", "value": "text, not JSON"},
+        {"value": None, "partition": 3},
+        "",
+        {"key": "", "value": [1, {"é": None}], "visibility": "aborted"},
+    )
+    found = list(records(path))
+    assert [r["value"] for r in found] == [
+        b'{"n":12345678901234567890.1230,"e":1E-10,"big":123456789012345678901234567890}',
+        b"\xff\x00",
+        b"text, not JSON",
+        None,
+        '[1,{"é":null}]'.encode(),
+    ]
+    assert [r["key"] for r in found] == [None, b"\xff\x00", b"k", None, b""]
+    assert [(r["partition"], r["offset"]) for r in found] == [(0, 0), (0, 1), (0, 2), (3, 0), (0, 3)]
+    assert found[-1]["visibility"] == "aborted"
+
+
+def test_rows_of_parquet_as_values(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "n": pa.array([Decimal("1.50")], pa.decimal128(10, 2)),
+            "at": pa.array([datetime(2013, 1, 1, 5, 30)], pa.timestamp("ns")),
+            "day": pa.array([date(2013, 1, 1)]),
+            "raw": pa.array([b"\x00\xff"]),
+            "nan": pa.array([float("nan")]),
+            "low": pa.array([float("-inf")]),
+            "yes": pa.array([True]),
+            "many": pa.array([[1, None]]),
+            "none": pa.array([None], pa.string()),
+        }
+    )
+    pq.write_table(table, tmp_path / "typed.parquet")
+    (record,) = records(tmp_path / "typed.parquet")
+    assert json.loads(record["value"], parse_float=str) == {
+        "n": "1.50",
+        "at": "2013-01-01T05:30:00",
+        "day": "2013-01-01",
+        "raw": "\\x00ff",
+        "nan": "NaN",
+        "low": "-Infinity",
+        "yes": True,
+        "many": [1, None],
+        "none": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ('{"value": 1}\n{"value": }\n', ":2: not JSON"),
+        ('{"value": 1}\n[1]\n', ":2: [1] is no JSON object"),
+        ('{"value": NaN}\n', "NaN is no JSON value"),
+        ('{"value": 1, "ofset": 3}\n', ":1: a record has no field 'ofset'; did you mean 'offset'?"),
+        ('{"value": 1, "offset": -3}\n', ":1: offset '-3' is no whole number from 0 on"),
+        ('{"value": 1, "offset": 1.5}\n', "offset '1.5' is no whole number"),
+        ('{"value": 1, "partition": true}\n', "partition True is no whole number"),
+        ('{"value": 1, "offset": 3}\n{"value": 1, "offset": 3}\n', ":2: offset 3 of partition 0 comes behind 3"),
+        ('{"value": 1, "offset": 3}\n{"value": 1}\n', ":2: some rows have an offset and others have none"),
+        ('{"value": 1, "visibility": "gone"}\n', "visibility 'gone' is none of committed, aborted, open"),
+        ('{"value_base64": "%%"}\n', "value_base64 is no base64"),
+        ('{"value": "\xff"}\n', "not UTF-8 text"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_lines_that_are_refused(tmp_path: Path, content: str, says: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(UsageError) as caught:
+        list(records(path))
+    assert says in str(caught.value)
+
+
+def test_files_that_are_refused(tmp_path: Path) -> None:
+    lines(tmp_path / "orders.jsonl", {"n": 1})
+    with pytest.raises(UsageError, match=r"does not exist\n.*did you mean 'orders\.jsonl'"):
+        rows(tmp_path / "order.jsonl")
+    (tmp_path / "orders.csv").write_text("n\n1\n")
+    with pytest.raises(UsageError, match=r"of no known kind: \.csv"):
+        rows(tmp_path / "orders.csv")
+    (tmp_path / "cut.parquet").write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(UsageError, match="cannot be read behind row 0"):
+        list(rows(tmp_path / "cut.parquet"))
+
+
+# --- what is asked for ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def refused(scenario: Path, tmp_path: Path) -> Any:
+    def refusal(sources: Sources) -> str:
+        with pytest.raises(UsageError) as caught:
+            import_history(scenario, sources, runs_dir=tmp_path / "runs")
+        assert not (tmp_path / "runs").exists(), "something half-made was left"
+        return str(caught.value)
+
+    return refusal
+
+
+def test_names_that_the_scenario_does_not_have(refused: Any, sources: Sources) -> None:
+    order = Sources({"order": Path("x.jsonl")}, sources.outputs)
+    assert "no input topic 'order'; did you mean 'orders'?" in refused(order)
+    total = Sources(sources.inputs, {"total": Path("x.jsonl")})
+    assert "no output 'total'; did you mean 'totals'?" in refused(total)
+
+
+def test_sources_that_are_missing(refused: Any, sources: Sources) -> None:
+    assert "give --input orders=FILE, or --kafka ADDRESS" in refused(Sources({}, sources.outputs))
+    only_table = Sources(sources.inputs, {"totals": sources.outputs["totals"]})
+    assert "give --output seen=FILE, or --kafka ADDRESS" in refused(only_table)
+    only_topic = Sources(sources.inputs, {"seen": sources.outputs["seen"]})
+    assert "give --output totals=FILE, or --postgres-env VARIABLE" in refused(only_topic)
+
+
+def test_a_bad_line_leaves_nothing_behind(refused: Any, sources: Sources) -> None:
+    with sources.outputs["totals"].open("a") as file:
+        file.write("{\n")
+    assert "totals.jsonl:3: not JSON" in refused(sources)
+
+
+def test_a_password_is_never_shown(refused: Any, sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = Sources(sources.inputs, {"seen": sources.outputs["seen"]}, postgres_env="SOME_DATABASE")
+    monkeypatch.delenv("SOME_DATABASE", raising=False)
+    assert "no environment variable 'SOME_DATABASE' is set" in refused(live)
+    for value in ("host=db password = 'hunter2", "postgresql://u:hunter2%zz@h/d", "hunter2"):
+        monkeypatch.setenv("SOME_DATABASE", value)
+        said = refused(live)
+        assert "the value of SOME_DATABASE is no libpq URI" in said
+        assert "hunter2" not in said
+
+
+def test_scenario_problems_have_their_place(scenario: Path, sources: Sources, tmp_path: Path) -> None:
+    scenario.write_text(SCENARIO.replace("identity: [id]", "identity: [id], ignore: [id]").replace("seen:", "sen:", 1))
+    with pytest.raises(ScenarioError) as caught:
+        import_history(scenario, sources, runs_dir=tmp_path / "runs")
+    assert all(problem.place.line > 1 for problem in caught.value.problems)
+
+
+def test_command_line(scenario: Path, sources: Sources, tmp_path: Path) -> None:
+    argv = ["import", "--scenario", str(scenario), "--runs", str(tmp_path / "runs"), "--json"]
+    argv += ["--input", f"orders={sources.inputs['orders']}"]
+    argv += [word for name, path in sources.outputs.items() for word in ("--output", f"{name}={path}")]
+    done = CliRunner().invoke(app, argv)
+    assert done.exit_code == 0, done.output
+    judged = CliRunner().invoke(app, ["check", json.loads(done.stdout)["run"]])
+    assert judged.exit_code == 0, judged.output
+    assert "no fault was exercised" in " ".join(judged.output.split())
+    wrong = CliRunner().invoke(app, [*argv, "--table", "nowhere"])
+    assert wrong.exit_code == 2
+    assert "--table 'nowhere' is not NAME=FILE" in wrong.stderr
