@@ -5,58 +5,146 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from onceproof.judge import misplacement
+from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import Case
 from onceproof.judge.checker import checkers
 from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, places, times
+from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, places, sums, times
 
-# The cause's batch is chosen among those that hold it: a replayed one before any other, then by the query's name.
+# One row a copy: of equal effects those beyond the expected number, the latest first.
+_COPIES = """
+    CREATE OR REPLACE TEMP TABLE copies AS
+    WITH standing AS (
+        SELECT e.output, e.id, e.content, e."partition", e."offset", e.commit_order, e.lane, e.pos, r.extra, r.expected, r.actual,
+               c.expected AS of, row_number() OVER equal AS nth, first_value(e.lane) OVER equal AS first_lane,
+               first_value(e.pos) OVER equal AS first_pos
+        FROM judge.effects e
+        JOIN judge.counts c ON c.output = e.output AND c.id = e.id AND c.content = e.content AND c.expected > 0 AND c.actual > c.expected
+        JOIN judge.remaining r ON r.output = e.output AND r.id = e.id AND r.extra > 0
+        WINDOW equal AS (PARTITION BY e.output, e.id, e.content ORDER BY e.pos, e.lane)),
+    chosen AS (
+        SELECT * FROM standing WHERE nth > of
+        QUALIFY row_number() OVER (PARTITION BY output, id ORDER BY pos DESC, lane DESC, content) <= extra)
+    SELECT row_number() OVER () AS copy, c.* EXCLUDE ("partition", "offset"), coalesce(lane, -1) AS stands_in, h."key" AS stands_under,
+           h.timestamp_ms, h.producer_id, coalesce(h.txn_end_ms, h.timestamp_ms, k.commit_time_us // 1000) AS at_ms,
+           coalesce(f.txn_end_ms, f.timestamp_ms, l.commit_time_us // 1000) AS first_ms
+    FROM chosen c
+    LEFT JOIN history.output h ON c."partition" IS NOT NULL AND h.output = c.output
+         AND h."partition" = c."partition" AND h."offset" = c."offset"
+    LEFT JOIN history.output f ON c."partition" IS NOT NULL AND f.output = c.output
+         AND f."partition" = c.first_lane AND f."offset" = c.first_pos
+    LEFT JOIN history.commits k ON k.commit_order = c.commit_order
+    LEFT JOIN history.commits l ON c.commit_order IS NOT NULL AND l.commit_order = c.first_pos"""
+
+# With its cause, and of the batches that hold that a replayed one before any other. Where the oracle names no cause (sums,
+# joins) it is the replayed batch in whose time both were written, if there is just one.
 _SUSPECTS = """
     CREATE OR REPLACE TEMP TABLE duplicates AS
-    WITH caused AS (
-        SELECT t.output, t.id, t.expected, t.actual, t.extra,
-               min_by({topic: e.topic, "partition": e."partition", "offset": e."offset"},
-                      (e."offset", e."partition")) AS cause
-        FROM judge.tally t JOIN judge.expected e ON e.output = t.output AND e.id = t.id
-        WHERE t.extra > 0 GROUP BY ALL),
-    standing AS (
-        SELECT c.*, count(DISTINCT e.pos) AS positions, count(DISTINCT e.lane) AS lanes
-        FROM caused c JOIN judge.effects e ON e.output = c.output AND e.id = c.id GROUP BY ALL)
-    SELECT s.* EXCLUDE (cause), s.cause.topic AS topic, s.cause."partition" AS "partition", s.cause."offset" AS "offset",
-           b.query, b.batch, b.planned_by, b.committed_by,
-           coalesce(b.replayed, false) AND (positions > 1 OR lanes > 1) AS replayed
-    FROM standing s LEFT JOIN judge.batches b ON b.topic = s.cause.topic AND b."partition" = s.cause."partition"
-         AND s.cause."offset" >= b.start_offset AND s.cause."offset" < b.end_offset
-    QUALIFY row_number() OVER (PARTITION BY s.output, s.id ORDER BY b.replayed DESC NULLS LAST, b.query, b.batch) = 1"""
+    WITH causes AS (
+        SELECT output, id, topic, "partition", "offset" FROM judge.expected SEMI JOIN copies USING (output, id)
+        QUALIFY row_number() OVER (PARTITION BY output, id ORDER BY "offset", "partition") = 1),
+    of_cause AS (
+        SELECT c.copy, e.topic, e."partition", e."offset", {query: b.query, batch: b.batch, planned_by: b.planned_by,
+               committed_by: b.committed_by, planned_ms: b.planned_ms, committed_ms: b.committed_ms, replayed: b.replayed} AS b
+        FROM copies c JOIN causes e USING (output, id)
+        LEFT JOIN judge.output_batches b ON b.output = c.output AND b.topic = e.topic AND b."partition" = e."partition"
+             AND e."offset" >= b.start_offset AND e."offset" < b.end_offset
+        WHERE e."offset" IS NOT NULL
+        QUALIFY row_number() OVER (PARTITION BY c.copy ORDER BY b.replayed DESC NULLS LAST, b.query, b.batch) = 1),
+    spans AS (
+        SELECT o.output, b.query, b.batch, any_value(planned_by) AS planned_by, any_value(committed_by) AS committed_by,
+               min(planned_ms) AS planned_ms, max(committed_ms) AS committed_ms, true AS replayed
+        FROM judge.batches b JOIN (SELECT DISTINCT output, query FROM judge.output_batches) o USING (query)
+        WHERE b.replayed GROUP BY ALL),
+    of_time AS (
+        SELECT c.copy, NULL AS topic, NULL AS "partition", NULL AS "offset", {query: s.query, batch: s.batch, planned_by: s.planned_by,
+               committed_by: s.committed_by, planned_ms: s.planned_ms, committed_ms: s.committed_ms, replayed: s.replayed} AS b
+        FROM (FROM copies ANTI JOIN of_cause USING (copy)) c JOIN spans s ON s.output = c.output
+             AND c.first_ms >= s.planned_ms AND c.at_ms >= c.first_ms AND (s.committed_ms IS NULL OR c.at_ms <= s.committed_ms)
+        QUALIFY count(*) OVER (PARTITION BY c.copy) = 1)
+    SELECT c.*, e.* EXCLUDE (copy, b), e.b.query AS query, e.b.batch AS batch, e.b.planned_by AS planned_by,
+           e.b.committed_by AS committed_by, e.b.planned_ms AS planned_ms, e.b.committed_ms AS committed_ms,
+           coalesce(e.b.replayed, false) AND (pos, lane) IS DISTINCT FROM (first_pos, first_lane) AS apart,
+           coalesce(e.b.replayed, false) AND pos IS NULL AS unplaced
+    FROM copies c LEFT JOIN (FROM of_cause UNION ALL FROM of_time) e USING (copy)"""
+
+# A later batch that a later start both planned and committed: from its first effect on, nobody but an older start writes
+# earlier batches, for a start never goes back.
+_ZOMBIES = """
+    CREATE OR REPLACE TEMP TABLE zombies AS
+    WITH taken_over AS (
+        SELECT DISTINCT d.output, d.query, d.batch, b.batch AS later, b.planned_by AS later_by, b.committed_ms
+        FROM duplicates d JOIN judge.batches b ON b.query = d.query AND b.batch > d.batch
+            AND b.planned_by = b.committed_by AND b.planned_by > d.planned_by),
+    begun AS (
+        SELECT output, query, batch AS later, lane, min(pos) AS pos
+        FROM judge.caused SEMI JOIN taken_over USING (output, query) WHERE nth = 1 GROUP BY ALL)
+    SELECT d.copy, min_by({later: t.later, start: t.later_by}, t.later) AS after
+    FROM duplicates d JOIN taken_over t USING (output, query, batch)
+    LEFT JOIN begun g ON g.output = d.output AND g.query = d.query AND g.later = t.later AND g.lane = d.lane
+    WHERE d.pos > g.pos OR d.at_ms > t.committed_ms GROUP BY d.copy"""
+
+# A producer that is not idempotent and sends a record again gives it the time of the first attempt.
+_RESENT = """
+    CREATE OR REPLACE TEMP TABLE resent AS
+    SELECT DISTINCT d.copy FROM duplicates d JOIN history.output h
+      ON h.output = d.output AND h."partition" = d.lane AND h."offset" = d.first_pos AND h.visibility = 'committed'
+    WHERE d.lane = d.first_lane AND d.pos > d.first_pos AND h.timestamp_ms = d.timestamp_ms
+      AND h."key" IS NOT DISTINCT FROM d.stands_under AND h.producer_id IS NULL AND d.producer_id IS NULL"""
+
+# Committed input records that nothing but their offset tells apart, of which the oracle wants one effect. Where the
+# producer's ledger knows of one of two with the same creation time, it sent one.
+_TWINS = """
+    CREATE OR REPLACE TEMP TABLE twins AS
+    WITH first AS (SELECT DISTINCT topic, "partition", "offset" FROM duplicates WHERE "offset" IS NOT NULL),
+    committed AS (SELECT topic, "partition", "offset", "key", "value", timestamp_ms FROM history.input WHERE visibility = 'committed'),
+    one AS MATERIALIZED (FROM committed SEMI JOIN first USING (topic, "partition", "offset")),  -- few: the other side is all
+    equal AS (
+        SELECT f.*, b."partition" AS twin_partition, b."offset" AS twin_offset, a.timestamp_ms = b.timestamp_ms AS same_time
+        FROM first f JOIN one a USING (topic, "partition", "offset")
+        JOIN committed b ON b.topic = a.topic AND b."key" IS NOT DISTINCT FROM a."key" AND b."value" IS NOT DISTINCT FROM a."value"
+             AND (b."partition", b."offset") <> (a."partition", a."offset"))
+    SELECT e.*, same_time AND (s.topic IS NULL) <> (o.topic IS NULL) AS sent_once
+    FROM equal e
+    LEFT JOIN history.sent s ON s.topic = e.topic AND s."partition" = e."partition" AND s."offset" = e."offset"
+    LEFT JOIN history.sent o ON o.topic = e.topic AND o."partition" = e.twin_partition AND o."offset" = e.twin_offset"""
 
 _ATTRIBUTED = """
     CREATE OR REPLACE TEMP TABLE attributed AS
-    WITH twins AS (
-        SELECT DISTINCT d.output, d.id FROM duplicates d
-        JOIN input a ON a.topic = d.topic AND a."partition" = d."partition" AND a."offset" = d."offset"
-        JOIN input b ON b.topic = a.topic AND b."key" IS NOT DISTINCT FROM a."key"
-            AND b."value" IS NOT DISTINCT FROM a."value" AND (b."partition", b."offset") <> (a."partition", a."offset")
-        WHERE NOT d.replayed AND NOT EXISTS (  -- an effect of its own is expected of that one
-            FROM judge.expected x WHERE x.output = d.output AND x.topic = b.topic
-            AND x."partition" = b."partition" AND x."offset" = b."offset")),
+    WITH twice AS (
+        SELECT d.copy, bool_or(t.sent_once) AS sent_once, min_by(t.twin_partition || '@' || t.twin_offset, (t.twin_partition, t.twin_offset)) AS twin
+        FROM duplicates d JOIN twins t USING (topic, "partition", "offset")
+        WHERE NOT EXISTS (  -- an effect of its own is expected of that one
+            FROM judge.expected x WHERE x.output = d.output AND x.topic = t.topic
+            AND x."partition" = t.twin_partition AND x."offset" = t.twin_offset)
+        GROUP BY d.copy),
     active AS (
-        SELECT d.output, d.id, string_agg(DISTINCT w.fault, ', ' ORDER BY w.fault) AS fault
+        SELECT d.copy, string_agg(DISTINCT w.fault, ', ' ORDER BY w.fault) AS fault
         FROM duplicates d JOIN judge.windows w ON w.query = d.query AND w.batch = d.batch GROUP BY ALL)
-    SELECT d.*, a.fault,
-           CASE WHEN d.replayed THEN 'batch replay' WHEN t.id IS NOT NULL THEN 'input'
-                WHEN a.fault IS NOT NULL THEN 'fault' ELSE 'unknown' END AS source
+    SELECT d.*, a.fault, t.twin, z.after.later AS later, z.after.start AS later_by, r.copy IS NOT NULL AS resent,
+           CASE WHEN z.copy IS NOT NULL THEN 'zombie' WHEN r.copy IS NOT NULL THEN 'producer retry'
+                WHEN d.apart OR d.unplaced THEN 'batch replay'
+                WHEN t.sent_once THEN 'producer retry' WHEN t.copy IS NOT NULL THEN 'input'
+                WHEN a.fault IS NULL THEN 'unknown'
+                WHEN d.planned_by = d.committed_by AND (d.at_ms BETWEEN d.planned_ms AND d.committed_ms
+                     OR (d.pos, d.lane) = (d.first_pos, d.first_lane)) THEN 'task retry'
+                ELSE 'fault' END AS source
     FROM duplicates d
-    LEFT JOIN twins t ON t.output = d.output AND t.id = d.id
-    LEFT JOIN active a ON a.output = d.output AND a.id = d.id"""
+    LEFT JOIN zombies z USING (copy) LEFT JOIN resent r USING (copy) LEFT JOIN twice t USING (copy) LEFT JOIN active a USING (copy)"""
 
 _TOTALS = """
-    SELECT output, source, sum(extra)::BIGINT AS total,
-           CASE source WHEN 'batch replay' THEN 'batch replay (query ' || query || ', batch ' || batch || ')'
-                       WHEN 'fault' THEN 'while ' || fault ELSE source END AS label
-    FROM attributed GROUP BY ALL ORDER BY output, source, label"""
+    SELECT output, source, count(*) AS total, query || '/' || batch AS of_batch,
+           CASE source WHEN 'producer retry' THEN source || CASE WHEN resent THEN ' (of the job)' ELSE ' (of the input)' END
+                       WHEN 'task retry' THEN source || ' (query ' || query || ', batch ' || batch || ') while ' || fault
+                       WHEN 'fault' THEN 'while ' || fault WHEN 'input' THEN source WHEN 'unknown' THEN source
+                       ELSE source || ' (query ' || query || ', batch ' || batch || ')' END AS label
+    FROM attributed GROUP BY ALL ORDER BY output, source, label, of_batch"""
 
+# One an identity, however many its copies.
 _WITNESSES = """
     SELECT * FROM attributed WHERE output = $output AND source = $source
+    QUALIFY row_number() OVER (PARTITION BY id ORDER BY pos, lane) = 1
     ORDER BY topic, "partition", "offset", id LIMIT $limit"""
 
 
@@ -64,32 +152,77 @@ _WITNESSES = """
 class Duplicate:
     """Counts the copies of an effect beyond what was expected (``extra`` of `onceproof.judge.compare`).
 
-    One finding for each kind of source:
+    Each copy is attributed, in this order; one finding for each kind of source:
 
+    - ``zombie``: it stands after an effect of a later batch that a later start of the driver planned and committed, or
+      came after that batch was committed: an older start was still alive;
+    - ``producer retry``: a producer that is not idempotent sent it again. Of the job: key, value, creation time and
+      partition are those of the first copy. Of the input: that holds the record twice with one creation time, and the
+      producer's ledger knows of one of them;
     - ``batch replay``: its input lies in a batch that one start of the driver planned and a later one committed, and
-      the copies stand in different commits (Postgres) or at different offsets (Kafka);
+      the copies stand in different commits (Postgres) or at different offsets (Kafka), or nobody knows in which. Where the
+      oracle names no cause: both were written between ``offsets/N`` and ``commits/N`` of one such batch, and of no other;
     - ``input``: the committed input holds that very record more than once, and the oracle expects one effect of them all;
-    - ``fault``: neither, but a fault was active in its batch (a producer that sent again, say);
-    - ``unknown``: nothing in the history explains it.
+    - ``task retry``: while its batch ran, once, a fault was active, and the copy was written in that time or in the very
+      commit of the first one;
+    - ``fault``: nothing of this, but a fault was active in its batch;
+    - ``unknown``: nothing in the history explains it. A copy that a job wrote by itself, without a fault, is of this kind.
     """
 
     meaning: ClassVar[str] = "an effect is counted more than once"
+    explanation: ClassVar[Explanation] = Explanation(
+        example="One order, two rows in the table: the sum of the day is too high by its amount.",
+        causes=(
+            "The sink has committed batch N and commits/N is missing: Spark runs the batch again, and the sink does not "
+            "recognise it (crash of the driver at after-sink-commit).",
+            "The answer to COMMIT or EndTxn is lost, and the client takes that for a failure and writes again (lost-ack).",
+            "A failed or speculative task had written before it failed: side effects in tasks are not undone.",
+            "A producer without idempotence sends again what was already stored (lost acknowledgement of a Produce).",
+            "A driver that was thought dead writes its batch after its successor has written it (stall).",
+        ),
+        decided="More effects of one identity and content can be read than the oracle expects. Each copy is attributed: it "
+        "landed after a batch of a later start of the driver (zombie); the log shows one record sent twice (producer "
+        "retry); its batch was planned by one start and committed by another (batch replay); the input itself holds "
+        "the record twice (input); it was written while its batch ran, once, under a fault (task retry); a fault was active "
+        "(fault). What fits none of these is unknown, and at-least-once does not allow it.",
+        stops=(
+            "Progress in the transaction of the data, locked and read first (onceproof.sinks.postgres).",
+            "An idempotent write: a primary key of source topic, partition and offset with ON CONFLICT DO NOTHING.",
+            "One Kafka transaction a batch with a progress record in it, and read_committed readers (onceproof.sinks.kafka).",
+            "enable.idempotence=true for producers of the input.",
+        ),
+        sources=(
+            "Spark, Structured Streaming guide: foreachBatch gives at-least-once guarantees",
+            "SPARK-28650: partition and epoch are no identity of the data",
+            "KIP-98: Exactly Once Delivery and Transactional Messaging",
+            "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Idempotence",
+        ),
+    )
 
     def check(self, case: Case) -> Iterator[Finding]:
-        case.compare()
-        case.sql(_SUSPECTS)
-        case.sql(_ATTRIBUTED)
+        misplacement.create(case)
+        if not case.number("SELECT count(*) FROM judge.remaining WHERE extra > 0"):
+            return
+        case.caused()
+        for table in (_COPIES, _SUSPECTS, _ZOMBIES, _RESENT, _TWINS, _ATTRIBUTED):
+            case.sql(table)
         for (output, source), rows in by(case.rows(_TOTALS), "output", "source"):
             total = sum(row["total"] for row in rows)
             copies = "copy" if total == 1 else "copies"
+            summary = f"{total} {copies} beyond what the input explains, by {source}"
+            if source == "input":
+                alike = """SELECT count(*) FROM (SELECT topic, "partition", "offset" FROM twins UNION
+                                                 SELECT topic, twin_partition, twin_offset FROM twins)"""
+                summary += f": {case.number(alike)} input records cannot be told apart from another"
             yield Finding(
                 anomaly="duplicate",
                 output=output,
                 total=total,
-                summary=f"{total} {copies} beyond what the input explains, by {source}",
+                summary=summary,
                 witnesses=_witnesses(case, output, source),
                 source=source,
-                attribution={row["label"]: row["total"] for row in rows},
+                attribution=sums(rows, "label"),
+                batches=sums(rows, "of_batch"),
             )
 
 
@@ -109,14 +242,29 @@ def _witnesses(case: Case, output: str, source: str) -> tuple[Witness, ...]:
 
 
 def _argument(row: Row, standing: tuple[str, ...]) -> str:
-    why = {
-        "batch replay": f"batch {row['batch']} was planned by driver start {row['planned_by']} and "
-        + ("never committed" if row["committed_by"] is None else f"committed by start {row['committed_by']}"),
-        "input": "the input holds this very record more than once",
-        "fault": f"active in its batch: {row['fault']}",
-        "unknown": "nothing in the history explains the copy",
-    }[row["source"]]
     return (
         f"{input_of(row)} is committed, and {times(row['expected'], 'effect')} of it is expected.\n"
-        f"Yet {row['actual']} stand, at {', '.join(standing)}; {why}."
+        f"{_why(row)}.\n"
+        f"Yet {row['actual']} stand, at {', '.join(standing)}."
     )
+
+
+def _why(row: Row) -> str:
+    batch = f"Batch {row['batch']} of query {row['query']}"
+    if row["source"] == "zombie":
+        return (
+            f"{batch} was planned by driver start {row['planned_by']}; start {row['later_by']} planned and committed batch "
+            f"{row['later']}, and the copy came after that"
+        )
+    if row["source"] == "producer retry" and row["resent"]:
+        return f"Both were created at {row['timestamp_ms']} ms with one key, by a producer that is not idempotent: one send, sent again"
+    if row["source"] == "producer retry":
+        return f"The input holds it again, at {row['topic']}/{row['twin']}, with one creation time, and its producer knows of one send"
+    return {
+        "batch replay": f"{batch} was planned by driver start {row['planned_by']} and "
+        + ("never committed" if row["committed_by"] is None else f"committed by start {row['committed_by']}"),
+        "input": f"The input holds this very record more than once, again at {row['topic']}/{row['twin']}",
+        "task retry": f"{batch} ran once, and while it did, a task could be retried: {row['fault']}",
+        "fault": f"Active in its batch: {row['fault']}",
+        "unknown": "Nothing in the history explains a copy",
+    }[row["source"]]

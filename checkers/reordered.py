@@ -5,56 +5,60 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from onceproof.judge import sources
+from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import Row, identity_of, times
+from onceproof.judge.witness import Row, cause_of, identity_of, sums, times
 
-# The n-th effect of an identity belongs to its n-th cause; effects beyond that are repetitions and have no order.
-_FIRSTS = """
-    CREATE OR REPLACE TEMP TABLE firsts AS
-    WITH causes AS (
-        SELECT md5_number(id) AS id, topic, "partition", "offset", "key",
-               row_number() OVER (PARTITION BY md5_number(id) ORDER BY "offset", topic, "partition") AS nth
-        FROM judge.expected WHERE output = $output AND "offset" IS NOT NULL AND ("key" IS NOT NULL OR NOT $keyed)),
-    seen AS (
-        SELECT md5_number(id) AS id, lane, pos,
-               row_number() OVER (PARTITION BY md5_number(id) ORDER BY pos, lane) AS nth
-        FROM judge.effects WHERE output = $output)
-    SELECT s.lane, s.pos, c.topic, c."partition", c."offset", CASE WHEN $keyed THEN md5_number(c."key") END AS scope
-    FROM seen s JOIN causes c ON c.id = s.id AND c.nth = s.nth"""
+_SCOPED = """
+    SELECT topic, "partition", lane, pos, "offset", query, batch, {scope} AS scope
+    FROM judge.caused WHERE output = $output AND nth = 1 AND {scope} IS NOT NULL"""
+
+# A scope is in order if no two neighbours are out of it: one sort finds the few scopes that need a closer look. Of equal
+# positions (rows of one transaction) the lower offset counts as the first.
+_SUSPECTS = f"""
+    CREATE OR REPLACE TEMP TABLE suspects AS
+    SELECT DISTINCT topic, "partition", lane, scope FROM (
+        SELECT topic, "partition", lane, scope, "offset",
+               lag("offset") OVER (PARTITION BY topic, "partition", lane, scope ORDER BY pos, "offset") AS before
+        FROM ({_SCOPED}))
+    WHERE before > "offset" """  # noqa: S608
 
 # RANGE ... 1 PRECEDING leaves out what has the same position: rows of one transaction are simultaneous.
-_LATE = """
+_LATE = f"""
     CREATE OR REPLACE TEMP TABLE late AS
     SELECT * FROM (
         SELECT *, max("offset") OVER (PARTITION BY topic, "partition", lane, scope ORDER BY pos
                                       RANGE BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS ahead
-        FROM firsts)
-    WHERE ahead > "offset" """
+        FROM ({_SCOPED}) SEMI JOIN suspects USING (topic, "partition", lane, scope))
+    WHERE ahead > "offset" """  # noqa: S608
+
+_TOTALS = "SELECT query || '/' || batch AS of_batch, count(*) AS total FROM late GROUP BY ALL ORDER BY ALL"
 
 # Scopes with effects of different causes in several lanes; lanes need no list, two of them are enough to see it.
-_SPLIT = """
+_SPLIT = f"""
     WITH split AS (
         SELECT topic, "partition", min("offset") AS "offset", min(lane) AS one, max(lane) AS other, count(*) OVER () AS n
-        FROM firsts GROUP BY topic, "partition", scope
+        FROM ({_SCOPED}) GROUP BY topic, "partition", scope
         HAVING min(lane) < max(lane) AND min("offset") < max("offset")
         ORDER BY ALL LIMIT 1)
     SELECT s.*, min(x."key") AS "key" FROM split s
     JOIN judge.expected x ON x.output = $output AND x.topic = s.topic AND x."partition" = s."partition" AND x."offset" = s."offset"
-    GROUP BY ALL"""
+    GROUP BY ALL"""  # noqa: S608
 
 # Both members of a pair by their causes; a cause may have several effects, of which the first is named.
 _WITNESSES = """
     WITH chosen AS (SELECT * FROM late ORDER BY topic, "partition", "offset", pos LIMIT $limit)
-    SELECT l.topic, l."partition", l."offset", l.ahead, x.id, x."key",
+    SELECT l.topic, l."partition", l."offset", l.ahead, l.query, l.batch, x.id, x."key",
            min_by(e.place, e.pos) AS place, min_by(f.place, f.pos) AS ahead_place
     FROM chosen l
     JOIN judge.expected x ON x.output = $output AND x.topic = l.topic AND x."partition" = l."partition" AND x."offset" = l."offset"
     JOIN judge.effects e ON e.output = $output AND e.id = x.id AND e.lane = l.lane AND e.pos = l.pos
     JOIN judge.expected y ON y.output = $output AND y.topic = l.topic AND y."partition" = l."partition" AND y."offset" = l.ahead
     JOIN judge.effects f ON f.output = $output AND f.id = y.id AND f.lane = l.lane AND f.pos < l.pos
-    GROUP BY ALL ORDER BY ALL"""
+    GROUP BY ALL ORDER BY ALL LIMIT $limit"""
 
 
 @checkers.register("reordered")
@@ -64,30 +68,52 @@ class Reordered:
     The scope is one input partition (``order: per-partition``), or the records with one key within it (``per-key``, and
     where no order is claimed); records without a key have no order there. Effects are ordered within one partition of
     an output topic, and by commit in Postgres; there is no order across output partitions: where a claimed scope has
-    effects in several of them, the claim can be broken but not be proved.
+    effects in several of them, the claim can be broken but not be proved. Of a changelog each state is an effect, so an
+    older state after a newer one is reordered. An upsert keeps last states only and shows no order, and neither do the rows of
+    an append that are written again.
     """
 
     meaning: ClassVar[str] = "inside the promised scope, first effects stand in another order than their causes"
+    explanation: ClassVar[Explanation] = Explanation(
+        example="A gate change overtakes the one before it: the board ends on the older gate.",
+        causes=(
+            "Redelivery on a queue with several consumers: m3 is given back when its consumer dies, after m4 was processed.",
+            "A producer without idempotence and with several requests in flight: the first fails, the second succeeds, the "
+            "first is sent again (lost acknowledgement of a Produce).",
+            "A shuffle or a repartition inside the batch spreads one key over tasks that write side by side.",
+            "A retry topic takes a record out of its partition and brings it back later.",
+        ),
+        decided="Two first effects of one key (or of one input partition) stand in the reverse order of their causes: by "
+        "offset within one partition of an output topic, by commit in Postgres. Rows of one Postgres commit are "
+        "simultaneous; repetitions are duplicates and have no order. Across partitions of an output there is none to see: "
+        "where the claimed scope is spread over several, the claim can be broken and not be proved.",
+        stops=(
+            "Records of one key through one partition, one task and one writer: key the output as the input.",
+            "enable.idempotence=true, which keeps order with up to five requests in flight.",
+            "Stop the partition while a record is retried.",
+        ),
+        sources=(
+            "KIP-98; Kafka's producer documentation: max.in.flight.requests.per.connection",
+            "Jepsen's Kafka workload (jepsen.tests.kafka): nonmonotonic-poll",
+            "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Acknowledgments and redelivery",
+        ),
+    )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:
-        for output in case.outputs:
+        for output, spec in case.outputs.items():
             order = case.scenario.claim_of(output).order
             keyed = order != "per-partition"
-            gap = _gap(case, output, keyed)
-            if gap is not None:
+            if spec.kind == "upsert":
+                if order != "none":
+                    yield Gap(output, "an upsert keeps the last state of each identity only: declare it as changelog")
+                continue
+            if (gap := _gap(case, output, keyed)) is not None:
                 yield Gap(output, gap)
                 continue
-            case.sql(_FIRSTS, {"output": output, "keyed": keyed})
-            case.sql(_LATE)
-            total = case.number("SELECT count(*) FROM late")
-            if total:
-                scope = "key" if keyed else "input partition"
-                summary = f"{times(total, 'effect')} after an effect of a later record of the same {scope}"
-                yield Finding("reordered", output, total, summary, _witnesses(case, output, keyed))
+            case.caused()
+            yield from _late(case, output, keyed)
             if order != "none" and (split := _split(case, output, keyed)):
                 yield Gap(output, split)
-            case.sql("DROP TABLE late")
-            case.sql("DROP TABLE firsts")
 
 
 def _gap(case: Case, output: str, keyed: bool) -> str | None:
@@ -96,12 +122,37 @@ def _gap(case: Case, output: str, keyed: bool) -> str | None:
         return "the oracle names no cause (_partition, _offset)"
     if keyed and not expectation.has_key:
         return "the oracle does not say which key a cause has (_key)"
+    if case.scenario.outputs[output].kind == "append" and sources.rewritten(case, output):
+        return "its rows were written again (updates or deletes), and their order tells only which was written last"
     return case.no_stream.get(output)
+
+
+def _late(case: Case, output: str, keyed: bool) -> Iterator[Finding]:
+    case.sql(_in_scope(_SUSPECTS, keyed), {"output": output})
+    if not case.number("SELECT count(*) FROM suspects"):
+        return
+    case.sql(_in_scope(_LATE, keyed), {"output": output})
+    rows = case.rows(_TOTALS)
+    total = sum(row["total"] for row in rows)
+    if total:
+        scope = "key" if keyed else "input partition"
+        yield Finding(
+            anomaly="reordered",
+            output=output,
+            total=total,
+            summary=f"{times(total, 'effect')} after an effect of a later record of the same {scope}",
+            witnesses=_witnesses(case, output, keyed),
+            batches=sums(rows, "of_batch"),
+        )
+
+
+def _in_scope(query: str, keyed: bool) -> str:
+    return query.format(scope="scope" if keyed else "0")
 
 
 def _split(case: Case, output: str, keyed: bool) -> str | None:
     """That no reader sees the order of some scope, for its effects lie in several lanes."""
-    for row in case.rows(_SPLIT, {"output": output}):
+    for row in case.rows(_in_scope(_SPLIT, keyed), {"output": output}):
         scope = _scope(row, keyed)
         more = f" (so do those of {row['n'] - 1} more)" if row["n"] > 1 else ""
         places = f"partitions {row['one']} and {row['other']} of {case.scenario.outputs[output].topic}"
@@ -115,7 +166,8 @@ def _witnesses(case: Case, output: str, keyed: bool) -> tuple[Witness, ...]:
         Witness(
             identity=identity_of(row),
             argument=_argument(row, keyed),
-            cause=f"{row['topic']}/{row['partition']}@{row['offset']}",
+            cause=cause_of(row),
+            batch=row["batch"],
             positions=(row["ahead_place"], row["place"]),
         )
         for row in rows

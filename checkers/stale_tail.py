@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from onceproof.judge import misplacement
+from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import Row, by, cause_of, identity_of, times
+from onceproof.judge.witness import Row, by, cause_of, identity_of, sums, times
 
-_TAIL = """judge.missing m LEFT JOIN judge.progress p ON p.topic = m.topic AND p."partition" = m."partition"
-    WHERE NOT m.covered AND m."offset" IS NOT NULL"""
+_TAIL = """judge.lost m LEFT JOIN judge.progress p ON p.output = m.output AND p.topic = m.topic AND p."partition" = m."partition"
+    WHERE NOT m.covered AND NOT m.hidden AND m."offset" IS NOT NULL"""
 
 _TOTALS = f"""
-    SELECT m.output, m.topic || '/' || m."partition" || ' beyond ' || coalesce(p.end_offset, 0) AS label, count(*) AS total
-    FROM {_TAIL} GROUP BY ALL ORDER BY output, label"""  # noqa: S608
+    SELECT m.output, m.topic || '/' || m."partition" || ' beyond ' || coalesce(p.end_offset, 0) AS label,
+           m.query || '/' || m.batch AS of_batch, count(*) AS total
+    FROM {_TAIL} GROUP BY ALL ORDER BY output, label, of_batch"""  # noqa: S608
 
 _WITNESSES = f"""
     SELECT m.*, p.end_offset FROM {_TAIL} AND m.output = $output
@@ -27,15 +30,40 @@ class StaleTail:
     """Counts expected effects beyond the recorded progress of a run that did not drain.
 
     A run that drained has no tail. One that was still making progress when its time ran out is slow, not stuck: that
-    is not evaluated.
+    is not evaluated. What progress covers is a ``lost-write``, what stands in an open transaction a
+    ``hanging-transaction``, what stands elsewhere is ``misplaced``.
     """
 
     meaning: ClassVar[str] = "effects are missing beyond recorded progress: healed and restarted, the job moves no more"
+    explanation: ClassVar[Explanation] = Explanation(
+        example="Since 14:03 nothing new arrives in the table. Kafka, Postgres and the driver are up, and no alarm rings.",
+        causes=(
+            "Every restart runs into the same error: a poison record, a checkpoint that no longer fits, a lock that "
+            "nobody releases (reject that outlasts all retries; stall of a client that holds the progress row).",
+            "A transaction that was left open holds back the last stable offset of the input: a read_committed source "
+            "sees nothing behind it.",
+            "A client waits without a deadline: librdkafka's send_offsets_to_transaction can hang when the group "
+            "coordinator dies.",
+        ),
+        decided="All faults are healed, the job was restarted once more after a stretch of silence, and its progress still "
+        "did not reach the known end of the input; the expected effects beyond recorded progress are missing. A job that "
+        "was still moving when time ran out is slow and not stuck: not evaluated.",
+        stops=(
+            "Deadlines on every call that can wait, shorter than the patience of whoever supervises the job.",
+            "A dead-letter topic for records that can never be processed.",
+            "A stable transactional.id for each slot, so that the successor ends what its predecessor left open.",
+        ),
+        sources=(
+            "Jepsen's Kafka workload (jepsen.tests.kafka): unseen",
+            "Spark, Structured Streaming guide: Recovering from failures with checkpointing",
+            "B. Alpern, F. Schneider, Defining Liveness (1985)",
+        ),
+    )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:
         if case.drained:
             return
-        case.compare()
+        misplacement.create(case)
         for (output,), rows in by(case.rows(_TOTALS), "output"):
             total = sum(row["total"] for row in rows)
             if case.run.get("stuck") is False:
@@ -49,7 +77,8 @@ class StaleTail:
                 total=total,
                 summary=f"{times(total, 'effect')} missing beyond recorded progress; the job moved no more",
                 witnesses=_witnesses(case, output),
-                attribution={row["label"]: row["total"] for row in rows},
+                attribution=sums(rows, "label"),
+                batches=sums(rows, "of_batch"),
             )
 
 
@@ -62,9 +91,11 @@ def _witnesses(case: Case, output: str) -> tuple[Witness, ...]:
 
 
 def _argument(case: Case, row: Row) -> str:
-    end = "nothing" if row["end_offset"] is None else f"up to {row['end_offset']}"
+    end = "nothing of it" if not row["end_offset"] else f"it up to {row['end_offset']}"
+    taken = "in no planned batch" if row["batch"] is None else f"in batch {row['batch']} of query {row['query']}"
     note = case.run.get("drain_note") or "the run did not drain"
     return (
-        f"input {cause_of(row)} is committed; of {row['topic']}/{row['partition']} {end} is recorded as done.\n"
-        f"Every fault is healed, and yet its effect is not there: {note}."
+        f"input {cause_of(row)} is committed, {taken}.\n"
+        f"Of {row['topic']}/{row['partition']}, progress records {end} as done; every fault is healed.\n"
+        f"Yet its effect is not there: {note}."
     )

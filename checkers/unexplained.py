@@ -1,31 +1,57 @@
-"""``unexplained``: an effect that no committed input explains."""
+"""``unexplained``: an effect that no input explains."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import ClassVar
 
+from onceproof.judge import misplacement
+from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import Case
 from onceproof.judge.checker import checkers
 from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
 from onceproof.judge.witness import identity_of, places, times
 
 _TOTALS = """
-    SELECT output, sum(unexplained)::BIGINT AS total FROM judge.tally
+    SELECT output, sum(unexplained)::BIGINT AS total FROM judge.remaining
     WHERE unexplained > 0 GROUP BY output ORDER BY output"""
 
 _WITNESSES = """
-    SELECT id, unexplained FROM judge.tally WHERE output = $output AND unexplained > 0 ORDER BY id LIMIT $limit"""
+    SELECT id, unexplained FROM judge.remaining WHERE output = $output AND unexplained > 0 ORDER BY id LIMIT $limit"""
 
 
 @checkers.register("unexplained")
 class Unexplained:
-    """Counts effects with an identity that the oracle expects nowhere in that output."""
+    """Counts effects with an identity that the oracle expects nowhere in that output.
 
-    meaning: ClassVar[str] = "an effect that no committed input explains"
+    Not those that uncommitted input explains (``aborted-read``, ``precommitted-read``), nor those that belong elsewhere
+    (``misplaced``).
+    """
+
+    meaning: ClassVar[str] = "an effect that no input explains"
+    explanation: ClassVar[Explanation] = Explanation(
+        example="The table holds a row for order 4711. Nobody ever sent an order 4711.",
+        causes=(
+            "The identity is damaged on the way: a wrong decoding, a default in place of a null, an id drawn at random on "
+            "each run.",
+            "A filter is not applied, or applied to other columns than meant.",
+            "Something else writes to the output: a second job, a test, an older run in the same topic or table.",
+            "A delete or a tombstone was not carried over to a view.",
+        ),
+        decided="An effect stands in an output under an identity that the oracle expects nowhere in it, and neither "
+        "uncommitted input nor a misplaced effect accounts for it.",
+        stops=(
+            "Identities made from the input alone: source topic, partition and offset, or a key of the business.",
+            "One writer an output: its own table and topic, its own role with the right to write.",
+        ),
+        sources=(
+            "P. Alvaro, K. Kingsbury, Elle: Inferring Isolation Anomalies from Experimental Observations (2020): "
+            "garbage reads",
+        ),
+    )
 
     def check(self, case: Case) -> Iterator[Finding]:
-        case.compare()
+        misplacement.create(case)
         for row in case.rows(_TOTALS):
             summary = f"{times(row['total'], 'effect')} that no committed input explains"
             yield Finding("unexplained", row["output"], row["total"], summary, _witnesses(case, row["output"]))

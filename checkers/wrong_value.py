@@ -6,69 +6,175 @@ import json
 from collections.abc import Iterator
 from typing import ClassVar
 
+from onceproof.judge import misplacement
+from onceproof.judge.anomalies import Explanation
+from onceproof.judge.canonical import literal, member
 from onceproof.judge.case import Case
 from onceproof.judge.checker import checkers
 from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import Row, cause_of, identity_of, input_of, places, times
-
-_TOTALS = "SELECT output, sum(wrong)::BIGINT AS total FROM judge.tally WHERE wrong > 0 GROUP BY output ORDER BY output"
+from onceproof.judge.witness import Row, cause_of, identity_of, input_of, places, sums, times
 
 # Of each identity one content that should be there and is short, and one that stands there and should not (so often).
+_WRONG = """
+    CREATE OR REPLACE TEMP TABLE wrong_values AS
+    WITH short AS (
+        SELECT output, id, min(content) FILTER (actual > expected) AS found, min(content) FILTER (expected > actual) AS wanted
+        FROM judge.counts SEMI JOIN (FROM judge.remaining WHERE wrong > 0) USING (output, id) GROUP BY output, id)
+    SELECT t.output, t.id, t.wrong, s.found, coalesce(s.wanted, e.content) AS wanted, e.topic, e."partition", e."offset",
+           b.query, b.batch, false AS stale, NULL::VARCHAR AS stood
+    FROM judge.remaining t JOIN short s USING (output, id)
+    JOIN judge.expected e ON e.output = t.output AND e.id = t.id
+    LEFT JOIN judge.output_batches b ON b.output = e.output AND b.topic = e.topic AND b."partition" = e."partition"
+         AND e."offset" >= b.start_offset AND e."offset" < b.end_offset
+    WHERE t.wrong > 0
+    QUALIFY row_number() OVER (PARTITION BY t.output, t.id
+        ORDER BY e.content IS DISTINCT FROM s.wanted, e."offset", e.topic, e."partition", b.batch) = 1"""
+
+# The right state stood there and was overwritten.
+_STALE = """
+    UPDATE wrong_values w SET stale = true, stood = s.place FROM (
+        SELECT c.output, c.id, max_by(c.place, (c.pos, c.lane)) AS place
+        FROM judge.changes c JOIN wrong_values v ON v.output = c.output AND v.id = c.id AND v.wanted = c.content
+        WHERE c.output = $output AND c.visibility = 'committed' AND c.op IN ('insert', 'update') GROUP BY ALL) s
+    WHERE w.output = s.output AND w.id = s.id"""
+
+_TOTALS = """
+    SELECT {output} AS output, {direction} AS direction, query || '/' || batch AS batch, sum(wrong)::BIGINT AS total
+    FROM wrong_values WHERE output = {output} GROUP BY ALL"""
+
+_COLUMNS = "SELECT DISTINCT unnest([{columns}]) FROM wrong_values WHERE output = {output}"
+
 _WITNESSES = """
-    SELECT t.output, t.id, e.topic, e."partition", e."offset",
-           (SELECT min(c.content) FROM judge.counts c
-            WHERE c.output = t.output AND c.id = t.id AND c.actual > c.expected) AS found,
-           coalesce((SELECT min(c.content) FROM judge.counts c
-                     WHERE c.output = t.output AND c.id = t.id AND c.expected > c.actual), min(e.content)) AS wanted
-    FROM judge.tally t
-    JOIN (SELECT output, id, content, min_by(topic, "offset") AS topic, min_by("partition", "offset") AS "partition",
-                 min("offset") AS "offset" FROM judge.expected GROUP BY ALL) e ON e.output = t.output AND e.id = t.id
-    WHERE t.output = $output AND t.wrong > 0
-    GROUP BY t.output, t.id, e.topic, e."partition", e."offset"
-    QUALIFY row_number() OVER (PARTITION BY t.id ORDER BY e."offset", e.topic, e."partition") = 1
-    ORDER BY e.topic, e."partition", e."offset", t.id LIMIT $limit"""
+    SELECT *, {direction} AS direction FROM wrong_values WHERE output = {output}
+    ORDER BY topic, "partition", "offset", id LIMIT {limit}"""
 
 
 @checkers.register("wrong-value")
 class WrongValue:
-    """Counts effects whose identity is expected and whose content is not (``wrong`` of `onceproof.judge.compare`)."""
+    """Counts effects whose identity is expected and whose content is not (``wrong`` of `onceproof.judge.compare`).
+
+    Not those that uncommitted input explains (``aborted-read``, ``precommitted-read``), nor a second state of a key in
+    another partition (``misplaced``). Attributed by how they are wrong:
+
+    - ``stale``: an upsert that held the expected state, and another was written over it;
+    - ``inflated``, ``deflated``: all columns that differ are numbers, and all above, or all below, what is expected;
+    - ``different``: anything else.
+    """
 
     meaning: ClassVar[str] = "the right identity with wrong content: inflated, deflated, stale"
+    explanation: ClassVar[Explanation] = Explanation(
+        example="The hour 14:00 of carrier AA counts 47 departures; the input holds 41.",
+        causes=(
+            "Increments (count = count + delta) are applied again when a batch is replayed (crash at after-sink-commit).",
+            "Updates arrive out of order, or without a guard, and an older state overwrites a newer one.",
+            "State is lost or restored from another version than the offsets: memory of the driver, a checkpoint that was "
+            "removed, a stale state file.",
+            "A window is computed by processing time: after a pause the backlog falls into one window.",
+            "The row holds what differs on each run: now(), rand(), the order of a non-deterministic aggregate.",
+        ),
+        decided="The identity is expected and stands there, and its compared columns differ from every content that the "
+        "oracle expects of it: all above (inflated), all below (deflated), what it was before (stale), or otherwise. "
+        "Columns under ignore are not compared, and the report lists them; numbers within the tolerance are equal. "
+        "An effect that uncommitted input would explain is an aborted-read instead.",
+        stops=(
+            "Absolute values with a guard (update only if the new offset is higher), or increments in the transaction that "
+            "holds the progress.",
+            "Spark's state store for what a batch remembers; the checkpoint kept with the job.",
+            "Event time and watermarks for windows; columns that differ on a replay kept out of the result.",
+        ),
+        sources=(
+            "SPARK-49374, SPARK-51714: state overwritten by a stale attempt",
+            "Jepsen's counter checker (jepsen.checker/counter)",
+            "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Reasoning about time",
+        ),
+    )
 
     def check(self, case: Case) -> Iterator[Finding]:
-        case.compare()
-        for row in case.rows(_TOTALS):
-            witnesses, columns = _witnesses(case, row["output"])
-            yield Finding(
-                anomaly="wrong-value",
-                output=row["output"],
-                total=row["total"],
-                summary=f"{times(row['total'], 'effect')} with wrong content (in {', '.join(columns) or 'how often'})",
-                witnesses=witnesses,
-            )
+        misplacement.create(case)
+        if not case.number("SELECT count(*) FROM judge.remaining WHERE wrong > 0"):
+            return
+        case.sql(_WRONG)
+        for (output,) in case.sql("SELECT DISTINCT output FROM wrong_values ORDER BY output").fetchall():
+            if case.scenario.outputs[output].kind == "upsert":
+                case.changes()
+                case.sql(_STALE, {"output": output})
+            yield _finding(case, output)
 
 
-def _witnesses(case: Case, output: str) -> tuple[tuple[Witness, ...], list[str]]:
-    rows = case.rows(_WITNESSES, {"output": output, "limit": MAX_WITNESSES})
+def _finding(case: Case, output: str) -> Finding:
+    direction = _direction(case, output)
+    rows = case.rows(_TOTALS.format(output=literal(output), direction=direction) + " ORDER BY ALL")
+    names = case.expectations[output].columns
+    differing = ", ".join(
+        f"CASE WHEN {_value('found', n)} IS DISTINCT FROM {_value('wanted', n)} THEN {literal(n)} END" for n in names
+    )
+    columns = case.sql(_COLUMNS.format(columns=differing, output=literal(output))).fetchall()
+    named = ", ".join(sorted(column for (column,) in columns if column is not None))
+    total = sum(row["total"] for row in rows)
+    attribution = sums(rows, "direction")
+    return Finding(
+        anomaly="wrong-value",
+        output=output,
+        total=total,
+        summary=f"{times(total, 'effect')} with wrong content (in {named or 'how often'}): {', '.join(attribution)}",
+        witnesses=_witnesses(case, output, direction),
+        attribution=attribution,
+        batches=sums(rows, "batch"),
+    )
+
+
+def _value(side: str, column: str) -> str:
+    return f"({side}->>{member(column)})"
+
+
+def _direction(case: Case, output: str) -> str:
+    """SQL for the word that says how ``found`` differs from ``wanted``."""
+    above, below, differ = [], [], []
+    for name, sql_type in case.expectations[output].columns.items():
+        found, wanted = _value("found", name), _value("wanted", name)
+        differ.append(f"({found} IS DISTINCT FROM {wanted})::INT")
+        if _is_number(sql_type):
+            # Exactly where the digits allow it: two large integers may be one double.
+            exact = f"TRY_CAST({found} AS DECIMAL(38, 9)) - TRY_CAST({wanted} AS DECIMAL(38, 9))"
+            off = f"coalesce(TRY({exact})::DOUBLE, TRY_CAST({found} AS DOUBLE) - TRY_CAST({wanted} AS DOUBLE), 0)"
+            above.append(f"({off} > 0)::INT")
+            below.append(f"({off} < 0)::INT")
+    different = " + ".join(differ)
+    return (
+        f"CASE WHEN stale THEN 'stale' WHEN {different} = 0 THEN 'different' WHEN {' + '.join(above) or '0'} = {different} "
+        f"THEN 'inflated' WHEN {' + '.join(below) or '0'} = {different} THEN 'deflated' ELSE 'different' END"
+    )
+
+
+def _is_number(sql_type: str) -> bool:
+    kind = sql_type.split("(")[0].strip()
+    return kind.endswith(("INT", "INTEGER")) or kind in {"DECIMAL", "FLOAT", "DOUBLE", "BIGNUM"}
+
+
+def _witnesses(case: Case, output: str, direction: str) -> tuple[Witness, ...]:
+    rows = case.rows(_WITNESSES.format(output=literal(output), direction=direction, limit=MAX_WITNESSES))
     standing = places(case, output, [row["id"] for row in rows])
-    columns: set[str] = set()
-    witnesses = []
-    for row in rows:
-        differences = _differences(row)
-        columns.update(differences)
-        argument = (
-            f"{input_of(row)} is committed; expected: {_show(differences, 0)}.\nYet found: {_show(differences, 1)}."
+    return tuple(
+        Witness(
+            identity=identity_of(row),
+            argument=_argument(row),
+            cause=cause_of(row),
+            batch=row["batch"],
+            positions=standing.get(row["id"], ()),
         )
-        here = standing.get(row["id"], ())
-        witnesses.append(Witness(identity_of(row), argument, cause=cause_of(row), positions=here))
-    return tuple(witnesses), sorted(columns)
+        for row in rows
+    )
 
 
-def _differences(row: Row) -> dict[str, tuple[str | None, str | None]]:
-    """Column -> wanted and found, where they differ."""
+def _argument(row: Row) -> str:
     wanted, found = json.loads(row["wanted"]), json.loads(row["found"])
-    return {name: (wanted[name], found[name]) for name in wanted if wanted[name] != found[name]}
+    names = [name for name in wanted if wanted[name] != found[name]]
+    overwritten = f"\nThat stood, at {row['stood']}." if row["stale"] else ""
+    return (
+        f"{input_of(row)} is committed; expected: {_show(names, wanted)}.{overwritten}\n"
+        f"Yet found: {_show(names, found)}{f' ({how})' if (how := row['direction']) != 'different' else ''}."
+    )
 
 
-def _show(differences: dict[str, tuple[str | None, str | None]], side: int) -> str:
-    return ", ".join(f"{name} = {'null' if pair[side] is None else pair[side]}" for name, pair in differences.items())
+def _show(names: list[str], values: dict[str, str | None]) -> str:
+    return ", ".join(f"{name} = {'null' if values[name] is None else values[name]}" for name in names)

@@ -21,6 +21,8 @@ A text that is no value of the type stays as it is, and so equals nothing that t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 _INTEGERS = {
     "TINYINT",
     "SMALLINT",
@@ -46,25 +48,49 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def member(name: str) -> str:
+    """A SQL string: the JSON pointer (RFC 6901) to a member of an object. A path (``$."name"``) fails for names with quotes."""
+    return literal("/" + name.replace("~", "~0").replace("/", "~1"))
+
+
 def canonical(sql_type: str, text: str) -> str:
     """SQL for the canonical form of the text expression ``text``, read as DuckDB type ``sql_type``."""
+    for step in _steps(sql_type):
+        text = step(text)
+    return text
+
+
+def canonical_rows(source: str, columns: Mapping[str, str]) -> str:
+    """SQL that gives the rows of ``source`` with these text columns (name -> DuckDB type) in canonical form.
+
+    One nested SELECT a step: each step names its argument several times, and steps put into one another would make an
+    expression so large that planning it takes longer than running it.
+    """
+    steps = {name: _steps(sql_type) for name, sql_type in columns.items()}
+    for depth in range(max(map(len, steps.values()), default=0)):
+        replaced = [f"{some[depth](quote(name))} AS {quote(name)}" for name, some in steps.items() if depth < len(some)]
+        source = f"SELECT * REPLACE ({', '.join(replaced)}) FROM ({source})"  # noqa: S608
+    return source
+
+
+def _steps(sql_type: str) -> list[Callable[[str], str]]:
+    """What is done to a text of this type, one after the other: each from SQL to SQL."""
     kind = sql_type.split("(")[0].strip()
     if is_nested(sql_type):
-        return f"coalesce(TRY(json({text})::VARCHAR), {text})"
+        return [lambda text: f"coalesce(TRY(json({text})::VARCHAR), {text})"]
     if kind in _INTEGERS or kind == "DECIMAL":
-        return _exact(text)
+        return [_plain, _trimmed, lambda text: f"CASE {text} WHEN '-0' THEN '0' ELSE {text} END"]
     if kind in {"FLOAT", "DOUBLE"}:
-        return f"coalesce((TRY_CAST({text} AS DOUBLE) + 0.0)::VARCHAR, {text})"
+        return [lambda text: f"coalesce((TRY_CAST({text} AS DOUBLE) + 0.0)::VARCHAR, {text})"]
     if kind == "DATE" or kind.startswith("TIMESTAMP"):
-        return f"coalesce(TRY_CAST({text} AS TIMESTAMPTZ)::VARCHAR, {text})"
+        return [lambda text: f"coalesce(TRY_CAST({text} AS TIMESTAMPTZ)::VARCHAR, {text})"]
     if kind == "BOOLEAN":
-        return f"CASE {text} WHEN 't' THEN 'true' WHEN 'f' THEN 'false' ELSE {text} END"
+        return [lambda text: f"CASE {text} WHEN 't' THEN 'true' WHEN 'f' THEN 'false' ELSE {text} END"]
     if kind == "BLOB":
-        hexed = f"lower(substr({text}, 3))"
-        return f"CASE WHEN starts_with({text}, '\\x') THEN {hexed} ELSE coalesce(TRY(lower(hex(from_base64({text})))), {text}) END"
+        return [_hexed]
     if kind == "UUID":
-        return f"lower({text})"
-    return text
+        return [lambda text: f"lower({text})"]
+    return []
 
 
 def as_text(sql_type: str, value: str) -> str:
@@ -74,6 +100,11 @@ def as_text(sql_type: str, value: str) -> str:
     if is_nested(sql_type):
         return f"to_json({value})::VARCHAR"
     return f"({value})::VARCHAR"
+
+
+def is_integer(sql_type: str) -> bool:
+    """Whether DuckDB's own text of such a value is canonical."""
+    return sql_type in _INTEGERS
 
 
 def is_nested(sql_type: str) -> bool:
@@ -92,10 +123,21 @@ _SCIENTIFIC = "[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)[eE][+-]?[0-9]{1,2}"
 _ZEROS = "0" * 99
 
 
-def _exact(text: str) -> str:
-    plain = f"CASE WHEN regexp_full_match({text}, '{_SCIENTIFIC}') THEN {_without_exponent(text)} ELSE {text} END"
-    trimmed = f"CASE WHEN contains({plain}, '.') THEN rtrim(rtrim({plain}, '0'), '.') ELSE {plain} END"
-    return f"CASE {trimmed} WHEN '-0' THEN '0' ELSE {trimmed} END"
+def _plain(text: str) -> str:
+    """Without an exponent. Most numbers have none, and looking for a letter is quicker than matching."""
+    some = f"contains({text}, 'e') OR contains({text}, 'E')"
+    scientific = f"({some}) AND regexp_full_match({text}, '{_SCIENTIFIC}')"
+    return f"CASE WHEN {scientific} THEN {_without_exponent(text)} ELSE {text} END"
+
+
+def _trimmed(text: str) -> str:
+    return f"CASE WHEN contains({text}, '.') THEN rtrim(rtrim({text}, '0'), '.') ELSE {text} END"
+
+
+def _hexed(text: str) -> str:
+    # The mark stays, or a text that is neither would pass for the bytes whose digits it looks like.
+    in_base64 = f"coalesce(TRY('\\x' || lower(hex(from_base64({text})))), {text})"
+    return f"CASE WHEN starts_with({text}, '\\x') THEN lower({text}) ELSE {in_base64} END"
 
 
 def _without_exponent(text: str) -> str:

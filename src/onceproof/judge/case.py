@@ -11,20 +11,26 @@ Three schemas of one DuckDB database, which lives in a private folder inside the
     ``expected``
         One row an effect that should be there: ``output``, ``id`` (canonical JSON of the identity columns),
         ``content`` (canonical JSON of all compared columns), and its cause where the oracle knows it: ``topic``,
-        ``partition``, ``offset``, ``key`` (text).
+        ``partition``, ``offset``, ``key`` (text); ``to_partition`` where the oracle says it; ``nth``: for a changelog, which
+        of its identity's states it is.
     ``effects``
-        One row an effect that a reader sees after the run: ``output``, ``id``, ``content``, and where it stands:
-        ``partition``, ``offset`` (Kafka), ``xid``, ``commit_order`` (Postgres); ``lane`` and ``pos`` order it: positions
-        in different lanes have no order, equal positions are simultaneous; ``place`` says it in words.
-    ``batches``
-        One row a batch and source partition with ``replayed``: planned by one start of the driver and committed by
-        another, or never.
+        One row an effect that a reader sees after the run (`onceproof.judge.sources` says what that is): ``output``,
+        ``id``, ``content``, and where it stands: ``partition``, ``offset``, ``key`` (Kafka), ``xid``, ``commit_order``
+        (Postgres); ``lane`` and ``pos`` order it: positions in different lanes have no order, equal positions are
+        simultaneous; ``place`` says it in words.
+    ``batches``, ``output_batches``
+        One row a batch and source partition, with ``planned_ms`` and ``committed_ms`` (wall clock) and ``replayed``: planned
+        by one start of the driver and committed by another, or never. ``output_batches``: those of the query that
+        writes an output, without empty ones.
     ``progress``
-        ``topic``, ``partition``, ``end_offset``: below it every query has recorded the input as done.
+        ``output``, ``topic``, ``partition``, ``end_offset``: below it the query that the output names, or else every query,
+        has recorded the input as done.
     ``windows``
         ``query``, ``batch``, ``fault``: which fault was active in which batch.
 
-    and, made by `onceproof.judge.compare`, what differs.
+    and what is made when a checker asks for it: what differs (`Case.compare`, see `onceproof.judge.compare`), every
+    write that ever stood in an output's log (`Case.changes`), which input caused which effect (`Case.caused`), and what
+    only uncommitted input would explain (`Case.uncommitted`).
 """
 
 from __future__ import annotations
@@ -37,11 +43,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import duckdb
+import pyarrow.parquet as pq
 
 from onceproof.errors import HistoryError
 from onceproof.history.reader import History, open_history
-from onceproof.judge import compare, effects, views
-from onceproof.judge.canonical import as_text, canonical, document, literal, quote
+from onceproof.judge import caused, changes, compare, decoders, digest, effects, late, sanity, views
+from onceproof.judge.canonical import as_text, canonical_rows, document, is_integer, literal, quote
 from onceproof.judge.checker import NotEvaluated
 from onceproof.judge.query import select_problem
 from onceproof.judge.statements import Rows, execute
@@ -49,13 +56,14 @@ from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
 
 #: Columns of an oracle's rows that name the cause of an effect and are not compared.
-RESERVED = ("_topic", "_partition", "_offset", "_key")
+RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition")
 
-# Lean at first: what does not fit is spilled into the case's folder, so a clean run of a million records needs no more
-# memory than one of a hundred thousand. Some steps cannot spill (a single huge value, the details of many findings):
-# the statement that fails for that is run once more, with room.
-_LEAN, _ROOMY = "128MB", "1GB"
-_SETTINGS: dict[str, Any] = {"memory_limit": _LEAN, "threads": 2, "preserve_insertion_order": False}
+# Lean at first: what does not fit is spilled into the case's folder. Joining ten million causes with their effects is
+# several times quicker in memory, so a large run gets more, up to a bound. Some steps cannot spill (a single huge value, the details of many findings):
+# the statement that fails for that is run once more, with room. The last step is for values of many megabytes: DuckDB
+# counts what it sets aside for their copies, a multiple of what it then touches.
+_LEAN_MB, _MB_A_MILLION, _MOST_MB, _ROOMY = 128, 50, 1024, ("1GB", "4GB")
+_SETTINGS: dict[str, Any] = {"threads": 2, "preserve_insertion_order": False}
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,8 @@ class Expectation:
     """Every column of the output is compared or ignored; else only these."""
     has_cause: bool
     has_key: bool
+    has_place: bool = False
+    """The oracle says which partition of the output an effect belongs in."""
 
 
 class Case:
@@ -84,9 +94,20 @@ class Case:
         """Output -> why its effects cannot be judged."""
         self.no_stream: dict[str, str] = {}
         """Output -> why its decoded commits cannot be used (its snapshot is)."""
-        self.db = duckdb.connect(str(folder / "case.duckdb"), config={**_SETTINGS, "temp_directory": str(folder)})
+        self.doubts: list[str] = []
+        """Why this case proves nothing good, whatever the checkers find."""
+        self.basis = ""
+        """What the expectation rests on, where a verdict must say so."""
+        self.closing: set[str] = set()
+        """Outputs whose rows are due when their window has closed."""
+        self.notes: dict[str, int] = {}
+        """What is counted and reported beside the effects, e.g. records that came too late."""
+        settings = {**_SETTINGS, "memory_limit": f"{_memory_mb(history)}MB", "temp_directory": str(folder)}
+        self.db = duckdb.connect(str(folder / "case.duckdb"), config=settings)
         self._cleanup: Callable[[], None] = lambda: None
-        self._compared = False
+        self._expecting = "judge.expected"
+        self._made: set[str] = set()
+        self._knows_uncommitted = False
 
     @classmethod
     def open(cls, run_dir: Path) -> Self:
@@ -95,6 +116,7 @@ class Case:
         Raises `HistoryError` for a run that is no whole history. An oracle that fails leaves `no_oracle`.
         """
         history = open_history(run_dir)
+        sanity.check(history)
         folder = _private_folder(run_dir)
         case = cls(history, Path(folder.name))
         case._cleanup = folder.cleanup
@@ -111,19 +133,70 @@ class Case:
     def _prepare(self) -> None:
         self._confine()
         views.observed(self)
-        self.sql("""CREATE TABLE judge.expected (output VARCHAR, id VARCHAR, content VARCHAR,
-                    topic VARCHAR, "partition" INTEGER, "offset" BIGINT, "key" VARCHAR)""")
+        caused.create_batches(self)
+        decoders.check_outputs(self)
         try:
             views.decoded(self)
-            oracles.get(self.oracle.kind)(self.oracle).expect(self)
+            late.filter_input(self)
+            self.expect_into("judge.expected")
         except NotEvaluated as gap:
             self.no_oracle = str(gap)
         else:
+            self._check_identities()
+            late.admit(self)
             effects.load(self)
+            late.settle(self)
+
+    def expect_into(self, table: str) -> None:
+        """Ask the oracle, and make ``table`` of its answer, with the columns of ``judge.expected``.
+
+        What the oracle sees as input is what the views show at this moment. Raises `NotEvaluated`.
+        """
+        self.sql(f"""CREATE TABLE {table} (output VARCHAR, id VARCHAR, content VARCHAR USING COMPRESSION zstd, topic VARCHAR,
+                     "partition" INTEGER, "offset" BIGINT, "key" VARCHAR, nth BIGINT, to_partition INTEGER, {digest.COLUMNS})""")
+        self._expecting = table
+        try:
+            oracles.get(self.oracle.kind)(self.oracle).expect(self)
+        finally:
+            self._expecting = "judge.expected"
+
+    def _check_identities(self) -> None:
+        """An identity that is expected twice names no effect: an upsert cannot be judged, and for a bag it is a doubt."""
+        for output in list(self.expectations):
+            kind = self.scenario.outputs[output].kind
+            if kind == "changelog":
+                self._check_states(output)
+                continue
+            query = """SELECT count(*) AS n, min(id) AS first FROM (
+                           SELECT min(id) AS id FROM judge.expected WHERE output = $output AND h IN (
+                               SELECT h FROM judge.expected WHERE output = $output GROUP BY h HAVING count(*) > 1) GROUP BY h)"""
+            row = self.rows(query, {"output": output})[0]
+            if row["n"]:
+                why = (
+                    f"outputs: {output}: identity: [{', '.join(self.scenario.outputs[output].identity)}] names no single effect: "
+                    f"{row['n']} identities are expected more than once, the first is {row['first']}; add a column that tells them apart"
+                )
+                if kind == "upsert":
+                    self.unreadable[output] = why
+                else:
+                    self.doubts.append(why)
+
+    def _check_states(self, output: str) -> None:
+        """Offsets order the states of an identity only within one input partition."""
+        query = """SELECT count(*) AS n, min(id) AS first FROM (
+                       SELECT id FROM judge.expected WHERE output = $output GROUP BY id
+                       HAVING count(DISTINCT (topic, "partition")) > 1)"""
+        row = self.rows(query, {"output": output})[0]
+        if row["n"]:
+            self.unreadable[output] = (
+                f"outputs: {output}: kind: changelog: the states of {row['n']} identities come from several input partitions "
+                f"(the first is {row['first']}), and across partitions nobody knows which state was first; declare it as upsert"
+            )
 
     def _confine(self) -> None:
         """A run may come from somebody else, and its scenario holds SQL: it can read this run and nothing more."""
         self.sql("SET TimeZone = 'UTC'")
+        self.sql("SET enable_progress_bar = false")  # it would go to standard output, which belongs to the verdict
         self.sql("SET autoinstall_known_extensions = false")
         self.sql("SET enable_external_file_cache = false")  # the files are read once or twice: no memory for them
         self.sql(f"SET allowed_directories = [{literal(str(self.history.run_dir))}]")
@@ -140,11 +213,12 @@ class Case:
         return bool(self.run.get("drained", False))
 
     def sql(self, query: str, values: dict[str, Any] | None = None) -> Rows:
-        try:
-            return execute(self.db, query, values)
-        except duckdb.OutOfMemoryException:
-            execute(self.db, f"SET memory_limit = '{_ROOMY}'", None)
-            return execute(self.db, query, values)
+        for room in _ROOMY:
+            try:
+                return execute(self.db, query, values)
+            except duckdb.OutOfMemoryException:
+                execute(self.db, f"SET memory_limit = '{room}'", None)
+        return execute(self.db, query, values)
 
     def rows(self, query: str, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
         """The result as column -> value, for the small results that findings are made of."""
@@ -171,18 +245,31 @@ class Case:
             raise NotEvaluated(f"the oracle's query for output {output!r} cannot be run: {problem[0]}")
         try:
             types = {row[0]: row[1] for row in self.sql(f"DESCRIBE (\n{query}\n)").fetchall()}
-            columns = {n: t for n, t in types.items() if n not in RESERVED and n not in spec.ignore}
+            columns = _compared(spec, types)
             self._check_columns(output, spec, types, columns)
             self._insert_expected(output, spec, query, types, columns)
         except duckdb.Error as error:
             raise NotEvaluated(f"the oracle's query for output {output!r} fails: {error}") from error
-        self.expectations[output] = Expectation(columns, whole, "_offset" in types, "_key" in types)
+        if self._expecting == "judge.expected":
+            everything = whole and spec.compare is None
+            reserved = ("_offset" in types, "_key" in types, "_to_partition" in types)
+            self.expectations[output] = Expectation(columns, everything, *reserved)
 
     def _check_columns(self, output: str, spec: OutputSpec, types: dict[str, str], columns: dict[str, str]) -> None:
         if missing := [name for name in spec.identity if name not in columns]:
             raise NotEvaluated(
                 f"the oracle's query for output {output!r} gives no column {missing[0]!r}, which is part of its identity; "
                 f"it gives {', '.join(columns) or 'none'}"
+            )
+        if missing := [name for name in [*(spec.compare or []), *spec.tolerance] if name not in columns]:
+            raise NotEvaluated(
+                f"the oracle's query for output {output!r} gives no column {missing[0]!r}, which the output wants compared; "
+                f"it gives {', '.join(columns)}"
+            )
+        if spec.kind == "changelog" and "_offset" not in types:
+            raise NotEvaluated(
+                f"output {output!r} is a changelog: the oracle's query needs _partition and _offset, "
+                "the input record after which each state holds"
             )
         if ("_offset" in types) != ("_partition" in types):
             raise NotEvaluated(
@@ -194,22 +281,55 @@ class Case:
     def _insert_expected(
         self, output: str, spec: OutputSpec, query: str, types: dict[str, str], columns: dict[str, str]
     ) -> None:
-        texts = {name: canonical(sql_type, as_text(sql_type, quote(name))) for name, sql_type in columns.items()}
-        topic = (
-            "_topic" if "_topic" in types else literal(self.scenario.input[0].topic) if "_offset" in types else "NULL"
+        has = {name: quote(name) if name in types else "NULL" for name in RESERVED}
+        if "_offset" in types and "_topic" not in types:
+            has["_topic"] = literal(self.scenario.input[0].topic)
+        fields = {name: f"={name}" for name in columns}
+        cause = ", ".join(f"{expression} AS {quote(name)}" for name, expression in has.items())
+        opened = ", ".join(
+            f"{as_text(sql_type, quote(name))} AS {quote(fields[name])}" for name, sql_type in columns.items()
         )
-        cause = [name if name in types else "NULL" for name in RESERVED[1:]]
-        self.sql(
-            f"""INSERT INTO judge.expected
-                SELECT {literal(output)}, {document({n: texts[n] for n in spec.identity})}, {document(texts)},
-                       {topic}, {", ".join(cause)} FROM (\n{query}\n)"""  # noqa: S608
+        texts = canonical_rows(
+            f"SELECT {cause}, {opened} FROM (\n{query}\n)",  # noqa: S608
+            {fields[name]: sql_type for name, sql_type in columns.items() if not is_integer(sql_type)},
         )
+        identity = document({name: quote(fields[name]) for name in spec.identity})
+        content = document({name: quote(field) for name, field in fields.items()})
+        changelog = spec.kind == "changelog"
+        nth = f"row_number() OVER (PARTITION BY {identity} ORDER BY _offset, _partition)" if changelog else "NULL"
+        rows = f"""SELECT {literal(output)}, {identity} AS id, {content} AS content, _topic, _partition, _offset, _key, {nth},
+                          _to_partition FROM ({texts})"""  # noqa: S608
+        self.sql(f"INSERT INTO {self._expecting} {digest.of_rows(rows)}")
 
     def compare(self) -> None:
         """Make the tables of `onceproof.judge.compare`, once."""
-        if not self._compared:
+        if self._first("compare"):
             compare.create(self)
-            self._compared = True
+
+    def changes(self) -> None:
+        """Make the view of `onceproof.judge.changes`, once."""
+        if self._first("changes"):
+            changes.create(self)
+
+    def caused(self) -> None:
+        """Make the table of `onceproof.judge.caused`, once."""
+        if self._first("caused"):
+            caused.create(self)
+
+    def uncommitted(self) -> bool:
+        """Make ``judge.uncommitted``, once: what the oracle expects beside all else if uncommitted input counted too.
+
+        Columns as in ``judge.expected``. False where that cannot be known: the oracle's answer is a stored one, or it
+        fails on that input; the table is empty then, as it is where all input is committed.
+        """
+        if self._first("uncommitted"):
+            self._knows_uncommitted = views.with_uncommitted(self)
+        return self._knows_uncommitted
+
+    def _first(self, table: str) -> bool:
+        first = table not in self._made
+        self._made.add(table)
+        return first
 
     def close(self) -> None:
         with suppress(duckdb.Error):  # busy: a statement that heeded no interrupt, and the reason why is on its way up
@@ -221,6 +341,21 @@ class Case:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _compared(spec: OutputSpec, types: dict[str, str]) -> dict[str, str]:
+    """The columns of an oracle's query that are compared: all but the ignored ones, or those that the output names."""
+    chosen = None if spec.compare is None else {*spec.identity, *spec.compare}
+    return {
+        name: sql_type
+        for name, sql_type in types.items()
+        if name not in RESERVED and name not in spec.ignore and (chosen is None or name in chosen)
+    }
+
+
+def _memory_mb(history: History) -> int:
+    records: int = sum(pq.read_metadata(history.tables[table]).num_rows for table in ("input", "output"))
+    return min(_LEAN_MB + records * _MB_A_MILLION // 1_000_000, _MOST_MB)
 
 
 def _private_folder(run_dir: Path) -> tempfile.TemporaryDirectory[str]:

@@ -1,8 +1,8 @@
 """Expected against actual, as multisets: the tables that the checkers of single effects select from.
 
-Digest first: both sides are reduced to a count and two independent 64-bit hashes for each of some buckets of the
-identity, summed exactly (an XOR would let a duplicated pair cancel). Only identities in unequal buckets are compared
-text by text, so a clean run costs two scans and no memory to speak of.
+Digest first (`onceproof.judge.digest`): both sides are reduced to a count and two independent 64-bit hashes for each of
+some buckets of the identity, summed exactly (an XOR would let a duplicated pair cancel). In unequal buckets the same is
+done for each identity, and only what differs then is compared text by text: a clean run costs one scan of some numbers.
 
 For one identity, the *unmatched* effects are those beyond what was expected with that very content, the *missing* ones
 those expected and not there:
@@ -15,37 +15,39 @@ those expected and not there:
 
 Tables (schema ``judge``): ``tally`` (``output``, ``id``, ``expected``, ``actual``, ``wrong``, ``extra``, ``lost``,
 ``unexplained``), ``counts`` (``output``, ``id``, ``content``, ``expected``, ``actual``) for the identities in it, and
-``missing``: one row a lost effect with its cause, whether progress covers it, its batch, and the faults active then.
+``missing``: one row a lost effect with its cause, whether progress covers it, its batch, the faults active then, and
+whether it is ``hidden``: it stands in the output's log, in a transaction that is still open (or behind one).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onceproof.judge import digest
+
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
 
-_BUCKETS = 4096
+# Both sides, each row with its sign: what is the same on both adds up to nothing.
+_SIDES = """(SELECT output, h, digest_1, digest_2, 1 AS sign FROM judge.expected
+             UNION ALL SELECT output, h, digest_1, digest_2, -1 FROM judge.effect_rows)"""
 
 _UNEQUAL = f"""
     CREATE TABLE judge.unequal AS
-    SELECT output, bucket FROM (
-        SELECT output, hash(id) % {_BUCKETS} AS bucket, 1 AS sign, content FROM judge.expected
-        UNION ALL
-        SELECT output, hash(id) % {_BUCKETS}, -1, content FROM judge.effect_rows)
-    GROUP BY output, bucket
-    HAVING sum(sign) <> 0 OR sum(sign * hash(content)::HUGEINT) <> 0
-        OR sum(sign * md5_number_lower(content)::HUGEINT) <> 0"""  # noqa: S608
+    SELECT output, {digest.BUCKET} AS bucket FROM {_SIDES} GROUP BY ALL HAVING {digest.DIFFERENT}"""  # noqa: S608
 
-_COUNTS = f"""
+_SUSPECTS = f"""
+    CREATE TABLE judge.suspects AS
+    SELECT output, h FROM (SELECT *, {digest.BUCKET} AS bucket FROM {_SIDES}) SEMI JOIN judge.unequal USING (output, bucket)
+    GROUP BY ALL HAVING {digest.DIFFERENT}"""  # noqa: S608
+
+_COUNTS = """
     CREATE TABLE judge.counts AS
     SELECT output, id, content, sum(expected) AS expected, sum(actual) AS actual FROM (
-        SELECT output, id, content, 1 AS expected, 0 AS actual FROM judge.expected
-        SEMI JOIN judge.unequal u ON u.output = expected.output AND u.bucket = hash(expected.id) % {_BUCKETS}
+        SELECT output, id, content, 1 AS expected, 0 AS actual FROM judge.expected SEMI JOIN judge.suspects USING (output, h)
         UNION ALL
-        SELECT output, id, content, 0, 1 FROM judge.effect_rows e
-        SEMI JOIN judge.unequal u ON u.output = e.output AND u.bucket = hash(e.id) % {_BUCKETS})
-    GROUP BY ALL"""  # noqa: S608
+        SELECT output, id, content, 0, 1 FROM judge.effect_rows SEMI JOIN judge.suspects USING (output, h))
+    GROUP BY ALL"""
 
 _TALLY = """
     CREATE TABLE judge.tally AS
@@ -68,7 +70,7 @@ _TALLY = """
 _MISSING = """
     CREATE TABLE judge.missing AS
     WITH short AS (
-        SELECT e.*, t.lost, c.expected - c.actual AS deficit,
+        SELECT e.* EXCLUDE (nth), t.lost, c.expected - c.actual AS deficit,
                row_number() OVER (PARTITION BY e.output, e.id, e.content ORDER BY e."offset" DESC, e.topic, e."partition") AS nth
         FROM judge.expected e
         JOIN judge.counts c ON c.output = e.output AND c.id = e.id AND c.content = e.content AND c.expected > c.actual
@@ -80,19 +82,24 @@ _MISSING = """
         SELECT c.output, c.id, c.content, c.topic, c."partition", c."offset", c."key", min(b.query) AS query,
                arg_min(b.batch, b.query) AS batch, string_agg(DISTINCT w.fault, ', ' ORDER BY w.fault) AS fault
         FROM chosen c
-        LEFT JOIN judge.batches b ON b.topic = c.topic AND b."partition" = c."partition"
+        LEFT JOIN judge.output_batches b ON b.output = c.output AND b.topic = c.topic AND b."partition" = c."partition"
             AND c."offset" >= b.start_offset AND c."offset" < b.end_offset
         LEFT JOIN judge.windows w ON w.query = b.query AND w.batch = b.batch
         GROUP BY c.output, c.id, c.content, c.topic, c."partition", c."offset", c."key", c.nth)
-    SELECT p.*, coalesce(p."offset" < g.end_offset, false) AS covered
-    FROM placed p LEFT JOIN judge.progress g ON g.topic = p.topic AND g."partition" = p."partition" """
+    SELECT p.*, coalesce(p."offset" < g.end_offset, false) AS covered, false AS hidden
+    FROM placed p LEFT JOIN judge.progress g ON g.output = p.output AND g.topic = p.topic AND g."partition" = p."partition" """
 
 
 def create(case: Case) -> None:
     case.sql(_UNEQUAL)
+    case.sql(_SUSPECTS)
     case.sql(_COUNTS)
     case.sql(_TALLY)
     case.sql(
         "DELETE FROM judge.counts c WHERE NOT EXISTS (FROM judge.tally t WHERE t.output = c.output AND t.id = c.id)"
     )
     case.sql(_MISSING)
+    if case.number("SELECT count(*) FROM history.output WHERE visibility = 'open'"):
+        case.changes()
+        case.sql("""UPDATE judge.missing m SET hidden = true FROM judge.changes c
+            WHERE c.output = m.output AND c.id = m.id AND c.content = m.content AND c.visibility = 'open'""")

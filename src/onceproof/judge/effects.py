@@ -1,8 +1,7 @@
-"""What a reader of the outputs sees after the run: the table ``judge.effects``.
+"""What a reader of the outputs sees after the run: the table ``judge.effect_rows`` and the view ``judge.effects``.
 
-Kafka: the records that read_committed shows. Postgres: the rows of the snapshot. Each row is attributed to the commit
-that made it by replaying the decoded changes, and only if these replay to exactly the snapshot (as a multiset); else
-the rows stand without positions, and what needs positions is not evaluated.
+The rows come from `onceproof.judge.sources`; here their values are brought to the canonical form in which they are
+compared, and numbers within the tolerance of what was expected count as what was expected.
 """
 
 from __future__ import annotations
@@ -10,100 +9,129 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from onceproof.judge.canonical import canonical, document, literal, quote
+from onceproof.judge import digest, sources, states
+from onceproof.judge.canonical import canonical_rows, document, literal, member, quote
 from onceproof.judge.witness import times
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
+    from onceproof.scenario.model import Tolerance
 
-# Rows with their commit: a row that is deleted or replaced cancels the oldest equal row that stood before it, so of
-# equal rows the newest survive. A truncate ends everything before it.
-_SURVIVORS = """
-    WITH changes AS (
-        SELECT * FROM history.output
-        WHERE output = $output AND "offset" > coalesce(
-            (SELECT max("offset") FROM history.output WHERE output = $output AND op = 'truncate'), -1)),
-    gone AS (SELECT before AS content, count(*) AS times FROM changes WHERE op IN ('update', 'delete') GROUP BY before),
-    made AS (
-        SELECT content, "offset", xid, commit_order,
-               row_number() OVER (PARTITION BY content ORDER BY "offset") AS nth
-        FROM changes WHERE op IN ('insert', 'update'))
-    SELECT m.content, NULL::INTEGER AS "partition", m."offset", m.xid, m.commit_order
-    FROM made m LEFT JOIN gone g USING (content) WHERE m.nth > coalesce(g.times, 0)"""
+#: SQL for a Kafka key as text; bytes that are not UTF-8 are escaped as ``\\xNN``.
+KEY_TEXT = 'coalesce(TRY(decode("key")), "key"::VARCHAR)'
 
-_INSERTS = """
-    SELECT content, NULL::INTEGER AS "partition", "offset", xid, commit_order FROM history.output WHERE output = $output"""
-
-_SNAPSHOT = """
-    SELECT content, NULL::INTEGER AS "partition", NULL::BIGINT AS "offset", NULL::BIGINT AS xid, NULL::BIGINT AS commit_order
-    FROM history.snapshot WHERE output = $output"""
-
-_RECORDS = """
-    SELECT content, "partition", "offset", xid, commit_order
-    FROM history.output WHERE output = $output AND visibility = 'committed'"""
+#: ``lane`` and ``pos`` order what stands in one output; ``place`` says where it stands, in words.
+STANDING = """coalesce("partition", -1) AS lane, coalesce(commit_order, "offset") AS pos,
+               CASE WHEN "partition" IS NOT NULL THEN named || '/' || "partition" || '@' || "offset"
+                    WHEN xid IS NOT NULL THEN named || ' xid ' || xid ELSE named END AS place"""
 
 
 def load(case: Case) -> None:
-    """Fill ``judge.effects``; outputs that cannot be judged go to ``case.unreadable`` with the reason."""
-    case.sql("""CREATE TABLE judge.effect_rows (output VARCHAR, id VARCHAR, content VARCHAR,
-                "partition" INTEGER, "offset" BIGINT, xid BIGINT, commit_order BIGINT)""")
+    """Fill ``judge.effect_rows``; outputs that cannot be judged go to ``case.unreadable`` with the reason."""
+    case.sql(f"""CREATE TABLE judge.effect_rows (output VARCHAR, id VARCHAR, content VARCHAR USING COMPRESSION zstd,
+                "partition" INTEGER, "offset" BIGINT, xid BIGINT, commit_order BIGINT, "key" VARCHAR, {digest.COLUMNS})""")
     named = []
     for output, spec in case.scenario.outputs.items():
         named.append(f"({literal(output)}, {literal(spec.topic or spec.table or output)})")
-        source = _postgres_source(case, output) if spec.table is not None else _RECORDS
-        problem = _undecodable(case, output, source) or _unnamed_columns(case, output, source)
+        source = sources.effects(case, output)
+        problem = case.unreadable.get(output) or _misshapen(case, output, source)
         if problem is not None:
-            case.unreadable[output] = problem
-            # Or else every effect that was expected here would seem lost.
-            case.sql("DELETE FROM judge.expected WHERE output = $output", {"output": output})
-            case.expectations.pop(output, None)
+            _give_up(case, output, problem)
         elif output in case.expectations:
             _insert(case, output, source)
+            if spec.kind == "changelog":
+                states.drop_unseen(case, output)
+            for column, tolerance in spec.tolerance.items():
+                _tolerate(case, output, column, tolerance)
     case.sql(f"CREATE TABLE judge.outputs AS SELECT * FROM (VALUES {', '.join(named)}) t(output, named)")  # noqa: S608
-    case.sql("""CREATE VIEW judge.effects AS
-        SELECT e.*, coalesce("partition", -1) AS lane, coalesce(commit_order, "offset") AS pos,
-               CASE WHEN "partition" IS NOT NULL THEN named || '/' || "partition" || '@' || "offset"
-                    WHEN xid IS NOT NULL THEN named || ' xid ' || xid ELSE named END AS place
-        FROM judge.effect_rows e JOIN judge.outputs USING (output)""")
+    case.sql(f"""CREATE VIEW judge.effects AS
+        SELECT e.*, {STANDING} FROM judge.effect_rows e JOIN judge.outputs USING (output)""")  # noqa: S608
 
 
-def _postgres_source(case: Case, output: str) -> str:
-    query = """SELECT count(*) FILTER (op <> 'insert') > 0 AS changed,
-                      count(*) FILTER (op IN ('update', 'delete') AND before IS NULL) AS blind
-               FROM history.output WHERE output = $output"""
-    row = case.rows(query, {"output": output})[0]
-    source = _SURVIVORS if row["changed"] else _INSERTS
-    if row["blind"]:
-        case.no_stream[output] = f"{row['blind']} decoded changes of it do not say which row they changed"
-    elif _digest(case, source, output) != _digest(case, _SNAPSHOT, output):
-        case.no_stream[output] = "its decoded commits do not replay to its snapshot (an unlogged table, or DDL)"
-    return _SNAPSHOT if output in case.no_stream else source
+def decoded(case: Case, output: str, source: str, *more: str) -> str:
+    """SQL that gives ``output``, ``id``, ``content`` in canonical form, the position, and ``more`` columns of ``source``."""
+    columns = case.expectations[output].columns
+    decimals = [name for name, kind in columns.items() if kind.startswith("DECIMAL")]
+    parsed = f"json_transform(content, {_texts(list(columns))}) AS f"
+    if decimals:
+        parsed += f", json_transform({_long_numbers_as_strings()}, {_texts(decimals)}) AS d"
+    # Columns of the output may be called as ours are: they get names that no position has.
+    fields = {name: f"={name}" for name in columns}
+    opened = ", ".join(
+        f"{'d' if name in decimals else 'f'}.{quote(name)} AS {quote(field)}" for name, field in fields.items()
+    )
+    texts = canonical_rows(
+        f"""SELECT * EXCLUDE ({"f, d" if decimals else "f"}, content), {opened}
+            FROM (SELECT *, {parsed} FROM ({source}))""",  # noqa: S608
+        {fields[name]: sql_type for name, sql_type in columns.items()},
+    )
+    identity = {name: quote(fields[name]) for name in case.scenario.outputs[output].identity}
+    rest = "".join(f", {column}" for column in more)
+    return f"""
+        SELECT {literal(output)} AS output, {document(identity)} AS id,
+               {document({name: quote(field) for name, field in fields.items()})} AS content,
+               "partition", "offset", xid, commit_order, {KEY_TEXT} AS "key"{rest}
+        FROM ({texts})"""  # noqa: S608
 
 
-def _digest(case: Case, source: str, output: str) -> tuple[object, ...]:
-    """Count and two independent 64-bit hashes, summed exactly: equal for equal multisets, in flat memory."""
-    query = f"SELECT count(*), sum(hash(content)), sum(md5_number_lower(content)::HUGEINT) FROM ({source})"  # noqa: S608
-    return tuple(case.sql(query, {"output": output}).fetchone() or ())
+def _texts(names: list[str]) -> str:
+    """The structure for ``json_transform`` that gives these fields as text."""
+    return literal("{" + ", ".join(f'{json.dumps(name)}: "VARCHAR"' for name in names) + "}")
 
 
-def _undecodable(case: Case, output: str, source: str) -> str | None:
+# A string or a number: strings are taken whole, so no number is found inside of one.
+_STRING_OR_NUMBER = r"""("(?:[^"\\]|\\.)*")|(-?[0-9]+(?:[.][0-9]+)?(?:[eE][+-]?[0-9]+)?)"""
+
+
+def _long_numbers_as_strings() -> str:
+    """SQL for ``content`` with all its digits: DuckDB reads a number with a point as DOUBLE, of which 15 are sure.
+
+    U+0001 marks where a number begins and ends; JSON has it nowhere.
+    """
+    marked = f"regexp_replace(content, {literal(_STRING_OR_NUMBER)}, '\\1' || chr(1) || '\\2' || chr(1), 'gs')"
+    quoted = f"""replace(replace({marked}, chr(1) || chr(1), ''), chr(1), '"')"""
+    return f"CASE WHEN regexp_matches(content, '[0-9.]{{17}}') THEN {quoted} ELSE content END"
+
+
+def _give_up(case: Case, output: str, problem: str) -> None:
+    case.unreadable[output] = problem
+    # Or else every effect that was expected here would seem lost.
+    case.sql("DELETE FROM judge.expected WHERE output = $output", {"output": output})
+    case.expectations.pop(output, None)
+
+
+def _misshapen(case: Case, output: str, source: str) -> str | None:
+    """Why the effects cannot be compared with what is expected. Where their names tell that all is well, that is one scan."""
+    query = f"SELECT DISTINCT TRY(json_keys(content)) FROM ({source})"  # noqa: S608
+    shapes = {tuple(row[0] or ()) for row in case.sql(query).fetchall()}
+    # Of a bag the source is all there is. No names: an empty object, or none.
+    if () in shapes or case.scenario.outputs[output].kind != "append":
+        problem = _undecodable(case, output)
+        if problem is not None:
+            return problem
+    if twice := sorted(
+        {name for shape in shapes if len(set(shape)) < len(shape) for name in shape if shape.count(name) > 1}
+    ):
+        return f"of some of its effects {', '.join(twice)} stands twice in one object, and each reader takes another of the two"
+    return _unnamed_columns(case, output, {name for shape in shapes for name in shape})
+
+
+def _undecodable(case: Case, output: str) -> str | None:
     broken = "content IS NULL OR NOT json_valid(content) OR json_type(content) <> 'OBJECT'"
     query = f"""SELECT count(*) AS n, min_by("partition" || '@' || "offset", ("partition", "offset")) AS first
-                FROM ({source}) WHERE {broken}"""  # noqa: S608
-    row = case.rows(query, {"output": output})[0]
+                FROM ({sources.unreadable(case, output)}) WHERE {broken}"""  # noqa: S608
+    row = case.rows(query)[0]
     if not row["n"]:
         return None
     count, topic = times(row["n"], "effect"), case.scenario.outputs[output].topic
     return f"{count} of it without a JSON object as value, the first at {topic}/{row['first']}"
 
 
-def _unnamed_columns(case: Case, output: str, source: str) -> str | None:
+def _unnamed_columns(case: Case, output: str, found: set[str]) -> str | None:
     """Columns that the output has and the oracle is silent about: nobody would notice if they were wrong."""
     expectation = case.expectations.get(output)
     if expectation is None or not expectation.whole:
         return None
-    query = f"SELECT DISTINCT unnest(json_keys(content)) FROM ({source})"  # noqa: S608
-    found = {row[0] for row in case.sql(query, {"output": output}).fetchall()}
     known = {*expectation.columns, *case.scenario.outputs[output].ignore}
     if not (extra := sorted(found - known)):
         return None
@@ -111,14 +139,36 @@ def _unnamed_columns(case: Case, output: str, source: str) -> str | None:
 
 
 def _insert(case: Case, output: str, source: str) -> None:
-    columns = case.expectations[output].columns
-    structure = "{" + ", ".join(f'{json.dumps(name)}: "VARCHAR"' for name in columns) + "}"
-    texts = {name: canonical(sql_type, f"f.{quote(name)}") for name, sql_type in columns.items()}
-    identity = case.scenario.outputs[output].identity
+    case.sql(f"INSERT INTO judge.effect_rows {digest.of_rows(decoded(case, output, source))}")
+
+
+def _tolerate(case: Case, output: str, column: str, tolerance: Tolerance) -> None:
+    """Give each effect the expected value of ``column`` where its own is near enough.
+
+    The nearest of those that are expected for its identity. Null, what is no number, NaN and the infinities are near to
+    themselves only.
+    """
+
+    def field(side: str, name: str) -> str:
+        return f"({side}.content->>{member(name)})"
+
+    names = case.expectations[output].columns
+    snapped = document({name: field("x" if name == column else "a", name) for name in names})
+    found, wanted = field("a", column), field("x", column)
+    # Beyond some digits two numbers that differ by more than the tolerance are one double.
+    exact = f"abs(TRY_CAST({found} AS DECIMAL(38, 9)) - TRY_CAST({wanted} AS DECIMAL(38, 9)))"
+    distance = (
+        f"coalesce(CASE WHEN least(abs(found), abs(wanted)) >= 1e6 THEN TRY({exact})::DOUBLE END, abs(found - wanted))"
+    )
+    one, two = digest.of_content("near.content")
     case.sql(
-        f"""INSERT INTO judge.effect_rows
-            SELECT {literal(output)}, {document({n: texts[n] for n in identity})}, {document(texts)},
-                   "partition", "offset", xid, commit_order
-            FROM (SELECT *, json_transform(content, {literal(structure)}) AS f FROM ({source}))""",  # noqa: S608
-        {"output": output},
+        f"""UPDATE judge.effect_rows AS e SET content = near.content, digest_1 = {one}, digest_2 = {two} FROM (
+                SELECT a.rowid AS r, {snapped} AS content,
+                       TRY_CAST({found} AS DOUBLE) AS found, TRY_CAST({wanted} AS DOUBLE) AS wanted
+                FROM judge.effect_rows a JOIN judge.expected x ON x.output = a.output AND x.id = a.id
+                WHERE a.output = $output AND {found} <> {wanted} AND isfinite(found) AND isfinite(wanted)
+                  AND {distance} <= greatest($absolute, $relative * abs(wanted))
+                QUALIFY row_number() OVER (PARTITION BY a.rowid ORDER BY {distance}, x.content) = 1) near
+            WHERE e.rowid = near.r""",  # noqa: S608
+        {"output": output, "absolute": tolerance.absolute, "relative": tolerance.relative},
     )

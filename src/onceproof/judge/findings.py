@@ -50,6 +50,7 @@ class Finding:
 
     anomaly: str
     output: str
+    """The output, or the input topic that is found faulty itself."""
     total: int
     """Offending effects, not only those among the witnesses."""
     summary: str
@@ -59,6 +60,10 @@ class Finding:
     allow one kind and not another."""
     attribution: dict[str, int] = field(default_factory=dict)
     """Source -> effects, e.g. ``{"batch replay (batch 2)": 6000}``."""
+    batches: dict[str, int] = field(default_factory=dict)
+    """``query/batch`` -> effects, where the batch is known, e.g. ``{"flights/2": 666}``: what per-batch verdicts add up."""
+    transient: bool = False
+    """It could be seen on the way and is gone at the quiet point."""
     allowed: str | None = None
     """Why the claim allows it; None: it violates."""
 
@@ -77,6 +82,27 @@ class FaultReport:
 
 
 @dataclass(frozen=True)
+class BatchReport:
+    """One micro-batch of one query: what it took, who ran it, and what was found of it."""
+
+    query: str
+    batch: int
+    planned_by: int | None
+    """Which start of the driver wrote ``offsets/N``, from 0; None: not known."""
+    committed_by: int | None
+    """Which start wrote ``commits/N``; None: none did."""
+    records: int
+    """Committed input records in its ranges."""
+    faults: tuple[str, ...]
+    """Faults that were active in it."""
+    verdict: Outcome
+    """``violated``: an effect of it is among what the claim does not allow. ``held``: it was committed, and everything that
+    violates is known to be of other batches. Else ``inconclusive``."""
+    anomalies: dict[str, int] = field(default_factory=dict)
+    """Anomaly -> effects of this batch, after the claim."""
+
+
+@dataclass(frozen=True)
 class Verdict:
     scenario: str
     outcome: Outcome
@@ -88,7 +114,14 @@ class Verdict:
     not_evaluated: dict[str, str] = field(default_factory=dict)
     """Checker (or checker@output) -> why."""
     counts: dict[str, int] = field(default_factory=dict)
-    """input, expected.OUTPUT, effects.OUTPUT, batches, restarts, ..."""
+    """input, expected.OUTPUT, effects.OUTPUT, batches, restarts, and what the oracle counted: late records, open windows, ..."""
+    batches: tuple[BatchReport, ...] = ()
+    """In the order of query and batch."""
+    ignored: dict[str, list[str]] = field(default_factory=dict)
+    """Output -> columns that were not compared, by the scenario's wish."""
+    slices: dict[str, str] = field(default_factory=dict)
+    """``anomaly/output`` (``/source``) -> the run directory that holds the smallest slice of history that still shows it,
+    relative to this run's; filled in after judging."""
     seed: int = 0
     seconds: float = 0.0
 

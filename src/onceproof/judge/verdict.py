@@ -16,20 +16,24 @@ from typing import Any
 
 from onceproof.errors import Interrupted
 from onceproof.history.reader import read_document
-from onceproof.judge import ledger
+from onceproof.judge import batches, ledger, slices
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, NotEvaluated, checkers
 from onceproof.judge.claims import allowance, needs, unjudged
 from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.unobserved import unobserved
 from onceproof.judge.witness import times
+from onceproof.scenario.model import Claim
 
 VERDICT_FILE = "verdict.json"
 
+# Not the view ``input``: that name is a topic's where there is one.
+_INPUT = "SELECT count(*) FROM history.input WHERE visibility = 'committed'"
+
 
 def check(run_dir: Path) -> Verdict:
-    """Judge a stored run, also one from another machine, and write ``verdict.json`` into it. Raises as `judge`."""
-    verdict = judge(run_dir)
+    """Judge a stored run, also one from another machine; write ``verdict.json`` and the findings' slices into it. Raises as `judge`."""
+    verdict = _verdict(run_dir, sliced=True)
     write_verdict(run_dir, verdict)
     return verdict
 
@@ -40,15 +44,37 @@ def judge(run_dir: Path) -> Verdict:
     A run that was not observed to its end is not examined: what is missing from its history may well have happened.
     Raises `HistoryError` for a run directory that holds no whole history of this version.
     """
+    return _verdict(run_dir, sliced=False)
+
+
+def _verdict(run_dir: Path, *, sliced: bool) -> Verdict:
     started = time.monotonic()
     document = read_document(run_dir)
     if document.get("observed") is not True:
         return unobserved(run_dir, document)
     with Case.open(run_dir) as case:
-        evidence = _Evidence(case)
-        if case.no_oracle is None and not evidence.died_early:
-            evidence.examine()
-        return replace(evidence.verdict(), seconds=round(time.monotonic() - started, 3))
+        verdict = judge_case(case)
+        if sliced:
+            verdict = _with_slices(case, verdict)
+        return replace(verdict, seconds=round(time.monotonic() - started, 3))
+
+
+def _with_slices(case: Case, verdict: Verdict) -> Verdict:
+    """A slice explains a verdict. That one cannot be made (no room, say) is told beside it, and changes nothing of it."""
+    try:
+        return replace(verdict, slices=slices.export_all(case, verdict, judge_case))
+    except Interrupted:
+        raise
+    except Exception as failure:  # the verdict was hard-won: nothing that only explains it may lose it
+        return replace(verdict, not_evaluated={**verdict.not_evaluated, "slices": _brief(failure)})
+
+
+def judge_case(case: Case) -> Verdict:
+    """The verdict on an open case, without ``seconds`` and slices."""
+    evidence = _Evidence(case)
+    if case.no_oracle is None and not evidence.died_early:
+        evidence.examine()
+    return evidence.verdict()
 
 
 def write_verdict(run_dir: Path, verdict: Verdict) -> None:
@@ -94,7 +120,7 @@ class _Evidence:
                 self._missing(name, result.output, result.why)
             else:
                 claim = self.case.scenario.claim_of(result.output)
-                self.findings.append(replace(result, allowed=allowance(result, claim, drained=self.case.drained)))
+                self.findings.append(replace(result, allowed=allowance(result, claim)))
 
     def _missing(self, name: str, output: str | None, why: str) -> None:
         self.not_evaluated[name if output is None else f"{name}@{output}"] = why
@@ -111,7 +137,13 @@ class _Evidence:
         if violations:
             outcome = Outcome.VIOLATED
             also = [f"besides, not everything is proved: {doubt}" for doubt in doubts]
-            reasons = [f"{f.anomaly} in output {f.output}: {f.summary}" for f in violations] + also
+            outputs = self.case.scenario.outputs  # a finding may be of an input topic
+            reasons = [
+                f"{f.anomaly} in {'output' if f.output in outputs else 'input'} {f.output}: {f.summary}"
+                for f in violations
+            ]
+            reasons += also
+            reasons += [f"effects were judged {self.case.basis}"] if self.case.basis else []
         elif doubts:
             outcome, reasons = Outcome.INCONCLUSIVE, doubts
         else:
@@ -130,6 +162,8 @@ class _Evidence:
             faults=tuple(faults),
             not_evaluated=self.not_evaluated,
             counts=_counts(self.case),
+            batches=batches.reports(self.case, self.findings, conclusive=self._conclusive()),
+            ignored={name: list(spec.ignore) for name, spec in scenario.outputs.items() if spec.ignore},
             seed=int(self.case.run.get("seed", scenario.seed)),
         )
 
@@ -146,14 +180,22 @@ class _Evidence:
         if case.no_oracle is not None:
             doubts.append(case.no_oracle)
         doubts += [f"output {output} cannot be judged: {why}" for output, why in case.unreadable.items()]
+        doubts += case.doubts
         doubts += _missed(case, faults)
         doubts += _unjudged(case)
         doubts += self.doubts
-        if not case.drained and not any(f.anomaly == "stale-tail" for f in self.findings) and self._must_recover():
+        stale = any(
+            f.anomaly == "stale-tail" and f.allowed is None for f in self.findings
+        )  # an allowed one says no more
+        if not case.drained and not stale and self._must_recover():
             note = run.get("drain_note") or "no reason was recorded"
             last_words = f"; the job's last words:\n{self.job['traceback']}" if self.job.get("traceback") else ""
             doubts.append(f"the run did not drain, so more may still have come: {note}{last_words}")
         return doubts
+
+    def _conclusive(self) -> bool:
+        """Whether every output was judged for all that its claim promises."""
+        return not (self.died_early or self.case.no_oracle or self.case.unreadable or self.case.doubts or self.doubts)
 
     def _must_recover(self) -> bool:
         return any(self.case.scenario.claim_of(output).liveness != "none" for output in self.case.scenario.outputs)
@@ -189,15 +231,23 @@ def _unjudged(case: Case) -> list[str]:
 
 def _emptiness(case: Case) -> list[str]:
     """A run without input or without effects to expect would hold whatever the pipeline did."""
-    if not case.number("SELECT count(*) FROM input"):
+    # A slice of effects that have no single cause holds no input, and stores what is expected.
+    if case.oracle.kind != "slice" and not case.number(_INPUT):
         return ["the input topics hold no committed record"]
     doubts = []
     for output in case.expectations:
         if not case.number("SELECT count(*) FROM judge.expected WHERE output = $output", {"output": output}):
             doubts.append(f"the oracle expects nothing in output {output}")
-        elif case.scenario.claim_of(output).delivery == "at-most-once" and not case.effects_of(output):
-            doubts.append(f"output {output} is empty, which at-most-once would always allow")
+        elif (claim := _allows_nothing(case.scenario.claim_of(output))) and not case.effects_of(output):
+            doubts.append(f"output {output} is empty, which {claim} would always allow")
     return doubts
+
+
+def _allows_nothing(claim: Claim) -> str | None:
+    """What of a claim a pipeline keeps that never writes anything."""
+    if claim.delivery == "at-most-once":
+        return "at-most-once"
+    return "a claim without recovery" if claim.liveness == "none" else None
 
 
 def _faults(case: Case) -> list[FaultReport]:
@@ -218,7 +268,7 @@ def _faults(case: Case) -> list[FaultReport]:
 
 
 def _counts(case: Case) -> dict[str, int]:
-    counts = {"input": case.number("SELECT count(*) FROM input")}
+    counts = {"input": case.number(_INPUT)}
     if case.no_oracle is None:
         for output in case.expectations:
             query = "SELECT count(*) FROM judge.expected WHERE output = $output"
@@ -226,14 +276,18 @@ def _counts(case: Case) -> dict[str, int]:
             counts[f"effects.{output}"] = case.effects_of(output)
     counts["batches"] = case.number("SELECT count(DISTINCT (query, batch)) FROM history.batches")
     counts["restarts"] = max(int((case.run.get("job") or {}).get("starts", 1)) - 1, 0)
-    return counts
+    return {**counts, **case.notes}
 
 
 def _held(case: Case, faults: list[FaultReport]) -> str:
     counts = _counts(case)
     effects = sum(number for name, number in counts.items() if name.startswith("effects."))
-    under = f" under {times(len(faults), 'fault')} that hit" if faults else " without any fault"
-    return f"{times(effects, 'effect')} of {times(counts['input'], 'input record')} are as claimed{under}"
+    if case.run.get("imported"):
+        under = "; imported history: no fault was exercised"
+    else:
+        under = f" under {times(len(faults), 'fault')} that hit" if faults else " without any fault"
+    basis = f", {case.basis}" if case.basis else ""
+    return f"{times(effects, 'effect')} of {times(counts['input'], 'input record')} are as claimed{under}{basis}"
 
 
 def _brief(crash: Exception) -> str:

@@ -7,20 +7,29 @@ not from a sample: integer -> BIGINT (one beyond 64 bits makes the oracle fail),
 string -> VARCHAR, object -> STRUCT, array -> LIST, different things in different records -> JSON, nothing but null ->
 VARCHAR. A record whose value is null or no JSON object has NULL in all of them. A view takes precedence over
 ``input`` where a topic has that name; the bytes are then found in ``history.input``.
+
+So it is with an input's ``decode: json``, and with a function's dicts (`onceproof.judge.decoders`); ``string`` and ``bytes`` give
+one column ``value`` instead, VARCHAR (NULL for bytes that are not UTF-8) or BLOB.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from onceproof.judge.canonical import literal, quote
+from onceproof.judge import decoders
+from onceproof.judge.canonical import literal, member, quote
 from onceproof.judge.checker import NotEvaluated
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
+    from onceproof.scenario.model import InputSpec
+
+# Evaluated anew by each query over the views: with the variable set they show the uncommitted input too.
+_COUNTS = "(visibility = 'committed' OR coalesce(getvariable('uncommitted_input'), false))"
 
 _META = ("_topic", "_partition", "_offset", "_key", "_timestamp_ms", "_value")
 
@@ -31,7 +40,8 @@ def observed(case: Case) -> None:
     case.sql("CREATE SCHEMA judge")
     for name, path in case.history.tables.items():
         case.sql(f"CREATE VIEW history.{quote(name)} AS SELECT * FROM read_parquet({literal(str(path))})")  # noqa: S608
-    case.sql("CREATE VIEW input AS SELECT * EXCLUDE (committed) FROM history.input WHERE committed")
+    case.sql(f"""CREATE VIEW input AS SELECT topic, "partition", "offset", "key", "value", timestamp_ms
+        FROM history.input WHERE {_COUNTS}""")  # noqa: S608
     _batches(case)
 
 
@@ -40,30 +50,80 @@ def decoded(case: Case) -> None:
     for name, path in case.history.static.items():
         case.sql(f"CREATE VIEW {quote(name)} AS SELECT * FROM read_parquet({literal(str(path))})")  # noqa: S608
     for spec in case.scenario.input:
-        _decoded(case, spec.topic)
+        _decoded(case, spec)
 
 
-def _decoded(case: Case, topic: str) -> None:
+def with_uncommitted(case: Case) -> bool:
+    """Make ``judge.uncommitted`` (see `onceproof.judge.case.Case.uncommitted`)."""
+    some = case.number("SELECT count(*) FROM history.input WHERE visibility <> 'committed'")
+    known = True
+    if some:
+        case.sql("SET VARIABLE uncommitted_input = true")
+        try:
+            case.expect_into("judge.expected_of_all")
+        except NotEvaluated:
+            known = False
+        finally:
+            case.sql("RESET VARIABLE uncommitted_input")
+    source = "judge.expected_of_all" if some and known else "judge.expected WHERE false"
+    case.sql(f"""CREATE TABLE judge.uncommitted AS SELECT a.* FROM (FROM {source}) a
+        WHERE NOT EXISTS (FROM judge.expected e WHERE e.output = a.output AND e.id = a.id AND e.content = a.content)""")  # noqa: S608
+    return known
+
+
+def _decoded(case: Case, spec: InputSpec) -> None:
+    topic, table, text = spec.topic, "history.input", """TRY(decode("value"))"""
     meta = """topic AS _topic, "partition" AS _partition, "offset" AS _offset,
                coalesce(TRY(decode("key")), "key"::VARCHAR) AS _key, timestamp_ms AS _timestamp_ms, "value" AS _value"""
-    text = """TRY(decode("value"))"""
-    found = f"CASE WHEN json_valid({text}) AND json_type({text}) = 'OBJECT' THEN {text}::JSON END"
-    source = f"FROM history.input WHERE committed AND topic = {literal(topic)}"
-    fields: Any = {}
-    # Distinct ones, merged here: DuckDB's own aggregate keeps every value in memory until it is done.
-    structures = case.sql(f"SELECT DISTINCT json_structure({found}) {source}")
-    while row := structures.fetchone():
-        fields = fields if row[0] is None else _merged(fields, json.loads(row[0]))
-    fields = _named(fields)
+    if spec.decode in ("string", "bytes"):
+        value = '"value"' if spec.decode == "bytes" else text
+        where = f"{_COUNTS} AND topic = {literal(topic)}"
+        case.sql(f"CREATE OR REPLACE VIEW {quote(topic)} AS SELECT {meta}, {value} AS value FROM {table} WHERE {where}")  # noqa: S608
+        return
+    if decoders.needs_code(spec.decode):
+        table, text = f"read_parquet({literal(str(decoders.decoded_input(case, spec)))})", "document"
+    source = f"FROM {table} WHERE {_COUNTS} AND topic = {literal(topic)}"
+    fields = _named(_fields(case, text, source))
     fields = {name: kind for name, kind in fields.items() if name.lower() not in _META}
     columns = [meta]
     if fields:
-        source = f"FROM (SELECT *, json_transform({found}, {literal(json.dumps(fields))}) AS fields {source})"
+        source = f"FROM (SELECT *, TRY(json_transform({text}, {literal(json.dumps(fields))})) AS fields {source})"
         columns += [_column(name, kind) for name, kind in fields.items()]
     try:
         case.sql(f"CREATE OR REPLACE VIEW {quote(topic)} AS SELECT {', '.join(columns)} {source}")
     except duckdb.Error as error:
         raise NotEvaluated(f"the values of topic {topic!r} cannot be made columns: {error}") from error
+
+
+def _fields(case: Case, text: str, source: str) -> dict[str, Any]:
+    """Field -> structure, of all JSON objects. Their names and the types of plain fields cost a fifth of whole structures."""
+    names: dict[str, None] = {}
+    plain = True
+    for (keys,) in _each(case, f"SELECT DISTINCT TRY(json_keys({text})) {source}"):
+        names.update(dict.fromkeys(keys or ()))
+        plain = plain and len(set(keys or ())) == len(keys or ()) and not any(map(str.isdigit, keys or ()))
+    if not names:
+        return {}
+    pointers = ", ".join(member(name) for name in names)
+    fields: dict[str, Any] = dict.fromkeys(names, "NULL")
+    if plain:
+        for (kinds,) in _each(case, f"SELECT DISTINCT TRY(json_type({text}, [{pointers}])) {source}"):
+            found = {name: kind for name, kind in zip(names, kinds or (), strict=False) if kind is not None}
+            fields = _merged(fields, found)
+        plain = not {"ARRAY", "OBJECT", "JSON"} & set(fields.values())
+    if not plain:
+        fields = {}
+        # Distinct ones, merged here: DuckDB's own aggregate keeps every value in memory until it is done.
+        for (structure,) in _each(case, f"SELECT DISTINCT TRY(json_structure({text})) {source}"):
+            found = json.loads(structure or "null")
+            fields = _merged(fields, found) if isinstance(found, dict) else fields
+    return fields
+
+
+def _each(case: Case, query: str) -> Iterator[tuple[Any, ...]]:
+    rows = case.sql(query)
+    while row := rows.fetchone():
+        yield row
 
 
 def _column(name: str, kind: Any) -> str:
@@ -98,12 +158,11 @@ def _named(structure: Any) -> Any:
 
 
 def _batches(case: Case) -> None:
-    case.sql("""CREATE VIEW judge.batches AS
-        SELECT *, planned_by IS NOT NULL AND committed_by IS DISTINCT FROM planned_by AS replayed FROM history.batches""")
-    case.sql("""CREATE VIEW judge.progress AS
-        SELECT topic, "partition", min(done) AS end_offset
-        FROM (SELECT query, topic, "partition", max(end_offset) AS done FROM history.progress GROUP BY ALL)
-        GROUP BY ALL""")
+    began = case.run.get("wall_start")
+    case.sql(f"""CREATE VIEW judge.batches AS
+        SELECT * EXCLUDE (began), planned_by IS NOT NULL AND committed_by IS DISTINCT FROM planned_by AS replayed,
+               (1000 * (began + planned_at))::BIGINT AS planned_ms, (1000 * (began + committed_at))::BIGINT AS committed_ms
+        FROM (SELECT *, {"NULL" if began is None else float(began)}::DOUBLE AS began FROM history.batches)""")  # noqa: S608
     # A fault is active in the batch that it was put in, and in every batch that ran between its firing and its healing.
     case.sql("""CREATE VIEW judge.windows AS
         SELECT DISTINCT b.query, b.batch,

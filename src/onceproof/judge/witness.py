@@ -47,3 +47,12 @@ def by(rows: list[Row], *columns: str) -> Iterator[tuple[tuple[Any, ...], list[R
     """Rows that are already in the order of ``columns``, in groups of equal values."""
     for values, group in groupby(rows, key=lambda row: tuple(row[column] for column in columns)):
         yield values, list(group)
+
+
+def sums(rows: Iterable[Row], column: str) -> dict[str, int]:
+    """Value of ``column`` -> sum of ``total``, in the rows' order; rows without a value are left out."""
+    result: dict[str, int] = {}
+    for row in rows:
+        if row[column] is not None:
+            result[row[column]] = result.get(row[column], 0) + int(row["total"])
+    return result

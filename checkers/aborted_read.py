@@ -1,0 +1,119 @@
+"""``aborted-read``: an effect of an aborted transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from onceproof.judge import misplacement
+from onceproof.judge.anomalies import Explanation
+from onceproof.judge.case import Case
+from onceproof.judge.checker import Gap, checkers
+from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
+from onceproof.judge.witness import Row, by, cause_of, identity_of, places, sums, times
+
+# ``judge.dirty`` may count several effects in a row; the batch is the one that took the aborted record.
+_ABORTED = """
+    CREATE OR REPLACE TEMP TABLE aborted_reads AS
+    SELECT d.*, i.visibility IS NOT DISTINCT FROM 'aborted' AS named, i.txn_end_offset, b.query, b.batch
+    FROM judge.dirty d
+    LEFT JOIN history.input i ON i.topic = d.topic AND i."partition" = d."partition" AND i."offset" = d."offset"
+    LEFT JOIN judge.output_batches b ON b.output = d.output AND b.topic = d.topic AND b."partition" = d."partition"
+         AND d."offset" >= b.start_offset AND d."offset" < b.end_offset
+    WHERE d.kind = 'aborted'
+    QUALIFY row_number() OVER (PARTITION BY d.output, d.id, d.content ORDER BY b.query, b.batch) = 1"""
+
+_TOTALS = """
+    SELECT output, CASE WHEN named THEN 'of ' || topic || '/' || "partition" ELSE 'in what was made of it' END AS label,
+           query || '/' || batch AS batch, sum(n)::BIGINT AS total
+    FROM aborted_reads GROUP BY ALL ORDER BY output, label, batch"""
+
+_WITNESSES = """
+    SELECT * FROM aborted_reads WHERE output = $output ORDER BY topic, "partition", "offset", id, content LIMIT $limit"""
+
+
+@checkers.register("aborted-read")
+class AbortedRead:
+    """Counts effects that only aborted input explains (`onceproof.judge.dirty`): a source that reads uncommitted records.
+
+    Jepsen calls it G1a (Adya, *Weak Consistency*, 1999). A sum or a window that holds aborted input among committed
+    counts too, where its value is the one with all of it. These effects are then neither ``unexplained`` nor
+    ``wrong-value``. An aborted record that equals a committed one cannot be told from it: its effect is a ``duplicate``.
+    Only the input can be read dirty: what a job itself aborts in Kafka no read_committed reader is shown.
+    """
+
+    meaning: ClassVar[str] = "an effect of an aborted transaction (Jepsen: G1a)"
+    explanation: ClassVar[Explanation] = Explanation(
+        example="A producer wrote an order, aborted its transaction and wrote the order again: the table holds it twice.",
+        causes=(
+            "The source reads with Kafka's default isolation level, read_uncommitted: Spark's Kafka source does unless it is "
+            "told otherwise (input with aborted transactions).",
+            "A delayed EndTxn commits the next transaction of a reused producer, which was meant to be aborted (KAFKA-17754).",
+        ),
+        decided="An effect that committed input does not explain becomes the expected one as soon as aborted records count too "
+        "(records of a transaction that never ended: precommitted-read). It is then this, and neither unexplained nor a "
+        "wrong-value. An aborted record that equals a committed one cannot be told from it: its effect is a duplicate. Where "
+        "the oracle's answer is a stored one and cannot be asked again, it is not evaluated.",
+        stops=(
+            "kafka.isolation.level=read_committed as an option of the source.",
+            "A fresh producer for each transaction.",
+        ),
+        sources=(
+            "A. Adya, Weak Consistency (1999): G1a, aborted reads",
+            "Jepsen, Redpanda 21.10.1 (2022) and Bufstream 0.1.0 (2024): aborted reads",
+            "KIP-98: read_committed",
+        ),
+    )
+
+    def check(self, case: Case) -> Iterator[Finding | Gap]:
+        misplacement.create(case)
+        yield from _gaps(case)
+        case.sql(_ABORTED)
+        for (output,), rows in by(case.rows(_TOTALS), "output"):
+            total = sum(row["total"] for row in rows)
+            yield Finding(
+                anomaly="aborted-read",
+                output=output,
+                total=total,
+                summary=f"{times(total, 'effect')} of input that was aborted, and of no committed one",
+                witnesses=_witnesses(case, output),
+                attribution=sums(rows, "label"),
+                batches=sums(rows, "batch"),
+            )
+
+
+def _gaps(case: Case) -> Iterator[Gap]:
+    """Effects that nothing committed explains, with uncommitted input there, and an oracle that cannot be asked of it."""
+    if not case.number("SELECT count(*) FROM judge.tally WHERE wrong + unexplained > 0") or case.uncommitted():
+        return
+    suspects = "SELECT DISTINCT output FROM judge.tally WHERE wrong + unexplained > 0 ORDER BY output"
+    for row in case.rows(suspects):
+        yield Gap(row["output"], "some input is not committed, and the oracle cannot say what it would have explained")
+
+
+def _witnesses(case: Case, output: str) -> tuple[Witness, ...]:
+    rows = case.rows(_WITNESSES, {"output": output, "limit": MAX_WITNESSES})
+    standing = places(case, output, [row["id"] for row in rows])
+    return tuple(
+        Witness(
+            identity=identity_of(row),
+            argument=_argument(row, standing[row["id"]]),
+            cause=cause_of(row) if row["named"] else None,
+            batch=row["batch"],
+            positions=standing[row["id"]],
+        )
+        for row in rows
+    )
+
+
+def _argument(row: Row, standing: tuple[str, ...]) -> str:
+    if row["named"]:
+        marker = "" if row["txn_end_offset"] is None else f", by the marker at offset {row['txn_end_offset']}"
+        aborted = f"The transaction of input {cause_of(row)} was aborted{marker}."
+    else:
+        aborted = "With aborted input counted in, the oracle expects just this content."
+    return (
+        f"{aborted}\n"
+        f"No committed input explains {'this identity' if row['part'] == 'unexplained' else 'this content'}.\n"
+        f"Yet {times(row['n'], 'effect')} of it can be read, at {', '.join(standing)}."
+    )

@@ -1,0 +1,194 @@
+"""``diverged-replay``: the same batch, run again, wrote other content."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import ClassVar
+
+from onceproof.judge import sources
+from onceproof.judge.anomalies import Explanation
+from onceproof.judge.case import Case
+from onceproof.judge.checker import Gap, checkers
+from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
+from onceproof.judge.witness import Row, by, identity_of, sums, times
+
+_CREATE = """
+    CREATE OR REPLACE TEMP TABLE diverged (output VARCHAR, query VARCHAR, batch BIGINT, id VARCHAR, content VARCHAR,
+        place VARCHAR, again VARCHAR, again_place VARCHAR)"""
+
+# Replayed batches with the time in which their writes became visible, and the faults that fired meanwhile: the replay's
+# writes all come after the last of these, for it is what the driver was started again for.
+_REPLAYED = """
+    CREATE OR REPLACE TEMP TABLE replayed AS
+    SELECT b.output, b.query, b.batch, min(b.planned_ms) AS from_ms, coalesce(max(b.committed_ms), 9223372036854775807) AS to_ms,
+           (SELECT max((1000 * ($began::DOUBLE + f.fired_at))::BIGINT) FROM history.faults f
+            WHERE f.fired_at BETWEEN min(b.planned_at) AND coalesce(max(b.committed_at), 'infinity'::DOUBLE)) AS fault_ms
+    FROM judge.output_batches b WHERE b.replayed GROUP BY b.output, b.query, b.batch"""
+
+# The writes of an identity whose cause lies in a replayed batch. What nothing ever took away is still there, and seen to
+# be wrong: then these are few.
+_BY_CAUSE = """
+    CREATE OR REPLACE TEMP TABLE writes AS
+    WITH suspects AS (
+        SELECT DISTINCT e.id, b.query, b.batch
+        FROM judge.expected e JOIN judge.output_batches b ON b.output = e.output AND b.replayed AND b.topic = e.topic
+             AND b."partition" = e."partition" AND e."offset" >= b.start_offset AND e."offset" < b.end_offset
+        WHERE e.output = $output AND ($all OR e.id IN (SELECT id FROM judge.tally WHERE output = $output AND wrong > 0)))
+    SELECT s.query, s.batch, c.id, c.content, c.place, c.pos, c.lane, dense_rank() OVER (ORDER BY c.pos, c.lane) AS attempt
+    FROM judge.changes c JOIN suspects s USING (id)
+    WHERE c.output = $output AND c.visibility = 'committed' AND c.op IN ('insert', 'update')"""
+
+# The writes that became visible while a replayed batch ran. Which attempt wrote them the fault tells, or else the
+# producer (each start has its own) or the commit.
+_BY_TIME = """
+    CREATE OR REPLACE TEMP TABLE writes AS
+    SELECT r.query, r.batch, c.id, c.content, c.place, c.pos, c.lane,
+           CASE WHEN r.fault_ms IS NOT NULL THEN (c.at_ms > r.fault_ms)::BIGINT::VARCHAR
+                ELSE coalesce(h.producer_id || ':' || h.producer_epoch, c.xid::VARCHAR, '') END AS attempt
+    FROM judge.changes c JOIN replayed r ON r.output = $output AND c.at_ms BETWEEN r.from_ms AND r.to_ms
+    LEFT JOIN history.output h ON c."partition" IS NOT NULL AND h.output = c.output
+         AND h."partition" = c."partition" AND h."offset" = c."offset"
+    WHERE c.output = $output AND c.visibility = 'committed' AND c.op IN ('insert', 'update')"""
+
+# An earlier attempt's write that the last attempt did not repeat. A replay writes all that was written before, or has
+# diverged; an attempt that was cut short wrote less. Of an append one of the two contents is not what is expected.
+_DIVERGED = """
+    INSERT INTO diverged
+    WITH contested AS (
+        SELECT query, batch, id, max_by(attempt, (pos, lane)) AS last FROM writes
+        GROUP BY query, batch, id HAVING min(content) < max(content) AND min(attempt) < max(attempt)),
+    other AS (
+        SELECT w.*, c.last FROM writes w JOIN contested c USING (query, batch, id)
+        WHERE w.attempt <> c.last AND NOT EXISTS (
+            FROM writes l WHERE l.query = w.query AND l.batch = w.batch AND l.id = w.id AND l.attempt = c.last AND l.content = w.content))
+    SELECT $output, o.query, o.batch, o.id, min_by(o.content, (o.pos, o.lane)), min_by(o.place, (o.pos, o.lane)),
+           max_by(l.content, (l.pos, l.lane)), max_by(l.place, (l.pos, l.lane))
+    FROM other o JOIN writes l ON l.query = o.query AND l.batch = o.batch AND l.id = o.id AND l.attempt = o.last
+    WHERE $upsert
+       OR NOT EXISTS (FROM judge.expected e WHERE e.output = $output AND e.id = o.id AND e.content = o.content)
+       OR NOT EXISTS (FROM judge.expected e WHERE e.output = $output AND e.id = l.id AND e.content = l.content)
+    GROUP BY o.query, o.batch, o.id"""
+
+_STANDING = """SELECT d.*, EXISTS (FROM judge.tally t WHERE t.output = d.output AND t.id = d.id
+                                   AND t.wrong + t.extra + t.unexplained > 0) AS survives FROM diverged d"""
+
+_TOTALS = f"""
+    SELECT output, survives, query || '/' || batch AS of_batch, 'batch replay (query ' || query || ', batch ' || batch || ')' AS label,
+           count(*) AS total
+    FROM ({_STANDING}) GROUP BY ALL ORDER BY output, survives DESC, of_batch"""  # noqa: S608
+
+_WITNESSES = f"""
+    SELECT s.*, b.planned_by, b.committed_by FROM ({_STANDING}) s
+    LEFT JOIN (SELECT DISTINCT query, batch, planned_by, committed_by FROM judge.batches) b USING (query, batch)
+    WHERE output = $output AND survives = $survives ORDER BY s.query, s.batch, id LIMIT $limit"""  # noqa: S608
+
+
+@checkers.register("diverged-replay")
+class DivergedReplay:
+    """Counts identities for which a batch that ran twice wrote one content first and another then, both of them visible.
+
+    A job that is not deterministic (a clock, a random number, a table that changes), or one that adds to what it finds. It
+    survives if the identity's effects are not right in the end; else it is transient: seen on the way.
+
+    A write belongs to a replayed batch by its cause where the output is an append and the oracle names causes; else by
+    time: it became visible between the batch's two log entries (all clocks are of one host). There the first attempt is
+    told from the replay by the fault that fired in between, else by Kafka producer or Postgres commit; and only a write
+    that the replay did not repeat counts, since an attempt may have been cut short. What was aborted nobody saw. Of a
+    changelog, an identity's writes in one batch may differ by right: not evaluated. Nor is an output without the times
+    or the decoded commits that this needs. Where it cannot be evaluated, what survives is a ``wrong-value`` all the same.
+    """
+
+    meaning: ClassVar[str] = "the same batch or record, replayed, was written with other content"
+    explanation: ClassVar[Explanation] = Explanation(
+        example="Batch 7 wrote order 12 with price 10. After the crash batch 7 ran again and wrote order 12 with price 12.",
+        causes=(
+            "The row holds what is drawn anew on each run: rand(), uuid(), the wall clock (crash at after-sink-commit).",
+            "A lookup was made against a table that changed in between: the join depends on when it ran.",
+            "The replay has other boundaries: offsets/N was lost, or progress is written asynchronously, so the same id "
+            "covers other records (crash at before-offset-log, a damaged checkpoint).",
+        ),
+        decided="Two writes of one identity by the same replayed batch have different contents. If the last one is right "
+        "it was only seen on the way (transient). Needs every write of the output with its time: Kafka's log, or Postgres' "
+        "decoded commits. In a changelog the writes of one batch may differ by right: not evaluated.",
+        stops=(
+            "Rows that follow from the record alone: versions of what is joined, event time, ids made from the offset.",
+            "A sink that recognises the batch by its offset ranges and does not write it a second time.",
+        ),
+        sources=(
+            "SPARK-28650: the same batch may give other data on failure",
+            "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Time-dependence of joins",
+        ),
+    )
+
+    def check(self, case: Case) -> Iterator[Finding | Gap]:
+        case.sql(_REPLAYED, {"began": case.run.get("wall_start")})
+        outputs = {row["output"] for row in case.rows("SELECT DISTINCT output FROM replayed")}
+        if not outputs.intersection(case.outputs):
+            return
+        case.compare()
+        case.changes()
+        case.sql(_CREATE)
+        for output in case.outputs:
+            if output in outputs and (gap := _collect(case, output)) is not None:
+                yield Gap(output, gap)
+        for (output, survives), rows in by(case.rows(_TOTALS), "output", "survives"):
+            total = sum(row["total"] for row in rows)
+            end = "" if survives else "; in the end it is right"
+            yield Finding(
+                anomaly="diverged-replay",
+                output=output,
+                total=total,
+                summary=f"{times(total, 'effect')} that a replayed batch wrote with other content than before{end}",
+                witnesses=_witnesses(case, output, survives),
+                attribution=sums(rows, "label"),
+                batches=sums(rows, "of_batch"),
+                transient=not survives,
+            )
+
+
+def _collect(case: Case, output: str) -> str | None:
+    """Add what diverged in one output, or say why that cannot be known."""
+    spec = case.scenario.outputs[output]
+    if spec.kind == "changelog":
+        return "a batch was replayed, and of a changelog the writes of one identity in one batch may differ by right"
+    if output in case.no_stream:
+        return case.no_stream[output]
+    upsert = spec.kind == "upsert"
+    if case.expectations[output].has_cause and not upsert:
+        case.sql(_BY_CAUSE, {"output": output, "all": sources.rewritten(case, output)})
+    else:
+        timed = """SELECT count(*) FROM replayed WHERE output = $output AND from_ms IS NULL"""
+        if case.number(timed, {"output": output}):
+            return "a batch was replayed, and the history does not say at which wall-clock time it ran"
+        case.sql(_BY_TIME, {"output": output})
+    case.sql(_DIVERGED, {"output": output, "upsert": upsert})
+    return None
+
+
+def _witnesses(case: Case, output: str, survives: bool) -> tuple[Witness, ...]:
+    rows = case.rows(_WITNESSES, {"output": output, "survives": survives, "limit": MAX_WITNESSES})
+    return tuple(
+        Witness(
+            identity=identity_of(row),
+            argument=_argument(row),
+            batch=row["batch"],
+            positions=(row["place"], row["again_place"]),
+        )
+        for row in rows
+    )
+
+
+def _argument(row: Row) -> str:
+    first, again = json.loads(row["content"]), json.loads(row["again"])
+    names = [name for name in first if first[name] != again[name]]
+    end = "never committed" if row["committed_by"] is None else f"committed by start {row['committed_by']}"
+    return (
+        f"Batch {row['batch']} of query {row['query']} was planned by driver start {row['planned_by']} and {end}.\n"
+        f"It wrote {_show(names, first)} at {row['place']}.\n"
+        f"Yet, replayed, it wrote {_show(names, again)} for the same identity, at {row['again_place']}."
+    )
+
+
+def _show(names: list[str], values: dict[str, str | None]) -> str:
+    return ", ".join(f"{name} = {'null' if values[name] is None else values[name]}" for name in names)

@@ -1,0 +1,112 @@
+"""``hanging-transaction``: the last stable offset stuck below records that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from onceproof.judge.anomalies import Explanation
+from onceproof.judge.canonical import literal
+from onceproof.judge.case import Case
+from onceproof.judge.checker import checkers
+from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
+from onceproof.judge.witness import Row, by, sums, times
+
+# One row a partition with open records: who opened first, and what cannot be read for it. Without the partition's own
+# row (an imported history) its first open record stands for the last stable offset.
+_HANGING = """
+    CREATE OR REPLACE TEMP TABLE hanging AS
+    WITH logs AS (
+        SELECT * FROM (VALUES {outputs}) o(output, topic) JOIN (
+            SELECT output AS name, "partition", "offset", visibility, timestamp_ms, producer_id, producer_epoch
+            FROM history.output WHERE "partition" IS NOT NULL) ON name = o.output
+        UNION ALL BY NAME
+        SELECT topic AS output, topic, "partition", "offset", visibility, timestamp_ms, producer_id, producer_epoch
+        FROM history.input),
+    first AS (
+        SELECT output, topic, "partition", count(*) AS opened,
+               min_by({{pos: "offset", ms: timestamp_ms, id: producer_id, epoch: producer_epoch}}, "offset") AS head
+        FROM logs WHERE visibility = 'open' GROUP BY ALL),
+    stable AS (
+        SELECT f.*, least(p.stable_offset, f.head.pos) AS stable_offset, p.end_offset, p.collected_ms
+        FROM first f LEFT JOIN history.partitions p ON p.topic = f.topic AND p."partition" = f."partition")
+    SELECT s.*, (SELECT count(*) FROM logs l WHERE l.output = s.output AND l."partition" = s."partition"
+                 AND l."offset" >= s.stable_offset AND l.visibility <> 'aborted') AS behind
+    FROM stable s"""
+
+_TOTALS = """
+    SELECT output, topic || '/' || "partition" || ' from ' || stable_offset AS label, behind AS total
+    FROM hanging ORDER BY output, "partition" """
+
+
+@checkers.register("hanging-transaction")
+class HangingTransaction:
+    """Counts the records that no read_committed reader is shown since a transaction before them has not ended.
+
+    Those of the open transaction itself, and all behind it: readers stop at the last stable offset (KIP-98). Seen at the
+    collection, after everything was healed and drained. How long the transaction may stay open is its producer's
+    ``transaction.timeout.ms``, which no log tells: the age is given instead. One that stays open for ever is KAFKA-14402
+    (KIP-890). The finding's output is an output, or an input topic: what hangs there no pipeline can read.
+    """
+
+    meaning: ClassVar[str] = "the last stable offset is stuck: what stands behind an open transaction cannot be read"
+    explanation: ClassVar[Explanation] = Explanation(
+        example="The producer says it wrote a thousand records. read_committed readers have been at offset 412 for an hour.",
+        causes=(
+            "A writer died with an open transaction and comes back under another transactional.id, so nobody ends the old "
+            "one before its timeout (crash at before-sink-commit).",
+            "transaction.timeout.ms is set to hours, or a request that arrives late opens a transaction that no one knows of.",
+        ),
+        decided="At collection, when everything was healed and drained, the last stable offset of a partition is below its high "
+        "watermark. Every record behind it counts here, and none of them as lost. No log tells how long the transaction "
+        "may stay open, so its age is given. Needs the offsets of both isolation levels as they were at collection.",
+        stops=(
+            "A stable transactional.id for each slot: its next init_transactions ends what was left open.",
+            "A transaction timeout of seconds; brokers that verify transactions (KIP-890, part 1).",
+        ),
+        sources=(
+            "KIP-890: Transactions Server-Side Defense; KAFKA-14402",
+            "KIP-664: tooling to detect and abort hanging transactions",
+        ),
+    )
+
+    def check(self, case: Case) -> Iterator[Finding]:
+        topics = {name: spec.topic for name, spec in case.scenario.outputs.items() if spec.topic is not None}
+        outputs = ", ".join(f"({literal(name)}, {literal(topic)})" for name, topic in topics.items())
+        case.sql(_HANGING.format(outputs=outputs or "(NULL, NULL)"))
+        for (output,), rows in by(case.rows(_TOTALS), "output"):
+            total = sum(row["total"] for row in rows)
+            yield Finding(
+                anomaly="hanging-transaction",
+                output=output,
+                total=total,
+                summary=f"{times(total, 'record')} that no read_committed reader is shown, behind an open transaction",
+                witnesses=_witnesses(case, output),
+                attribution=sums(rows, "label"),
+            )
+
+
+def _witnesses(case: Case, output: str) -> tuple[Witness, ...]:
+    query = """SELECT * FROM hanging WHERE output = $output ORDER BY "partition" LIMIT $limit"""
+    return tuple(
+        Witness(
+            identity={"topic": row["topic"], "partition": row["partition"]},
+            argument=_argument(row),
+            positions=(f"{row['topic']}/{row['partition']}@{row['head']['pos']}",),
+        )
+        for row in case.rows(query, {"output": output, "limit": MAX_WITNESSES})
+    )
+
+
+def _argument(row: Row) -> str:
+    place, head = f"{row['topic']}/{row['partition']}", row["head"]
+    who = "an unknown producer" if head["id"] is None else f"producer {head['id']} (epoch {head['epoch']})"
+    known = row["collected_ms"] is not None and head["ms"] is not None
+    age = f", {(row['collected_ms'] - head['ms']) / 1000:.1f} s before the end of the run" if known else ""
+    end = "" if row["end_offset"] is None else f" of {row['end_offset']}"
+    return (
+        f"A transaction of {who} wrote {place}@{head['pos']}{age}; it has neither been committed nor aborted.\n"
+        f"Everything is healed, and the job has stopped.\n"
+        f"Yet readers get no further than offset {row['stable_offset']}{end}: "
+        f"{times(row['behind'], 'record')} cannot be read."
+    )

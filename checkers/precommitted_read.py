@@ -1,0 +1,167 @@
+"""``precommitted-read``: an effect visible before the transaction of its input had committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from onceproof.judge import misplacement
+from onceproof.judge.anomalies import Explanation
+from onceproof.judge.canonical import literal
+from onceproof.judge.case import Case
+from onceproof.judge.checker import Gap, checkers
+from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
+from onceproof.judge.witness import Row, by, cause_of, identity_of, sums, times
+
+_CREATE = """
+    CREATE OR REPLACE TEMP TABLE precommitted (output VARCHAR, rule VARCHAR, h UBIGINT, lane BIGINT, pos BIGINT, id VARCHAR,
+        topic VARCHAR, "partition" INTEGER, "offset" BIGINT, query VARCHAR, batch BIGINT, ended BIGINT, at_ms BIGINT, n BIGINT)"""
+
+# The transaction has not ended at all.
+_OPEN = """
+    INSERT INTO precommitted
+    SELECT d.output, 'open', NULL, NULL, NULL, d.id, d.topic, d."partition", d."offset", b.query, b.batch, NULL, NULL, d.n
+    FROM judge.dirty d LEFT JOIN judge.output_batches b ON b.output = d.output AND b.topic = d.topic
+         AND b."partition" = d."partition" AND d."offset" >= b.start_offset AND d."offset" < b.end_offset
+    WHERE d.kind = 'open'"""
+
+_ENDED = """(SELECT topic, "partition", "offset", txn_end_ms FROM history.input
+             WHERE visibility = 'committed' AND txn_end_ms IS NOT NULL)"""
+
+# When each position of the output could first be read.
+_TABLE_TIMES = "SELECT -1 AS lane, commit_order AS pos, commit_time_us // 1000 AS at_ms FROM history.commits"
+_TOPIC_TIMES = """SELECT "partition" AS lane, "offset" AS pos, coalesce(txn_end_ms, timestamp_ms) AS at_ms
+                  FROM history.output WHERE output = {output}"""
+
+_BY_EFFECT = """
+    INSERT INTO precommitted
+    SELECT c.output, 'effect', c.h, c.lane, c.pos, NULL, c.topic, c."partition", c."offset", c.query, c.batch,
+           i.txn_end_ms, v.at_ms, 1
+    FROM judge.caused c JOIN ({times}) v ON v.lane = c.lane AND v.pos = c.pos
+    JOIN {ended} i ON i.topic = c.topic AND i."partition" = c."partition" AND i."offset" = c."offset"
+    WHERE c.output = {output} AND i.txn_end_ms > v.at_ms
+      -- a state that is not the one that its cause would make (an upsert's older one) is not of that cause
+      AND ({any_content} OR c.h NOT IN (SELECT hash(id) FROM judge.tally WHERE output = {output} AND wrong > 0))"""
+
+_BY_BATCH = """
+    INSERT INTO precommitted
+    SELECT b.output, 'batch', NULL, NULL, NULL, NULL, i.topic, i."partition", i."offset", b.query, b.batch,
+           i.txn_end_ms, b.committed_ms, 1
+    FROM {ended} i ASOF JOIN (FROM judge.output_batches WHERE output = {output}) b
+      ON b.topic = i.topic AND b."partition" = i."partition" AND i."offset" >= b.start_offset
+    WHERE i."offset" < b.end_offset AND i.txn_end_ms > b.committed_ms"""
+
+_TOTALS = """
+    SELECT output, CASE rule WHEN 'open' THEN 'its transaction has not ended' WHEN 'effect' THEN 'visible before the marker'
+                             ELSE 'batch committed before the marker' END AS label,
+           query || '/' || batch AS of_batch, sum(n)::BIGINT AS total
+    FROM precommitted GROUP BY ALL ORDER BY output, label, of_batch"""
+
+# The identity of an effect that is known by its position: a changelog's states are named by their content too.
+_WITNESSES = """
+    WITH chosen AS (
+        SELECT *, row_number() OVER (ORDER BY rule, topic, "partition", "offset", id, pos) AS nth
+        FROM precommitted WHERE output = $output ORDER BY nth LIMIT $limit)
+    SELECT c.* EXCLUDE (id), coalesce(c.id, e.id) AS id, coalesce(e.place, o.place) AS place
+    FROM chosen c
+    LEFT JOIN judge.effects e ON e.output = c.output AND e.lane = c.lane AND e.pos = c.pos
+        AND c.h IN (e.h, hash(e.id || e.content))
+    LEFT JOIN judge.effects o ON o.output = c.output AND o.id = c.id
+    QUALIFY row_number() OVER (PARTITION BY c.nth ORDER BY o.pos, o.lane) = 1
+    ORDER BY c.nth"""
+
+
+@checkers.register("precommitted-read")
+class PrecommittedRead:
+    """Counts effects that could be read before the transaction of their input had ended, or though it has not at all.
+
+    The end is the time in the transaction's marker, an effect's time that of its Postgres commit, of its own Kafka
+    transaction's marker, or of the record. Where the oracle names no cause, or the output has no such times, input records
+    are counted that a batch took which was committed before their marker was written. All clocks are of one host and
+    tell milliseconds, so only a time that is strictly later counts. (Jepsen's Kafka workload has the anomaly by this name.)
+
+    What a transactional sink makes visible after the input's marker is no precommitted read, however early it was read:
+    nobody could see it.
+    """
+
+    meaning: ClassVar[str] = "an effect is visible before the transaction of its input committed"
+    explanation: ClassVar[Explanation] = Explanation(
+        example="The alert went out at 12:00:01. The transaction that wrote its measurement committed at 12:00:05, and might "
+        "have aborted.",
+        causes=(
+            "The source reads read_uncommitted and is faster than the producer's commit: the effect is right only by luck "
+            "(a producer that holds its transaction open).",
+            "Data that was handed on beside the log (a cache, a call) before the log had it for good.",
+        ),
+        decided="The effect could be read, or the batch that took its input was committed, strictly before the marker of the "
+        "input's transaction was written, or though there is none. Both times are wall clocks, of the broker and of the "
+        "writer: exact where they share a host, and within the clocks' distance elsewhere. Needs the brokers' log files "
+        "(markers); without them it is not evaluated where some input is transactional.",
+        stops=("kafka.isolation.level=read_committed as an option of the source.",),
+        sources=(
+            "Jepsen's Kafka workload (jepsen.tests.kafka): precommitted-read",
+            "H. Berenson et al., A Critique of ANSI SQL Isolation Levels (1995): P1, dirty read",
+        ),
+    )
+
+    def check(self, case: Case) -> Iterator[Finding | Gap]:
+        misplacement.create(case)
+        case.sql(_CREATE)
+        case.sql(_OPEN)
+        yield from _by_time(case)
+        for (output,), rows in by(case.rows(_TOTALS), "output"):
+            total = sum(row["total"] for row in rows)
+            yield Finding(
+                anomaly="precommitted-read",
+                output=output,
+                total=total,
+                summary=f"{times(total, 'effect')} of input whose transaction had not committed: {', '.join(sums(rows, 'label'))}",
+                witnesses=_witnesses(case, output),
+                attribution=sums(rows, "label"),
+                batches=sums(rows, "of_batch"),
+            )
+
+
+def _by_time(case: Case) -> Iterator[Gap]:
+    known = """SELECT count(*) FILTER (txn_end_ms IS NOT NULL) AS ended,
+                      count(*) FILTER (visibility = 'aborted' AND txn_end_ms IS NULL) AS unknown FROM history.input"""
+    row = case.rows(known)[0]
+    for output, spec in case.outputs.items():
+        if row["unknown"]:
+            yield Gap(output, "some input is transactional, and the history does not say when its transactions ended")
+        elif not row["ended"]:
+            continue
+        elif case.expectations[output].has_cause and output not in case.no_stream:
+            case.caused()
+            seen = _TABLE_TIMES if spec.table is not None else _TOPIC_TIMES.format(output=literal(output))
+            by_identity = str(spec.kind != "upsert").lower()
+            case.sql(_BY_EFFECT.format(output=literal(output), times=seen, ended=_ENDED, any_content=by_identity))
+        else:
+            case.sql(_BY_BATCH.format(output=literal(output), ended=_ENDED))
+
+
+def _witnesses(case: Case, output: str) -> tuple[Witness, ...]:
+    rows = case.rows(_WITNESSES, {"output": output, "limit": MAX_WITNESSES})
+    return tuple(
+        Witness(
+            identity=identity_of(row) if row["id"] is not None else {},
+            argument=_argument(row),
+            cause=cause_of(row),
+            batch=row["batch"],
+            positions=() if row["place"] is None else (row["place"],),
+        )
+        for row in rows
+    )
+
+
+def _argument(row: Row) -> str:
+    if row["rule"] == "open":
+        cause = "Some input" if row["offset"] is None else f"Input {cause_of(row)}"
+        return f"{cause} is in a transaction that has not ended, and no committed input explains the effect.\nYet it can be read, at {row['place']}."
+    ended = f"The transaction of input {cause_of(row)} was committed at {row['ended']} ms, by its marker's time."
+    if row["rule"] == "effect":
+        return f"{ended}\nYet its effect could be read {row['ended'] - row['at_ms']} ms before, at {row['place']}."
+    return (
+        f"{ended}\nBatch {row['batch']} of query {row['query']} took that record.\n"
+        f"Yet the batch was committed {row['ended'] - row['at_ms']} ms before."
+    )

@@ -1,0 +1,62 @@
+"""A verdict for each micro-batch: what was found of it, and whether that says anything good of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from onceproof.judge.findings import BatchReport, Finding, Outcome
+
+if TYPE_CHECKING:
+    from onceproof.judge.case import Case
+
+# An ASOF join against the few planned ranges: the input is scanned once, whatever the number of batches.
+_BATCHES = """
+    WITH planned AS (FROM history.batches WHERE end_offset > start_offset),
+    taken AS (
+        SELECT p.query, p.batch, count(*) FILTER (i."offset" < p.end_offset) AS records
+        FROM history.input i JOIN (SELECT DISTINCT query, topic, "partition" FROM planned) r
+            ON r.topic = i.topic AND r."partition" = i."partition"
+        ASOF JOIN planned p ON p.query = r.query AND p.topic = i.topic AND p."partition" = i."partition"
+            AND i."offset" >= p.start_offset
+        WHERE i.visibility = 'committed' GROUP BY ALL),
+    active AS (SELECT query, batch, list(DISTINCT fault ORDER BY fault) AS faults FROM judge.windows GROUP BY ALL)
+    SELECT b.query, b.batch, min(b.planned_by) AS planned_by, min(b.committed_by) AS committed_by,
+           coalesce(any_value(t.records), 0) AS records, any_value(a.faults) AS faults,
+           count(b.committed_by) > 0 AS committed
+    FROM history.batches b
+    LEFT JOIN taken t ON t.query = b.query AND t.batch = b.batch
+    LEFT JOIN active a ON a.query = b.query AND a.batch = b.batch
+    GROUP BY b.query, b.batch ORDER BY b.query, b.batch"""
+
+
+def reports(case: Case, findings: Iterable[Finding], *, conclusive: bool) -> tuple[BatchReport, ...]:
+    """One a batch. ``conclusive``: everything that the claims promise was evaluated.
+
+    A violation whose batch is not known casts doubt on every batch: none is held then.
+    """
+    violations = [finding for finding in findings if finding.allowed is None]
+    spread: dict[str, dict[str, int]] = {}
+    for finding in violations:
+        for name, effects in finding.batches.items():
+            of = spread.setdefault(name, {})
+            of[finding.anomaly] = of.get(finding.anomaly, 0) + effects
+    clear = conclusive and all(sum(f.batches.values()) >= f.total for f in violations)
+    result = []
+    for row in case.rows(_BATCHES):
+        anomalies = spread.get(f"{row['query']}/{row['batch']}", {})
+        held = clear and row["committed"]
+        verdict = Outcome.VIOLATED if anomalies else Outcome.HELD if held else Outcome.INCONCLUSIVE
+        result.append(
+            BatchReport(
+                query=row["query"],
+                batch=row["batch"],
+                planned_by=row["planned_by"],
+                committed_by=row["committed_by"],
+                records=row["records"],
+                faults=tuple(row["faults"] or ()),
+                verdict=verdict,
+                anomalies=anomalies,
+            )
+        )
+    return tuple(result)

@@ -1,0 +1,100 @@
+"""Which input caused which effect, and in which batch: the table ``judge.caused``.
+
+One row an effect whose identity has a cause: ``output``, ``h`` (the digest of its identity, `onceproof.judge.digest`; of a
+changelog's, of identity and content), ``lane`` and ``pos`` (as in ``judge.effects``), ``commit_order``; its cause's
+``topic``, ``partition``, ``offset`` and ``scope`` (a hash of its key; NULL without one); ``nth`` (1: the first effect of this
+cause; above: a repetition); ``query`` and ``batch`` that planned the cause, NULL where none did.
+
+The n-th effect of an identity belongs to its n-th cause, and what is beyond the causes to the last of them. In a
+changelog a state is an effect of its own; which of two equal states it is, `onceproof.judge.states` says.
+
+``judge.output_batches`` gives the batches of the query that writes an output: the one it names, or the only one there is.
+``judge.progress`` says how far that query (or where an output names none: every query) has recorded the input as done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onceproof.judge.canonical import literal
+
+if TYPE_CHECKING:
+    from onceproof.judge.case import Case
+
+# Identities with one effect and one cause are nearly all: one join on their digest.
+_ONCE = """
+    SELECT e.h, e.lane, e.pos, e.commit_order, c.topic, c."partition", c."offset", c.scope, 1 AS nth
+    FROM ({effects}) e JOIN ({causes}) c ON c.h = e.h
+    WHERE e.h NOT IN (SELECT h FROM several)"""
+
+# The others: the n-th effect belongs to the n-th cause.
+_SEVERAL = """
+    SELECT e.h, e.lane, e.pos, e.commit_order, c.topic, c."partition", c."offset", c.scope, greatest(e.nth - c.of, 0) + 1 AS nth
+    FROM (SELECT *, row_number() OVER (PARTITION BY h ORDER BY pos, lane) AS nth FROM ({effects}) WHERE {among}) e
+    JOIN (SELECT *, row_number() OVER (PARTITION BY h ORDER BY "offset", topic, "partition") AS nth,
+                 count(*) OVER (PARTITION BY h) AS of
+          FROM ({causes}) WHERE {among}) c ON c.h = e.h AND c.nth = least(e.nth, c.of)"""
+
+_SOME = """
+    CREATE OR REPLACE TEMP TABLE several AS
+    SELECT h FROM judge.expected WHERE output = $output GROUP BY h HAVING count(*) > 1
+    UNION SELECT h FROM judge.suspects WHERE output = $output"""
+
+_INSERT = """
+    INSERT INTO judge.caused
+    SELECT $output, s.*, CASE WHEN s."offset" < b.end_offset THEN b.query END, CASE WHEN s."offset" < b.end_offset THEN b.batch END
+    FROM ({rows}) s
+    ASOF LEFT JOIN (FROM judge.output_batches WHERE output = $output) b
+        ON b.topic = s.topic AND b."partition" = s."partition" AND s."offset" >= b.start_offset"""
+
+
+def create_batches(case: Case) -> None:
+    """The view ``judge.output_batches``: batches that hold data, for each output."""
+    only = "(SELECT CASE WHEN count(DISTINCT query) = 1 THEN min(query) END FROM history.batches)"
+    parts = []
+    for output, spec in case.scenario.outputs.items():
+        query = only if spec.query is None else literal(spec.query)
+        parts.append(f"SELECT {literal(output)} AS output, * FROM judge.batches WHERE query = {query}")  # noqa: S608
+    union = " UNION ALL ".join(parts)
+    case.sql(f"CREATE VIEW judge.output_batches AS FROM ({union}) WHERE end_offset > start_offset")
+    _create_progress(case)
+
+
+def _create_progress(case: Case) -> None:
+    """The view ``judge.progress``: of the query that writes an output, or the least of all where it names none."""
+    parts = []
+    for output, spec in case.scenario.outputs.items():
+        among = "true" if spec.query is None else f"query = {literal(spec.query)}"
+        parts.append(f"SELECT {literal(output)} AS output, * FROM done WHERE {among}")  # noqa: S608
+    union = " UNION ALL ".join(parts)
+    # A query that planned a batch and recorded none reads the partition all the same.
+    case.sql(f"""CREATE VIEW judge.progress AS
+        WITH done AS (
+            SELECT query, topic, "partition", max(end_offset) AS end_offset FROM (
+                SELECT query, topic, "partition", end_offset FROM history.progress
+                UNION ALL SELECT query, topic, "partition", 0 FROM history.batches)
+            GROUP BY ALL)
+        SELECT output, topic, "partition", min(end_offset) AS end_offset FROM ({union}) GROUP BY ALL""")  # noqa: S608
+
+
+def create(case: Case) -> None:
+    case.compare()
+    case.sql("""CREATE TABLE judge.caused (output VARCHAR, h UBIGINT, lane INTEGER, pos BIGINT, commit_order BIGINT, topic VARCHAR,
+                "partition" INTEGER, "offset" BIGINT, scope UBIGINT, nth BIGINT, query VARCHAR, batch BIGINT)""")
+    for output, expectation in case.expectations.items():
+        if not expectation.has_cause:
+            continue
+        if case.scenario.outputs[output].kind == "changelog":
+            _insert(case, output, _SEVERAL, state="hash(id || content)", among="true")
+        else:
+            case.sql(_SOME, {"output": output})
+            _insert(case, output, _ONCE)
+            _insert(case, output, _SEVERAL, among="h IN (SELECT h FROM several)")
+
+
+def _insert(case: Case, output: str, query: str, *, state: str = "h", **conditions: str) -> None:
+    effects = f"SELECT {state} AS h, lane, pos, commit_order FROM judge.effects WHERE output = $output"  # noqa: S608
+    causes = f"""SELECT {state} AS h, topic, "partition", "offset", CASE WHEN "key" IS NOT NULL THEN hash("key") END AS scope
+        FROM judge.expected WHERE output = $output AND "offset" IS NOT NULL"""  # noqa: S608
+    rows = query.format(effects=effects, causes=causes, **conditions)
+    case.sql(_INSERT.format(rows=rows), {"output": output})
