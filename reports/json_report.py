@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, ClassVar
 
-from onceproof.judge.findings import FaultReport, Verdict
+from onceproof.judge.findings import FaultReport, Finding, Verdict
+from onceproof.judge.slices import name_of
 from onceproof.report import RunSet, ScenarioResult, reports
 
 
 @reports.register("json")
 class JsonReport:
-    """One scenario: ``scenario``, ``verdict``, ``claim``, ``anomalies`` (name -> offending effects, after the claim),
-    ``faults``, ``run`` (directory or null), ``seed``, ``seconds``, ``expect_met``; with an error also ``error``,
-    ``hint`` and ``exit``, and ``claim``, ``seed`` and ``seconds`` are null if no run began. Several: ``{verdict, expect_met, runs: [...]}``.
+    """One scenario: ``scenario``, ``verdict``, ``reasons``, ``claim``, ``anomalies`` (name -> offending effects, after the
+    claim), ``findings`` (all, also allowed ones with the reason; their witnesses stand in ``verdict.json``), ``faults``,
+    ``batches`` (those with a finding or a fault), ``not_evaluated``, ``ignored``, ``counts``, ``run`` (directory or null),
+    ``seed``, ``seconds``, ``expect_met``; with an error also ``error``, ``hint`` and ``exit``, and ``claim``, ``seed`` and
+    ``seconds`` are null if no run began. Several: ``{verdict, expect_met, runs: [...]}``.
     """
 
     about: ClassVar[str] = "one JSON object"
@@ -29,12 +34,24 @@ class JsonReport:
         return json.dumps(document, default=str)
 
 
-_NO_RUN: dict[str, Any] = {"claim": None, "anomalies": {}, "faults": [], "seed": None, "seconds": None}
+_NO_RUN: dict[str, Any] = {
+    "reasons": [],
+    "claim": None,
+    "anomalies": {},
+    "findings": [],
+    "faults": [],
+    "batches": [],
+    "not_evaluated": {},
+    "ignored": {},
+    "counts": {},
+    "seed": None,
+    "seconds": None,
+}
 
 
 def _result(result: ScenarioResult) -> dict[str, Any]:
     document: dict[str, Any] = {"scenario": result.scenario, "verdict": result.outcome.value}
-    document |= _verdict(result.verdict) if result.verdict is not None else _NO_RUN
+    document |= _verdict(result.verdict, result.run_dir) if result.verdict is not None else _NO_RUN
     if result.error is not None:
         exit_code = result.error.exit_code
         document |= {"error": result.error.message, "hint": result.error.hint, "exit": exit_code}
@@ -42,14 +59,27 @@ def _result(result: ScenarioResult) -> dict[str, Any]:
     return document | {"run": run, "expect_met": result.expect_met}
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
+def _verdict(verdict: Verdict, run_dir: Path | None) -> dict[str, Any]:
     return {
+        "reasons": list(verdict.reasons),
         "claim": verdict.claim,
         "anomalies": verdict.anomalies(),
+        "findings": [_finding(finding, verdict, run_dir) for finding in verdict.findings],
         "faults": [_fault(fault) for fault in verdict.faults],
+        "batches": [asdict(batch) for batch in verdict.batches if batch.anomalies or batch.faults],
+        "not_evaluated": verdict.not_evaluated,
+        "ignored": verdict.ignored,
+        "counts": verdict.counts,
         "seed": verdict.seed,
         "seconds": verdict.seconds,
     }
+
+
+def _finding(finding: Finding, verdict: Verdict, run_dir: Path | None) -> dict[str, Any]:
+    names = ("anomaly", "output", "source", "total", "summary", "attribution", "batches", "transient", "allowed")
+    slice_ = verdict.slices.get(name_of(finding))
+    where = None if slice_ is None or run_dir is None else str(run_dir / slice_)
+    return {**{name: getattr(finding, name) for name in names}, "slice": where}
 
 
 def _fault(fault: FaultReport) -> dict[str, Any]:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
 from typing import ClassVar
 
-from onceproof.judge.findings import Outcome
+from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.slices import name_of
 from onceproof.report import RunSet, ScenarioResult, reports
 
 # XML 1.0 cannot carry these even escaped, and job output (colour codes, binary keys) holds them.
@@ -59,9 +62,18 @@ def _case(result: ScenarioResult, runs: RunSet) -> ET.Element:
         wrong.text = _clean(str(result.error or message))
     elif not runs.passed(result):
         wrong = ET.SubElement(case, "failure", type=result.outcome.value, message=_clean(_message(result, runs)))
-        wrong.text = _clean("\n".join(result.verdict.reasons))
+        wrong.text = _clean("\n".join([*result.verdict.reasons, *_arguments(result.verdict, result.run_dir)]))
     ET.SubElement(case, "system-out").text = _clean(_terminal_text(result))
     return case
+
+
+def _arguments(verdict: Verdict, run_dir: Path | None) -> Iterator[str]:
+    """Why each violating finding is one: its first witness, and where its slice is."""
+    for finding in verdict.findings:
+        if finding.allowed is None and finding.witnesses:
+            yield f"\n{finding.anomaly} in {finding.output}, for example:\n{finding.witnesses[0].argument}"
+            if run_dir is not None and name_of(finding) in verdict.slices:
+                yield f"onceproof check {run_dir / verdict.slices[name_of(finding)]}"
 
 
 def _message(result: ScenarioResult, runs: RunSet) -> str:

@@ -26,6 +26,7 @@ _PHASES = {
     "run": "running the job, feeding, breaking",
     "drain": "draining: everything healed, waiting for the known end of the input",
     "collect": "collecting the history",
+    "expect": "working out what the outputs must hold",
     "judge": "judging",
     "stop": "stopping everything",
 }
@@ -140,6 +141,8 @@ def describe(event: Event) -> str | None:
             return f"  {data['service']} is up ({data['seconds']:.1f} s)"
         case "job.started":
             return f"  job restarted (start {data['start'] + 1})" if data["start"] else "  job started"
+        case "oracle.run":
+            return f"  the same without faults, in {data['chunks']} chunks"
         case "job.exited":
             return f"  job exited, code {data['code']}{' (killed by us)' if data.get('killed') else ''}"
         case "bypass":

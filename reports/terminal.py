@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import io
+from collections import Counter
+from pathlib import Path
 from typing import Any, ClassVar
 
-from rich.console import Console
-from rich.padding import Padding
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict, Witness
+from onceproof.judge.checker import checkers
+from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict, Witness
+from onceproof.judge.slices import name_of
 from onceproof.report import RunSet, ScenarioResult, reports
+from onceproof.reports.page import Page
 
 _STYLE = {
     Outcome.HELD: "bold green",
@@ -22,7 +23,7 @@ _STYLE = {
     Outcome.INTERRUPTED: "bold magenta",
 }
 _WITNESSES = 3
-_LABEL = 10
+_BATCHES = 8
 
 
 @reports.register("terminal")
@@ -36,7 +37,7 @@ class TerminalReport:
         self._width = width
 
     def render(self, runs: RunSet) -> str:
-        page = _Page(self._color, self._width)
+        page = Page(self._color, self._width)
         for index, result in enumerate(runs.results):
             if index:
                 page.blank()
@@ -47,54 +48,12 @@ class TerminalReport:
 
     def summary(self, runs: RunSet) -> str:
         """A line for each scenario: the end of a long log, after each one's own report."""
-        page = _Page(self._color, self._width)
+        page = Page(self._color, self._width)
         _summary(page, runs)
         return page.text()
 
 
-class _Page:
-    """Labelled lines with a hanging indent. User's values go in as `Text`: square brackets in them are no markup."""
-
-    def __init__(self, color: bool, width: int) -> None:
-        self._out = io.StringIO()
-        self._console = Console(
-            file=self._out,
-            width=width,
-            force_terminal=color,
-            no_color=not color,
-            color_system="standard" if color else None,
-            highlight=False,
-            emoji=False,
-        )
-
-    def line(self, label: str, value: str | Text, style: str = "") -> None:
-        grid = Table.grid(padding=(0, 1))
-        grid.add_column(width=_LABEL, no_wrap=True)
-        grid.add_column(ratio=1, overflow="fold")
-        grid.add_row(Text(label, style="bold"), value if isinstance(value, Text) else Text(value, style=style))
-        self._console.print(grid)
-
-    def unbroken(self, label: str, value: str) -> None:
-        """A value that is copied from the screen (path, command): never wrapped by us."""
-        line = Text(f"{label:<{_LABEL}} ", style="bold") + Text(value, style="not bold")
-        self._console.print(line, soft_wrap=True)
-
-    def below(self, value: str | Text | Table, depth: int = 1, style: str = "") -> None:
-        shown = Text(value, style=style) if isinstance(value, str) else value
-        self._console.print(Padding(shown, (0, 0, 0, 2 * depth)))
-
-    def rule(self) -> None:
-        self._console.print(Rule(style="dim"))
-
-    def blank(self) -> None:
-        self._console.print()
-
-    def text(self) -> str:
-        # Padding and grids fill their lines with blanks up to the width: noise in a log, and in what is copied.
-        return "\n".join(line.rstrip() for line in self._out.getvalue().splitlines()) + "\n"
-
-
-def _result(page: _Page, result: ScenarioResult) -> None:
+def _result(page: Page, result: ScenarioResult) -> None:
     style = _STYLE[result.outcome]
     head = Text(result.outcome.value.upper(), style=style) + Text(f"  {result.scenario}", style="bold")
     if result.verdict is not None:
@@ -104,7 +63,7 @@ def _result(page: _Page, result: ScenarioResult) -> None:
     if result.error is not None:
         page.below(str(result.error), 1)
     elif result.verdict is not None:
-        _verdict(page, result.verdict)
+        _verdict(page, result.verdict, result.run_dir)
         if result.expect.verdict != "held":
             wanted = ", ".join([result.expect.verdict, *result.expect.anomalies])
             page.line("expected", f"{wanted}: {'met' if result.expect_met else 'NOT met'}")
@@ -116,42 +75,100 @@ def _result(page: _Page, result: ScenarioResult) -> None:
             page.unbroken("next", f"onceproof check {result.run_dir}")
 
 
-def _verdict(page: _Page, verdict: Verdict) -> None:
+def _verdict(page: Page, verdict: Verdict, run_dir: Path | None) -> None:
     for index, reason in enumerate(verdict.reasons):
         page.line("why" if index == 0 else "", reason)
-    page.line("claim", _claim(verdict.claim))
+    _claims(page, verdict.claim)
     _counts(page, verdict.counts)
+    for index, (output, columns) in enumerate(sorted(verdict.ignored.items())):
+        page.line("ignored" if index == 0 else "", f"{output}: {', '.join(columns)} (not compared)")
     if verdict.faults:
         _faults(page, verdict.faults)
+    _batches(page, verdict.batches)
     violating = [finding for finding in verdict.findings if finding.allowed is None]
     for finding in violating:
         page.blank()
         _finding(page, finding)
-    for finding in verdict.findings:
-        if finding.allowed is not None:
-            page.line("allowed", f"{finding.anomaly} in {finding.output}: {_effects(finding.total)}. {finding.allowed}")
+        if run_dir is not None and name_of(finding) in verdict.slices:
+            page.unbroken("  slice", f"onceproof check {run_dir / verdict.slices[name_of(finding)]}")
     if violating:
         page.blank()
+    for finding in verdict.findings:
+        if finding.allowed is not None:
+            page.line("allowed", f"{_title(finding)}. {finding.allowed}")
     for index, (checker, why) in enumerate(sorted(verdict.not_evaluated.items())):
         page.line("not eval." if index == 0 else "", f"{checker}: {why}", "yellow")
+    if verdict.findings:
+        _legend(page, {finding.anomaly for finding in verdict.findings})
+
+
+def _legend(page: Page, anomalies: set[str]) -> None:
+    """What their names mean, as the checkers say it."""
+    known = [(name, checker.meaning) for name, checker in checkers.items() if name in anomalies]
+    for index, (name, meaning) in enumerate(known):
+        page.line("legend" if index == 0 else "", f"{name}: {meaning}")
+    if known:
+        page.unbroken("", f"more: onceproof explain {known[0][0] if len(known) == 1 else 'NAME'}")
+
+
+def _claims(page: Page, claim: dict[str, Any]) -> None:
+    """``{"delivery": "effectively-once", "order": "none"}`` -> ``effectively-once; order none``; outputs with their own below."""
+    page.line("claim", _claim({name: value for name, value in claim.items() if name != "outputs"}))
+    for output, own in (claim.get("outputs") or {}).items():
+        page.line("", f"{output}: {_claim(own)}")
 
 
 def _claim(claim: dict[str, Any]) -> str:
-    """``{"delivery": "effectively-once", "order": "none"}`` -> ``effectively-once; order none``."""
     rest = [f"{name} {value}" for name, value in claim.items() if name != "delivery"]
     return "; ".join([str(claim.get("delivery", "none stated")), *rest])
 
 
-def _counts(page: _Page, counts: dict[str, int]) -> None:
+#: Counts of what was seen and not held against the pipeline, each with its own sentence.
+_UNJUDGED = {
+    "late": "{n:,} records of {of} came too late for their window: nothing is expected of them",
+    "may": "{n:,} records of {of} came when their window was about to close: right with and without them",
+    "open": "{n:,} effects of {of} are of windows that were still open: not judged",
+}
+
+
+def _counts(page: Page, counts: dict[str, int]) -> None:
     parts = []
     for name, count in counts.items():
-        kind, _, output = name.partition(".")
-        parts.append(f"{kind}{f' {output}' if output else ''} {count:,}")
+        kind, _, of = name.partition(".")
+        if kind not in _UNJUDGED:
+            parts.append(f"{kind}{f' {of}' if of else ''} {count:,}")
     if parts:
         page.line("counts", "; ".join(parts))
+    for name, count in counts.items():
+        kind, _, of = name.partition(".")
+        if kind in _UNJUDGED and (count or kind == "late"):
+            page.line("", _UNJUDGED[kind].format(n=count, of=of))
 
 
-def _faults(page: _Page, faults: tuple[FaultReport, ...]) -> None:
+def _batches(page: Page, batches: tuple[BatchReport, ...]) -> None:
+    """Those with a finding or a fault; of the others how many there are."""
+    if not batches:
+        return
+    told = [batch for batch in batches if batch.anomalies or batch.faults]
+    rest = Counter(batch.verdict for batch in batches if not batch.anomalies and not batch.faults)
+    others = ", ".join(f"{count} {outcome.value}" for outcome, count in sorted(rest.items()))
+    summary = f"{len(batches)} in all; without finding and fault: {others or 'none'}"
+    page.line("batches", summary)
+    for batch in told[:_BATCHES]:
+        started = "" if batch.planned_by is None else f", planned by start {batch.planned_by}"
+        ended = ", never committed" if batch.committed_by is None else f", committed by start {batch.committed_by}"
+        head = f"{batch.query} {batch.batch}  {batch.records:,} records{started}{ended}: "
+        found = ", ".join(f"{anomaly} {count:,}" for anomaly, count in sorted(batch.anomalies.items()))
+        page.below(
+            Text(head) + Text(batch.verdict.value, style=_STYLE[batch.verdict]) + (f" ({found})" if found else "")
+        )
+        for fault in batch.faults:
+            page.below(f"active: {fault}", 3, "dim")
+    if len(told) > _BATCHES:
+        page.below(f"... and {len(told) - _BATCHES:,} more (verdict.json holds all)", 1, "dim")
+
+
+def _faults(page: Page, faults: tuple[FaultReport, ...]) -> None:
     page.line("faults", f"{sum(fault.hit for fault in faults)} of {len(faults)} hit")
     for number, fault in enumerate(faults, start=1):
         where = f"batch {fault.batch}" if fault.batch is not None else "no batch"
@@ -171,9 +188,16 @@ def _stage(fault: FaultReport) -> Text:
     return Text(f"{reached}NOT HIT", style="bold yellow")
 
 
-def _finding(page: _Page, finding: Finding) -> None:
+def _title(finding: Finding) -> str:
     source = f" by {finding.source}" if finding.source is not None else ""
-    title = Text(finding.anomaly, style="bold red") + Text(f" in {finding.output}{source}: {_effects(finding.total)}")
+    # What the claim allows for that reason says so itself.
+    transient = ", transient" if finding.transient and not (finding.allowed or "").startswith("transient") else ""
+    return f"{finding.anomaly} in {finding.output}{source}: {_effects(finding.total)}{transient}"
+
+
+def _finding(page: Page, finding: Finding) -> None:
+    title = Text(_title(finding))
+    title.stylize("bold red", 0, len(finding.anomaly))
     page.below(title, 0)
     page.below(finding.summary, 1)
     for source, count in sorted(finding.attribution.items(), key=lambda item: (-item[1], item[0])):
@@ -185,7 +209,7 @@ def _finding(page: _Page, finding: Finding) -> None:
         page.below(f"... and {more:,} more (verdict.json holds {len(finding.witnesses)} witnesses)", 1, "dim")
 
 
-def _witness(page: _Page, witness: Witness) -> None:
+def _witness(page: Page, witness: Witness) -> None:
     name = ", ".join(f"{column}={value}" for column, value in witness.identity.items())
     batch = f"  (batch {witness.batch})" if witness.batch is not None else ""
     page.below(Text("- ") + Text(name, style="bold") + Text(batch), 1)
@@ -201,7 +225,7 @@ def _effects(count: int) -> str:
     return f"{count:,} effect" if count == 1 else f"{count:,} effects"
 
 
-def _summary(page: _Page, runs: RunSet) -> None:
+def _summary(page: Page, runs: RunSet) -> None:
     page.rule()
     table = Table.grid(padding=(0, 2))
     for result in runs.results:

@@ -20,8 +20,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from onceproof.sinks import failpoints
 from onceproof.sinks.errors import CommitUnknown, SinkError
-from onceproof.sinks.kafka_progress import PARTITION, Progress, ProgressReader
-from onceproof.sinks.offsets import Checkpoint, Ranges, advanced, decide
+from onceproof.sinks.kafka_progress import PARTITION, ProgressReader
+from onceproof.sinks.offsets import Checkpoint, Progress, Ranges, advanced, decide
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,11 +109,11 @@ class KafkaTransactional:
             # only then is what is read below the truth, and stays so.
             producer.init_transactions(self._timeout_s)
             recorded = self._recorded()
-            offsets = recorded.offsets if recorded is not None else None
-            if decide(offsets, ranges) == "skip":
+            query_id = self._checkpoint.query_id()
+            if decide(recorded, ranges, query_id) == "skip":
                 self._tell("skipped", batch_id)
                 return False
-            progress = Progress(self._checkpoint.query_id(), batch_id, advanced(offsets, ranges))
+            progress = Progress(query_id, batch_id, advanced(recorded, ranges))
             self._stage(producer, rows, progress)
             self._reach("before-sink-commit", batch_id, **facts)
             self._commit(producer, ranges)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
@@ -16,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # exported, not in __all__
 
 from onceproof.sinks.errors import SinkError
-from onceproof.sinks.offsets import Vector
+from onceproof.sinks.offsets import Progress
 
 PARTITION = 0
 """All progress of a topic is kept in this one partition, so that one end offset bounds it."""
@@ -31,20 +30,6 @@ _LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 class ProgressUnreadable(SinkError):
     """The progress topic could not be read to its end. Never mistaken for "no progress yet"."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a pipeline recorded last."""
-
-    query_id: str
-    batch_id: int
-    offsets: Vector
-
-    def value(self) -> bytes:
-        return json.dumps(
-            {"query_id": self.query_id, "batch_id": self.batch_id, "offsets": self.offsets}, sort_keys=True
-        ).encode()
 
 
 class ProgressReader:

@@ -3,6 +3,10 @@
 Spark writes ``offsets/N`` (end offsets, exclusive) before it calls the sink for batch N, and replays an unfinished batch
 with the same file. So the ranges are known before the first row is: batch N is ``[end of N-1, end of N)``. A batch id
 alone proves nothing: a deleted checkpoint starts again at batch 0 with other data (SPARK-55058, Delta's ``txnVersion``).
+
+Offsets alone do not decide either: when the watermark has moved, Spark runs a batch without any input
+(``spark.sql.streaming.noDataMicroBatches.enabled``), and that batch emits the windows that have closed. Its ranges are
+empty, so only its id, within one life of the checkpoint, tells whether it was written.
 """
 
 from __future__ import annotations
@@ -29,6 +33,21 @@ class Ranges:
     batch: int
     start: Vector
     end: Vector
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a pipeline recorded last: the batch, whose it was (Spark's query id), and the offsets up to which all is done."""
+
+    query_id: str
+    batch_id: int
+    offsets: Vector
+
+    def value(self) -> bytes:
+        """As a progress topic keeps it: JSON."""
+        return json.dumps(
+            {"query_id": self.query_id, "batch_id": self.batch_id, "offsets": self.offsets}, sort_keys=True
+        ).encode()
 
 
 class Checkpoint:
@@ -96,11 +115,11 @@ class Checkpoint:
             ) from error
 
 
-def decide(recorded: Vector | None, ranges: Ranges) -> Decision:
+def decide(recorded: Progress | None, ranges: Ranges, query_id: str) -> Decision:
     """Whether the batch is to be written: it must begin exactly where ``recorded`` progress ends.
 
     ``recorded`` is None for a pipeline that never recorded anything: only batch 0 may then be written, so that a lost
-    progress record is refused and not taken for a beginning. Raises `OffsetGap`.
+    progress record is refused and not taken for a beginning. ``query_id`` is the checkpoint's. Raises `OffsetGap`.
     """
     if recorded is None:
         if ranges.batch == 0:
@@ -110,7 +129,9 @@ def decide(recorded: Vector | None, ranges: Ranges) -> Decision:
             hint="was the pipeline renamed, or its progress record deleted? restore it, or begin a new checkpoint",
         )
     partitions = [(topic, partition) for topic, ends in ranges.end.items() for partition in ends]
-    done = {tp: _done(recorded, ranges, *tp) for tp in partitions}
+    done = {tp: _done(recorded.offsets, ranges, *tp) for tp in partitions}
+    if all(_start(ranges, t, p) == ranges.end[t][p] == done[t, p] for t, p in partitions):
+        return _decide_without_data(recorded, ranges, query_id)
     if all(done[t, p] >= ranges.end[t][p] for t, p in partitions):
         return "skip"
     wrong = [(t, p) for t, p in partitions if done[t, p] != _start(ranges, t, p)]
@@ -125,9 +146,29 @@ def decide(recorded: Vector | None, ranges: Ranges) -> Decision:
     )
 
 
-def advanced(recorded: Vector | None, ranges: Ranges) -> Vector:
+def _decide_without_data(recorded: Progress, ranges: Ranges, query_id: str) -> Decision:
+    """A batch that read nothing, at the very end of recorded progress: its rows come from state alone."""
+    if ranges.batch == 0:
+        return "skip"  # a fresh checkpoint has no state, so there are no rows
+    if recorded.query_id != query_id:
+        raise OffsetGap(
+            f"batch {ranges.batch} has no input, and recorded progress (batch {recorded.batch_id}) is of another "
+            "checkpoint: nothing tells whether the rows that its state emits were written",
+            hint="restore the checkpoint that belongs to the progress, or begin with a new pipeline name and output",
+        )
+    if ranges.batch <= recorded.batch_id:
+        return "skip"
+    if ranges.batch == recorded.batch_id + 1:
+        return "write"
+    raise OffsetGap(
+        f"batch {ranges.batch} has no input and follows recorded batch {recorded.batch_id}: the batches between are missing",
+        hint="the checkpoint and the recorded progress do not belong together; restore the one that was changed",
+    )
+
+
+def advanced(recorded: Progress | None, ranges: Ranges) -> Vector:
     """Progress after the batch: its ends, and what is recorded for partitions that it does not name."""
-    merged = {topic: dict(ends) for topic, ends in (recorded or {}).items()}
+    merged = {topic: dict(ends) for topic, ends in (recorded.offsets if recorded else {}).items()}
     for topic, ends in ranges.end.items():
         merged.setdefault(topic, {}).update(ends)
     return merged

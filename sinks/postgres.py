@@ -1,4 +1,4 @@
-"""Append to a Postgres table, effectively once, from ``foreachBatch``.
+"""Append to a Postgres table, or keep one row a key in it, effectively once, from ``foreachBatch``.
 
 Each batch is one transaction that holds the rows *and* the progress, and that locks the progress row before anything
 else. A driver that lost the answer to its COMMIT needs no special code: the replay locks the row, reads what is true,
@@ -11,17 +11,17 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, LiteralString
 
 import psycopg
 from psycopg import sql
 
 from onceproof.sinks import failpoints
 from onceproof.sinks.errors import CommitUnknown, Fenced, SinkError
-from onceproof.sinks.offsets import Checkpoint, Ranges, Vector, advanced, decide
+from onceproof.sinks.offsets import Checkpoint, Progress, advanced, decide
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 
 # The server's answer is missing or says that the server went away: the COMMIT may have been applied all the same.
 _UNKNOWN_AT_COMMIT = ("57P01", "57P02", "57P03")
+
+Merge = Literal["sum", "min", "max"]
+
+# With NULL on one side the other stays; greatest and least of Postgres do that by themselves.
+_MERGED: dict[Merge, LiteralString] = {
+    "sum": "coalesce(held.{0} + EXCLUDED.{0}, held.{0}, EXCLUDED.{0})",
+    "min": "least(held.{0}, EXCLUDED.{0})",
+    "max": "greatest(held.{0}, EXCLUDED.{0})",
+}
 
 _CREATE_PROGRESS = """
 CREATE TABLE IF NOT EXISTS {} (
@@ -100,11 +109,12 @@ class PostgresAppend:
             with closing(self._connect()) as connection:
                 with _cut_after(connection, self._write_timeout_s):
                     recorded = self._lock_progress(connection)
-                    if decide(recorded, ranges) == "skip":
+                    if decide(recorded, ranges, self._checkpoint.query_id()) == "skip":
                         self._tell("skipped", batch_id)
                         return False
-                    self._copy(connection, rows)
-                    xid = self._record_progress(connection, advanced(recorded, ranges), ranges)
+                    self._put(connection, rows)
+                    progress = Progress(self._checkpoint.query_id(), batch_id, advanced(recorded, ranges))
+                    xid = self._record_progress(connection, progress)
                 self._reach("before-sink-commit", batch_id, xid=xid)
                 self._commit(connection, batch_id)
         except (psycopg.Error, SinkError) as error:
@@ -142,35 +152,37 @@ class PostgresAppend:
         assert row is not None
         return int(row[0])
 
-    def _lock_progress(self, connection: psycopg.Connection[Any]) -> Vector | None:
-        """The recorded offsets, with the row locked until this transaction ends. Raises `Fenced`."""
+    def _lock_progress(self, connection: psycopg.Connection[Any]) -> Progress | None:
+        """The recorded progress, with the row locked until this transaction ends. Raises `Fenced`."""
         # First of all statements: a predecessor's COMMIT that is still on its way is waited for here, and then seen
         # (READ COMMITTED reads the row again after the wait).
-        lock = sql.SQL("SELECT epoch, offsets FROM {} WHERE pipeline = %s FOR UPDATE").format(self._progress)
+        lock = sql.SQL("SELECT epoch, query_id, batch_id, offsets FROM {} WHERE pipeline = %s FOR UPDATE").format(
+            self._progress
+        )
         row = connection.execute(lock, (self._pipeline,)).fetchone()
-        epoch, offsets = row if row is not None else (None, None)
-        if epoch != self.epoch:
+        if row is None or row[0] != self.epoch:
             raise Fenced(
-                f"pipeline {self._pipeline!r} is at epoch {epoch}, and this start of it has epoch {self.epoch}",
+                f"pipeline {self._pipeline!r} is at epoch {row and row[0]}, and this start of it has epoch {self.epoch}",
                 hint="another driver of the pipeline has started since; stop one of the two",
             )
-        return offsets
+        _, query_id, batch_id, offsets = row
+        return None if offsets is None else Progress(query_id, batch_id, offsets)
 
-    def _copy(self, connection: psycopg.Connection[Any], rows: pa.Table) -> None:
+    def _put(self, connection: psycopg.Connection[Any], rows: pa.Table) -> None:
         columns = sql.SQL(", ").join(sql.Identifier(name) for name in rows.column_names)
         statement = sql.SQL("COPY {} ({}) FROM STDIN").format(self._table, columns)
         with connection.cursor() as cursor, cursor.copy(statement) as copy:
             for batch in rows.to_batches(max_chunksize=1024):
-                for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                for row in _tuples(batch):
                     copy.write_row(row)
 
-    def _record_progress(self, connection: psycopg.Connection[Any], offsets: Vector, ranges: Ranges) -> str:
+    def _record_progress(self, connection: psycopg.Connection[Any], progress: Progress) -> str:
         """Update the locked row; returns the transaction's id, with which ``pg_xact_status`` tells its fate."""
         update = sql.SQL(
             "UPDATE {} SET query_id = %s, batch_id = %s, offsets = %s WHERE pipeline = %s"
             " RETURNING pg_current_xact_id()::text"
         ).format(self._progress)
-        values = (self._checkpoint.query_id(), ranges.batch, json.dumps(offsets), self._pipeline)
+        values = (progress.query_id, progress.batch_id, json.dumps(progress.offsets), self._pipeline)
         row = connection.execute(update, values).fetchone()
         assert row is not None, "the progress row is locked by this transaction, so it exists"
         return str(row[0])
@@ -194,6 +206,63 @@ class PostgresAppend:
 
     def _tell(self, event: str, batch_id: int, **facts: Any) -> None:
         failpoints.tell(event, sink="postgres", batch=batch_id, query_id=self._checkpoint.query_id(), **facts)
+
+
+class PostgresUpsert(PostgresAppend):
+    """A sink for ``foreachBatch`` that keeps the last state of each key: for aggregations in update mode.
+
+    Each row of a batch replaces the row of ``table`` with the same values in the ``key`` columns, or is inserted; columns
+    that the batch does not have are left alone. ``table`` must have a unique index on exactly the ``key`` columns, which
+    are never NULL (Postgres calls two NULLs different). Of several rows of one batch with one key the last one stays.
+
+    ``merge`` names columns that are not replaced but put together with what is there: ``{"n": "sum", "worst": "max"}``.
+    A batch then brings increments, and the totals need no state in Spark. NULL adds nothing.
+
+    Assumes and guarantees what `PostgresAppend` does. Replacing a row alone would survive a plain replay; the locked
+    progress row is what keeps an increment from counting twice, and a late COMMIT of a predecessor from putting an older
+    state over a newer one.
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        table: str,
+        *,
+        key: Sequence[str],
+        merge: Mapping[str, Merge] | None = None,
+        **settings: Any,
+    ) -> None:
+        """``settings`` are those of `PostgresAppend`."""
+        if not key:
+            raise SinkError("an upsert needs a key", hint="name the columns of the table's unique index as key=[...]")
+        if both := sorted(set(key) & set(merge or {})):
+            raise SinkError(f"{both[0]!r} is in the key: it cannot be merged", hint="merge other columns")
+        super().__init__(conninfo, table, **settings)
+        self._key = tuple(key)
+        self._merge = dict(merge or {})
+
+    def _put(self, connection: psycopg.Connection[Any], rows: pa.Table) -> None:
+        names = [sql.Identifier(name) for name in rows.column_names]
+        others = [name for name in rows.column_names if name not in self._key]
+        change = [sql.SQL("{} = {}").format(sql.Identifier(name), self._new_value(name)) for name in others]
+        statement = sql.SQL("INSERT INTO {} AS held ({}) VALUES ({}) ON CONFLICT ({}) DO {}").format(
+            self._table,
+            sql.SQL(", ").join(names),
+            sql.SQL(", ").join([sql.Placeholder()] * len(names)),
+            sql.SQL(", ").join(map(sql.Identifier, self._key)),
+            sql.SQL("UPDATE SET ") + sql.SQL(", ").join(change) if change else sql.SQL("NOTHING"),
+        )
+        with connection.cursor() as cursor:
+            for batch in rows.to_batches(max_chunksize=1024):
+                cursor.executemany(statement, _tuples(batch))
+
+    def _new_value(self, column: str) -> sql.Composed:
+        form = _MERGED[self._merge[column]] if column in self._merge else "EXCLUDED.{0}"
+        return sql.SQL(form).format(sql.Identifier(column))
+
+
+def _tuples(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    return zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 @contextmanager

@@ -121,6 +121,52 @@ def check(
         raise typer.Exit(check_run(directory, output))
 
 
+@app.command("import")
+def import_(
+    scenario: Annotated[
+        Path, typer.Option(metavar="FILE", help="Scenario: input topics, outputs, oracle and claim suffice.")
+    ],
+    inputs: Annotated[
+        list[str] | None, typer.Option("--input", metavar="TOPIC=FILE", help="An input topic, .jsonl or .parquet.")
+    ] = None,
+    outputs: Annotated[
+        list[str] | None, typer.Option("--output", metavar="NAME=FILE", help="An output, .jsonl or .parquet.")
+    ] = None,
+    tables: Annotated[
+        list[str] | None, typer.Option("--table", metavar="NAME=FILE", help="A static table of the oracle, .parquet.")
+    ] = None,
+    kafka: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Read the topics that no file is given for from this Kafka.")
+    ] = None,
+    postgres_env: Annotated[
+        str | None,
+        typer.Option(metavar="VARIABLE", help="Read the tables from the Postgres whose URI this variable holds."),
+    ] = None,
+    not_drained: Annotated[
+        bool, typer.Option("--not-drained", help="More effects may still have come: nothing is called lost for good.")
+    ] = False,
+    runs: Annotated[
+        Path, typer.Option("--runs", "--runs-dir", metavar="DIR", help="Where the run directory is made.")
+    ] = Path("onceproof-runs"),
+    as_json: Json = False,
+) -> None:
+    """Make a run directory of your own files, or of a live topic and table, for check to judge.
+
+    A file whose first row has "value" holds records: {"key", "value", "partition", "offset", "timestamp_ms",
+    "visibility"}, all but the value optional; "key_base64" and "value_base64" are for bytes. Without offsets, records
+    are numbered as they stand. Any other file holds plain rows, each of which is a record's value, or a row of the table.
+
+    \b
+    onceproof import --scenario orders.yaml --input orders=orders.jsonl --output totals=totals.parquet
+    onceproof import --scenario orders.yaml --kafka broker:9092 --postgres-env DATABASE_URL
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli_import import import_run
+
+        output.result(import_run(scenario, inputs, outputs, tables, kafka, postgres_env, not_drained, runs, as_json))
+
+
 @app.command("list")
 def list_(
     what: Annotated[Listing, typer.Argument(help="What to list.")] = Listing.SCENARIOS,
@@ -170,6 +216,46 @@ def validate(
         from onceproof.cli_show import validated
 
         output.result(validated(scenarios, as_json))
+
+
+@app.command()
+def explain(
+    anomaly: Annotated[
+        str | None, typer.Argument(metavar="ANOMALY", help="One of those that the command lists.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Tell what an anomaly means, how it comes about, how it is decided and what stops it; without a name: list them all.
+
+    \b
+    onceproof explain
+    onceproof explain torn-batch
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli_show import explained
+
+        output.result(explained(anomaly, as_json))
+
+
+@app.command()
+def propose(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Directories of fault-free runs of one scenario, two or more.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Propose columns to ignore: those that differ between fault-free runs, and so say nothing of faults.
+
+    \b
+    onceproof propose onceproof-runs/my-job-1 onceproof-runs/my-job-2
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.judge import proposals
+
+        found = proposals.propose(runs)
+        output.result(proposals.as_json(found) if as_json else proposals.as_text(found, len(runs)))
 
 
 @app.command()

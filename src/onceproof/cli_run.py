@@ -136,6 +136,6 @@ def _write_file(path: Path, text: str) -> None:
 def _stored_expectation(run: Path) -> Expect:
     try:
         stored = json.loads((run / "run.json").read_text(encoding="utf-8"))
-        return Expect.model_validate(stored["scenario"]["expect"])
+        return Expect.model_validate(stored["scenario"].get("expect", {}))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HistoryError(f"{run / 'run.json'} cannot be read: {error}", hint="run the scenario again") from None

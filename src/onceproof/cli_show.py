@@ -1,4 +1,4 @@
-"""The texts of the commands that start nothing: ``list``, ``plan``, ``validate``, ``doctor``, ``cleanup``."""
+"""The texts of the commands that start nothing: ``list``, ``plan``, ``validate``, ``explain``, ``doctor``, ``cleanup``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from onceproof.errors import ScenarioError
+from onceproof.errors import ScenarioError, UsageError
 from onceproof.points import LEFT_BEHIND
+from onceproof.registry import suggest
 from onceproof.scenario import document
 from onceproof.scenario.load import find, load, load_all, names
 from onceproof.scenario.plan import Plan, plan
@@ -36,6 +37,39 @@ def validated(given: list[str], as_json: bool) -> str:
     if as_json:
         return json.dumps({"valid": [str(path) for path, _ in loaded]})
     return "\n".join(f"{path}: valid" for path, _ in loaded)
+
+
+def explained(name: str | None, as_json: bool) -> str:
+    """One anomaly in full, or the list of them. Raises `UsageError` for a name that no checker has."""
+    from onceproof.judge.anomalies import anomalies, anomaly, sections
+
+    if name is None:
+        entries = [(one.name, one.meaning) for one in anomalies()]
+        if as_json:
+            return json.dumps({"anomalies": [{"name": name, "meaning": meaning} for name, meaning in entries]})
+        return f"{_table(entries)}\n\nmore of one: onceproof explain NAME"
+    try:
+        one = anomaly(name)
+    except KeyError:
+        near = suggest(name, [each.name for each in anomalies()])
+        raise UsageError(f"there is no anomaly {name!r}; {near}", hint="the list of them: onceproof explain") from None
+    if as_json:
+        return json.dumps(one.to_json())
+    blocks = [one.name]
+    for heading, paragraphs in sections(one):
+        item = "- " if len(paragraphs) > 1 else ""
+        told = [
+            textwrap.fill(
+                f"{item}{text}",
+                _WIDTH,
+                initial_indent="  ",
+                subsequent_indent=f"  {' ' * len(item)}",
+                break_on_hyphens=False,
+            )
+            for text in paragraphs
+        ]
+        blocks.append("\n".join([heading, *told]))
+    return "\n\n".join(blocks)
 
 
 def examined(as_json: bool) -> tuple[str, bool]:

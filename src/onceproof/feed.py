@@ -17,6 +17,8 @@ from onceproof.scenario.model import InputSpec
 from onceproof.stack.clients import client_config
 
 _LEDGER_ROWS = 4096
+#: librdkafka's RD_KAFKA_PARTITION_UA: the partitioner chooses.
+_BY_KEY = -1
 _CHUNK_DEADLINE_S = 120.0
 _MESSAGE_TIMEOUT_S = 60.0
 
@@ -48,7 +50,7 @@ class Feeder:
     """Sends one input's records, chunk after chunk, through the harness's own listeners, which no fault cuts.
 
     The producer is idempotent with ``acks=all``, so the log holds each record once and in order within its partition.
-    Keys go to partitions as Java's default partitioner chooses (murmur2), NULL keys to any.
+    Keys go to partitions as Java's default partitioner chooses (murmur2), NULL keys in turn.
     """
 
     def __init__(
@@ -118,12 +120,16 @@ class Feeder:
 
     def _send(self, seq: int, record: Record, deadline: float) -> None:
         self._outstanding.add(seq)
+        # A record with a key stands where its key says. One without is dealt out by its number, so that each run of a
+        # scenario has the same record at the same offset.
+        partition = _BY_KEY if record.key is not None else seq % self._spec.partitions
         while True:
             try:
                 self._producer.produce(
                     self._spec.topic,
                     value=record.value,
                     key=record.key,
+                    partition=partition,
                     timestamp=record.timestamp_ms,
                     on_delivery=partial(self._delivered, seq),
                 )

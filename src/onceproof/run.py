@@ -1,4 +1,4 @@
-"""One run, from scenario to verdict: load, start, feed and break, heal, drain, collect, judge.
+"""One run, from scenario to verdict: load, start, feed and break, heal, drain, collect, expect, judge.
 
 Whatever happens, everything is healed and everything started is gone when `run` returns or raises.
 """
@@ -25,9 +25,11 @@ from onceproof import __version__
 from onceproof.checkpoint import CheckpointWatcher
 from onceproof.conductor import Conductor, Site
 from onceproof.data import datasets, open_dataset
+from onceproof.decode import decode_topics
 from onceproof.drive import Drive
 from onceproof.errors import EnvironmentProblem, Interrupted, OnceproofError
 from onceproof.events import Listener, Timeline
+from onceproof.expect import ask_oracle
 from onceproof.failpoints import FailpointServer
 from onceproof.feed import Feeder
 from onceproof.history.collect import collect
@@ -74,6 +76,7 @@ def run(scenario_path: Path, *, runs_dir: Path, seed: int | None = None, listene
     try:
         with _interruptible(), _attentive():
             _observe(scenario, Path(scenario_path), directory, timeline)
+            ask_oracle(scenario, Path(scenario_path), directory, timeline, observe=_observe)
             timeline.emit("phase", name="judge")
             verdict = replace(check(directory.path), seconds=round(timeline.now(), 3))  # of the run, not of its judge
             write_verdict(directory.path, verdict)
@@ -138,6 +141,7 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
         outputs, ends = collect(scenario, stack, writer, timeline)
         directory.update(outputs=outputs, ends=ends, **drive.summary(), seconds=round(timeline.now(), 3))
         timeline.emit("phase", name="stop")
+    decode_topics(scenario, path.resolve().parent, directory)
     directory.update(observed=True, seconds=round(timeline.now(), 3), harness_peak_rss_kib=_peak_rss_kib())
 
 

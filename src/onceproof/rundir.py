@@ -27,15 +27,33 @@ class RunDir:
     @classmethod
     def create(cls, runs_dir: Path, scenario: str) -> RunDir:
         """Make a new one below ``runs_dir`` and point ``latest`` at it. Raises `EnvironmentProblem` where it cannot be written."""
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-        run = cls((runs_dir / f"{scenario}-{stamp}-{secrets.token_hex(2)}").absolute())
+        run = cls(_new_name(runs_dir, scenario))
         try:
-            for folder in (run.path, run.logs, run.history, run.tables, run.checkpoint):
-                folder.mkdir(parents=True)
-            run.update(interrupted=False)
+            run._make()
             run._point_latest()
         except OSError as refused:
             raise run_dir_problem(refused, runs_dir) from refused
+        return run
+
+    @classmethod
+    def below(cls, path: Path) -> RunDir:
+        """Make one at ``path``, inside another run's. Raises `EnvironmentProblem` where it cannot be written."""
+        run = cls(path)
+        try:
+            run._make()
+        except OSError as refused:
+            raise run_dir_problem(refused, path) from refused
+        return run
+
+    def settle(self, runs_dir: Path, scenario: str) -> RunDir:
+        """Give a directory made by `below`, now complete, its place below ``runs_dir``, and point ``latest`` at it."""
+        run = RunDir(_new_name(runs_dir, scenario))
+        try:
+            self.path.rename(run.path)
+            run._point_latest()
+        except OSError as refused:
+            raise run_dir_problem(refused, runs_dir) from refused
+        run._document = self._document
         return run
 
     def update(self, **fields: Any) -> None:
@@ -49,11 +67,21 @@ class RunDir:
     def document(self) -> dict[str, Any]:
         return self._document
 
+    def _make(self) -> None:
+        for folder in (self.path, self.logs, self.history, self.tables, self.checkpoint):
+            folder.mkdir(parents=True)
+        self.update(interrupted=False)
+
     def _point_latest(self) -> None:
         draft = self.path.parent / f".latest-{os.getpid()}"
         draft.unlink(missing_ok=True)
         draft.symlink_to(self.path.name)
         draft.replace(self.path.parent / "latest")
+
+
+def _new_name(runs_dir: Path, scenario: str) -> Path:
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    return (runs_dir / f"{scenario}-{stamp}-{secrets.token_hex(2)}").absolute()
 
 
 def run_dir_problem(refused: OSError, where: Path) -> EnvironmentProblem:

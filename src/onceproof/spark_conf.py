@@ -64,7 +64,7 @@ def job_environment(
     archive: Path | None,
     scratch: Path,
     passfile: Path | None,
-    failpoints: Path,
+    failpoints: Path | None,
     own: Mapping[str, str],
     secrets: Sequence[str],
 ) -> dict[str, str]:
@@ -82,7 +82,7 @@ def job_environment(
         # Workers otherwise take whatever python3 is first on PATH.
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         "PYTHONUNBUFFERED": "1",
-        "ONCEPROOF_FAILPOINTS": str(failpoints),
+        **({"ONCEPROOF_FAILPOINTS": str(failpoints)} if failpoints is not None else {}),
         **({"PGPASSFILE": str(passfile)} if passfile is not None else {}),
         **{name: os.environ[name] for name in secrets if name in os.environ},
         **own,

@@ -10,18 +10,23 @@ import importlib.util
 import json
 import zipfile
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Annotated, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from onceproof.data import Record, datasets
 from onceproof.errors import EnvironmentProblem
 
 ROWS = 336_776
+CLOSING = (
+    "closing records after the real ones, 30 days later in event time, each with a key of its own: more of them than a "
+    "chunk holds, and the last chunk finds every window of the real ones closed by the watermark"
+)
 _ORDER = ["sched_dep", "carrier", "flight", "origin"]
 _TABLES = {
     "planes": "3,322 planes by tail number (some 85 % of the tail numbers that fly are known: join LEFT)",
@@ -30,10 +35,19 @@ _TABLES = {
 }
 
 
+#: Event time of closing records, after the last real one: further than any sensible watermark delay.
+CLOSING_AFTER_MS = 30 * 86_400_000
+
+
 class FlightsOptions(BaseModel):
-    """The flights take no options."""
+    """What ``options:`` of an input with this data set may say."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    first: Annotated[int, Field(ge=1, le=ROWS, description="how many flights, from the first")] = ROWS
+    late_every: Annotated[int, Field(ge=0, description="hold every n-th flight back (0: none)")] = 0
+    late_by: Annotated[int, Field(ge=0, description="... until so many flights more have been sent")] = 1_000
+    closing: Annotated[int, Field(ge=0, description=CLOSING)] = 0
 
 
 # Made once: json.dumps makes an encoder for each call with settings of its own.
@@ -46,6 +60,13 @@ class Flights:
 
     Key: the tail number in UTF-8, None for the 2,512 flights without one. Value: a JSON object of all columns of the
     package, null where unknown, plus ``sched_dep``, the scheduled departure in UTC (ISO 8601).
+
+    With ``late_every`` some flights are stragglers: they stand ``late_by`` places further on, where event time has moved
+    on, while all others keep their order. The last ``late_by`` flights are never held back.
+
+    A watermark only moves with newer records, so a bounded input leaves its last windows open for ever. ``closing``
+    appends flights that never were (``"closing": true``, carrier ``ZZ``, origin ``ZZZ``, departed), all at one moment
+    30 days after the last real one. Their own windows stay open. Their keys differ, so that each partition gets some.
     """
 
     about: ClassVar[str] = "336,776 flights out of New York in 2013, keyed by tail number; planes, airports, weather"
@@ -53,15 +74,27 @@ class Flights:
 
     def __init__(self, options: FlightsOptions, *, seed: int) -> None:
         """Nothing here is random: ``seed`` is taken because every data set is."""
+        self._first = options.first
+        self._closing = options.closing
+        self._order = None
+        if options.late_every:
+            self._order = _with_stragglers(options.first, options.late_every, options.late_by)
 
     def rows(self) -> int:
-        return ROWS
+        return self._first + self._closing
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
-        """Flights [start, stop) in the data set's order."""
-        for batch in _sorted_flights().slice(start, max(0, stop - start)).to_batches(max_chunksize=1024):
+        """Records [start, stop) in the data set's order, closing ones last."""
+        flights = _sorted_flights()
+        end = max(start, min(stop, self._first))
+        real = flights.slice(start, end - start) if self._order is None else flights.take(self._order[start:end])
+        for batch in real.to_batches(max_chunksize=1024):
             for row in batch.to_pylist():
                 yield _record(row)
+        if stop > self._first:
+            last = flights["timestamp_ms"][self._first - 1].as_py()
+            for number in range(max(0, start - self._first), min(stop, self.rows()) - self._first):
+                yield _closing_record(number, last + CLOSING_AFTER_MS)
 
     @classmethod
     def tables(cls) -> Mapping[str, str]:
@@ -72,7 +105,7 @@ class Flights:
         """A static table. Raises `KeyError` for a name that is not in `tables`."""
         if name not in _TABLES:
             raise KeyError(f"flights has no static table {name!r}; known: {', '.join(_TABLES)}")
-        return _read_csv(_folder() / f"{name}.csv")
+        return package_table(name)
 
 
 def _record(row: dict[str, Any]) -> Record:
@@ -83,6 +116,44 @@ def _record(row: dict[str, Any]) -> Record:
         value=_to_json(row).encode(),
         timestamp_ms=timestamp_ms,
     )
+
+
+def _with_stragglers(flights: int, every: int, by: int) -> pa.Array:
+    """Positions of the flights in the order in which they are sent."""
+    # After the flight whose place it takes: hence the half.
+    places = [n + by + 0.5 if n % every == 0 and n + by < flights else n for n in range(flights)]
+    return pa.array(sorted(range(flights), key=places.__getitem__), pa.int32())
+
+
+def _closing_record(number: int, timestamp_ms: int) -> Record:
+    moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    zeros = (
+        "dep_time",
+        "sched_dep_time",
+        "dep_delay",
+        "arr_time",
+        "sched_arr_time",
+        "arr_delay",
+        "air_time",
+        "distance",
+    )
+    row = dict.fromkeys(zeros, 0) | {
+        "year": moment.year,
+        "month": moment.month,
+        "day": moment.day,
+        "hour": moment.hour,
+        "minute": moment.minute,
+        "carrier": "ZZ",
+        "flight": number,
+        "tailnum": f"closing-{number}",
+        "origin": "ZZZ",
+        "dest": "ZZZ",
+        "time_hour": moment.strftime("%Y-%m-%dT%H:00:00Z"),
+        "sched_dep": moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "closing": True,
+        "timestamp_ms": timestamp_ms,
+    }
+    return _record(row)
 
 
 @functools.cache
@@ -119,6 +190,11 @@ def _narrowed(table: pa.Table) -> pa.Table:
         elif pa.types.is_int64(field.type) and field.name != "timestamp_ms":
             table = table.set_column(index, field.name, table[field.name].cast(pa.int32()))
     return table
+
+
+def package_table(name: str) -> pa.Table:
+    """A table of the package: ``planes``, ``airports``, ``weather``, as it ships."""
+    return _read_csv(_folder() / f"{name}.csv")
 
 
 def _read_csv(source: Path | IO[bytes]) -> pa.Table:

@@ -17,6 +17,13 @@ under ``pipeline.prepare.tables``. Its columns are the output's, but for those t
 reserved: ``_topic``, ``_partition``, ``_offset`` and ``_key`` name the input record that causes the row. They are not
 compared; they let losses be held against recorded progress, duplicates against replayed batches, and the order against
 the input's. A row of a window or join has no single cause: leave them out. With one input topic ``_topic`` may be left out.
+Where an output's ``source`` says which of its columns carry the cause, the query need not name it.
+
+``windows`` says when the window of a record closes, so that records that came too late are left out; and a fifth reserved
+column, ``_closes``, when the window of a row does, for outputs that get a row only then (`onceproof.judge.late`)::
+
+      windows:
+        flights: {closes: "date_trunc('hour', sched_dep::TIMESTAMP) + INTERVAL 1 HOUR"}
 
 The types that the query gives decide how values are compared (`onceproof.judge.canonical`): cast a timestamp that the
 input spells as a string to TIMESTAMP.
@@ -29,7 +36,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from onceproof.expectation import with_source
 from onceproof.faults import SpecProblem
+from onceproof.judge import late
+from onceproof.judge.late import WindowSpec
 from onceproof.judge.query import select_problem
 from onceproof.oracle import oracles
 from onceproof.registry import suggest
@@ -42,6 +52,9 @@ if TYPE_CHECKING:
 class SqlSpec(OracleSpec):
     kind: Literal["sql"]
     queries: dict[str, str] = Field(description="output -> SELECT over the input, the topics and the static tables")
+    windows: dict[str, WindowSpec] = Field(
+        default_factory=dict, description="input topic -> when the window of a record closes, if late ones are dropped"
+    )
 
 
 @oracles.register("sql")
@@ -59,11 +72,14 @@ class SqlOracle:
             problem = select_problem(query)
             if problem is not None:
                 found.append(SpecProblem(("queries", output), *problem))
-        return found
+        return found + late.problems(spec.windows, scenario)
 
     def expect(self, case: Case) -> None:
         for output, query in self._spec.queries.items():
-            case.expect_rows(output, query.strip().rstrip(";"), whole=True)
+            text = query.strip().rstrip(";")
+            if select_problem(text) is None:
+                text = with_source(case, output, late.due(case, output, text))
+            case.expect_rows(output, text, whole=True)
 
 
 def output_problems(field: str, given: Mapping[str, object], scenario: Scenario) -> list[SpecProblem]:

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from onceproof.data import datasets, open_dataset
+from onceproof.expectation import WorksAhead
 from onceproof.faults import SpecProblem, faults
+from onceproof.judge import decoders
 from onceproof.judge.checker import checkers
 from onceproof.oracle import oracles
 from onceproof.registry import suggest
-from onceproof.scenario import templates
+from onceproof.scenario import output_models, templates
 from onceproof.scenario.document import Loc
 from onceproof.scenario.explain import Complaint
 from onceproof.scenario.model import InputSpec, Scenario
@@ -34,12 +36,33 @@ def complaints(scenario: Scenario, here: Path) -> list[Complaint]:
         *_batches(scenario),
         *_same_place(scenario),
         *_outputs(scenario),
+        *output_models.complaints(scenario),
         *_prepared(scenario),
         *_templates(scenario),
         *_command(scenario, here),
         *_secrets(scenario),
         *_expectation(scenario),
         *_specs(scenario),
+        *_oracle_files(scenario, here),
+        *_decoder_files(scenario, here),
+    ]
+
+
+def of_judgement(scenario: Scenario, here: Path) -> list[Complaint]:
+    """What is wrong with a scenario that is only judged by, never run."""
+    topics = [spec.topic for spec in scenario.input]
+    return [
+        *(
+            Complaint(("input", index, "topic"), f"topic {topic!r} stands twice", "one input a topic")
+            for index, topic in enumerate(topics)
+            if topic in topics[:index]
+        ),
+        *_outputs(scenario),
+        *output_models.complaints(scenario),
+        *_expectation(scenario),
+        *_specs(scenario),
+        *_oracle_files(scenario, here),
+        *_decoder_files(scenario, here),
     ]
 
 
@@ -55,6 +78,8 @@ def _input(scenario: Scenario) -> Iterator[Complaint]:
             yield Complaint(
                 where, f"topic {spec.topic!r} is an input already", "set its partitions at the input", at_key=True
             )
+        if problem := decoders.problem(spec.decode):
+            yield Complaint((*loc, "decode"), *problem)
         has = _dataset_rows(spec, scenario.seed)
         if spec.rows is not None and spec.rows > has:
             yield Complaint((*loc, "rows"), f"data set {spec.dataset!r} has {has} records, not {spec.rows}")
@@ -112,9 +137,9 @@ def _outputs(scenario: Scenario) -> Iterator[Complaint]:
             message = f"output topic {output.topic!r} is not created"
             hint = f"add it under pipeline: prepare: topics; {suggest(output.topic, topics)}"
             yield Complaint((*loc, "topic"), message, hint)
-        overlap = sorted(set(output.identity) & set(output.ignore))
-        if overlap:
-            yield Complaint((*loc, "ignore"), f"column {overlap[0]!r} cannot both name an effect and be ignored")
+        if output.progress is not None and scenario.stack.postgres is None:
+            message = f"progress table {output.progress.table!r} needs a Postgres, and the stack has none"
+            yield Complaint((*loc, "progress"), message, "add 'postgres: {}' under stack")
 
 
 def _prepared(scenario: Scenario) -> Iterator[Complaint]:
@@ -141,6 +166,9 @@ def _templates(scenario: Scenario) -> Iterator[Complaint]:
                 declared = "prepare.topics or the input" if kind == "topic" else "prepare.tables"
                 hint = f"name it in {declared}; {suggest(name, known[kind])}"
                 yield Complaint(loc, f"template {{{template}}}: no {kind} {name!r}", hint)
+            if kind in ("input", "expected"):
+                message = f"template {{{template}}} is for the command of oracle batch"
+                yield Complaint(loc, message, "the job reads {topic.NAME} and writes to its outputs")
             if kind == "postgres" and scenario.stack.postgres is None:
                 message = f"template {{{template}}} needs a Postgres, and the stack has none"
                 yield Complaint(loc, message, "add 'postgres: {}' under stack")
@@ -202,6 +230,23 @@ def _specs(scenario: Scenario) -> Iterator[Complaint]:
             yield _complaint(("chaos", index), problem)
     for problem in oracles.get(scenario.oracle.kind).problems(scenario.oracle, scenario):
         yield _complaint(("oracle",), problem)
+
+
+def _oracle_files(scenario: Scenario, here: Path) -> Iterator[Complaint]:
+    oracle = oracles.get(scenario.oracle.kind)(scenario.oracle)
+    if isinstance(oracle, WorksAhead):
+        values = {"here": str(here), "python": sys.executable}
+        for loc, file in oracle.files():
+            yield from _file_argument(file, templates.fill(file, values), here, ("oracle", *loc))
+
+
+def _decoder_files(scenario: Scenario, here: Path) -> Iterator[Complaint]:
+    named: list[tuple[Loc, str]] = [(("input", i, "decode"), spec.decode) for i, spec in enumerate(scenario.input)]
+    named += [(("outputs", name, "decode"), spec.decode) for name, spec in scenario.outputs.items()]
+    for loc, decode in named:
+        file = decode.rpartition(":")[0]
+        if file.endswith(".py"):
+            yield from _file_argument(file, templates.fill(file, {"here": str(here)}), here, loc)
 
 
 def _complaint(above: Loc, problem: SpecProblem) -> Complaint:

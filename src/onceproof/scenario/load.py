@@ -14,7 +14,7 @@ from onceproof.errors import Problem, ScenarioError, UsageError
 from onceproof.faults import faults
 from onceproof.oracle import oracles
 from onceproof.registry import Registry, suggest
-from onceproof.scenario import crosscheck, document
+from onceproof.scenario import crosscheck, document, judged
 from onceproof.scenario.document import Document, Loc
 from onceproof.scenario.explain import Complaint, shown, validate
 from onceproof.scenario.model import FaultSpec, OracleSpec, Scenario
@@ -66,6 +66,20 @@ def load(path: str | Path) -> Scenario:
     return scenario
 
 
+def load_to_judge(path: Path) -> Scenario:
+    """The scenario in the file at ``path``, of which only what a judge reads need be there: inputs, outputs, oracle, claim.
+
+    What a run would need besides is filled in where it is missing, and ``chaos`` is left out. Raises as `load`.
+    """
+    source = document.read(path.absolute())
+    scenario, complaints = _assemble(judged.completed({"name": path.stem, **source.data}), runs=False)
+    if scenario is not None and not complaints:
+        complaints.extend(crosscheck.of_judgement(scenario, path.absolute().parent))
+    if scenario is None or complaints:
+        raise ScenarioError(sorted((_problem(source, c) for c in complaints), key=_position))
+    return scenario
+
+
 def load_all(names_or_paths: list[str]) -> list[tuple[Path, Scenario]]:
     """All of them, or one error that tells the problems of all: nothing may start before every one is valid."""
     loaded: list[tuple[Path, Scenario]] = []
@@ -86,11 +100,11 @@ def load_all(names_or_paths: list[str]) -> list[tuple[Path, Scenario]]:
     return loaded
 
 
-def _assemble(data: dict[str, Any]) -> tuple[Scenario | None, list[Complaint]]:
+def _assemble(data: dict[str, Any], *, runs: bool = True) -> tuple[Scenario | None, list[Complaint]]:
     """Each part by its own model. Faults, oracle and data set options are validated by the kind that they name."""
     chaos, complaints = _chaos(data.get("chaos"))
     oracle, of_oracle = _oracle(data.get("oracle"))
-    complaints += of_oracle + _dataset_options(data.get("input"))
+    complaints += of_oracle + (_dataset_options(data.get("input")) if runs else [])
     frame = dict(data)
     if isinstance(frame.get("chaos"), list):
         frame["chaos"] = []

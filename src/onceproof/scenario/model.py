@@ -36,6 +36,7 @@ class InputSpec(Model):
     partitions: PositiveInt = Field(3, description="partitions of the topic")
     chunks: PositiveInt = Field(10, description="parts it is fed in, each released when the one before was committed")
     options: dict[str, Any] = Field(default_factory=dict, description="what the data set takes (see its description)")
+    decode: str = Field("json", description="how a value becomes columns: json, string, bytes or module:function")
 
 
 class TopicSpec(Model):
@@ -78,13 +79,55 @@ class FaultSpec(Model):
     at: At
 
 
+class Source(Model):
+    """Columns of an output that carry the input record which caused the row."""
+
+    topic: str | None = Field(None, description="column with the topic (needed only where there are several inputs)")
+    partition: str = Field(description="column with the input partition")
+    offset: str = Field(description="column with the input offset")
+
+
+class ProgressTable(Model):
+    """A Postgres table in which the sink itself records how far it got."""
+
+    table: str
+    topic: str | None = Field(None, description="column with the topic (needed only where there are several inputs)")
+    partition: str = Field(description="column with the input partition")
+    end_offset: str = Field(description="column with the offset up to which (exclusive) the input is done")
+
+
+class Tolerance(Model):
+    """How far a number may be from the expected one: whichever of the two is wider."""
+
+    absolute: Annotated[float, Field(ge=0)] = 0.0
+    relative: Annotated[float, Field(ge=0)] = Field(0.0, description="of the expected number")
+
+
 class OutputSpec(Model):
-    topic: str | None = Field(None, description="the output is this Kafka topic (JSON values) ...")
+    topic: str | None = Field(None, description="the output is this Kafka topic ...")
     table: str | None = Field(None, description="... or this Postgres table")
-    kind: Literal["append"] = "append"
+    kind: Literal["append", "upsert", "changelog"] = Field(
+        "append",
+        description="append: each row is an effect; upsert: the last state of each identity is; "
+        "changelog: each change of state is, in order",
+    )
     identity: list[str] = Field(min_length=1, description="columns that together name one effect")
+    compare: list[str] | None = Field(
+        None, description="columns that are compared beside the identity (default: all that are not ignored)"
+    )
     ignore: list[str] = Field(
         default_factory=list, description="columns that may differ on a replay (load times, generated ids)"
+    )
+    tolerance: dict[str, Tolerance] = Field(default_factory=dict, description="numeric column -> how far it may be off")
+    decode: str = Field("json", description="how a Kafka value becomes columns: json, string, bytes or module:function")
+    source: Source | None = Field(None, description="columns that carry the input position of a row")
+    query: str | None = Field(
+        None, description="checkpoint folder of the query that writes it (needed only where there are several)"
+    )
+    epoch: str | None = Field(None, description="column with the writer's epoch, which grows at each takeover")
+    progress: ProgressTable | None = Field(None, description="the Postgres table that holds this sink's own progress")
+    placement: Literal["key", "none"] = Field(
+        "none", description="key: all records with one Kafka key stand in one partition"
     )
     claim: Claim | None = Field(None, description="a claim of its own, instead of the scenario's")
 
@@ -145,8 +188,9 @@ class Scenario(Model):
         return list(dict.fromkeys([*(spec.topic for spec in self.input), *self.pipeline.prepare.topics]))
 
     def claim_of(self, output: str) -> Claim:
-        """The claim that ``output`` is held to: its own, or the scenario's."""
-        return self.outputs[output].claim or self.claim
+        """The claim that ``output`` is held to: its own, or the scenario's (as for an input topic that is found faulty)."""
+        spec = self.outputs.get(output)
+        return (spec and spec.claim) or self.claim
 
 
 OutputSpec.model_rebuild()

@@ -16,11 +16,15 @@ MEANINGS = {
     "checkpoint": "folder for the checkpoints of the job's queries",
     "topic.NAME": "name of a topic of the input or of prepare.topics",
     "table.NAME": "Parquet file of a static table of prepare.tables",
+    "input.TOPIC": "oracle batch only: Parquet file of the committed records of an input topic",
+    "expected.OUTPUT": "oracle batch only: where it writes the rows that an output must hold, as Parquet",
     "here": "folder of the scenario file",
     "python": "the Python that runs onceproof",
 }
 
-_TEMPLATE = re.compile(r"\{(kafka|postgres(?:\.jdbc)?|checkpoint|here|python|(?:topic|table)\.[^{}\s\"']+)\}")
+_TEMPLATE = re.compile(
+    r"\{(kafka|postgres(?:\.jdbc)?|checkpoint|here|python|(?:topic|table|input|expected)\.[^{}\s\"']+)\}"
+)
 
 
 def used(text: str) -> set[str]:

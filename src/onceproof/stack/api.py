@@ -49,6 +49,9 @@ class Kafka(Protocol):
     def leader(self, topic: str, partition: int, *, asking_not: int | None = None) -> Leadership:
         """Current leader; with ``asking_not`` the question goes to another broker than that one."""
 
+    def log_folders(self, topic: str) -> Mapping[int, Path]:
+        """Partition -> folder of the leader's log of it, readable from here; without those whose files are out of reach."""
+
     def client_proxy(self, broker: int) -> Proxy: ...
 
     def replication_proxy(self, broker: int) -> Proxy:

@@ -166,6 +166,20 @@ class EmbeddedKafka:
             f"a leader of {topic}-{partition}", ask, deadline_s=_START_DEADLINE_S, abandon=self.check_health
         )
 
+    def log_folders(self, topic: str) -> dict[int, Path]:
+        """Partition -> folder of the leader's log of it. Raises `WaitTimeout` if one has no leader for too long."""
+
+        def ask() -> dict[int, int] | None:
+            try:
+                found = self.admin().list_topics(topic, timeout=_ASK_TIMEOUT_S).topics[topic].partitions
+            except (KafkaException, KeyError):
+                return None
+            leaders = {id: partition.leader for id, partition in found.items()}
+            return leaders if leaders and all(leader in self.nodes for leader in leaders.values()) else None
+
+        leaders = wait_until(f"leaders of {topic}", ask, deadline_s=_START_DEADLINE_S, abandon=self.check_health)
+        return {id: self.nodes[leader].data / f"{topic}-{id}" for id, leader in leaders.items()}
+
     def client_proxy(self, broker: int) -> Proxy:
         return self._proxy("client", broker)
 

