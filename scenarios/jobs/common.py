@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Mapping
 
+import psycopg
+from psycopg import sql
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -21,7 +24,21 @@ COLUMNS = [
 ]
 
 
-def spark_session(name: str) -> SparkSession:
+#: State that survives: RocksDB with a changelog a batch, and version 2 of the state's checkpoint, in which the commit log
+#: names the state files that count, so that a stale task cannot replace one of them (SPARK-49374).
+STATEFUL = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    # A batch without input, run because the watermark has moved, would race with the next chunk of the feed for the batch
+    # number by which faults are placed. Without it the watermark takes effect in the next batch that has input.
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+}
+
+
+def spark_session(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     """Two local cores. Each setting is there for order, for a fair time zone, or to start faster."""
     # Workers must run this very Python, not the first python3 on PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -36,12 +53,34 @@ def spark_session(name: str) -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         # One task must stay one topic partition, in the same order on every replay.
         .config("spark.sql.adaptive.streaming.stateless.enabled", "false")
+        .config(map=dict(settings or {}))
         .getOrCreate()
     )
 
 
-def read_topic(spark: SparkSession, kafka: str, topic: str) -> DataFrame:
-    """The topic as a stream: committed records only, from the beginning, never silently skipping lost data."""
+def plain_append(postgres: str, table: str) -> Callable[[DataFrame, int], None]:
+    """For ``foreachBatch``, as it is often written: insert, commit, and remember nothing."""
+
+    def append(batch: DataFrame, _batch_id: int) -> None:
+        rows = batch.collect()
+        insert = sql.SQL("COPY {} ({}) FROM STDIN").format(
+            sql.Identifier(table), sql.SQL(", ").join(map(sql.Identifier, batch.columns))
+        )
+        with psycopg.connect(postgres) as connection, connection.cursor() as cursor, cursor.copy(insert) as copy:
+            for row in rows:
+                copy.write_row(row)
+
+    return append
+
+
+def read_topic(spark: SparkSession, kafka: str, topic: str, at_least: int | None = None) -> DataFrame:
+    """The topic as a stream: committed records only, from the beginning, never silently skipping lost data.
+
+    With ``at_least`` a batch waits for so many records: where each chunk of the feed has that many, a batch is a chunk,
+    however slowly it is fed.
+    """
+    # Not for ever: a chunk that has a record less would wait for the next one, which waits for this one's batch.
+    waits = {"minOffsetsPerTrigger": str(at_least), "maxTriggerDelay": "30s"} if at_least is not None else {}
     return (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", kafka)
@@ -57,19 +96,23 @@ def read_topic(spark: SparkSession, kafka: str, topic: str) -> DataFrame:
         .option("kafka.request.timeout.ms", "3000")
         .option("kafka.default.api.timeout.ms", "30000")
         .option("kafka.reconnect.backoff.max.ms", "500")
+        .options(**waits)
         .load()
+    )
+
+
+def departures(spark: SparkSession, kafka: str, topic: str, at_least: int | None = None) -> DataFrame:
+    """Flights that departed: the columns of `FLIGHT`, after ``src_partition`` and ``src_offset``. See `read_topic`."""
+    flight = f.from_json(f.col("value").cast("string"), FLIGHT)
+    return (
+        read_topic(spark, kafka, topic, at_least)
+        .select(f.col("partition").alias("src_partition"), f.col("offset").alias("src_offset"), flight.alias("flight"))
+        .select("src_partition", "src_offset", "flight.*")
+        .where("dep_time IS NOT NULL")
     )
 
 
 def flights_with_planes(spark: SparkSession, kafka: str, topic: str, planes: str) -> DataFrame:
     """Flights that departed, with the maker and model of their plane where it is known. Columns: `COLUMNS`."""
     known_planes = f.broadcast(spark.read.parquet(planes).select("tailnum", "manufacturer", "model"))
-    flight = f.from_json(f.col("value").cast("string"), FLIGHT)
-    return (
-        read_topic(spark, kafka, topic)
-        .select(f.col("partition").alias("src_partition"), f.col("offset").alias("src_offset"), flight.alias("flight"))
-        .select("src_partition", "src_offset", "flight.*")
-        .where("dep_time IS NOT NULL")
-        .join(known_planes, "tailnum", "left")
-        .select(*COLUMNS)
-    )
+    return departures(spark, kafka, topic).join(known_planes, "tailnum", "left").select(*COLUMNS)

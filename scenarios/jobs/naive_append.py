@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-import psycopg
-from common import COLUMNS, flights_with_planes, spark_session
-from psycopg import sql
-from pyspark.sql import DataFrame
+from common import flights_with_planes, plain_append, spark_session
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--kafka", required=True, help="bootstrap servers")
@@ -24,16 +21,7 @@ parser.add_argument("--checkpoint", required=True, help="checkpoint folder of th
 def main() -> None:
     args = parser.parse_args()
     spark = spark_session("naive-append")
-    insert = sql.SQL("COPY {} ({}) FROM STDIN").format(
-        sql.Identifier(args.table), sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
-    )
-
-    def append(batch: DataFrame, _batch_id: int) -> None:
-        rows = batch.collect()
-        with psycopg.connect(args.postgres) as connection, connection.cursor() as cursor, cursor.copy(insert) as copy:
-            for row in rows:
-                copy.write_row(row)
-
+    append = plain_append(args.postgres, args.table)
     flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
     query = flights.writeStream.foreachBatch(append).option("checkpointLocation", args.checkpoint).start()
     query.awaitTermination()

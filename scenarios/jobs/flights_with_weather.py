@@ -1,0 +1,63 @@
+"""Flights with the weather of their hour, two streams joined on time, appended to Postgres: effectively once.
+
+Flights for whose hour no weather came are reported too, without it, once the watermark says that none can come any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from common import STATEFUL, departures, read_topic, spark_session
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from onceproof.sinks.postgres import PostgresAppend
+
+READING = "origin STRING, time_hour TIMESTAMP, temp DOUBLE, wind_dir INT, visib DOUBLE"
+
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--kafka", required=True, help="bootstrap servers")
+parser.add_argument("--topic", default="flights", help="input topic")
+parser.add_argument("--weather", default="weather", help="input topic of the weather")
+parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
+parser.add_argument("--table", default="flights_weather", help="table to append to")
+parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
+
+
+def weather(records: DataFrame) -> DataFrame:
+    """The readings, with names of their own where a flight has a column of that name."""
+    reading = f.from_json(f.col("value").cast("string"), READING).alias("reading")
+    return (
+        records.select(reading)
+        .select("reading.*")
+        .withColumnsRenamed({"origin": "weather_origin", "time_hour": "weather_hour"})
+    )
+
+
+def with_weather(flights: DataFrame, readings: DataFrame) -> DataFrame:
+    """Every flight once, with the reading of its origin and hour, or with nulls."""
+    # Chunks of the feed are a day long, and a batch may take any part of one: nothing is three days late.
+    flights = flights.withWatermark("sched_dep", "3 days")
+    readings = readings.withWatermark("weather_hour", "3 days")
+    same_hour = "weather_hour <= sched_dep AND sched_dep < weather_hour + INTERVAL 1 HOUR"
+    return flights.join(readings, f.expr(f"origin = weather_origin AND {same_hour}"), "leftOuter").select(
+        "carrier", "flight", "origin", "sched_dep", "dep_delay", "temp", "wind_dir", "visib"
+    )
+
+
+def main() -> None:
+    args = parser.parse_args()
+    spark = spark_session("flights-with-weather", STATEFUL)
+    sink = PostgresAppend(args.postgres, args.table, pipeline="flights-with-weather", checkpoint=args.checkpoint)
+    flights = departures(spark, args.kafka, args.topic)
+    rows = with_weather(flights, weather(read_topic(spark, args.kafka, args.weather)))
+
+    query = (
+        rows.writeStream.foreachBatch(sink).outputMode("append").option("checkpointLocation", args.checkpoint).start()
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The working days of each plane: sessions of flights at most six hours apart, each appended to Postgres once, when it is over.
+
+A session is over when the watermark has passed its end: only then is its row written, and never again.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from common import STATEFUL, departures, spark_session
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from onceproof.sinks.postgres import PostgresAppend
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--kafka", required=True, help="bootstrap servers")
+parser.add_argument("--topic", default="flights", help="input topic")
+parser.add_argument("--at-least", type=int, help="records that a batch waits for")
+parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
+parser.add_argument("--table", default="plane_sessions", help="table to append to")
+parser.add_argument(
+    "--no-data-batches", action="store_true", help="run a batch without input when the watermark has moved"
+)
+parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
+
+
+def sessions(flights: DataFrame) -> DataFrame:
+    """A session of a plane: its flights' number and distance (miles), from the first departure to 6 h after the last."""
+    return (
+        # Chunks of the feed are a day long, and a batch may take any part of one: nothing is two days late.
+        flights.withWatermark("sched_dep", "2 days")
+        .groupBy("tailnum", f.session_window("sched_dep", "6 hours").alias("session"))
+        .agg(f.count("*").alias("flights"), f.sum("distance").alias("distance"))
+        .select(
+            "tailnum",
+            f.col("session.start").alias("session_start"),
+            f.col("session.end").alias("session_end"),
+            "flights",
+            "distance",
+        )
+    )
+
+
+def main() -> None:
+    args = parser.parse_args()
+    no_data = {"spark.sql.streaming.noDataMicroBatches.enabled": str(args.no_data_batches).lower()}
+    spark = spark_session("plane-sessions", STATEFUL | no_data)
+    sink = PostgresAppend(args.postgres, args.table, pipeline="plane-sessions", checkpoint=args.checkpoint)
+    rows = sessions(departures(spark, args.kafka, args.topic, args.at_least))
+
+    query = (
+        rows.writeStream.foreachBatch(sink).outputMode("append").option("checkpointLocation", args.checkpoint).start()
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main()
