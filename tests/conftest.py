@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from onceproof.events import Event
+
+# By default the same examples every time: a test that passed for a change passes for the next one that has nothing to do
+# with it. HYPOTHESIS_PROFILE=long draws anew, 10,000 examples of everything: hours. Machines differ, so no example has a
+# deadline.
+_SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
+settings.register_profile(
+    "default", max_examples=100, derandomize=True, deadline=None, suppress_health_check=_SLOW_IS_FINE
+)
+settings.register_profile("long", parent=settings.get_profile("default"), max_examples=10_000, derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 
 from onceproof.faults import Fault, Occurrence, faults
+from onceproof.judge.checker import checkers
+from onceproof.judge.implications import IMPLIES, table
 from onceproof.points import Point
 from onceproof.registry import Registry
 from onceproof.scenario.load import load
 from onceproof.scenario.model import At, KafkaStack, StackSpec
+
+pytestmark = pytest.mark.sources
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,6 +40,7 @@ def readme_scenario(tmp_path: Path) -> Path:
 def documented(monkeypatch: pytest.MonkeyPatch) -> Registry[type[Fault]]:
     """The faults of docs/add-a-fault.md, in a registry of their own."""
     registry: Registry[type[Fault]] = Registry("fault", "onceproof.checkers", "onceproof.no-such-group")
+    faults.names()  # loads the real ones first: what is loaded from here on goes into the other registry
     monkeypatch.setattr("onceproof.faults.faults", registry)
     for number, code in enumerate(blocks("docs/add-a-fault.md", "python")):
         module = ModuleType(f"documented_{number}")
@@ -82,3 +87,9 @@ def test_the_guides_noop_releases_a_parked_sink(documented: Registry[type[Fault]
     fault.strike(site, parked)
     assert released == [True]
     assert fault.prove(site, parked).hit
+
+
+def test_the_implications_are_those_of_the_judge() -> None:
+    page = (ROOT / "docs/implications.md").read_text(encoding="utf-8")
+    assert table() in page, "put what onceproof.judge.implications.table() gives into docs/implications.md"
+    assert set(IMPLIES) == set(checkers.names()) >= {other for others in IMPLIES.values() for other in others}

@@ -64,11 +64,83 @@ def test_a_naive_twins_duplicates_are_named(run_once: RunOnce, name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("naive", "right"), [("naive-append", "driver-crash-postgres"), ("naive-kafka-sink", "driver-crash-kafka")]
+    ("naive", "right"),
+    [
+        ("naive-append", "driver-crash-postgres"),
+        ("naive-kafka-sink", "driver-crash-kafka"),
+        ("naive-hourly-delays", "hourly-delays"),
+        ("naive-memory-state", "rebuilt-state"),
+        ("naive-plane-sessions", "plane-sessions"),
+        ("naive-flights-with-weather", "flights-with-weather"),
+        ("naive-flights-with-versions", "flights-with-versions"),
+        ("naive-stragglers", "stragglers"),
+    ],
 )
 def test_twins_differ_in_the_job_alone(naive: str, right: str) -> None:
     one, other = load(find(naive)), load(find(right))
     assert (one.stack.kafka, one.input, one.chaos) == (other.stack.kafka, other.input, other.chaos)
+    assert (one.oracle, one.claim) == (other.oracle, other.claim)
+
+
+def test_an_increment_that_is_replayed_counts_the_flights_of_that_batch_again(run_once: RunOnce) -> None:
+    result = run_once("naive-hourly-delays")
+    history = result.run_dir / "history"
+    departed = f"""
+        SELECT b.batch FROM '{history}/batches.parquet' b JOIN '{history}/input.parquet' i
+          ON (i.topic, i.partition) = (b.topic, b.partition) AND i."offset" >= b.start_offset AND i."offset" < b.end_offset
+        WHERE decode(i.value) ->> 'dep_time' IS NOT NULL"""
+    counted = f"SELECT sum((content ->> 'flights')::BIGINT) FROM '{history}/snapshot.parquet'"
+    twice = f"SELECT count(*) FILTER (batch = {result.verdict.faults[0].batch}), count(*) FROM ({departed})"
+    replayed, all_of_them = duckdb.execute(twice).fetchone() or (0, 0)
+    assert duckdb.execute(counted).fetchone() == (all_of_them + replayed,) and replayed > 0
+
+
+def test_a_crash_leaves_state_that_does_not_count_and_the_replay_writes_its_own(run_once: RunOnce) -> None:
+    """Batch N writes version N+1. Of its two changelogs the commit log names the one that the replay wrote."""
+    result = run_once("rebuilt-state")
+    batch = result.verdict.faults[0].batch
+    assert batch is not None
+    checkpoint = result.run_dir / "checkpoint" / "hours"
+    commit = json.loads((checkpoint / "commits" / str(batch)).read_text().splitlines()[1])
+    for partition, (committed,) in enumerate(commit["stateUniqueIds"]["0"]):
+        written = list((checkpoint / "state" / "0" / str(partition)).glob(f"{batch + 1}_*.changelog"))
+        assert len(written) == 2, "the crash came before the state of the batch was written"
+        assert f"{batch + 1}_{committed}.changelog" in {path.name for path in written}
+
+
+def test_totals_kept_in_memory_are_too_low_after_a_crash(run_once: RunOnce) -> None:
+    result = run_once("naive-memory-state")
+    finding = the_finding(result.verdict, "wrong-value")
+    departed = "SELECT count(*) FROM read_parquet(?) WHERE decode(value) ->> 'dep_time' IS NOT NULL"
+    counted = "SELECT sum((content ->> 'flights')::BIGINT) FROM read_parquet(?)"
+    history = result.run_dir / "history"
+    sent = duckdb.execute(departed, [str(history / "input.parquet")]).fetchone() or (0,)
+    found = duckdb.execute(counted, [str(history / "snapshot.parquet")]).fetchone() or (0,)
+    assert found[0] <= sent[0] - finding.total < sent[0]
+
+
+@pytest.mark.parametrize("name", ["plane-sessions", "flights-with-weather"])
+def test_the_last_chunk_finds_everything_closed(run_once: RunOnce, name: str) -> None:
+    """The watermark of the last batch is past the last real flight: nothing that is judged was still open."""
+    history = run_once(name).run_dir / "history"
+    last_flight = f"""SELECT max(timestamp_ms) FROM '{history}/input.parquet'
+        WHERE topic = 'flights' AND decode(value) ->> 'closing' IS NULL"""
+    watermark = f"SELECT max(watermark_ms) FROM '{history}/batches.parquet' WHERE committed_at IS NOT NULL"
+    (last,) = duckdb.execute(last_flight).fetchone() or (0,)
+    assert (duckdb.execute(watermark).fetchone() or (0,))[0] > last
+
+
+def test_flights_without_weather_are_reported_once_and_with_it_most(run_once: RunOnce) -> None:
+    history = run_once("flights-with-weather").run_dir / "history"
+    query = """SELECT count(*) FILTER (content ->> 'visib' IS NULL), count(*) FILTER (content ->> 'visib' IS NOT NULL)
+               FROM read_parquet(?)"""
+    without, with_it = duckdb.execute(query, [str(history / "snapshot.parquet")]).fetchone() or (0, 0)
+    assert 0 < without < with_it
+
+
+def test_a_plane_looked_up_when_the_batch_runs_is_of_a_later_version(run_once: RunOnce) -> None:
+    finding = the_finding(run_once("naive-flights-with-versions").verdict, "wrong-value")
+    assert finding.total > 0 and finding.witnesses
 
 
 def test_a_stored_run_is_judged_the_same_elsewhere(run_once: RunOnce, tmp_path: Path) -> None:
@@ -135,3 +207,26 @@ def test_a_fault_that_cannot_come_is_inconclusive_never_held(run_once: RunOnce) 
     verdict = run_once(HERE / "never-parks.yaml").verdict
     assert verdict.outcome is Outcome.INCONCLUSIVE, said(verdict)
     assert [(f.armed, f.fired, f.hit) for f in verdict.faults] == [(True, False, False)]
+
+
+def test_stragglers_are_dropped_by_the_logged_watermark_and_counted(run_once: RunOnce) -> None:
+    """Hours that lack a flight lack it because it came too late, and those that came too late are told."""
+    result = run_once("stragglers")
+    history = result.run_dir / "history"
+    departed = "SELECT count(*) FROM read_parquet(?) WHERE decode(value) ->> 'dep_time' IS NOT NULL"
+    counted = "SELECT sum((content ->> 'flights')::BIGINT) FROM read_parquet(?)"
+    sent = duckdb.execute(departed, [str(history / "input.parquet")]).fetchone() or (0,)
+    kept = duckdb.execute(counted, [str(history / "snapshot.parquet")]).fetchone() or (0,)
+    late = result.verdict.counts["late.flights"]
+    assert 0 < sent[0] - kept[0] <= late, "some that came too late had not departed"
+
+
+def test_batches_without_input_write_the_windows_that_they_close(run_once: RunOnce) -> None:
+    result = run_once(HERE / "batches-without-input.yaml")
+    assert result.verdict.outcome is Outcome.HELD, said(result.verdict)
+    history = result.run_dir / "history"
+    empty = f"SELECT batch FROM '{history}/batches.parquet' GROUP BY 1 HAVING sum(end_offset - start_offset) = 0"
+    without_input = {batch for (batch,) in duckdb.execute(empty).fetchall()} - {0}
+    events = [json.loads(line) for line in (result.run_dir / "events.jsonl").read_text().splitlines()]
+    committed = {event["batch"] for event in events if event["kind"] == "sink.committed"}
+    assert without_input & committed

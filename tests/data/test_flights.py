@@ -69,3 +69,37 @@ def test_static_tables() -> None:
     assert Flights.table("planes")["speed"].null_count == 3_299
     with pytest.raises(KeyError, match=r"no static table 'plane'; known: planes"):
         Flights.table("plane")
+
+
+def test_closing_records_come_after_the_first_flights_and_thirty_days_later(every: list[Record]) -> None:
+    closed = Flights(FlightsOptions(first=100, closing=12), seed=0)
+    records = list(closed.records(0, closed.rows()))
+    assert closed.rows() == len(records) == 112
+    assert records[:100] == every[:100]
+    assert {record.timestamp_ms - records[99].timestamp_ms for record in records[100:]} == {30 * 86_400_000}
+    assert len({record.key for record in records[100:]}) == 12
+    assert [r for start in range(0, 112, 9) for r in closed.records(start, start + 9)] == records
+
+
+def test_a_closing_record_is_a_departed_flight_with_all_its_columns(every: list[Record]) -> None:
+    (record,) = Flights(FlightsOptions(first=3, closing=1), seed=0).records(3, 4)
+    row = json.loads(record.value)
+    assert row.pop("closing") is True
+    assert row.keys() == json.loads(every[0].value).keys()
+    assert row["dep_time"] is not None
+    assert record.key == row["tailnum"].encode()
+    assert datetime.fromisoformat(row["sched_dep"]).timestamp() * 1000 == record.timestamp_ms
+
+
+def test_stragglers_come_later_by_so_many_places_and_all_others_in_order(every: list[Record]) -> None:
+    late = Flights(FlightsOptions(first=1_000, late_every=10, late_by=200), seed=0)
+    records = list(late.records(0, 1_000))
+    assert sorted(r.value for r in records) == sorted(r.value for r in every[:1_000])
+    place = {record.value: number for number, record in enumerate(records)}
+    stragglers = {number for number in range(0, 1_000, 10) if number + 200 < 1_000}
+    kept = [place[record.value] for number, record in enumerate(every[:1_000]) if number not in stragglers]
+    assert kept == sorted(kept)
+    for number in stragglers:
+        before = [place[every[n].value] for n in range(number + 200) if n not in stragglers]
+        assert place[every[number].value] > max(before)
+    assert [r for start in range(0, 1_000, 77) for r in late.records(start, start + 77)] == records

@@ -36,7 +36,7 @@ class StoredRun:
         self._commits = 0
 
     def send(
-        self, key: str | None, value: Any, *, partition: int = 0, topic: str = "in", committed: bool = True
+        self, key: str | None, value: Any, *, partition: int = 0, topic: str = "in", visibility: str = "committed"
     ) -> int:
         """One input record; its offset. ``value`` is made JSON unless it is bytes or None."""
         offset = self.skip(topic, partition)
@@ -44,7 +44,7 @@ class StoredRun:
         row = {"topic": topic, "partition": partition, "offset": offset, "key": key and key.encode(), "value": raw}
         seq = len(self.tables["sent"])
         self.add("sent", {"topic": topic, "seq": seq, "status": "acked", "partition": partition, "offset": offset})
-        self.add("input", {**row, "timestamp_ms": 1_000 + offset, "committed": committed})
+        self.add("input", {**row, "timestamp_ms": 1_000 + offset, "visibility": visibility})
         return offset
 
     def add(self, table: str, row: dict[str, Any]) -> None:

@@ -1,24 +1,77 @@
-"""The per-identity checkers against a judge of some plain lines, on histories that nobody thought of."""
+"""The judge against one of some plain lines, on histories that nobody thought of, damaged in several ways at once."""
 
 from __future__ import annotations
 
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import event, given, note
 from hypothesis import strategies as st
+from hypothesis.errors import UnsatisfiedAssumption
 
+from onceproof.judge.findings import MAX_WITNESSES
 from onceproof.judge.verdict import judge
+
+from .properties.damages import DAMAGES
+from .properties.plain import ANOMALIES, Plain
+from .properties.world import CAUSED, World, histories, worlds
+
+
+@histories(60)
+@given(world=worlds(only=CAUSED), data=st.data())
+def test_same_findings(make_run: Callable[[Path], Any], world: World, data: st.DataObject) -> None:
+    fitting = [name for name, damage in DAMAGES.items() if set(world.outputs) <= damage.outputs]
+    applied = []
+    for name in data.draw(st.lists(st.sampled_from(fitting), min_size=1, max_size=4)):
+        broken = deepcopy(world)
+        if _applies(name, broken, data):
+            world = broken
+            applied.append(name)
+    event(f"{len(applied)} kinds of damage")
+    note(f"damages: {applied}")
+    with tempfile.TemporaryDirectory() as folder:
+        run = make_run(Path(folder))
+        world.store(run)
+        plain = Plain(run).found
+        verdict = judge(run.save())
+    found: dict[tuple[str, str], int] = Counter()
+    who: dict[tuple[str, str], set[Any]] = {}
+    for finding in verdict.findings:
+        note(f"{finding.anomaly} in {finding.output}: {finding.total}, {finding.source}, {finding.attribution}")
+        if finding.anomaly in ANOMALIES:
+            what = finding.anomaly, finding.output
+            found[what] += finding.total
+            assert len(finding.witnesses) <= MAX_WITNESSES
+            who.setdefault(what, set()).update(
+                tuple((name, str(value)) for name, value in w.identity.items()) for w in finding.witnesses
+            )
+    assert found == {what: sum(effects.values()) for what, effects in plain.items()}
+    for what, effects in plain.items():
+        assert who[what] <= set(effects)
+        assert who[what] == set(effects) or sum(effects.values()) > MAX_WITNESSES
+
+
+def _applies(name: str, world: World, data: st.DataObject) -> bool:
+    """Apply one damage, if there is anything in this world that it could break."""
+    try:
+        DAMAGES[name].apply(world, data.draw)
+    except UnsatisfiedAssumption:
+        return False
+    return True
+
 
 Effect = tuple[int, str | None]
 
-effects = st.tuples(st.integers(0, 4), st.sampled_from(["a", "b", None]))
+_COUNTED = {"unexplained", "wrong-value", "duplicate", "lost-write"}
+
+_EFFECTS = st.tuples(st.integers(0, 4), st.sampled_from(["a", "b", None]))
 
 
-def brute_force(expected: list[Effect], actual: list[Effect]) -> Counter[str]:
+def counts(expected: list[Effect], actual: list[Effect]) -> Counter[str]:
     """One identity after another, one effect after another."""
     found: Counter[str] = Counter()
     for identity in {i for i, _ in expected + actual}:
@@ -44,20 +97,21 @@ def brute_force(expected: list[Effect], actual: list[Effect]) -> Counter[str]:
     return +found
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@histories(60)
 @given(
-    expected=st.lists(effects, min_size=1, max_size=12),
-    actual=st.lists(effects, max_size=12),
+    expected=st.lists(_EFFECTS, min_size=1, max_size=12),
+    actual=st.lists(_EFFECTS, max_size=12),
     batches=st.lists(st.booleans(), min_size=3, max_size=3),
     table=st.booleans(),
 )
-def test_same_counts(
+def test_same_counts_of_equal_effects(
     make_run: Callable[[Path], Any], expected: list[Effect], actual: list[Effect], batches: list[bool], table: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = make_run(Path(folder))
         run.scenario["outputs"] = {"out": {"table" if table else "topic": "out", "identity": ["i"]}}
-        query = 'SELECT i, v, _partition, _offset, _key FROM "in"'
+        # With the identity a second time, so that no content can be taken for another effect's in the wrong row.
+        query = 'SELECT i, i AS j, v, _partition, _offset, _key FROM "in"'
         run.scenario["oracle"] = {"kind": "sql", "queries": {"out": query}}
         for identity, content in expected:
             run.send("k", {"i": identity, "v": content})
@@ -66,14 +120,13 @@ def test_same_counts(
         run.progress({0: len(expected)})
         for identity, content in actual:
             if table:
-                run.insert("out", {"i": identity, "v": content})
+                run.insert("out", {"i": identity, "j": identity, "v": content})
             else:
-                run.record("out", {"i": identity, "v": content})
+                run.record("out", {"i": identity, "j": identity, "v": content})
         verdict = judge(run.save())
     assert verdict.not_evaluated == {}
-    counted = Counter(verdict.anomalies())
-    del counted["reordered"]
-    assert counted == brute_force(expected, actual)
-    named = {w.identity["i"] for f in verdict.findings if f.anomaly != "reordered" for w in f.witnesses}
+    counted = Counter({anomaly: n for anomaly, n in verdict.anomalies().items() if anomaly in _COUNTED})
+    assert counted == counts(expected, actual)
+    named = {w.identity["i"] for f in verdict.findings if f.anomaly in _COUNTED for w in f.witnesses}
     differing = (Counter(expected) - Counter(actual)) + (Counter(actual) - Counter(expected))
     assert named == {str(identity) for identity, _ in differing}

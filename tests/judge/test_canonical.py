@@ -78,6 +78,7 @@ def test_equal(canon: Canon, sql_type: str, one: str, other: str) -> None:
         ("VARCHAR", "1", "1.0"),
         ("VARCHAR", "a", "A"),
         ("BLOB", "\\x6869", "aGg="),
+        ("BLOB", "\\xab", "ab"),
     ],
 )
 def test_different(canon: Canon, sql_type: str, one: str, other: str) -> None:

@@ -1,4 +1,4 @@
-"""A claim that nobody judges is never held."""
+"""What a claim allows, rule by rule; and a claim that nobody judges is never held."""
 
 from __future__ import annotations
 
@@ -7,8 +7,125 @@ from typing import Any
 import pytest
 
 from onceproof.judge.checker import checkers
-from onceproof.judge.findings import Outcome
+from onceproof.judge.claims import allowance, needs, unjudged
+from onceproof.judge.findings import Finding, Outcome
 from onceproof.judge.verdict import judge
+from onceproof.scenario.model import Claim
+
+STRICT = Claim(delivery="effectively-once", order="per-key", atomic="batch", liveness="recovers")
+LOOSE = Claim(delivery="effectively-once", order="none", atomic="none", liveness="none")
+ON_THE_WAY = ["commit-ahead-of-effect", "diverged-replay", "sink-disagreement", "zombie-write"]
+
+
+def allowed(claim: Claim, anomaly: str, source: str | None = None, *, transient: bool = False) -> str | None:
+    return allowance(Finding(anomaly, "out", 1, "", source=source, transient=transient), claim)
+
+
+@pytest.mark.parametrize("anomaly", checkers.names())
+def test_strictest_claim_allows_nothing_that_stays(anomaly: str) -> None:
+    for source in (None, "fault", "no fault", "batch", "transaction", "duplicate", "unknown"):
+        assert allowed(STRICT, anomaly, source) is None
+
+
+@pytest.mark.parametrize("anomaly", sorted({*checkers.names()} - {"reordered", "torn-batch", "stale-tail"}))
+def test_what_stays_violates_whatever_is_claimed_beside_the_delivery(anomaly: str) -> None:
+    assert allowed(LOOSE, anomaly) is None
+
+
+@pytest.mark.parametrize("anomaly", ON_THE_WAY)
+def test_what_is_gone_in_the_end_is_allowed(anomaly: str) -> None:
+    for claim in (STRICT, LOOSE):
+        assert (allowed(claim, anomaly, transient=True) or "").startswith("transient: ")
+
+
+@pytest.mark.parametrize(
+    "anomaly", sorted({*checkers.names()} - {*ON_THE_WAY, "reordered", "torn-batch", "stale-tail"})
+)
+def test_no_other_anomaly_can_be_transient(anomaly: str) -> None:
+    assert allowed(LOOSE, anomaly, transient=True) is None
+
+
+def test_disagreement_before_a_quiet_point_says_so() -> None:
+    assert "no quiet point" in (allowed(STRICT, "sink-disagreement", transient=True) or "")
+
+
+@pytest.mark.parametrize(
+    ("atomic", "source", "transient", "violates"),
+    [
+        ("batch", "batch", True, True),
+        ("batch", "batch", False, True),
+        ("batch", "transaction", False, True),
+        ("transaction", "batch", True, False),
+        ("transaction", "batch", False, False),
+        ("transaction", "transaction", False, True),
+        ("none", "batch", True, False),
+        ("none", "batch", False, False),
+        ("none", "transaction", False, False),
+    ],
+)
+def test_torn_batch_against_atomic(atomic: Any, source: str, transient: bool, violates: bool) -> None:
+    claim = STRICT.model_copy(update={"atomic": atomic})
+    assert (allowed(claim, "torn-batch", source, transient=transient) is None) == violates
+
+
+@pytest.mark.parametrize(("order", "violates"), [("per-key", True), ("per-partition", True), ("none", False)])
+def test_order(order: Any, violates: bool) -> None:
+    claim = STRICT.model_copy(update={"order": order})
+    assert (allowed(claim, "reordered") is None) == violates
+    assert (allowed(claim, "zombie-write", "older state", transient=True) is None) == violates
+
+
+@pytest.mark.parametrize("source", ["batch replay", "task retry", "producer retry", "zombie", "input", "fault"])
+def test_at_least_once_allows_duplicates_with_a_cause(source: str) -> None:
+    claim = STRICT.model_copy(update={"delivery": "at-least-once"})
+    assert source in (allowed(claim, "duplicate", source) or "")
+
+
+@pytest.mark.parametrize(
+    ("anomaly", "source"),
+    [
+        ("duplicate", "unknown"),
+        ("duplicate", None),
+        ("lost-write", "fault"),
+        ("zombie-write", "wrong"),
+        ("wrong-value", None),
+        ("unexplained", None),
+    ],
+)
+def test_at_least_once_allows_nothing_else(anomaly: str, source: str | None) -> None:
+    assert allowed(STRICT.model_copy(update={"delivery": "at-least-once"}), anomaly, source) is None
+
+
+def test_at_least_once_allows_copies_that_a_zombie_left() -> None:
+    assert allowed(STRICT.model_copy(update={"delivery": "at-least-once"}), "zombie-write", "duplicate") is not None
+
+
+@pytest.mark.parametrize("anomaly", ["lost-write", "sink-disagreement", "commit-ahead-of-effect"])
+def test_at_most_once_allows_losses_in_a_fault_window(anomaly: str) -> None:
+    claim = LOOSE.model_copy(update={"delivery": "at-most-once"})
+    assert "fault window" in (allowed(claim, anomaly, "fault") or "")
+    assert allowed(claim, anomaly, "no fault") is None
+
+
+@pytest.mark.parametrize("anomaly", ["duplicate", "wrong-value", "unexplained", "input-lost", "hanging-transaction"])
+def test_at_most_once_allows_nothing_else(anomaly: str) -> None:
+    assert allowed(LOOSE.model_copy(update={"delivery": "at-most-once"}), anomaly, "fault") is None
+
+
+@pytest.mark.parametrize(("liveness", "violates"), [("recovers", True), ("none", False)])
+def test_liveness(liveness: Any, violates: bool) -> None:
+    assert (allowed(STRICT.model_copy(update={"liveness": liveness}), "stale-tail") is None) == violates
+
+
+def test_what_a_claim_needs() -> None:
+    known = [*checkers.names(), "of-a-third-party"]
+    optional = {"reordered", "torn-batch", "stale-tail"}
+    assert {name for name in known if not needs(name, STRICT)} == {*ON_THE_WAY, "precommitted-read"}
+    assert {name for name in known if not needs(name, LOOSE)} == {*ON_THE_WAY, "precommitted-read", *optional}
+
+
+def test_every_promise_is_judged_by_what_is_registered() -> None:
+    assert unjudged(STRICT, checkers.names()) == []
 
 
 class Silent:

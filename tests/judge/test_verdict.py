@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from onceproof.errors import HistoryError
+from onceproof.judge.case import Case
 from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import check, judge
 
@@ -58,6 +59,19 @@ def test_run_that_did_not_drain(clean_run: Any) -> None:
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "did not drain, so more may still have come: stuck at 3" in verdict.reasons[0]
+
+
+def test_tail_that_one_output_may_lack_does_not_excuse_another_that_must_recover(clean_run: Any) -> None:
+    clean_run.document["drained"] = False
+    clean_run.scenario["outputs"]["events"]["claim"] = {"liveness": "none"}
+    kept = [row for row in clean_run.tables["output"] if (row["output"], row["offset"]) != ("events", 5)]
+    clean_run.tables["output"] = kept
+    clean_run.tables["progress"].clear()
+    clean_run.progress({0: 4, 1: 4})
+    verdict = judge(clean_run.save())
+    assert all(f.allowed is not None for f in verdict.findings), verdict.findings
+    assert any(f.anomaly == "stale-tail" for f in verdict.findings)
+    assert verdict.outcome is Outcome.INCONCLUSIVE, verdict.reasons
 
 
 def test_job_that_ended_too_early_has_its_last_words(clean_run: Any) -> None:
@@ -121,7 +135,7 @@ def test_violation_outranks_doubts_and_tells_them(clean_run: Any) -> None:
 def test_no_committed_input(stored_run: Any) -> None:
     stored_run.scenario["outputs"] = {"events": {"topic": "events", "identity": ["n"]}}
     stored_run.scenario["oracle"] = {"kind": "sql", "queries": {"events": 'SELECT 1 AS n FROM "in"'}}
-    stored_run.send("k", {"n": 1}, committed=False)
+    stored_run.send("k", {"n": 1}, visibility="aborted")
     verdict = judge(stored_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "no committed record" in verdict.reasons[0]
@@ -205,6 +219,11 @@ def test_deleted_and_rewritten_rows_are_the_right_effects(clean_run: Any) -> Non
     """A sink that deletes its batch's rows before it writes them again is right."""
     last = [json.loads(c["content"]) for c in clean_run.tables["output"] if c["output"] == "rows" and c["commit_order"]]
     clean_run.commit("rows", *(("delete", row, None) for row in last), *(("insert", None, row) for row in last))
+    verdict = judge(clean_run.save())
+    # In which order they first became visible, the rows that stand there do not show.
+    assert (verdict.outcome, verdict.findings) == (Outcome.INCONCLUSIVE, ())
+    assert list(verdict.not_evaluated) == ["reordered@rows"]
+    clean_run.scenario["claim"] = {"order": "none"}
     assert judge(clean_run.save()).outcome is Outcome.HELD
 
 
@@ -216,7 +235,7 @@ def test_update_and_truncate(clean_run: Any) -> None:
     clean_run.commit("rows", ("update", {**first, "n": "99"}, first))
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.HELD
-    assert verdict.not_evaluated == {}
+    assert list(verdict.not_evaluated) == ["reordered@rows"]
 
 
 def test_own_claim_of_an_output(clean_run: Any) -> None:
@@ -240,3 +259,62 @@ def test_damaged_history(clean_run: Any) -> None:
     file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(HistoryError, match=r"output\.parquet is damaged"):
         judge(folder)
+
+
+def test_imported_history_exercised_no_fault(clean_run: Any) -> None:
+    clean_run.document["imported"] = True
+    clean_run.scenario["claim"] = {"order": "none"}  # a snapshot shows none
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.HELD
+    assert verdict.reasons[0].endswith("are as claimed; imported history: no fault was exercised")
+
+
+def test_ignored_columns_are_always_listed(clean_run: Any) -> None:
+    assert judge(clean_run.save()).ignored == {}
+    clean_run.scenario["outputs"]["rows"]["ignore"] = ["loaded_at", "id"]
+    assert judge(clean_run.save()).to_json()["ignored"] == {"rows": ["loaded_at", "id"]}
+
+
+def test_what_the_oracle_counted_is_among_the_counts(clean_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Case, "_check_identities", lambda case: case.notes.update({"late.in": 3}))
+    assert judge(clean_run.save()).counts["late.in"] == 3
+
+
+def test_identity_that_names_no_single_effect_is_a_doubt_beside_the_findings(clean_run: Any) -> None:
+    for output in ("rows", "events"):
+        clean_run.scenario["outputs"][output]["identity"] = ["k"]
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "identity: [k] names no single effect" in verdict.reasons[0]
+    assert {batch.verdict for batch in verdict.batches} == {Outcome.INCONCLUSIVE}
+
+
+@pytest.mark.parametrize("claim", [{"liveness": "none"}, {"delivery": "at-most-once", "liveness": "none"}])
+def test_an_output_that_never_had_an_effect_is_not_held(stored_run: Any, claim: dict[str, str]) -> None:
+    run = stored_run
+    run.scenario["outputs"] = {"rows": {"table": "rows", "identity": ["n"]}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"rows": 'SELECT n, _partition, _offset FROM "in"'}}
+    run.scenario["claim"] = claim
+    run.document |= {"drained": False, "stuck": True}
+    for n in range(2):
+        run.send("k", {"n": n})
+    verdict = judge(run.save())
+    assert verdict.outcome == "inconclusive"
+    assert "output rows is empty" in verdict.reasons[0]
+    run.insert("rows", {"n": 0})
+    assert judge(run.save()).outcome == "held"
+
+
+def test_an_input_topic_may_be_called_input(stored_run: Any) -> None:
+    run = stored_run
+    run.scenario["input"] = [{"topic": topic, "dataset": "numbers"} for topic in ("input", "other")]
+    run.scenario["outputs"] = {"rows": {"table": "rows", "identity": ["n"]}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"rows": 'SELECT n FROM "input" UNION ALL SELECT n FROM other'}}
+    for n, topic in enumerate(("input", "other")):
+        run.send("k", {"n": n}, topic=topic)
+        run.insert("rows", {"n": n})
+    run.add("batches", {"query": "q", "batch": 0, "topic": "input", "partition": 0, "start_offset": 0, "end_offset": 1})
+    verdict = judge(run.save())
+    assert verdict.outcome == "held"
+    assert verdict.counts["input"] == 2
+    assert verdict.batches[0].records == 1

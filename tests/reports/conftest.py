@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onceproof.errors import EnvironmentProblem
-from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict, Witness
+from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict, Witness
 from onceproof.report import RunSet, ScenarioResult
 from onceproof.scenario.model import Expect
 
@@ -35,10 +35,40 @@ DUPLICATE = Finding(
     attribution={"batch replay (query both, batch 2)": 5990, "unknown": 10},
 )
 HELD = Verdict(
-    "good", Outcome.HELD, CLAIM, ("every claim held and every fault hit",), (), (HIT,), {}, {"input": 60000}, 7, 61.5
+    "good",
+    Outcome.HELD,
+    CLAIM,
+    ("every claim held and every fault hit",),
+    faults=(HIT,),
+    counts={"input": 60000},
+    seed=7,
+    seconds=61.5,
 )
 VIOLATED = replace(
     HELD, scenario="naive", outcome=Outcome.VIOLATED, reasons=("6000 duplicates",), findings=(DUPLICATE,)
+)
+TRANSIENT = Finding(
+    "zombie-write", "rows", 3, "3 late writes", transient=True, allowed="transient: gone at the quiet point"
+)
+TORN = Finding("torn-batch", "rows", 1, "1 batch in two commits", source="batch", transient=True)
+ALLOWED = replace(
+    DUPLICATE, output="copies", source="batch replay", allowed="at-least-once allows a duplicate: batch replay"
+)
+CRASHED = BatchReport("both", 2, 0, 1, 6000, ("crash driver in batch 2",), Outcome.VIOLATED, {"duplicate": 5990})
+RICH = replace(
+    VIOLATED,
+    scenario="rich",
+    claim={**CLAIM, "outputs": {"copies": {"delivery": "at-least-once", "order": "none"}}},
+    findings=(replace(DUPLICATE, source="batch replay"), TORN, ALLOWED, TRANSIENT),
+    batches=(
+        BatchReport("both", 1, 0, 0, 6000, (), Outcome.HELD),
+        CRASHED,
+        BatchReport("both", 3, 1, 1, 6000, (), Outcome.HELD),
+        BatchReport("both", 4, 1, None, 6000, (), Outcome.INCONCLUSIVE),
+    ),
+    ignored={"rows": ["loaded_at", "id"]},
+    counts={"input": 60000, "expected.rows": 60000, "late.flights": 12, "may.flights": 0, "open.rows": 5},
+    slices={"duplicate/rows/batch replay": "slices/duplicate-rows-batch-replay"},
 )
 INCONCLUSIVE = replace(
     HELD,
@@ -59,6 +89,12 @@ def held() -> ScenarioResult:
 def violated() -> ScenarioResult:
     expect = Expect(verdict="violated", anomalies=["duplicate"])
     return ScenarioResult("naive", expect, VIOLATED, Path("/runs/naive-1"))
+
+
+@pytest.fixture
+def rich() -> ScenarioResult:
+    """Everything that a verdict can tell at once."""
+    return ScenarioResult("rich", Expect(), RICH, Path("/runs/rich-1"))
 
 
 @pytest.fixture

@@ -32,6 +32,65 @@ def test_a_violation_is_told_with_witnesses_attribution_and_the_next_command(vio
     assert max(map(len, text.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_all_that_is_known_is_told(rich: ScenarioResult, width: int) -> None:
+    text = TerminalReport(width=width).render(RunSet((rich,)))
+    lines = " ".join(text.split())
+    for part in (
+        "claim effectively-once; order per-key; atomic none; liveness recovers copies: at-least-once; order none",
+        "counts input 60,000; expected rows 60,000 12 records of flights came too late",
+        "5 effects of rows are of windows that were still open: not judged",
+        "ignored rows: loaded_at, id (not compared)",
+        "batches 4 in all; without finding and fault: 2 held, 1 inconclusive",
+        "both 2 6,000 records, planned by start 0, committed by start 1: violated (duplicate 5,990)",
+        "active: crash driver in batch 2",
+        "torn-batch in rows by batch: 1 effect, transient",
+        "allowed duplicate in copies by batch replay: 6,000 effects. at-least-once allows a duplicate: batch replay",
+        "allowed zombie-write in rows: 3 effects. transient: gone at the quiet point",
+        "legend duplicate: an effect is counted more than once",
+        "more: onceproof explain NAME",
+    ):
+        assert part in lines
+    assert "onceproof check /runs/rich-1/slices/duplicate-rows-batch-replay\n" in text, "to be copied: in one piece"
+    assert "about to close" not in lines, "there were none"
+    assert lines.index("torn-batch in rows") < lines.index("allowed duplicate"), "what violates comes first"
+    wrapped = [line for line in text.splitlines() if "onceproof" not in line]
+    assert max(map(len, wrapped)) <= width
+
+
+def test_many_batches_are_not_all_shown(rich: ScenarioResult) -> None:
+    assert rich.verdict is not None
+    batches = tuple(replace(rich.verdict.batches[1], batch=number) for number in range(20))
+    text = TerminalReport().render(RunSet((replace(rich, verdict=replace(rich.verdict, batches=batches)),)))
+    assert "both 7  " in text and "both 8  " not in text
+    assert "... and 12 more (verdict.json holds all)" in text
+
+
+def test_the_legend_names_what_was_found_and_no_more(violated: ScenarioResult, held: ScenarioResult) -> None:
+    text = TerminalReport().render(RunSet((violated,)))
+    assert "legend     duplicate: an effect is counted more than once\n" in text
+    assert "more: onceproof explain duplicate" in text
+    assert "legend" not in TerminalReport().render(RunSet((held,)))
+
+
+def test_json_tells_each_finding_with_its_slice(rich: ScenarioResult) -> None:
+    told = json.loads(reports.get("json")().render(RunSet((rich,))))
+    first, torn, allowed, transient = told["findings"]
+    assert first["slice"] == "/runs/rich-1/slices/duplicate-rows-batch-replay"
+    assert torn["slice"] is None and torn["transient"] is True and torn["allowed"] is None
+    assert allowed["allowed"].startswith("at-least-once") and transient["transient"] is True
+    assert [batch["batch"] for batch in told["batches"]] == [2], "those with a finding or a fault"
+    assert told["ignored"] == {"rows": ["loaded_at", "id"]}
+
+
+def test_junit_says_why_and_where_the_slice_is(rich: ScenarioResult) -> None:
+    failure = ET.fromstring(reports.get("junit")().render(RunSet((rich,)))).find(".//failure")
+    assert failure is not None and failure.text is not None
+    assert "duplicate in rows, for example:\nbatch 2 wrote it in start 0" in failure.text
+    assert "onceproof check /runs/rich-1/slices/duplicate-rows-batch-replay" in failure.text
+    assert "copies" not in failure.text, "what the claim allows is no failure"
+
+
 def test_a_fault_that_did_not_hit_is_told_with_what_was_missing(inconclusive: ScenarioResult) -> None:
     text = TerminalReport().render(RunSet((inconclusive,)))
     assert "INCONCLUSIVE  vague" in text
@@ -68,7 +127,8 @@ def test_the_summary_names_each_scenario(everything: RunSet) -> None:
 def test_json_of_one_scenario_has_the_promised_keys(violated: ScenarioResult) -> None:
     told = json.loads(reports.get("json")().render(RunSet((violated,))))
     assert set(told) == {
-        *("scenario", "verdict", "claim", "anomalies", "faults", "run", "seed", "seconds", "expect_met")
+        *("scenario", "verdict", "reasons", "claim", "anomalies", "findings", "faults", "batches", "not_evaluated"),
+        *("ignored", "counts", "run", "seed", "seconds", "expect_met"),
     }
     assert told["anomalies"] == {"duplicate": 6000}
     assert told["verdict"] == "violated" and told["expect_met"] is True

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from onceproof.sinks.errors import CheckpointUnreadable, OffsetGap
-from onceproof.sinks.offsets import Checkpoint, Ranges, Vector, advanced, decide
+from onceproof.sinks.offsets import Checkpoint, Progress, Ranges, Vector, advanced, decide
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{}}'
 
@@ -61,12 +61,19 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         Checkpoint(tmp_path).ranges(3)
 
 
+QUERY = "11111111-2222"
+
+
 def batch(number: int, **spans: tuple[int, int]) -> Ranges:
     return Ranges(
         number,
         {"t": {p[1:]: start for p, (start, _) in spans.items()}},
         {"t": {p[1:]: end for p, (_, end) in spans.items()}},
     )
+
+
+def progress(offsets: Vector, *, batch_id: int = 0, query_id: str = QUERY) -> Progress:
+    return Progress(query_id, batch_id, offsets)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +89,7 @@ def batch(number: int, **spans: tuple[int, int]) -> Ranges:
     ],
 )
 def test_writes_what_begins_where_progress_ends(recorded: Vector | None, ranges: Ranges) -> None:
-    assert decide(recorded, ranges) == "write"
+    assert decide(None if recorded is None else progress(recorded), ranges, QUERY) == "write"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +101,7 @@ def test_writes_what_begins_where_progress_ends(recorded: Vector | None, ranges:
     ],
 )
 def test_skips_what_progress_covers(recorded: Vector, ranges: Ranges) -> None:
-    assert decide(recorded, ranges) == "skip"
+    assert decide(progress(recorded), ranges, QUERY) == "skip"
 
 
 @pytest.mark.parametrize(
@@ -107,16 +114,41 @@ def test_skips_what_progress_covers(recorded: Vector, ranges: Ranges) -> None:
 )
 def test_refuses_a_gap_or_an_overlap(recorded: Vector, ranges: Ranges, place: str) -> None:
     with pytest.raises(OffsetGap, match=place):
-        decide(recorded, ranges)
+        decide(progress(recorded), ranges, QUERY)
 
 
 def test_refuses_a_later_batch_without_any_progress() -> None:
     with pytest.raises(OffsetGap, match="batch 4 follows earlier batches"):
-        decide(None, batch(4, p0=(5, 9)))
+        decide(None, batch(4, p0=(5, 9)), QUERY)
+
+
+@pytest.mark.parametrize(("recorded_batch", "decision"), [(3, "write"), (4, "skip"), (5, "skip")])
+def test_a_batch_without_input_goes_by_its_id(recorded_batch: int, decision: str) -> None:
+    """It emits the windows that a moved watermark has closed: the offsets alone would call it done before it ran."""
+    empty = batch(4, p0=(9, 9), p1=(4, 4))
+    assert decide(progress({"t": {"0": 9, "1": 4}}, batch_id=recorded_batch), empty, QUERY) == decision
+
+
+def test_a_batch_without_input_below_progress_is_done() -> None:
+    assert decide(progress({"t": {"0": 12}}, batch_id=1), batch(4, p0=(9, 9)), "another") == "skip"
+
+
+def test_an_empty_first_batch_of_a_new_checkpoint_has_nothing_to_write() -> None:
+    assert decide(progress({"t": {"0": 9}}, batch_id=7), batch(0, p0=(9, 9)), "another") == "skip"
+
+
+def test_refuses_a_batch_without_input_whose_fate_nobody_knows() -> None:
+    done: Vector = {"t": {"0": 9}}
+    with pytest.raises(
+        OffsetGap, match=r"batch 4 has no input, and recorded progress \(batch 3\) is of another checkpoint"
+    ):
+        decide(progress(done, batch_id=3), batch(4, p0=(9, 9)), "another")
+    with pytest.raises(OffsetGap, match="batch 4 has no input and follows recorded batch 2"):
+        decide(progress(done, batch_id=2), batch(4, p0=(9, 9)), QUERY)
 
 
 def test_progress_keeps_partitions_that_the_batch_does_not_name() -> None:
     recorded: Vector = {"t": {"0": 5, "1": 8}, "gone": {"0": 3}}
-    assert advanced(recorded, batch(2, p0=(5, 6))) == {"t": {"0": 6, "1": 8}, "gone": {"0": 3}}
+    assert advanced(progress(recorded), batch(2, p0=(5, 6))) == {"t": {"0": 6, "1": 8}, "gone": {"0": 3}}
     assert recorded["t"]["0"] == 5
     assert advanced(None, batch(0, p0=(0, 2))) == {"t": {"0": 2}}

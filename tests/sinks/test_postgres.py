@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from onceproof.sinks import failpoints
-from onceproof.sinks.errors import CommitUnknown, Fenced, OffsetGap
-from onceproof.sinks.postgres import PostgresAppend
+from onceproof.sinks.errors import CommitUnknown, Fenced, OffsetGap, SinkError
+from onceproof.sinks.postgres import PostgresAppend, PostgresUpsert
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.postgres import EmbeddedPostgres
 from onceproof.waiting import wait_until
@@ -104,7 +105,7 @@ def test_of_two_concurrent_writers_one_waits_for_the_lock_and_skips(
     checkpoint = make_checkpoint(5)
     sink = table.sink(checkpoint)
     first_is_parked, let_first_commit = threading.Event(), threading.Event()
-    wrote: list[bool] = []
+    wrote: dict[int, bool] = {}  # by writer: which of them returns first is nobody's promise
 
     def park_first(point: str, **_facts: Any) -> None:
         if point == "before-sink-commit" and not first_is_parked.is_set():
@@ -112,9 +113,11 @@ def test_of_two_concurrent_writers_one_waits_for_the_lock_and_skips(
             let_first_commit.wait(30)
 
     monkeypatch.setattr(failpoints, "reach", park_first)
-    threads = [
-        threading.Thread(target=lambda: wrote.append(sink.write(checkpoint.rows(0), 0)), daemon=True) for _ in range(2)
-    ]
+
+    def write(writer: int) -> None:
+        wrote[writer] = sink.write(checkpoint.rows(0), 0)
+
+    threads = [threading.Thread(target=write, args=(number,), daemon=True) for number in range(2)]
     threads[0].start()
     assert first_is_parked.wait(30)
     threads[1].start()
@@ -127,7 +130,7 @@ def test_of_two_concurrent_writers_one_waits_for_the_lock_and_skips(
     let_first_commit.set()
     for thread in threads:
         thread.join(30)
-    assert wrote == [True, False]
+    assert wrote == {0: True, 1: False}
     assert table.offsets() == list(range(5))
 
 
@@ -178,3 +181,97 @@ def test_a_server_that_is_away_fails_at_once(table: Table, make_checkpoint: Make
         sink.write(checkpoint.rows(0), 0)
     table.server.proxy.heal()
     assert sink.write(checkpoint.rows(0), 0)
+
+
+def test_a_batch_without_input_is_written_once(table: Table, make_checkpoint: MakeCheckpoint) -> None:
+    """Spark runs one when the watermark has moved: its rows are the windows that closed."""
+    checkpoint = make_checkpoint(5, 5, 5)
+    closed = pa.table({"key": ["window"], "src_offset": [100]})
+    sink = table.sink(checkpoint)
+    sink.write(checkpoint.rows(0), 0)
+    assert sink.write(closed, 1)
+    assert not table.sink(checkpoint).write(closed, 1)
+    assert table.sink(checkpoint).write(closed, 2)
+    assert table.offsets() == [*range(5), 100, 100]
+
+
+class KeyedTable(Table):
+    """A table with one row a ``key``, a column that the batches fill and one that they do not have."""
+
+    def __init__(self, server: EmbeddedPostgres) -> None:
+        super().__init__(server)
+        self._ask(f"DROP TABLE {self.name}")
+        self._ask(f"CREATE TABLE {self.name} (key text PRIMARY KEY, total bigint, note text DEFAULT 'kept')")
+
+    def upsert(self, checkpoint: Any, *, key: tuple[str, ...] = ("key",), **settings: Any) -> PostgresUpsert:
+        return PostgresUpsert(
+            self.server.client_uri, self.name, key=key, pipeline=self.pipeline, checkpoint=checkpoint.folder, **settings
+        )
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return self._ask(f"SELECT key, total, note FROM {self.name} ORDER BY key")
+
+
+@pytest.fixture
+def keyed(server: EmbeddedPostgres) -> KeyedTable:
+    return KeyedTable(server)
+
+
+def totals(**of: int | None) -> pa.Table:
+    return pa.table({"key": pa.array(of, pa.string()), "total": pa.array(of.values(), pa.int64())})
+
+
+def test_an_upsert_keeps_the_last_state_of_each_key(keyed: KeyedTable, make_checkpoint: MakeCheckpoint) -> None:
+    checkpoint = make_checkpoint(5, 8)
+    sink = keyed.upsert(checkpoint)
+    assert sink.write(totals(a=1, b=2), 0)
+    keyed._ask(f"UPDATE {keyed.name} SET note = 'mine' WHERE key = 'b'")
+    assert sink.write(totals(b=None, c=3), 1)
+    assert keyed.rows() == [("a", 1, "kept"), ("b", None, "mine"), ("c", 3, "kept")]
+    assert keyed.progress() == (1, 1, {"t": {"0": 8}})
+
+
+def test_a_replay_puts_no_older_state_over_a_newer_one(keyed: KeyedTable, make_checkpoint: MakeCheckpoint) -> None:
+    checkpoint = make_checkpoint(5, 8)
+    sink = keyed.upsert(checkpoint)
+    sink.write(totals(a=1), 0)
+    sink.write(totals(a=2), 1)
+    assert not keyed.upsert(checkpoint).write(totals(a=1), 0)
+    assert keyed.rows() == [("a", 2, "kept")]
+
+
+def test_an_upsert_of_keys_alone_changes_nothing_that_is_there(
+    keyed: KeyedTable, make_checkpoint: MakeCheckpoint
+) -> None:
+    checkpoint = make_checkpoint(5, 8)
+    sink = keyed.upsert(checkpoint)
+    sink.write(totals(a=1), 0)
+    assert sink.write(pa.table({"key": ["a", "b"]}), 1)
+    assert keyed.rows() == [("a", 1, "kept"), ("b", None, "kept")]
+
+
+@pytest.mark.parametrize(("merge", "totals_of"), [("sum", (5, 2, 7)), ("min", (1, 2, 7)), ("max", (4, 2, 7))])
+def test_increments_are_put_together_with_what_is_there_once(
+    keyed: KeyedTable, make_checkpoint: MakeCheckpoint, merge: str, totals_of: tuple[int, ...]
+) -> None:
+    checkpoint = make_checkpoint(5, 8)
+    sink = keyed.upsert(checkpoint, merge={"total": merge})
+    sink.write(totals(a=1, b=2, c=None), 0)
+    assert sink.write(totals(a=4, b=None, c=7), 1)
+    assert not keyed.upsert(checkpoint, merge={"total": merge}).write(totals(a=4, b=None, c=7), 1)
+    assert tuple(total for _key, total, _note in keyed.rows()) == totals_of
+
+
+def test_a_refused_row_of_an_upsert_leaves_nothing_behind(keyed: KeyedTable, make_checkpoint: MakeCheckpoint) -> None:
+    checkpoint = make_checkpoint(5)
+    with pytest.raises(psycopg.errors.NotNullViolation):
+        keyed.upsert(checkpoint).write(pa.table({"key": ["a", None], "total": [1, 2]}), 0)
+    assert keyed.rows() == []
+    assert keyed.progress() == (1, None, None)
+
+
+def test_an_upsert_without_a_key_is_refused(keyed: KeyedTable, make_checkpoint: MakeCheckpoint) -> None:
+    with pytest.raises(SinkError, match="an upsert needs a key"):
+        keyed.upsert(make_checkpoint(5), key=())
+    with pytest.raises(SinkError, match="'key' is in the key: it cannot be merged"):
+        keyed.upsert(make_checkpoint(5, name="another"), merge={"key": "sum"})

@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import judge
 
@@ -22,6 +24,7 @@ def test_replayed_batch_in_a_table(clean_run: Any) -> None:
     (finding,) = verdict.findings
     assert (finding.anomaly, finding.output, finding.total, finding.source) == ("duplicate", "rows", 2, "batch replay")
     assert finding.attribution == {"batch replay (query q, batch 1)": 2}
+    assert finding.batches == {"q/1": 2}
     witness = finding.witnesses[0]
     assert witness.identity == {"p": "0", "o": "4"}
     assert (witness.cause, witness.batch) == ("in/0@4", 1)
@@ -77,12 +80,156 @@ def test_input_that_holds_a_record_twice(clean_run: Any) -> None:
         effect["content"] = json.dumps({**row, "n": int(row["n"]) % 100})
     (finding,) = judge(run.save()).findings
     assert (finding.total, finding.source) == (6, "input")
+    assert finding.summary.endswith("by input: 12 input records cannot be told apart from another")
+
+
+def test_input_record_that_a_producer_sent_again(stored_run: Any) -> None:
+    """Equal down to the creation time, and the ledger knows of one."""
+    run = stored_run
+    query = 'SELECT k, n, min(_partition) AS _partition, min(_offset) AS _offset FROM "in" GROUP BY k, n'
+    run.scenario["outputs"] = {"events": {"topic": "events", "identity": ["k", "n"]}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"events": query}}
+    for n in (1, 1, 2, 2):
+        run.send("k", {"k": "k", "n": n})
+        run.record("events", {"k": "k", "n": n})
+    run.tables["input"][1]["timestamp_ms"] = run.tables["input"][0]["timestamp_ms"]
+    del run.tables["sent"][1]
+    run.progress({0: 4})
+    findings = judge(run.save()).findings
+    assert [(f.anomaly, f.source, f.total) for f in findings] == [
+        ("duplicate", "input", 1),
+        ("duplicate", "producer retry", 1),
+    ]
+    assert findings[1].attribution == {"producer retry (of the input)": 1}
+    assert "holds it again, at in/0@1, with one creation time" in findings[1].witnesses[0].argument
+
+
+def test_record_that_the_job_s_producer_sent_again(clean_run: Any) -> None:
+    for record in clean_run.tables["output"]:
+        record["timestamp_ms"] = 5_000 + record["offset"]
+    clean_run.record("events", COPY)
+    first = next(r for r in clean_run.tables["output"] if (r["output"], r["offset"]) == ("events", 3))
+    clean_run.tables["output"][-1]["timestamp_ms"] = first["timestamp_ms"]
+    (finding,) = judge(clean_run.save()).findings
+    assert (finding.total, finding.source) == (1, "producer retry")
+    assert finding.attribution == {"producer retry (of the job)": 1}
+    assert "Both were created at 5003 ms with one key" in finding.witnesses[0].argument
+    for record in clean_run.tables["output"]:  # an idempotent producer's broker drops what is sent again
+        record["producer_id"] = 4
+    (finding,) = judge(clean_run.save()).findings
+    assert finding.source == "unknown"
+
+
+def with_a_third_batch(run: Any) -> None:
+    """Batch 1 was planned by start 0 and committed by start 1, which ran batch 2 as well."""
+    replay(run)
+    row = {"p": 0, "o": run.send("k0", {"k": "k0", "n": 70}), "k": "k0", "n": 70}
+    run.insert("rows", row)
+    run.record("events", row)
+    run.batch(2, {0: (8, 9)}, by=(1, 1))
+    run.tables["progress"][0]["end_offset"] = 9
+
+
+@pytest.mark.parametrize("output", ["rows", "events"])
+def test_copy_that_comes_after_a_later_batch_is_a_zombie_s(clean_run: Any, output: str) -> None:
+    with_a_third_batch(clean_run)
+    clean_run.insert("rows", COPY) if output == "rows" else clean_run.record("events", COPY)
+    (finding,) = [f for f in judge(clean_run.save()).findings if f.anomaly == "duplicate"]
+    assert (finding.output, finding.total, finding.source) == (output, 1, "zombie")
+    assert finding.attribution == {"zombie (query q, batch 1)": 1}
+    assert "start 1 planned and committed batch 2, and the copy came after that" in finding.witnesses[0].argument
+
+
+def test_copy_in_another_partition_has_no_order_but_a_time(clean_run: Any) -> None:
+    with_a_third_batch(clean_run)
+    clean_run.document["wall_start"] = 0.0  # batch 2 was committed at 2,500 ms
+    clean_run.record("events", COPY, partition=1)
+    copy = clean_run.tables["output"][-1]
+    for at, source in ((2_500, "batch replay"), (2_501, "zombie")):
+        copy["timestamp_ms"] = at
+        found = [f for f in judge(clean_run.save()).findings if f.anomaly == "duplicate"]
+        assert [f.source for f in found] == [source]
+
+
+def test_replay_by_the_start_that_goes_on_is_no_zombie(clean_run: Any) -> None:
+    replay(clean_run)
+    clean_run.record("events", COPY)
+    row = {"p": 0, "o": clean_run.send("k0", {"k": "k0", "n": 70}), "k": "k0", "n": 70}
+    clean_run.insert("rows", row)
+    clean_run.record("events", row)
+    clean_run.batch(2, {0: (8, 9)}, by=(1, 1))
+    clean_run.tables["progress"][0]["end_offset"] = 9
+    (finding,) = judge(clean_run.save()).findings
+    assert finding.source == "batch replay"
+
+
+def test_task_that_was_retried(clean_run: Any) -> None:
+    run = clean_run
+    run.document["wall_start"] = 0.0  # batch 1 ran from 1,000 to 1,500 ms
+    run.fault(batch=1)
+    run.record("events", COPY, partition=1)
+    for at, source in ((1_200, "task retry"), (1_501, "fault")):
+        run.tables["output"][-1]["timestamp_ms"] = at
+        (finding,) = [f for f in judge(run.save()).findings if f.anomaly == "duplicate"]
+        assert finding.source == source
+    run.tables["faults"].clear()
+    (finding,) = [f for f in judge(run.save()).findings if f.anomaly == "duplicate"]
+    assert finding.source == "unknown"
+
+
+def test_same_commit_while_a_fault_was_active(clean_run: Any) -> None:
+    clean_run.fault(batch=1)
+    last = [change for change in clean_run.tables["output"] if change["commit_order"] == 1][-1]
+    clean_run.tables["output"].append({**last, "offset": 100})
+    (finding,) = judge(clean_run.save()).findings
+    assert (finding.source, finding.batches) == ("task retry", {"q/1": 1})
+
+
+def test_two_rows_of_one_identity_in_an_upserted_table(stored_run: Any) -> None:
+    run = stored_run
+    run.scenario["outputs"] = {"out": {"table": "out", "identity": ["k"], "kind": "upsert"}}
+    query = 'SELECT k, max(_offset) AS o, max(_partition) AS _partition, max(_offset) AS _offset FROM "in" GROUP BY k'
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"out": query}}
+    for number in range(2):
+        run.insert("out", {"k": f"k{number}", "o": run.send(f"k{number}", {"k": f"k{number}"})})
+    run.batch(0, {0: (0, 2)}, by=(0, 1))
+    run.progress({0: 2})
+    assert judge(run.save()).findings == ()
+    run.insert("out", {"k": "k1", "o": 1})
+    (finding,) = [f for f in judge(run.save()).findings if f.anomaly == "duplicate"]
+    assert (finding.total, finding.source) == (1, "batch replay")
+    assert finding.witnesses[0].positions == ("out xid 701", "out xid 702")
+
+
+def test_table_whose_commits_are_not_known(clean_run: Any) -> None:
+    """Nobody knows where the copies stand: a replay may have made them."""
+    rows = [
+        {k: str(v) for k, v in json.loads(c["content"]).items()}
+        for c in clean_run.tables["output"]
+        if c["output"] == "rows"
+    ]
+    clean_run.snapshot["rows"] = [*rows, {k: str(v) for k, v in COPY.items()}]
+    clean_run.scenario["claim"] = {}
+    (finding,) = judge(clean_run.save()).findings
+    assert finding.source == "unknown"
+    replay(clean_run)
+    (finding,) = judge(clean_run.save()).findings
+    assert finding.source == "batch replay"
+
+
+def test_each_copy_has_its_own_source(clean_run: Any) -> None:
+    replay(clean_run)
+    clean_run.record("events", COPY)
+    with_a_third_batch(clean_run)
+    clean_run.record("events", COPY)
+    found = {f.source: f.total for f in judge(clean_run.save()).findings if f.anomaly == "duplicate"}
+    assert found == {"batch replay": 1, "zombie": 1}
 
 
 def test_records_that_are_not_committed_are_no_copies(clean_run: Any) -> None:
     clean_run.record("events", COPY, visibility="aborted")
     clean_run.record("events", COPY, visibility="open")
-    assert judge(clean_run.save()).findings == ()
+    assert [f.anomaly for f in judge(clean_run.save()).findings] == ["hanging-transaction"]
 
 
 def test_at_least_once_allows_known_sources_only(clean_run: Any) -> None:
@@ -94,3 +241,24 @@ def test_at_least_once_allows_known_sources_only(clean_run: Any) -> None:
     assert verdict.outcome is Outcome.HELD
     assert verdict.anomalies() == {}
     assert verdict.findings[0].allowed is not None
+
+
+def test_without_a_cause_the_time_of_a_replayed_batch_tells(stored_run: Any) -> None:
+    """Joins and sums: no single input causes a row, but both copies were written while one batch was in doubt."""
+    run = stored_run
+    run.document["wall_start"] = 10.0
+    run.scenario["outputs"] = {"out": {"table": "out", "identity": ["k"]}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"out": 'SELECT k, sum(n) AS n FROM "in" GROUP BY k'}}
+    for number in range(3):
+        run.send("a", {"k": f"k{number}", "n": number})
+        run.insert("out", {"k": f"k{number}", "n": number})
+        run.batch(number, {0: (number, number + 1)}, by=(0, 1) if number == 1 else (0, 0))
+    run.insert("out", {"k": "k1", "n": 1})
+    for commit, ms in zip(run.tables["commits"], (10_200, 11_200, 12_200, 11_400), strict=True):
+        commit["commit_time_us"] = 1000 * ms
+    run.progress({0: 3})
+    (finding,) = [f for f in judge(run.save()).findings if f.anomaly == "duplicate"]
+    assert (finding.source, finding.total, finding.batches) == ("batch replay", 1, {"q/1": 1})
+    run.tables["commits"][3]["commit_time_us"] = 12_300_000
+    (finding,) = [f for f in judge(run.save()).findings if f.anomaly == "duplicate"]
+    assert (finding.source, finding.batches) == ("unknown", {})

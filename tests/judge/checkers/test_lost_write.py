@@ -26,7 +26,12 @@ def test_lost_in_the_middle_without_a_fault(clean_run: Any) -> None:
     assert finding.attribution == {"no fault active (batch 0)": 1}
     (witness,) = finding.witnesses
     assert (witness.cause, witness.batch, witness.identity) == ("in/0@1", 0, {"p": "0", "o": "1"})
-    assert "progress of in/0 is recorded up to 8" in witness.argument
+    assert witness.argument == (
+        "input in/0@1 is committed, in batch 0 of query q, planned and committed by driver start 0.\n"
+        "Progress of in/0 is recorded up to 8.\n"
+        "Yet of 1 expected effect 0 can be read; no fault was active in its batch."
+    )
+    assert finding.batches == {"q/0": 1}
 
 
 def test_lost_in_a_fault_window(clean_run: Any) -> None:
@@ -50,7 +55,7 @@ def test_progress_decides_where_the_run_did_not_drain(clean_run: Any) -> None:
     lose(clean_run, "events", 2)
     lose(clean_run, "events", 5)
     verdict = judge(clean_run.save())
-    found = {f.anomaly: f for f in verdict.findings if f.anomaly != "sink-disagreement"}
+    found = {f.anomaly: f for f in verdict.findings if f.anomaly not in ("sink-disagreement", "torn-batch")}
     assert {name: (f.total, f.witnesses[0].cause) for name, f in found.items()} == {
         "lost-write": (1, "in/0@2"),
         "stale-tail": (1, "in/0@5"),
@@ -65,8 +70,8 @@ def test_slowest_query_decides(clean_run: Any) -> None:
 
 
 def test_uncommitted_input_and_holes_are_no_losses(clean_run: Any) -> None:
-    clean_run.send("k0", {"k": "k0", "n": 99}, committed=False)
-    clean_run.skip("in", 0)
+    clean_run.send("k0", {"k": "k0", "n": 99}, visibility="aborted")
+    clean_run.tables["input"][-1].update(producer_id=1, txn_end_offset=clean_run.skip("in", 0), txn_end_ms=2_000)
     assert judge(clean_run.save()).outcome is Outcome.HELD
 
 
@@ -75,6 +80,8 @@ def test_one_of_two_equal_effects(clean_run: Any) -> None:
     run = clean_run
     run.scenario["outputs"] = {"events": {"topic": "events", "identity": ["k"], "ignore": ["p", "o"]}}
     run.scenario["oracle"] = {"kind": "identity", "columns": {"events": {"k": "k"}}}
+    run.tables["output"] = [c for c in run.tables["output"] if c["output"] == "events"]
+    run.tables["commits"].clear()
     lose(run, "events", 5)
     finding = lost(run)
     assert finding.total == 1
@@ -112,3 +119,18 @@ def test_at_most_once_is_never_held_by_an_empty_output(clean_run: Any) -> None:
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "output events is empty" in verdict.reasons[0]
+
+
+def test_done_is_what_the_query_that_writes_the_output_has_recorded(clean_run: Any) -> None:
+    """Another query, that lags or has recorded nothing yet, says nothing of it; where no query is named, it does."""
+    run = clean_run
+    run.document |= {"drained": False, "stuck": True}
+    run.scenario["claim"] = {"liveness": "none"}
+    for partition in range(2):
+        at = {"query": "slow", "batch": 0, "topic": "in", "partition": partition}
+        run.add("batches", {**at, "start_offset": 0, "end_offset": 8})
+    lose(run, "rows", 1)
+    assert judge(run.save()).anomalies() == {}
+    for output in run.scenario["outputs"].values():
+        output["query"] = "q"
+    assert judge(run.save()).anomalies() == {"lost-write": 1}

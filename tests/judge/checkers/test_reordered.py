@@ -133,3 +133,74 @@ def test_oracle_that_says_too_little(clean_run: Any, kept: str, why: str) -> Non
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert why in verdict.not_evaluated["reordered@events"]
+
+
+def test_batch_of_the_late_effect_is_named(clean_run: Any) -> None:
+    swap(clean_run, 0, 3)
+    (finding,) = judge(clean_run.save()).findings
+    assert finding.batches == {"q/0": 1}
+    assert finding.witnesses[0].batch == 0
+
+
+def test_lost_effect_that_comes_late_after_all(clean_run: Any) -> None:
+    """Its first effect counts, however late: an earlier copy would have made it a repetition."""
+    first = records(clean_run)[0]
+    clean_run.tables["output"].remove(first)
+    clean_run.record("events", first["content"])
+    verdict = judge(clean_run.save())
+    assert verdict.anomalies() == {"reordered": 1}
+    assert verdict.findings[0].witnesses[0].positions == ("events/0@3", "events/0@6")
+
+
+def test_upsert_shows_no_order(clean_run: Any) -> None:
+    clean_run.scenario["outputs"]["rows"]["kind"] = "upsert"
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "last state of each identity" in verdict.not_evaluated["reordered@rows"]
+    clean_run.scenario["outputs"]["rows"]["claim"] = {"order": "none"}
+    verdict = judge(clean_run.save())
+    assert (verdict.outcome, verdict.not_evaluated) == (Outcome.HELD, {})
+
+
+@pytest.mark.parametrize(("totals", "late"), [((1, 3, 6), 0), ((1, 6, 3), 1), ((3, 6), 0), ((6, 1, 3), 2)])
+@pytest.mark.parametrize("where", ["topic", "table"])
+def test_states_of_a_changelog(stored_run: Any, totals: tuple[int, ...], late: int, where: str) -> None:
+    run = stored_run
+    query = 'SELECT k, sum(n) OVER (PARTITION BY k ORDER BY _offset) AS total, _partition, _offset, _key FROM "in"'
+    run.scenario["outputs"] = {"out": {where: "out", "kind": "changelog", "identity": ["k"]}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"out": query}}
+    run.scenario["claim"] = {"order": "per-key"}
+    for n in (1, 2, 3):
+        run.send("a", {"k": "a", "n": n})
+    run.progress({0: 3})
+    for total in totals:
+        row = {"k": "a", "total": total}
+        run.insert("out", row) if where == "table" else run.record("out", row)
+    assert judge(run.save()).anomalies() == ({"reordered": late} if late else {})
+
+
+def touch(run: Any, column: str) -> None:
+    """The first row of the table is updated, in a column that is ignored, when all others are there."""
+    run.scenario["outputs"]["rows"]["ignore"] = [column]
+    rows = [json.loads(c["content"]) for c in run.tables["output"] if c["output"] == "rows"]
+    run.commit("rows", ("update", rows[0], {**rows[0], column: "1"}))
+
+
+def test_a_row_that_was_written_again_is_not_late(clean_run: Any) -> None:
+    touch(clean_run, "seen")
+    verdict = judge(clean_run.save())
+    assert (verdict.outcome, verdict.anomalies()) == (Outcome.INCONCLUSIVE, {})
+    assert "written again" in verdict.not_evaluated["reordered@rows"]
+
+
+def test_no_more_witnesses_than_there_may_be(stored_run: Any) -> None:
+    run = stored_run
+    run.scenario["outputs"] = {"rows": {"table": "rows", "identity": ["o", "i"]}}
+    query = 'SELECT _offset AS o, i, _partition, _offset, _key FROM "in", range(3) t(i)'
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"rows": query}}
+    for n in range(20):
+        run.send("k", {"n": n})
+    for n in reversed(range(20)):
+        run.insert("rows", *({"o": n, "i": i} for i in range(3)))
+    (finding,) = judge(run.save()).findings
+    assert (finding.anomaly, finding.total, len(finding.witnesses)) == ("reordered", 57, 32)

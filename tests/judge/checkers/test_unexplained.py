@@ -13,11 +13,10 @@ def test_effect_of_nothing(clean_run: Any) -> None:
     assert (witness.identity, witness.positions) == ({"p": "0", "o": "77"}, ("rows xid 702", "rows xid 702"))
 
 
-def test_effect_of_aborted_input(clean_run: Any) -> None:
-    offset = clean_run.send("k0", {"k": "k0", "n": 50}, committed=False)
+def test_effect_that_aborted_input_explains_is_not_of_nothing(clean_run: Any) -> None:
+    offset = clean_run.send("k0", {"k": "k0", "n": 50}, visibility="aborted")
     clean_run.record("events", {"p": 0, "o": offset, "k": "k0", "n": 50})
-    (finding,) = judge(clean_run.save()).findings
-    assert (finding.anomaly, finding.total) == ("unexplained", 1)
+    assert [f.anomaly for f in judge(clean_run.save()).findings] == ["aborted-read"]
 
 
 def test_at_most_32_witnesses_and_the_whole_total(clean_run: Any) -> None:

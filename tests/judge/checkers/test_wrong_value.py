@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from onceproof.judge.verdict import judge
 
 
@@ -19,7 +21,10 @@ def test_inflated_value(clean_run: Any) -> None:
     assert (finding.anomaly, finding.output, finding.total) == ("wrong-value", "rows", 1)
     (witness,) = finding.witnesses
     assert (witness.identity, witness.cause) == ({"p": "0", "o": "1"}, "in/0@1")
-    assert witness.argument == "input in/0@1 is committed; expected: n = 1.\nYet found: n = 21."
+    assert witness.argument == "input in/0@1 is committed; expected: n = 1.\nYet found: n = 21 (inflated)."
+    assert finding.attribution == {"inflated": 1}
+    assert finding.batches == {"q/0": 1}
+    assert finding.summary == "1 effect with wrong content (in n): inflated"
     assert witness.positions == ("rows xid 700",)
 
 
@@ -33,7 +38,7 @@ def test_second_copy_with_another_value(clean_run: Any) -> None:
     clean_run.record("events", {"p": 0, "o": 1, "k": "k1", "n": 5})
     findings = judge(clean_run.save()).findings
     assert [(f.anomaly, f.total) for f in findings] == [("wrong-value", 1)]
-    assert "expected: n = 1" in findings[0].witnesses[0].argument
+    assert "expected: n = 1." in findings[0].witnesses[0].argument
 
 
 def test_ignored_column_may_differ(clean_run: Any) -> None:
@@ -51,3 +56,68 @@ def test_rounding_does_not_hide_it(clean_run: Any) -> None:
     alter(clean_run, "events", 1, n=1.4)
     (finding,) = judge(clean_run.save()).findings
     assert "Yet found: n = 1.4" in finding.witnesses[0].argument
+
+
+@pytest.mark.parametrize(
+    ("values", "direction"),
+    [
+        ({"n": 0}, "deflated"),
+        ({"n": 2}, "inflated"),
+        ({"n": 10**30}, "inflated"),
+        ({"n": "many"}, "different"),
+        ({"n": None}, "different"),
+        ({"n": 2, "k": "k7"}, "different"),
+    ],
+)
+def test_direction(clean_run: Any, values: dict[str, Any], direction: str) -> None:
+    alter(clean_run, "events", 1, **values)
+    (finding,) = judge(clean_run.save()).findings
+    assert finding.attribution == {direction: 1}
+    assert f"(in {', '.join(sorted(values))})" in finding.summary
+
+
+def test_large_numbers_that_are_one_double(clean_run: Any) -> None:
+    clean_run.tables["input"][1]["value"] = json.dumps({"k": "k1", "n": 2**60}).encode()
+    for output in ("rows", "events"):
+        alter(clean_run, output, 1, n=str(2**60) if output == "rows" else 2**60 + 1)
+    (finding,) = judge(clean_run.save()).findings
+    assert (finding.output, finding.attribution) == ("events", {"inflated": 1})
+
+
+@pytest.mark.parametrize("where", ["topic", "table"])
+def test_state_that_was_right_and_was_overwritten(stored_run: Any, where: str) -> None:
+    run = stored_run
+    run.scenario["outputs"] = {"out": {where: "out", "identity": ["k"], "kind": "upsert"}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"out": 'SELECT k, sum(n) AS total FROM "in" GROUP BY k'}}
+    for n in (1, 2):
+        run.send("a", {"k": "a", "n": n})
+    run.progress({0: 2})
+    states = [1, 3]
+    write(run, where, states)
+    assert judge(run.save()).findings == ()
+    write(run, where, [*states, 1])
+    (finding,) = judge(run.save()).findings
+    assert (finding.anomaly, finding.total, finding.attribution) == ("wrong-value", 1, {"stale": 1})
+    stood = "out/0@1" if where == "topic" else "out xid 701"
+    assert finding.witnesses[0].argument == (
+        f"its input is committed; expected: total = 3.\nThat stood, at {stood}.\nYet found: total = 1 (stale)."
+    )
+    write(run, where, [1])
+    (finding,) = judge(run.save()).findings
+    assert finding.attribution == {"deflated": 1}
+
+
+def write(run: Any, where: str, totals: list[int]) -> None:
+    """The output's whole log: these states of key ``a``, one after the other."""
+    for table in ("output", "commits"):
+        run.tables[table].clear()
+    run._ends.pop(("out", 0), None)
+    run._commits = 0
+    before = None
+    for total in totals:
+        row = {"k": "a", "total": total}
+        if where == "topic":
+            run.record("out", row)
+        else:
+            run.commit("out", ("update" if before else "insert", before, row))
+        before = row

@@ -63,7 +63,7 @@ def test_keys_that_are_not_text_are_escaped(stored_run: Any) -> None:
 
 def test_uncommitted_records_are_not_there(stored_run: Any) -> None:
     stored_run.send("k", {"a": 1})
-    stored_run.send("k", {"a": 2, "only": "here"}, committed=False)
+    stored_run.send("k", {"a": 2, "only": "here"}, visibility="aborted")
     assert view(stored_run, 'SELECT a FROM "in"') == [(1,)]
     assert view(stored_run, "SELECT count(*) FROM input") == [(1,)]
 

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from onceproof.judge.findings import Outcome
+from onceproof.judge.verdict import judge
+
+
+def lose(run: Any, offsets: set[int]) -> None:
+    """Take records of partition 1 from the log, with their effects: to the oracle they never were."""
+    run.tables["input"] = [
+        row for row in run.tables["input"] if not (row["partition"] == 1 and row["offset"] in offsets)
+    ]
+    run.tables["output"] = [row for row in run.tables["output"] if where(row)[0] != 1 or where(row)[1] not in offsets]
+
+
+def where(effect: dict[str, Any]) -> tuple[int, int]:
+    row = json.loads(effect["content"])
+    return int(row["p"]), int(row["o"])
+
+
+def log(run: Any, start: int, end: int) -> None:
+    ends = {"stable_offset": end, "end_offset": end, "collected_ms": 9_000}
+    run.add("partitions", {"topic": "in", "partition": 1, "start_offset": start, **ends})
+
+
+def test_acknowledged_records_that_are_gone(clean_run: Any) -> None:
+    lose(clean_run, {5, 6})
+    log(clean_run, 0, 8)
+    verdict = judge(clean_run.save())
+    (finding,) = verdict.findings
+    assert (finding.anomaly, finding.output, finding.total) == ("input-lost", "in", 2)
+    assert finding.attribution == {"gone from the log of in/1": 2}
+    assert [witness.cause for witness in finding.witnesses] == ["in/1@5", "in/1@6"]
+    assert finding.witnesses[0].argument == (
+        "Record number 10 was acknowledged as in/1@5.\nYet the log of in/1 holds no record there."
+    )
+    assert verdict.outcome is Outcome.VIOLATED
+    assert verdict.reasons[0] == (
+        "input-lost in input in: the broker lost 2 acknowledged input records: gone from the log of in/1"
+    )
+
+
+def test_retention_and_truncation_are_told_apart(clean_run: Any) -> None:
+    lose(clean_run, {0, 1, 6})
+    log(clean_run, 2, 6)
+    (finding,) = judge(clean_run.save()).findings
+    assert finding.attribution == {"cut off the end of in/1": 1, "removed by retention of in/1": 2}
+    assert finding.witnesses[0].argument.endswith("Yet the log of in/1 begins at offset 2.")
+    assert finding.witnesses[2].argument.endswith("Yet the log of in/1 ends at offset 6.")
+
+
+def test_history_that_knows_nothing_of_the_partitions(clean_run: Any) -> None:
+    lose(clean_run, {5})
+    (finding,) = judge(clean_run.save()).findings
+    assert (finding.total, finding.attribution) == (1, {"gone from the log of in/1": 1})
+
+
+def test_markers_and_foreign_records_are_no_losses(clean_run: Any) -> None:
+    log(clean_run, 0, 8)
+    clean_run.tables["sent"].pop()
+    assert judge(clean_run.save()).outcome is Outcome.HELD
+
+
+def test_an_aborted_record_is_in_the_log(clean_run: Any) -> None:
+    clean_run.send("k0", {"k": "k0", "n": 50}, visibility="aborted")
+    assert judge(clean_run.save()).findings == ()
+
+
+def test_two_acknowledgements_of_one_offset(clean_run: Any) -> None:
+    """One of the two is not in the log, whichever the other is."""
+    clean_run.add("sent", {"topic": "in", "seq": 99, "status": "acked", "partition": 1, "offset": 5})
+    (finding,) = judge(clean_run.save()).findings
+    assert finding.attribution == {"acknowledged at the offset of another of in/1": 1}
+    assert finding.witnesses[0].argument == (
+        "Record number 99 was acknowledged as in/1@5.\nYet so was another one, and the log of in/1 holds one record there."
+    )

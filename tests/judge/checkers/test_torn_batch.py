@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from onceproof.judge.findings import Finding, Outcome
+from onceproof.judge.verdict import judge
+
+
+def torn(run: Any) -> list[Finding]:
+    return [f for f in judge(run.save()).findings if f.anomaly == "torn-batch"]
+
+
+def records(run: Any) -> list[dict[str, Any]]:
+    return [c for c in run.tables["output"] if c["output"] == "events"]
+
+
+def in_transactions(run: Any) -> Any:
+    """Each batch of the topic is one transaction, over both partitions, of a producer epoch of its own."""
+    for record in records(run):
+        batch = int(json.loads(record["content"])["o"] >= 4)
+        produced = {"producer_id": 9, "producer_epoch": batch, "timestamp_ms": 1000 * (batch + 1) + record["offset"]}
+        record.update(produced, txn_end_offset=100 + batch, txn_end_ms=1000 * (batch + 1) + 500)
+    run.scenario["claim"] = {"order": "per-key", "atomic": "batch"}
+    return run
+
+
+def split_commit(run: Any, offset: int) -> None:
+    """The row of input 0@offset gets a commit of its own, after the rest of its batch and before the next one."""
+    changes = [c for c in run.tables["output"] if c["output"] == "rows"]
+    (row,) = [
+        c for c in changes if json.loads(c["content"])["p"] == "0" and json.loads(c["content"])["o"] == str(offset)
+    ]
+    for change in changes:
+        if change["commit_order"] == 1:
+            change.update(commit_order=2, xid=702)
+    row.update(commit_order=1, xid=701)
+    for commit in run.tables["commits"]:
+        if commit["commit_order"] == 1:
+            commit.update(commit_order=2, xid=702)
+    run.tables["commits"].insert(1, {**run.tables["commits"][0], "commit_order": 1, "xid": 701})
+    order = {"rows": 0, "events": 1}
+    run.tables["output"].sort(key=lambda c: (order[c["output"]], c["commit_order"] or 0, c["partition"] or 0))
+    for position, change in enumerate(c for c in run.tables["output"] if c["output"] == "rows"):
+        change["offset"] = position
+
+
+def test_clean_batches_in_one_commit_and_one_transaction_each(clean_run: Any) -> None:
+    verdict = judge(in_transactions(clean_run).save())
+    assert verdict.outcome is Outcome.HELD, verdict.reasons
+    assert verdict.findings == ()
+
+
+def test_batch_in_two_commits(clean_run: Any) -> None:
+    in_transactions(clean_run)
+    split_commit(clean_run, 2)
+    verdict = judge(clean_run.save())
+    assert verdict.anomalies() == {"torn-batch": 1}
+    (finding,) = verdict.findings
+    assert (finding.output, finding.total, finding.source, finding.transient) == ("rows", 1, "batch", True)
+    assert finding.batches == {"q/0": 1}
+    (witness,) = finding.witnesses
+    assert (witness.cause, witness.batch, witness.positions) == ("in/0@2", 0, ("rows xid 700", "rows xid 701"))
+    assert witness.argument == (
+        "Batch 0 of query q is one unit, and most of its effects stand at rows xid 700.\n"
+        "Yet the effect of in/0@2 stands at rows xid 701: readers saw one without the other."
+    )
+
+
+@pytest.mark.parametrize(
+    ("atomic", "reason"),
+    [("none", "transient: no atomicity is claimed"), ("transaction", "atomicity is claimed for transactions")],
+)
+def test_batch_in_two_commits_where_that_is_allowed(clean_run: Any, atomic: str, reason: str) -> None:
+    in_transactions(clean_run)
+    split_commit(clean_run, 2)
+    clean_run.scenario["claim"]["atomic"] = atomic
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.HELD, verdict.reasons
+    (finding,) = verdict.findings
+    assert (finding.allowed or "").startswith(reason)
+
+
+def test_replay_of_a_batch_that_was_whole_tears_nothing(clean_run: Any) -> None:
+    in_transactions(clean_run)
+    last = [json.loads(c["content"]) for c in clean_run.tables["output"] if c["output"] == "rows" and c["commit_order"]]
+    clean_run.insert("rows", last[0])
+    clean_run.insert("rows", *last[1:3])
+    verdict = judge(clean_run.save())
+    assert verdict.anomalies() == {"duplicate": 3}
+    assert torn(clean_run) == []
+
+
+def test_batch_in_two_transactions(clean_run: Any) -> None:
+    in_transactions(clean_run)
+    late = [r for r in records(clean_run) if r["partition"] == 1 and r["producer_epoch"] == 0]
+    for record in late:
+        record.update(producer_epoch=7, txn_end_offset=99, txn_end_ms=1600)
+    (finding,) = torn(clean_run)
+    assert (finding.output, finding.total, finding.transient, finding.allowed) == ("events", 3, True, None)
+    assert finding.witnesses[0].positions == ("events/0@0", "events/1@0")
+
+
+def test_one_producer_epoch_in_one_partition_with_two_transactions(clean_run: Any) -> None:
+    in_transactions(clean_run)
+    for record in records(clean_run):
+        record.update(producer_epoch=0)
+        if json.loads(record["content"]) == {"p": 0, "o": 2, "k": "k2", "n": 2}:
+            record.update(txn_end_offset=98, txn_end_ms=1600)
+    (finding,) = torn(clean_run)
+    assert (finding.total, finding.witnesses[0].cause) == (1, "in/0@2")
+
+
+def test_transactions_of_a_producer_that_keeps_its_epoch(clean_run: Any) -> None:
+    """Records created in overlapping times are of one transaction, whatever partition they are in."""
+    in_transactions(clean_run)
+    for record in records(clean_run):
+        record.update(producer_epoch=0)
+    verdict = judge(clean_run.save())
+    assert (verdict.outcome, verdict.findings, verdict.not_evaluated) == (Outcome.HELD, (), {})
+
+
+def test_transactions_of_a_producer_that_followed_each_other(clean_run: Any) -> None:
+    """A record created after the marker of a transaction is of another one."""
+    in_transactions(clean_run)
+    for record in records(clean_run):
+        record.update(producer_epoch=0)
+        if record["partition"] == 1 and record["txn_end_offset"] == 100:
+            record.update(timestamp_ms=1700 + record["offset"], txn_end_ms=1800)
+    (finding,) = torn(clean_run)
+    assert (finding.total, finding.witnesses[0].positions) == (3, ("events/0@0", "events/1@0"))
+
+
+def test_transactions_that_cannot_be_told_apart(clean_run: Any) -> None:
+    in_transactions(clean_run)
+    for record in records(clean_run):
+        record.update(producer_epoch=0)
+        if record["partition"] == 1 and record["txn_end_offset"] == 100:
+            record.update(timestamp_ms=1100 + record["offset"])
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "cannot be told apart" in verdict.not_evaluated["torn-batch@events"]
+
+
+def test_records_outside_of_transactions(clean_run: Any) -> None:
+    in_transactions(clean_run)
+    for record in records(clean_run):
+        record.update(txn_end_offset=None, txn_end_ms=None, producer_epoch=0)
+    (finding,) = torn(clean_run)
+    assert (finding.output, finding.total, finding.transient, finding.allowed) == ("events", 10, True, None)
+    clean_run.scenario["claim"]["atomic"] = "none"
+    assert judge(clean_run.save()).findings == ()
+
+
+def test_records_of_which_no_log_tells(clean_run: Any) -> None:
+    clean_run.scenario["claim"]["atomic"] = "batch"
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "written in a transaction" in verdict.not_evaluated["torn-batch@events"]
+    assert "torn-batch@rows" not in verdict.not_evaluated
+
+
+def test_log_without_room_for_a_marker(clean_run: Any) -> None:
+    """A marker would take an offset: where all are taken by records, there was no transaction."""
+    clean_run.scenario["claim"]["atomic"] = "batch"
+    for partition in range(2):
+        where = {"topic": "events", "partition": partition, "start_offset": 0, "collected_ms": 0}
+        clean_run.add("partitions", {**where, "stable_offset": 6, "end_offset": 6})
+    (finding,) = torn(clean_run)
+    assert (finding.output, finding.total) == ("events", 10)
+
+
+def test_effect_that_is_missing_of_a_batch(clean_run: Any) -> None:
+    in_transactions(clean_run)
+    gone = next(r for r in records(clean_run) if json.loads(r["content"])["o"] == 5)
+    clean_run.tables["output"].remove(gone)
+    (finding,) = torn(clean_run)
+    assert (finding.output, finding.total, finding.transient, finding.allowed) == ("events", 1, False, None)
+    assert finding.batches == {"q/1": 1}
+    assert finding.witnesses[0].argument == (
+        "Batch 1 of query q is one unit, and the effect of in/0@4, which it took, stands.\n"
+        "Yet that of in/0@5, which it took too, does not."
+    )
+    clean_run.scenario["claim"]["atomic"] = "none"
+    verdict = judge(clean_run.save())
+    assert "torn-batch" not in verdict.anomalies()
+    assert verdict.anomalies()["lost-write"] == 1
+
+
+def test_batch_that_is_missing_as_a_whole_is_not_torn(clean_run: Any) -> None:
+    in_transactions(clean_run)
+    clean_run.tables["output"] = [
+        c for c in clean_run.tables["output"] if c["output"] == "rows" or json.loads(c["content"])["o"] < 4
+    ]
+    assert torn(clean_run) == []
+    assert judge(clean_run.save()).anomalies()["lost-write"] == 6
+
+
+def test_at_most_once_does_not_allow_half_a_batch_that_is_claimed_to_be_atomic(clean_run: Any) -> None:
+    in_transactions(clean_run)
+    clean_run.scenario["claim"]["delivery"] = "at-most-once"
+    clean_run.fault(batch=1)
+    clean_run.tables["output"].remove(next(r for r in records(clean_run) if json.loads(r["content"])["o"] == 5))
+    assert judge(clean_run.save()).anomalies() == {"torn-batch": 1}
+
+
+@pytest.mark.parametrize("visibility", ["aborted", "open"])
+@pytest.mark.parametrize(("atomic", "violates"), [("transaction", True), ("batch", True), ("none", False)])
+def test_transaction_of_which_a_part_is_not_committed(
+    clean_run: Any, visibility: str, atomic: str, violates: bool
+) -> None:
+    in_transactions(clean_run)
+    clean_run.scenario["claim"]["atomic"] = atomic
+    for record in records(clean_run):
+        if record["partition"] == 1 and record["producer_epoch"] == 1:
+            record.update(visibility=visibility)
+            if visibility == "open":
+                record.update(txn_end_offset=None, txn_end_ms=None)
+    (finding,) = [f for f in torn(clean_run) if f.source == "transaction"]
+    assert (finding.output, finding.total, finding.allowed is None) == ("events", 3, violates)
+    assert finding.witnesses[0].positions == ("events/0@3", "events/1@3")
+    assert f"the second {visibility}" in finding.witnesses[0].argument
+
+
+def test_aborted_transaction_before_a_committed_one_is_none(clean_run: Any) -> None:
+    """A producer that keeps its epoch may abort one transaction and commit the next."""
+    in_transactions(clean_run)
+    aborted = {"producer_id": 9, "producer_epoch": 0, "timestamp_ms": 900, "txn_end_offset": 50, "txn_end_ms": 950}
+    clean_run.record("events", {"p": 0, "o": 0, "k": "k0", "n": 0}, visibility="aborted")
+    clean_run.tables["output"][-1].update(aborted)
+    clean_run.scenario["claim"]["atomic"] = "transaction"
+    assert torn(clean_run) == []
+
+
+def test_claim_about_transactions_where_there_are_none(clean_run: Any) -> None:
+    in_transactions(clean_run)
+    clean_run.scenario["claim"]["atomic"] = "transaction"
+    records(clean_run)[0].update(txn_end_offset=None, txn_end_ms=None)
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.not_evaluated == {"torn-batch@events": "1 record of it outside of any transaction"}
+
+
+def test_commits_that_were_not_decoded(clean_run: Any) -> None:
+    in_transactions(clean_run)
+    clean_run.scenario["claim"]["order"] = "none"
+    clean_run.snapshot["rows"] = clean_run._replayed("rows")
+    clean_run.tables["output"] = [c for c in clean_run.tables["output"] if c["output"] != "rows" or c["commit_order"]]
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "do not replay to its snapshot" in verdict.not_evaluated["torn-batch@rows"]
+
+
+def test_run_without_batches(clean_run: Any) -> None:
+    in_transactions(clean_run)
+    clean_run.tables["batches"].clear()
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "which batches it was written in" in verdict.not_evaluated["torn-batch@rows"]
+
+
+def states(run: Any, *commits: tuple[float, tuple[str, ...]]) -> Any:
+    """An upsert of counts a key: commits at a time in seconds, of these keys. Batch N runs from N to N + 0.5."""
+    run.document["wall_start"] = 1000.0
+    run.scenario["outputs"] = {"counts": {"table": "counts", "kind": "upsert", "identity": ["k"]}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"counts": 'SELECT k, count(*) AS n FROM "in" GROUP BY k'}}
+    run.scenario["claim"] = {"atomic": "batch"}
+    for number in range(2):
+        for key in ("a", "b"):
+            run.send(key, {"k": key})
+        run.batch(number, {0: (2 * number, 2 * number + 2)}, by=(0, number))  # the second is replayed
+    run.progress({0: 4})
+    counts: dict[str, int] = {}
+    for at, keys in commits:
+        changes: list[Any] = []
+        for key in keys:
+            before = {"k": key, "n": counts[key]} if key in counts else None
+            counts[key] = 1 if at < 1 else 2
+            changes.append(("insert" if before is None else "update", before, {"k": key, "n": counts[key]}))
+        run.commit("counts", *changes)
+        run.tables["commits"][-1]["commit_time_us"] = int((1000 + at) * 1_000_000)
+    return run
+
+
+def test_upsert_whose_batches_are_one_commit_each(stored_run: Any) -> None:
+    run = states(stored_run, (0.2, ("a", "b")), (1.1, ("a", "b")), (1.4, ("b", "a")))  # the last: a replay
+    verdict = judge(run.save())
+    assert (verdict.outcome, verdict.findings) == (Outcome.HELD, ())
+
+
+@pytest.mark.parametrize(
+    "commits",
+    [
+        ((0.2, ("a",)), (0.3, ("b",)), (1.1, ("a", "b"))),
+        ((0.2, ("a",)), (0.3, ("a", "b")), (1.1, ("a", "b"))),  # a replay that completes what was half done
+    ],
+)
+def test_upsert_whose_batch_took_two_commits(stored_run: Any, commits: Any) -> None:
+    (finding,) = torn(states(stored_run, *commits))
+    assert (finding.output, finding.total, finding.batches) == ("counts", 1, {"q/0": 1})
+    assert finding.witnesses[0].identity == {"k": "b"}
+    assert finding.witnesses[0].positions == ("counts xid 700", "counts xid 701")
+
+
+def test_upsert_without_the_time_of_its_commits(stored_run: Any) -> None:
+    run = states(stored_run, (0.2, ("a", "b")), (1.1, ("a", "b")))
+    run.document.pop("wall_start")
+    verdict = judge(run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "at what time its batches ran" in verdict.not_evaluated["torn-batch@counts"]
+    for commit in run.tables["commits"]:
+        commit["commit_time_us"] = None
+    assert "at what time they became visible" in judge(run.save()).not_evaluated["torn-batch@counts"]
+
+
+def test_a_row_that_was_written_again_is_not_apart(clean_run: Any) -> None:
+    """By cause the update would be a second step of batch 0; by time it is in no batch."""
+    run = in_transactions(clean_run)
+    run.scenario["claim"] = {"atomic": "batch"}
+    run.scenario["outputs"]["rows"]["ignore"] = ["seen"]
+    run.document["wall_start"] = 0
+    row = json.loads(next(c["content"] for c in run.tables["output"] if c["output"] == "rows"))
+    run.commit("rows", ("update", row, {**row, "seen": "1"}))
+    for commit, at_ms in zip(run.tables["commits"], (200, 1_200, 1_800), strict=True):
+        commit["commit_time_us"] = 1_000 * at_ms
+    verdict = judge(run.save())
+    assert verdict.outcome is Outcome.HELD, verdict.reasons
+    run.tables["commits"][1]["commit_time_us"] = 300_000  # batch 0 in two commits
+    assert judge(run.save()).anomalies() == {"torn-batch": 6}

@@ -1,0 +1,52 @@
+"""Asks oracles that run code, as the end of a run does, for a stored run."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceproof.events import Timeline
+from onceproof.expectation import Workbench, WorksAhead, work_out
+from onceproof.oracle import oracles
+from onceproof.rundir import RunDir
+from onceproof.scenario.model import Scenario
+from onceproof.stack.processes import Owner
+
+Ask = Callable[[Any], Path]
+
+
+def no_stack(_scenario: Scenario, _where: Path) -> RunDir:
+    raise AssertionError("this oracle needs no run of its own")
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Iterator[Ask]:
+    """Save the run, ask its oracle, give its directory. ``{here}`` is the test's folder."""
+    timelines = []
+    with Owner() as owner:
+
+        def asked(run: Any, observe: Any = no_stack) -> Path:
+            path = run.save()
+            directory = RunDir(path)
+            directory.update(**json.loads((path / "run.json").read_text()))
+            directory.tables.mkdir(exist_ok=True)
+            timelines.append(Timeline(directory.events))
+            kind = run.scenario["oracle"]["kind"]
+            oracle = oracles.get(kind)(oracles.get(kind).Spec.model_validate(run.scenario["oracle"]))
+            assert isinstance(oracle, WorksAhead)
+            scenario = Scenario.model_validate({**run.scenario, "oracle": {"kind": kind}})
+            values = {"here": str(tmp_path), "python": sys.executable}
+            environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+            bench = Workbench(scenario, directory, owner, timelines[-1], environment, values, ("hush-hush",), observe)
+            work_out(oracle, kind, bench)
+            return path
+
+        yield asked
+    for timeline in timelines:
+        timeline.close()

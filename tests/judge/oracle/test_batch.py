@@ -1,0 +1,87 @@
+"""Oracle ``batch``: a command's Parquet, a file or a folder of them, is held against the outputs."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceproof.judge.verdict import judge
+from onceproof.oracle.batch import BatchOracle, BatchSpec
+from onceproof.scenario.model import Scenario
+
+COMMAND = ["{python}", "{here}/batch_of_test.py", "{input.in}", "--rows={expected.rows}", "--events={expected.events}"]
+
+# As Spark does it: a folder of part files beside files that hold no rows.
+RIGHT = """
+    import json, pathlib, sys
+    import pyarrow as pa, pyarrow.parquet as pq
+
+    table = pq.read_table(sys.argv[1])
+    rows = [{"p": r["partition"], "o": r["offset"], **json.loads(r["value"])} for r in table.to_pylist()]
+    for argument in sys.argv[2:]:
+        folder = pathlib.Path(argument.partition("=")[2])
+        folder.mkdir()
+        (folder / "_SUCCESS").touch()
+        (folder / ".part-0.parquet.crc").write_bytes(b"crc")
+        pq.write_table(pa.Table.from_pylist(rows[:5]), folder / "part-0.parquet")
+        pq.write_table(pa.Table.from_pylist(rows[5:]), folder / "part-1.parquet")
+"""
+
+
+def batch(run: Any, folder: Path, code: str) -> Any:
+    (folder / "batch_of_test.py").write_text(textwrap.dedent(code))
+    run.scenario["oracle"] = {"kind": "batch", "command": COMMAND}
+    run.scenario["claim"] = {}
+    return run
+
+
+def test_what_the_batch_wrote_is_held_against_the_outputs(clean_run: Any, tmp_path: Path, ask: Any) -> None:
+    assert judge(ask(batch(clean_run, tmp_path, RIGHT))).outcome == "held"
+
+
+def test_a_wrong_value_is_found(clean_run: Any, tmp_path: Path, ask: Any) -> None:
+    last = clean_run.tables["output"][-1]
+    last["content"] = last["content"].replace('"n": 112', '"n": 113')
+    (finding,) = [f for f in judge(ask(batch(clean_run, tmp_path, RIGHT))).findings if f.anomaly == "wrong-value"]
+    assert (finding.output, finding.total) == ("events", 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("raise SystemExit(3)", "it ended with exit code 3"),
+        ("import sys; sys.exit('no Spark here')", "no Spark here"),
+        ("pass", "wrote nothing to {expected.rows}"),
+        ("import sys\nfor a in sys.argv[2:]: open(a.partition('=')[2], 'w').write('text')", "no readable Parquet"),
+    ],
+)
+def test_a_batch_that_fails_is_inconclusive(clean_run: Any, tmp_path: Path, ask: Any, code: str, told: str) -> None:
+    verdict = judge(ask(batch(clean_run, tmp_path, code)))
+    assert verdict.outcome == "inconclusive"
+    assert [reason for reason in verdict.reasons if told in reason and reason.startswith("oracle: command")]
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["job", "{input.inn}", "{expected.out}"], "no input 'inn'"),
+        (["job", "{input.in}"], "says nothing of output 'out'"),
+        (["job", "{input.in}", "{expected.out}", "{expected.oot}"], "no expected 'oot'"),
+        (["job", "{kafka}", "{expected.out}"], "the services of the run are gone"),
+    ],
+)
+def test_validate_names_the_word_that_is_wrong(command: list[str], told: str) -> None:
+    scenario = Scenario.model_validate(
+        {
+            "name": "small",
+            "input": [{"topic": "in", "dataset": "numbers"}],
+            "pipeline": {"command": ["job"]},
+            "outputs": {"out": {"topic": "out", "identity": ["p"]}},
+            "oracle": {"kind": "batch"},
+        }
+    )
+    (problem,) = BatchOracle.problems(BatchSpec(kind="batch", command=command), scenario)
+    assert told in problem.message

@@ -1,0 +1,69 @@
+"""docs/oracles.md: every oracle is told, and its examples are valid as they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from ruamel.yaml import YAML
+
+from onceproof.judge.case import RESERVED
+from onceproof.judge.late import CLOSES
+from onceproof.oracle import oracles
+from onceproof.oracle_call import tables_of
+from onceproof.scenario.model import OutputSpec, Scenario
+
+pytestmark = pytest.mark.sources
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "oracles.md").read_text(encoding="utf-8")
+EXAMPLES = [YAML(typ="safe").load(block) for block in re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)]
+
+
+def test_every_oracle_has_its_section() -> None:
+    told = set(re.findall(r"^## `(\w+)`$", DOCUMENT, re.MULTILINE))
+    ours = {name for name, oracle in oracles.items() if oracle.__module__.startswith("onceproof.")}  # not a test's own
+    assert told == ours - {"slice"}  # which no scenario can have
+    shown = [example["oracle"]["kind"] for example in EXAMPLES if "oracle" in example]
+    assert set(shown) == told
+
+
+@pytest.mark.parametrize("example", [e["oracle"] for e in EXAMPLES if "oracle" in e], ids=lambda e: str(e["kind"]))
+def test_an_example_is_valid(example: dict[str, Any]) -> None:
+    outputs = [name for field in ("columns", "queries") for name in example.get(field, {})] or ["departures"]
+    scenario = Scenario.model_validate(
+        {
+            "name": "documented",
+            "input": [{"topic": "flights", "dataset": "flights"}],
+            "pipeline": {"command": ["job"]},
+            "outputs": {name: {"topic": name, "identity": ["src_partition", "src_offset"]} for name in outputs},
+            "oracle": {"kind": example["kind"]},
+        }
+    )
+    kind = oracles.get(example["kind"])
+    assert kind.problems(kind.Spec.model_validate(example), scenario) == []
+
+
+def test_reserved_columns_are_told() -> None:
+    assert set(re.findall(r"`(_[a-z_]+)`", DOCUMENT.partition("## Naming the cause")[2].partition("## `")[0])) == {
+        *RESERVED,
+        CLOSES,
+    }
+
+
+def test_the_output_with_a_source_is_valid() -> None:
+    (example,) = [e["outputs"]["departures"] for e in EXAMPLES if "outputs" in e]
+    assert OutputSpec.model_validate(example).source is not None
+
+
+def test_the_function_works() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+    namespace: dict[str, Any] = {}
+    exec(compile(code, "docs/oracles.md", "exec"), namespace)
+    values = [b'{"flight": 1, "carrier": "UA", "dep_time": 517}', b'{"flight": 2, "carrier": "AA", "dep_time": null}']
+    flights = pa.table({"partition": [0, 0], "offset": [0, 1], "key": [b"a", b"b"], "value": values})
+    answer = tables_of(namespace["departures"]({"flights": flights}), {"departures": ["flight"]})
+    row = {"flight": 1, "carrier": "UA", "_partition": 0, "_offset": 0, "_key": b"a"}
+    assert answer["departures"].to_pylist() == [row]

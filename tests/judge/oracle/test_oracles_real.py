@@ -1,0 +1,36 @@
+"""Oracles that run Spark: a batch over the committed input, and the pipeline itself without faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from onceproof.judge.case import Case
+from onceproof.judge.findings import Outcome
+from onceproof.judge.verdict import check
+from onceproof.run import Result
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+HERE = Path(__file__).parents[2] / "scenarios"
+
+
+@pytest.mark.parametrize(
+    ("name", "basis"),
+    [("held-against-a-batch", ""), ("held-against-itself", "relative to its own fault-free run")],
+)
+def test_what_the_job_itself_says_is_held_against_its_output(
+    run_once: Callable[[str | Path], Result], name: str, basis: str
+) -> None:
+    result = run_once(HERE / f"{name}.yaml")
+    verdict = result.verdict
+    assert verdict.outcome is Outcome.HELD, verdict.reasons
+    assert basis in verdict.reasons[0]
+    assert [f.hit for f in verdict.faults] == [True]
+    assert verdict.counts["expected.departures"] == verdict.counts["effects.departures"] > 2_900
+    with Case.open(
+        result.run_dir
+    ) as case:  # the columns that carry the source give the causes, and the order is judged
+        assert case.expectations["departures"].has_cause
+    assert check(result.run_dir).findings == verdict.findings

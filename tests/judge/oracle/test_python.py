@@ -1,0 +1,195 @@
+"""Oracle ``python``: a function's rows are held against the outputs, stored, and never worked out again."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceproof.errors import HistoryError
+from onceproof.expectation import expected_file
+from onceproof.judge.case import Case
+from onceproof.judge.verdict import judge
+from onceproof.oracle.python import PythonOracle, PythonSpec
+from onceproof.oracle_call import tables_of
+from onceproof.user_code import load_function
+
+RIGHT = """
+    import json
+
+    def expected(tables):
+        rows = []
+        for r in tables["in"].to_pylist():
+            rows.append({"p": r["partition"], "o": r["offset"], **json.loads(r["value"]), "_topic": r["topic"],
+                         "_partition": r["partition"], "_offset": r["offset"], "_key": r["key"].decode()})
+        return {"rows": rows, "events": rows}
+"""
+
+
+def function(run: Any, folder: Path, code: str, name: str = "{here}/oracle_of_test.py:expected") -> Any:
+    (folder / "oracle_of_test.py").write_text(textwrap.dedent(code))
+    run.scenario["oracle"] = {"kind": "python", "function": name}
+    return run
+
+
+@pytest.mark.parametrize("name", ["{here}/oracle_of_test.py:expected", "oracle_of_test:expected"])
+def test_what_the_function_says_is_held_against_the_outputs(
+    clean_run: Any, tmp_path: Path, ask: Any, name: str
+) -> None:
+    path = ask(function(clean_run, tmp_path, RIGHT, name))
+    assert judge(path).outcome == "held"
+
+
+def test_a_loss_is_found_by_its_cause(clean_run: Any, tmp_path: Path, ask: Any) -> None:
+    lost = clean_run.tables["output"].pop()
+    path = ask(function(clean_run, tmp_path, RIGHT))
+    (finding,) = [f for f in judge(path).findings if f.anomaly == "lost-write"]
+    assert finding.output == lost["output"] == "events"
+    assert finding.total == 1
+
+
+def test_judging_again_runs_nothing(clean_run: Any, tmp_path: Path, ask: Any) -> None:
+    path = ask(function(clean_run, tmp_path, RIGHT))
+    (tmp_path / "oracle_of_test.py").write_text("raise SystemExit('this must not be run again')")
+    assert judge(path).outcome == "held"
+
+
+def test_uncommitted_records_are_not_in_the_input(clean_run: Any, tmp_path: Path, ask: Any) -> None:
+    clean_run.send("k0", {"k": "k0", "n": 7}, visibility="aborted")
+    marker = {"producer_id": 1, "producer_epoch": 0, "txn_end_offset": clean_run.skip("in", 0), "txn_end_ms": 2_000}
+    clean_run.tables["input"][-1].update(marker)
+    path = ask(function(clean_run, tmp_path, RIGHT))
+    assert judge(path).outcome == "held"
+
+
+def test_the_columns_that_carry_the_source_give_the_cause(clean_run: Any, tmp_path: Path, ask: Any) -> None:
+    code = """
+        import json
+
+        def expected(tables):
+            rows = [{"p": r["partition"], "o": r["offset"], **json.loads(r["value"])} for r in tables["in"].to_pylist()]
+            return {"rows": rows, "events": rows}
+    """
+    clean_run.scenario["outputs"]["events"]["source"] = {"partition": "p", "offset": "o"}
+    path = ask(function(clean_run, tmp_path, code))
+    with Case.open(path) as case:
+        assert not case.expectations["rows"].has_cause
+        assert case.expectations["events"].has_cause
+        causes = case.rows("""SELECT topic, "partition", "offset", "key" FROM judge.expected
+                              WHERE output = 'events' ORDER BY ALL LIMIT 2""")
+    assert causes == [
+        {"topic": "in", "partition": 0, "offset": 0, "key": "k0"},
+        {"topic": "in", "partition": 0, "offset": 1, "key": "k1"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("def expected(tables):\n    return 1 / 0", "ZeroDivisionError: division by zero"),
+        ("import no_such_package_anywhere", "No module named 'no_such_package_anywhere'"),
+        ("def expected(tables):\n    raise ValueError('hush-hush')", "ValueError: ***"),
+    ],
+)
+def test_a_function_that_fails_is_inconclusive_with_its_words(
+    clean_run: Any, tmp_path: Path, ask: Any, code: str, told: str
+) -> None:
+    verdict = judge(ask(function(clean_run, tmp_path, code)))
+    assert verdict.outcome == "inconclusive"
+    (reason,) = [reason for reason in verdict.reasons if told in reason]
+    assert reason.startswith("oracle: function: {here}/oracle_of_test.py:expected failed")
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ([], "returned a list"),
+        ({"rows": []}, "returned nothing for output 'events'"),
+        ({"rows": [], "events": [], "event": []}, "did you mean 'events'"),
+        ({"rows": [3], "events": []}, "a row of output 'rows' is a int"),
+        ({"rows": "text", "events": []}, "the rows of output 'rows' are a str"),
+    ],
+)
+def test_an_answer_that_is_none(answer: Any, told: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=told):
+        tables_of(answer, {"rows": ["p"], "events": ["p"]})
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [("def other(): pass", "has no attribute 'expected'"), ("expected = 3", "is a int, not a function")],
+)
+def test_a_file_without_that_function(tmp_path: Path, code: str, told: str) -> None:
+    (tmp_path / "no_function_of_test.py").write_text(code)
+    with pytest.raises((AttributeError, TypeError), match=told):
+        load_function(f"{tmp_path}/no_function_of_test.py:expected")
+
+
+def test_a_column_that_the_identity_needs(clean_run: Any, tmp_path: Path, ask: Any) -> None:
+    verdict = judge(ask(function(clean_run, tmp_path, RIGHT.replace('"p": r', '"q": r'))))
+    assert verdict.outcome == "inconclusive"
+    assert any("gives no column 'p', which is part of its identity" in reason for reason in verdict.reasons)
+
+
+def test_a_function_that_does_not_end(clean_run: Any, tmp_path: Path, ask: Any) -> None:
+    clean_run.scenario["limits"] = {"deadline_s": 0.5}
+    verdict = judge(ask(function(clean_run, tmp_path, "import signal\n\ndef expected(tables):\n    signal.pause()")))
+    assert any("did not end within 0.5 s (limits.deadline_s)" in reason for reason in verdict.reasons)
+
+
+def test_a_run_that_ended_before_its_oracle_was_asked(clean_run: Any, tmp_path: Path) -> None:
+    verdict = judge(function(clean_run, tmp_path, RIGHT).save())
+    assert verdict.outcome == "inconclusive"
+    assert any("before its oracle was asked" in reason for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "pages"])
+def test_damaged_expectations_are_never_held(clean_run: Any, tmp_path: Path, ask: Any, damage: str) -> None:
+    path = ask(function(clean_run, tmp_path, RIGHT))
+    file = expected_file(path, "events")
+    whole = file.read_bytes()
+    if damage == "gone":
+        file.unlink()
+    elif damage == "cut":
+        file.write_bytes(whole[: len(whole) // 2])
+    else:
+        file.write_bytes(whole[:4] + bytes(len(whole) // 3) + whole[4 + len(whole) // 3 :])
+    if damage == "gone":
+        assert judge(path).outcome == "inconclusive"
+    else:
+        with pytest.raises(HistoryError, match=r"events\.parquet is damaged"):
+            judge(path)
+
+
+def test_rows_may_come_in_many_forms() -> None:
+    import pandas as pd
+    import pyarrow as pa
+
+    outputs = {name: ["a"] for name in ("dicts", "arrow", "frame", "none")}
+    given = {
+        "dicts": ({"a": n, **({"b": None} if n else {"c": "x"})} for n in range(2)),
+        "arrow": pa.table({"a": [1]}),
+        "frame": pd.DataFrame({"a": [1, 2]}, index=[7, 9]),
+        "none": [],
+    }
+    tables = tables_of(given, outputs)
+    assert tables["dicts"].to_pylist() == [{"a": 0, "c": "x", "b": None}, {"a": 1, "c": None, "b": None}]
+    assert tables["dicts"].schema.field("b").type == pa.string()  # Parquet keeps no column of nothing
+    assert tables["frame"].to_pylist() == [{"a": 1}, {"a": 2}]
+    assert tables["none"].column_names == ["a"]
+
+
+@pytest.mark.parametrize("name", ["expected", "module:", "my file:f", "a.b:c-d", ""])
+def test_validate_refuses_what_names_no_function(name: str) -> None:
+    spec = PythonSpec(kind="python", function=name)
+    (problem,) = PythonOracle.problems(spec, None)  # type: ignore[arg-type]
+    assert problem.loc == ("function",)
+    assert "module:function" in problem.message
+
+
+def test_expectation_is_told_in_run_json(clean_run: Any, tmp_path: Path, ask: Any) -> None:
+    path = ask(function(clean_run, tmp_path, RIGHT))
+    assert json.loads((path / "run.json").read_text())["expectation"] == {"kind": "python", "failed": None}

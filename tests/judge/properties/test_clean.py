@@ -1,0 +1,25 @@
+"""Right pipelines: nothing is found, whatever they read, however they restart, wherever they write."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+
+from onceproof.judge.verdict import judge
+
+from .world import World, histories, worlds
+
+
+@histories(50)
+@given(world=worlds())
+def test_clean_histories_give_nothing(make_run: Callable[[Path], Any], world: World) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run = make_run(Path(folder))
+        world.store(run)
+        verdict = judge(run.save())
+    assert verdict.findings == ()
+    assert verdict.outcome == "held", verdict.reasons

@@ -1,0 +1,63 @@
+"""One kind of damage at a time: the judge names exactly that anomaly and those records, and else only what comes with it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import event, given, note
+from hypothesis import strategies as st
+
+from onceproof.judge.findings import MAX_WITNESSES, Finding
+from onceproof.judge.implications import IMPLIES
+from onceproof.judge.verdict import judge
+
+from .damages import DAMAGES, Named
+from .world import histories
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+@histories(10)
+@given(data=st.data())
+def test_damage_is_named(make_run: Callable[[Path], Any], name: str, data: st.DataObject) -> None:
+    damage = DAMAGES[name]
+    world = data.draw(damage.worlds)
+    named = damage.apply(world, data.draw)
+    with tempfile.TemporaryDirectory() as folder:
+        run = make_run(Path(folder))
+        world.store(run)
+        verdict = judge(run.save())
+    note(f"damage {name}: {named}")
+    note("\n".join(f"{f.anomaly} in {f.output}: {f.total}, {f.source}, {f.attribution}" for f in verdict.findings))
+    note(f"{verdict.outcome}: {verdict.reasons}")
+    crashed = [why for why in verdict.not_evaluated.values() if "Error" in why or "Traceback" in why]
+    assert crashed == []
+    found = _of(verdict.findings, named)
+    assert {what: total for what, (total, _) in found.items()} == {
+        what: sum(who.values()) for what, who in named.items()
+    }
+    for what, who in named.items():
+        assert found[what][1] <= set(who)
+        assert found[what][1] == set(who) or sum(who.values()) > MAX_WITNESSES
+    others = {f.anomaly for f in verdict.findings} - {anomaly for anomaly, _ in named}
+    for other in others:
+        event(f"{damage.anomaly} brings along {other}")
+    assert others <= IMPLIES[damage.anomaly].keys()
+
+
+def _of(findings: tuple[Finding, ...], named: Named) -> dict[tuple[str, str], tuple[int, set[Any]]]:
+    """(anomaly, output) -> effects and identities, of the anomalies that the damage is named by, in all outputs."""
+    found: dict[tuple[str, str], tuple[int, set[Any]]] = {}
+    totals: Counter[tuple[str, str]] = Counter()
+    for finding in findings:
+        if finding.anomaly in {anomaly for anomaly, _ in named}:
+            what = (finding.anomaly, finding.output)
+            totals[what] += finding.total
+            assert len(finding.witnesses) <= MAX_WITNESSES
+            who = {tuple((n, str(v)) for n, v in w.identity.items()) for w in finding.witnesses}
+            found[what] = (totals[what], found.get(what, (0, set()))[1] | who)
+    return found

@@ -1,0 +1,53 @@
+"""Whatever the damage, the finding that names it is shown by a slice of the history, by the same witness, and nothing is made up."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, note
+from hypothesis import strategies as st
+
+from onceproof.judge import slices
+from onceproof.judge.case import Case
+from onceproof.judge.verdict import judge, judge_case
+
+from .damages import DAMAGES
+from .world import histories
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+@histories(1)
+@given(data=st.data())
+def test_damage_is_shown_by_a_slice(make_run: Callable[[Path], Any], name: str, data: st.DataObject) -> None:
+    damage = DAMAGES[name]
+    world = data.draw(damage.worlds)
+    damage.apply(world, data.draw)
+    with tempfile.TemporaryDirectory() as folder:
+        run = make_run(Path(folder) / "run")
+        world.store(run)
+        with Case.open(run.save()) as case:
+            whole = judge_case(case)
+            finding = next(f for f in whole.findings if f.anomaly == damage.anomaly)
+            for witness in (w for f in whole.findings for w in f.witnesses):
+                note(witness.argument)
+                *premises, contradiction = witness.argument.splitlines()
+                assert 1 <= len(premises) <= 4 and contradiction.startswith(("Yet ", "Yet, "))
+            found = slices.export(case, whole, finding, judge_case)
+        assert found is not None
+        part = judge(found)
+        same = next(f for f in part.findings if slices.name_of(f) == slices.name_of(finding))
+        assert any(witness in finding.witnesses for witness in same.witnesses)
+        assert set(part.anomalies()) <= set(whole.anomalies())
+        assert same.total <= finding.total
+        for table in ("input", "output"):
+            assert all(row in run.tables[table] for row in _rows(found, table)), "what is in it was observed"
+
+
+def _rows(folder: Path, table: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pq.read_table(folder / "history" / f"{table}.parquet").to_pylist()
+    return found

@@ -1,0 +1,297 @@
+"""Late records and open windows: judged by the ranges and watermarks that Spark logged, and by nothing else."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from onceproof.judge import late
+from onceproof.judge.case import Case
+from onceproof.judge.late import WindowSpec
+from onceproof.judge.verdict import judge
+from onceproof.oracle.sql import SqlOracle, SqlSpec
+from onceproof.scenario.model import Scenario
+
+# Tumbling windows of 10 ms over the field `t` (ms since 1970).
+START, CLOSES = "t - t % 10", "make_timestamp(1000 * (t - t % 10 + 10))"
+UPDATE = f'SELECT {START} AS start, count(*) AS n FROM "in" GROUP BY ALL'
+APPEND = f'SELECT {START} AS start, count(*) AS n, {CLOSES} AS _closes FROM "in" GROUP BY ALL'
+
+
+class Windowed:
+    """Batches of records into windows. Each batch has its watermark: W(0), W(1), ..."""
+
+    def __init__(self, run: Any, query: str, **output: Any) -> None:
+        self.run = run
+        run.scenario["outputs"] = {"out": {"table": "out", "identity": ["start"], **output}}
+        run.scenario["oracle"] = {"kind": "sql", "queries": {"out": query}, "windows": {"in": {"closes": CLOSES}}}
+        self.batches = 0
+        self.end = 0
+
+    def batch(self, watermark: int, *times: int, query: str = "q", committed: bool = True) -> None:
+        start = self.end
+        for at in times:
+            self.end = self.run.send(None, {"t": at}) + 1
+        self.run.batch(self.batches, {0: (start, self.end)}, by=(0, 0 if committed else None))
+        self.run.tables["batches"][-1].update(watermark_ms=watermark, query=query)
+        self.batches += 1
+        self.run.tables["progress"].clear()
+        self.run.progress({0: self.end})
+
+    def wrote(self, **windows: int) -> None:
+        """``w10=3``: the window from 10 holds 3."""
+        self.run.insert("out", *({"start": int(name[1:]), "n": n} for name, n in windows.items()))
+
+    def verdict(self) -> Any:
+        verdict = judge(self.run.save())
+        assert not any("Error" in why for why in verdict.not_evaluated.values()), verdict.not_evaluated
+        return verdict
+
+
+@pytest.fixture
+def update(stored_run: Any) -> Windowed:
+    return Windowed(stored_run, UPDATE, kind="upsert")
+
+
+@pytest.fixture
+def append(stored_run: Any) -> Windowed:
+    return Windowed(stored_run, APPEND)
+
+
+def test_a_record_below_the_watermark_of_the_batch_before_is_dropped_and_counted(update: Windowed) -> None:
+    update.batch(0, 11, 12, 25)
+    update.batch(20, 31)
+    update.batch(25, 13, 32)  # W(1) is 20: the window from 10 closed at 20
+    update.wrote(w10=2, w20=1, w30=2)
+    verdict = update.verdict()
+    assert (verdict.outcome, verdict.counts["late.in"]) == ("held", 1)
+    assert "may.in" not in verdict.counts
+
+
+def test_a_dropped_record_that_counted_is_a_wrong_value(update: Windowed) -> None:
+    update.batch(0, 11, 12, 25)
+    update.batch(20, 31)
+    update.batch(25, 13)
+    update.wrote(w10=3, w20=1, w30=1)
+    assert update.verdict().anomalies() == {"wrong-value": 1}
+
+
+@pytest.mark.parametrize(("closes_at", "late_records"), [(19, 0), (20, 1), (21, 1)])
+def test_the_watermark_itself_is_late(update: Windowed, closes_at: int, late_records: int) -> None:
+    update.batch(0, 11)
+    update.batch(closes_at, 40)
+    update.batch(closes_at, 12)
+    update.wrote(w10=2 - late_records, w40=1)
+    verdict = update.verdict()
+    assert (verdict.outcome, verdict.counts["late.in"]) == ("held", late_records)
+
+
+@pytest.mark.parametrize("counted", [1, 2])
+def test_between_two_watermarks_a_record_may_count_or_not(update: Windowed, counted: int) -> None:
+    update.batch(0, 11, 25)
+    update.batch(20, 12)  # W(0) is 0 and W(1) is 20
+    update.wrote(w10=counted, w20=1)
+    verdict = update.verdict()
+    assert (verdict.outcome, verdict.counts["may.in"]) == ("held", 1)
+
+
+def test_what_neither_explains_is_wrong(update: Windowed) -> None:
+    update.batch(0, 11, 25)
+    update.batch(20, 12)
+    update.wrote(w10=3, w20=1)
+    assert update.verdict().anomalies() == {"wrong-value": 1}
+
+
+@pytest.mark.parametrize("window", ["w10", "w20"])
+def test_a_lost_window_is_lost_whether_or_not_a_record_may_count(update: Windowed, window: str) -> None:
+    update.batch(0, 11, 25)
+    update.batch(20, 12)
+    update.wrote(w10=2, w20=1)
+    del update.run.tables["output"][["w10", "w20"].index(window)]
+    assert update.verdict().anomalies() == {"lost-write": 1}
+
+
+def test_a_window_that_only_such_a_record_opens_may_be_missing(update: Windowed) -> None:
+    update.batch(0, 25)
+    update.batch(20, 12)
+    update.wrote(w20=1)
+    assert update.verdict().outcome == "held"
+
+
+def test_a_duplicate_beside_such_a_record_stays_a_duplicate(append: Windowed) -> None:
+    append.batch(0, 11, 25)
+    append.batch(20, 12)
+    append.wrote(w10=2)
+    append.wrote(w10=2)
+    assert append.verdict().anomalies() == {"duplicate": 1}
+
+
+def test_in_several_batches_some_may_count_and_others_not(update: Windowed) -> None:
+    update.batch(0, 11, 25)
+    update.batch(20, 12)
+    update.batch(30, 26)
+    update.wrote(w10=2, w20=1)  # the first counted, the second did not: each window is explained
+    assert update.verdict().outcome == "held"
+    update.run.tables["output"].clear()
+    update.wrote(w10=3, w20=1)
+    verdict = update.verdict()
+    assert verdict.outcome == "inconclusive"
+    assert any("neither with nor without the records" in reason for reason in verdict.reasons)
+
+
+def test_tolerance_holds_for_either_explanation(stored_run: Any) -> None:
+    query = f'SELECT {START} AS start, avg(t)::DOUBLE AS n FROM "in" GROUP BY ALL'
+    run = Windowed(stored_run, query, kind="upsert", tolerance={"n": {"absolute": 0.1}})
+    run.batch(0, 11, 25)
+    run.batch(20, 12)
+    run.run.insert("out", {"start": 10, "n": 11.45}, {"start": 20, "n": 25.0})
+    assert run.verdict().outcome == "held"
+
+
+def test_windows_that_are_still_open_are_not_judged(append: Windowed) -> None:
+    append.batch(0, 11, 12, 25)
+    append.batch(20, 31)  # closes the window from 10, and no other
+    append.wrote(w10=2)
+    verdict = append.verdict()
+    assert (verdict.outcome, verdict.counts["open.out"]) == ("held", 2)
+    append.wrote(w20=7)
+    assert append.verdict().outcome == "held"
+
+
+def test_a_closed_window_must_be_there(append: Windowed) -> None:
+    append.batch(0, 11, 12, 25)
+    append.batch(30, 31)
+    append.wrote(w10=2)
+    assert append.verdict().anomalies() == {"lost-write": 1}
+
+
+def test_a_window_is_due_once_a_batch_with_its_watermark_is_committed(append: Windowed) -> None:
+    append.batch(0, 11, 25)
+    append.batch(20)
+    append.batch(30, committed=False)
+    append.wrote(w10=1)
+    assert append.verdict().outcome == "held"
+
+
+def test_a_window_of_no_record_is_unexplained(append: Windowed) -> None:
+    append.batch(0, 11, 25)
+    append.batch(20)
+    append.wrote(w10=1, w70=1)
+    assert append.verdict().anomalies() == {"unexplained": 1}
+
+
+def test_all_records_and_what_became_of_them_can_be_asked_for(update: Windowed) -> None:
+    update.batch(0, 11, 25)
+    update.batch(20, 12)
+    update.batch(25, 13)
+    with Case.open(update.run.save()) as case:
+        rows = case.rows("SELECT t, _batch, _watermark_ms, _late FROM in_with_late ORDER BY _offset")
+    assert [tuple(row.values()) for row in rows] == [
+        (11, 0, 0, "no"),
+        (25, 0, 0, "no"),
+        (12, 1, 20, "may"),
+        (13, 2, 25, "dropped"),
+    ]
+
+
+def test_a_record_that_no_batch_planned_must_count(update: Windowed) -> None:
+    update.batch(0, 11)
+    update.batch(20, 25)
+    update.run.send(None, {"t": 12})
+    update.run.document["drained"] = False
+    update.wrote(w10=1, w20=1)
+    verdict = update.verdict()
+    assert verdict.counts["late.in"] == 0
+    assert verdict.outcome != "held"
+
+
+def test_two_queries_that_read_it_must_be_told_apart(update: Windowed) -> None:
+    update.batch(0, 11)
+    update.run.add("batches", {**update.run.tables["batches"][-1], "query": "other", "watermark_ms": 99})
+    update.wrote(w10=1)
+    verdict = update.verdict()
+    assert verdict.outcome == "inconclusive"
+    assert any("oracle: windows: in: queries other and q read it" in reason for reason in verdict.reasons)
+    update.run.scenario["oracle"]["windows"]["in"]["query"] = "q"
+    assert update.verdict().outcome == "held"
+
+
+@pytest.mark.parametrize("closes", ["no_such_field", "'yesterday'"])
+def test_an_expression_that_does_not_serve_is_inconclusive_with_its_place(update: Windowed, closes: str) -> None:
+    update.batch(0, 11)
+    update.run.scenario["oracle"]["windows"]["in"]["closes"] = closes
+    update.wrote(w10=1)
+    verdict = update.verdict()
+    assert verdict.outcome == "inconclusive"
+    assert any(reason.startswith("oracle: windows: in: ") for reason in verdict.reasons)
+
+
+def spark(batches: list[tuple[int, list[int]]], *, one_watermark: bool, append: bool) -> dict[int, int]:
+    """What Spark writes of batches (W(N), times of records), by its rules alone: windows of 10 ms, counted."""
+    kept: dict[int, int] = {}
+    written: dict[int, int] = {}
+    before = 0
+    for watermark, times in batches:
+        for t in times:
+            if t - t % 10 + 10 > (watermark if one_watermark else before):
+                kept[t - t % 10] = kept.get(t - t % 10, 0) + 1
+                if not append:
+                    written[t - t % 10] = kept[t - t % 10]
+        closed = {start: n for start, n in kept.items() if start + 10 <= watermark}
+        if append:
+            written |= closed
+        before = watermark
+    return written
+
+
+BATCHES = st.lists(st.tuples(st.integers(0, 15), st.lists(st.integers(1, 60), max_size=4)), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize("one_watermark", [False, True])
+@pytest.mark.parametrize("mode", [UPDATE, APPEND])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=BATCHES)
+def test_what_spark_would_write_is_held_and_one_more_is_not(
+    make_run: Any, tmp_path_factory: Any, mode: str, one_watermark: bool, steps: list[tuple[int, list[int]]]
+) -> None:
+    run = Windowed(make_run(tmp_path_factory.mktemp("late") / "run"), mode, kind="upsert")
+    marks = list(accumulate(rise for rise, _ in steps))
+    batches = [(mark, times) for mark, (_, times) in zip(marks, steps, strict=True)]
+    for mark, times in batches:
+        run.batch(mark, *times)
+    written = spark(batches, one_watermark=one_watermark, append=mode is APPEND)
+    run.run.insert("out", *({"start": start, "n": n} for start, n in written.items()))
+    verdict = run.verdict()
+    assert verdict.anomalies() == {}, (batches, written, verdict.reasons)
+    assert not any("neither" in reason for reason in verdict.reasons), (batches, written)
+    if written:
+        run.run.commit("out", *(("update", {"start": s, "n": n}, {"start": s, "n": n + 9}) for s, n in written.items()))
+        assert run.verdict().outcome != "held", (batches, written)
+
+
+@pytest.mark.parametrize(
+    ("windows", "told"),
+    [
+        ({"inn": {"closes": "t"}}, "there is no input topic 'inn'"),
+        ({"in": {"closes": "t; DROP TABLE x"}}, "this is not SQL"),
+    ],
+)
+def test_validate(windows: Any, told: str) -> None:
+    scenario = Scenario.model_validate(
+        {
+            "name": "small",
+            "input": [{"topic": "in", "dataset": "numbers"}],
+            "pipeline": {"command": ["job"]},
+            "outputs": {"out": {"topic": "out", "identity": ["p"]}},
+            "oracle": {"kind": "sql"},
+        }
+    )
+    spec = SqlSpec(kind="sql", queries={"out": "SELECT 1 AS p"}, windows=windows)
+    (problem,) = SqlOracle.problems(spec, scenario)
+    assert problem.loc[:2] == ("windows", next(iter(windows)))
+    assert told in problem.message
+    assert late.problems({"in": WindowSpec(closes="t", query=None)}, scenario) == []

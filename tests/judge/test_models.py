@@ -1,0 +1,360 @@
+"""What counts as an effect, by the output's model: kinds, compared columns, tolerance, decoding, identities."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from onceproof.judge.case import Case
+from onceproof.judge.verdict import judge
+
+LAST = """SELECT k, max_by(n, _offset) AS n FROM "in" GROUP BY k"""
+STATES = """SELECT k, sum(n) OVER (PARTITION BY k ORDER BY _offset) AS total, _partition, _offset, _key FROM "in" """
+
+
+def scenario(run: Any, query: str, **output: Any) -> Any:
+    run.scenario["outputs"] = {"out": {"identity": ["k"], **output}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"out": query}}
+    run.progress({0: 100})
+    return run
+
+
+def put(run: Any, key: str | None, row: Any) -> None:
+    run.record("out", row)
+    run.tables["output"][-1]["key"] = key and key.encode()
+
+
+def anomalies(run: Any) -> dict[str, int]:
+    verdict = judge(run.save())
+    assert not any("Error" in why for why in verdict.not_evaluated.values()), verdict.not_evaluated
+    return verdict.anomalies()
+
+
+def test_upsert_into_a_topic_keeps_the_last_of_each_key(stored_run: Any) -> None:
+    run = scenario(stored_run, LAST, topic="out", kind="upsert")
+    for n in (1, 2, 3):
+        run.send("a", {"k": "a", "n": n})
+        put(run, "a", {"k": "a", "n": n})
+    assert anomalies(run) == {}
+    put(run, "a", {"k": "a", "n": 2})
+    assert anomalies(run) == {"wrong-value": 1}
+
+
+def test_a_tombstone_leaves_nothing(stored_run: Any) -> None:
+    run = scenario(stored_run, LAST + " HAVING max_by(n, _offset) >= 0", topic="out", kind="upsert")
+    for key, n in (("a", 1), ("b", 1), ("a", -1)):
+        run.send(key, {"k": key, "n": n})
+        put(run, key, {"k": key, "n": n} if n > 0 else None)
+    assert anomalies(run) == {}
+    put(run, "b", None)
+    assert anomalies(run) == {"lost-write": 1}
+
+
+def test_upsert_without_keys_goes_by_identity(stored_run: Any) -> None:
+    run = scenario(stored_run, LAST, topic="out", kind="upsert")
+    for n in (1, 2):
+        run.send("a", {"k": "a", "n": n})
+        put(run, None, {"k": "a", "n": n})
+    assert anomalies(run) == {}
+
+
+def test_identities_with_nulls_in_different_places_are_different(stored_run: Any) -> None:
+    run = scenario(stored_run, 'SELECT k, l FROM "in"', topic="out", kind="upsert", identity=["k", "l"])
+    for row in ({"k": None, "l": "x"}, {"k": "x", "l": None}):
+        run.send("a", row)
+        put(run, None, row)
+    assert anomalies(run) == {}
+
+
+def test_upsert_into_a_table_is_its_rows(stored_run: Any) -> None:
+    run = scenario(stored_run, LAST, table="out", kind="upsert")
+    run.send("a", {"k": "a", "n": 1})
+    run.send("a", {"k": "a", "n": 2})
+    run.insert("out", {"k": "a", "n": 1})
+    run.commit("out", ("update", {"k": "a", "n": 1}, {"k": "a", "n": 2}))
+    assert anomalies(run) == {}
+    run.commit("out", ("update", {"k": "a", "n": 2}, {"k": "a", "n": 1}))
+    assert anomalies(run) == {"wrong-value": 1}
+
+
+def test_an_upsert_whose_identity_is_expected_twice_is_not_judged(stored_run: Any) -> None:
+    run = scenario(stored_run, 'SELECT k, n FROM "in"', table="out", kind="upsert")
+    run.send("a", {"k": "a", "n": 1})
+    run.send("a", {"k": "a", "n": 2})
+    run.insert("out", {"k": "a", "n": 2})
+    verdict = judge(run.save())
+    assert verdict.outcome == "inconclusive"
+    assert any("outputs: out: identity: [k] names no single effect" in reason for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize("where", ["topic", "table"])
+def test_changelog_may_leave_states_out_but_not_the_last(stored_run: Any, where: str) -> None:
+    run = scenario(stored_run, STATES, kind="changelog", **{where: "out"})
+
+    def write(total: int) -> None:
+        if where == "topic":
+            put(run, "a", {"k": "a", "total": total})
+        else:
+            run.insert("out", {"k": "a", "total": total})
+
+    for n in (1, 2, 3):  # states 1, 3, 6
+        run.send("a", {"k": "a", "n": n})
+    write(3)
+    assert anomalies(run) == {"lost-write": 1}
+    write(6)
+    assert anomalies(run) == {}
+    write(6)
+    assert anomalies(run) == {"duplicate": 1}
+    write(7)
+    assert anomalies(run) == {"duplicate": 1, "wrong-value": 1}
+
+
+def test_changelog_that_goes_back_is_reordered(stored_run: Any) -> None:
+    run = scenario(stored_run, STATES, kind="changelog", topic="out")
+    run.scenario["claim"] = {"order": "per-key"}
+    for n in (1, 2, 3):
+        run.send("a", {"k": "a", "n": n})
+    for total in (1, 6, 3):
+        put(run, "a", {"k": "a", "total": total})
+    assert anomalies(run) == {"reordered": 1}
+
+
+@pytest.mark.parametrize(
+    ("states", "found", "said"),
+    [
+        ("ABAC", "ABC", {}),
+        ("ABAC", "BAC", {}),
+        ("ABAC", "AAC", {}),
+        ("ABA", "BA", {}),
+        ("ABA", "A", {}),
+        ("ABA", "AB", {"reordered": 1}),
+        ("ABA", "BAA", {"reordered": 1}),
+        ("ABA", "AAB", {"reordered": 1}),
+        ("ABA", "AAA", {"duplicate": 1}),
+        ("ABA", "B", {"lost-write": 1}),
+        ("ABAC", "ABAAC", {"duplicate": 1}),
+        ("ABAC", "BAAC", {"reordered": 1}),
+    ],
+)
+def test_changelog_that_comes_to_a_state_again(stored_run: Any, states: str, found: str, said: dict[str, int]) -> None:
+    run = scenario(stored_run, 'SELECT k, s, _partition, _offset, _key FROM "in"', kind="changelog", topic="out")
+    run.scenario["claim"] = {"order": "per-key"}
+    for state in states:
+        run.send("a", {"k": "a", "s": state})
+    for state in found:
+        put(run, "a", {"k": "a", "s": state})
+    assert anomalies(run) == said
+
+
+def test_a_name_that_stands_twice_in_one_object_has_no_value(stored_run: Any) -> None:
+    run = scenario(stored_run, 'SELECT k, n FROM "in"', topic="out")
+    run.send("a", {"k": "a", "n": 1})
+    put(run, "a", '{"k": "a", "n": 1, "n": 2}')
+    verdict = judge(run.save())
+    assert verdict.outcome == "inconclusive"
+    assert "of some of its effects n stands twice in one object" in verdict.reasons[0]
+
+
+def test_changelog_whose_states_nobody_can_order(stored_run: Any) -> None:
+    run = scenario(stored_run, STATES, kind="changelog", topic="out")
+    for partition, n in ((0, 1), (0, 2), (1, 3)):
+        run.send("a", {"k": "a", "n": n}, partition=partition)
+    for total in (1, 3, 6):
+        put(run, "a", {"k": "a", "total": total})
+    verdict = judge(run.save())
+    assert verdict.outcome == "inconclusive"
+    assert any("come from several input partitions" in reason for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize("where", ["topic", "table"])
+@pytest.mark.parametrize("name", ['a"b', "a.b", "a/b~c", "$", "a*"])
+def test_columns_may_have_any_name(stored_run: Any, name: str, where: str) -> None:
+    column = '"' + name.replace('"', '""') + '"'
+    run = scenario(stored_run, f'SELECT k AS {column}, n FROM "in"', kind="upsert", identity=[name], **{where: "out"})
+    for key in ("a", "b"):
+        run.send(key, {"k": key, "n": 1})
+    for key, n in (("a", 1), ("b", 2)):
+        if where == "topic":
+            put(run, None, {name: key, "n": n})
+        else:
+            run.insert("out", {name: key, "n": n})
+    (finding,) = judge(run.save()).findings
+    assert (finding.anomaly, finding.total, finding.witnesses[0].identity) == ("wrong-value", 1, {name: "b"})
+
+
+def test_changelog_needs_causes(stored_run: Any) -> None:
+    run = scenario(stored_run, LAST, kind="changelog", topic="out")
+    run.send("a", {"k": "a", "n": 1})
+    put(run, "a", {"k": "a", "n": 1})
+    verdict = judge(run.save())
+    assert verdict.outcome == "inconclusive"
+    assert any("needs _partition and _offset" in reason for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "found", "outcome"),
+    [
+        ({"absolute": 0.5}, 10.5, "held"),
+        ({"absolute": 0.5}, 10.51, "violated"),
+        ({"relative": 0.1}, 9.0, "held"),
+        ({"relative": 0.1}, 8.9, "violated"),
+        ({"absolute": 1.0}, None, "violated"),
+        ({"absolute": 1.0}, "ten", "violated"),
+    ],
+)
+def test_tolerance(stored_run: Any, tolerance: dict[str, float], found: Any, outcome: str) -> None:
+    query = 'SELECT k, n::DOUBLE AS n, NULL::INT AS m FROM "in"'
+    run = scenario(stored_run, query, table="out", tolerance={"n": tolerance})
+    run.send("a", {"k": "a", "n": 10})
+    run.insert("out", {"k": "a", "n": found, "m": None})
+    assert judge(run.save()).outcome == outcome
+
+
+@pytest.mark.parametrize(("found", "outcome"), [("12345678901234567.90", "held"), ("12345678901234567.91", "violated")])
+def test_tolerance_beyond_the_digits_of_a_double(stored_run: Any, found: str, outcome: str) -> None:
+    query = 'SELECT k, 12345678901234567.89::DECIMAL(30, 2) AS n FROM "in"'
+    run = scenario(stored_run, query, table="out", tolerance={"n": {"absolute": 0.01}})
+    run.send("a", {"k": "a"})
+    run.insert("out", {"k": "a", "n": found})
+    assert judge(run.save()).outcome == outcome
+
+
+def test_tolerance_is_for_its_column_only(stored_run: Any) -> None:
+    query = 'SELECT k, n::DOUBLE AS n, n::DOUBLE AS m FROM "in"'
+    run = scenario(stored_run, query, topic="out", tolerance={"n": {"absolute": 1}})
+    run.send("a", {"k": "a", "n": 10})
+    put(run, "a", {"k": "a", "n": 10.4, "m": 10.4})
+    (finding,) = judge(run.save()).findings
+    assert finding.anomaly == "wrong-value"
+    assert "m" in finding.summary
+
+
+def test_compare_names_the_columns_that_matter(stored_run: Any) -> None:
+    run = scenario(stored_run, 'SELECT k, n FROM "in"', topic="out", compare=["n"])
+    run.send("a", {"k": "a", "n": 1})
+    put(run, "a", {"k": "a", "n": 1, "noise": 7})
+    assert anomalies(run) == {}
+
+
+def test_a_compared_column_that_the_oracle_lacks(stored_run: Any) -> None:
+    run = scenario(stored_run, 'SELECT k FROM "in"', topic="out", compare=["n"])
+    run.send("a", {"k": "a", "n": 1})
+    put(run, "a", {"k": "a", "n": 1})
+    verdict = judge(run.save())
+    assert verdict.outcome == "inconclusive"
+    assert any("gives no column 'n'" in reason for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize(("decode", "of"), [("string", "decode(value)"), ("bytes", "value")])
+def test_values_that_are_no_json(stored_run: Any, decode: str, of: str) -> None:
+    query = f'SELECT {of} AS value, _topic, _partition, _offset, _key FROM (SELECT *, _value AS value FROM "in")'
+    run = scenario(stored_run, query, topic="out", decode=decode, identity=["value"])
+    for text in ("one", 'two"'):
+        run.send("k", text.encode())
+        put(run, "k", text)
+    assert anomalies(run) == {}
+    run.tables["output"].pop()
+    assert anomalies(run) == {"lost-write": 1}
+
+
+def test_bytes_that_are_no_text(stored_run: Any) -> None:
+    run = scenario(stored_run, 'SELECT _value AS value FROM "in"', topic="out", decode="bytes", identity=["value"])
+    run.send("k", b"\xff\x00")
+    put(run, "k", None)
+    run.tables["output"][-1]["raw"] = b"\xff\x00"
+    assert anomalies(run) == {}
+
+
+def test_identity_that_names_no_single_effect_is_a_doubt(stored_run: Any) -> None:
+    run = scenario(stored_run, 'SELECT k, n FROM "in"', topic="out")
+    for n in (1, 2):
+        run.send("a", {"k": "a", "n": n})
+        put(run, "a", {"k": "a", "n": n})
+    verdict = judge(run.save())
+    assert verdict.outcome == "inconclusive"
+    assert any("expected more than once" in reason for reason in verdict.reasons)
+
+
+def test_what_uncommitted_input_would_explain(clean_run: Any) -> None:
+    clean_run.send("k0", {"k": "k0", "n": 77}, visibility="aborted")
+    with Case.open(clean_run.save()) as case:
+        assert case.uncommitted()
+        rows = case.rows("SELECT * FROM judge.uncommitted ORDER BY output")
+    assert [(r["output"], json.loads(r["content"])["n"], r["offset"]) for r in rows] == [
+        ("events", "77", 8),
+        ("rows", "77", 8),
+    ]
+
+
+def test_every_write_with_its_transaction_and_time(stored_run: Any) -> None:
+    run = scenario(stored_run, LAST, topic="out", kind="upsert")
+    run.send("a", {"k": "a", "n": 1})
+    for visibility, marker in (("committed", 10), ("aborted", 11), ("open", None)):
+        run.record("out", {"k": "a", "n": 1}, visibility=visibility)
+        producer = {"producer_id": 5, "producer_epoch": len(run.tables["output"]), "timestamp_ms": 50}
+        ends = {"txn_end_offset": marker, "txn_end_ms": None if marker is None else 90 + marker}
+        run.tables["output"][-1].update(producer | ends)
+    with Case.open(run.save()) as case:
+        case.changes()
+        rows = case.rows('SELECT visibility, txn, at_ms, op FROM judge.changes ORDER BY "offset"')
+    assert [tuple(r.values()) for r in rows] == [
+        ("committed", "5:1", 100, "insert"),
+        ("aborted", "5:2", None, "insert"),
+        ("open", "5:3", None, "insert"),
+    ]
+
+
+def test_deletes_keep_their_identity(stored_run: Any) -> None:
+    run = scenario(stored_run, LAST, table="out", kind="upsert")
+    run.send("a", {"k": "a", "n": 1})
+    run.insert("out", {"k": "a", "n": 1}, {"k": "b", "n": 1})
+    run.commit("out", ("delete", {"k": "b", "n": 1}, None))
+    with Case.open(run.save()) as case:
+        case.changes()
+        rows = case.rows("SELECT id, content IS NULL AS gone, op FROM judge.changes ORDER BY pos, id")
+    assert [(json.loads(r["id"])["k"], r["gone"], r["op"]) for r in rows] == [
+        ("a", False, "insert"),
+        ("b", False, "insert"),
+        ("b", True, "delete"),
+    ]
+
+
+def test_causes_with_their_batches(clean_run: Any) -> None:
+    again = clean_run.tables["output"][0]
+    clean_run.add("output", {**again, "offset": 12, "xid": 900, "commit_order": 9})
+    with Case.open(clean_run.save()) as case:
+        case.caused()
+        rows = case.rows("""SELECT "partition", "offset", nth, batch, query FROM judge.caused WHERE output = 'rows'
+                            ORDER BY ALL""")
+    assert len(rows) == 13
+    assert [tuple(r.values()) for r in rows[:2]] == [(0, 0, 1, 0, "q"), (0, 0, 2, 0, "q")]
+    assert {r["batch"] for r in rows if r["offset"] > 3} == {1}
+
+
+@pytest.mark.parametrize("expected", ["nan", "inf"])
+def test_no_number_is_near_to_nan_or_an_infinity(stored_run: Any, expected: str) -> None:
+    tolerance = {"x": {"absolute": 0.5, "relative": 0.5}}
+    query = f"""SELECT k, '{expected}'::DOUBLE AS x FROM "in" """
+    run = scenario(stored_run, query, table="out", tolerance=tolerance)
+    for k, found in (("a", "5.0"), ("b", expected)):
+        run.send(k, {"k": k})
+        run.insert("out", {"k": k, "x": found})
+    assert anomalies(run) == {"wrong-value": 1}
+
+
+@pytest.mark.parametrize(
+    ("digits", "outcome"), [("0.123456789012345678", "held"), ("0.123456789012345679", "violated")]
+)
+def test_a_decimal_in_json_keeps_all_its_digits(stored_run: Any, digits: str, outcome: str) -> None:
+    text = 'a "1.5": 0.123456789012345678\\'
+    query = f"""SELECT k, 0.123456789012345678::DECIMAL(38, 18) AS d, -12345678901234567890::DECIMAL(38, 0) AS n,
+                       {len(text)} AS m, '{text}' AS t, [{{'a': 1.5}}] AS l FROM "in" """
+    run = scenario(stored_run, query, topic="out")
+    run.send("a", {"k": "a"})
+    row = f"""{{"t": {json.dumps(text)}, "k":"a", "n": -12345678901234567890,"d": {digits} , "m":{len(text)}, "l": [{{"a": 1.5}}]}}"""
+    put(run, "a", row)
+    verdict = judge(run.save())
+    assert verdict.outcome == outcome, verdict.reasons
+    assert all("in d)" in finding.summary for finding in verdict.findings)
