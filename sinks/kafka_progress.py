@@ -21,7 +21,8 @@ PARTITION = 0
 """All progress of a topic is kept in this one partition, so that one end offset bounds it."""
 
 _FIRST_WINDOW = 64
-_SHORTEST_REQUEST_S = 1.0  # near the deadline a question must still have time for its answer
+# Near the deadline a question must still have time for its answer: a client that is new has to find the leader first.
+_SHORTEST_REQUEST_S = 3.0
 
 # Made here once: the class has no annotations.
 _EARLIEST: Any = _OffsetSpec.earliest()  # type: ignore[no-untyped-call]

@@ -144,7 +144,9 @@ def test_topic_that_ends_in_nothing_but_aborted_records(stack: EmbeddedStack, tm
 
 def test_more_than_one_batch_in_several_partitions(stack: EmbeddedStack, tmp_path: Path) -> None:
     stack.kafka.create_topic("many", 3)
-    producer = Producer({**producer_config(stack.kafka.harness_bootstrap), "linger.ms": 20})
+    # Idempotent: a plain producer that has to send a batch again, say to a leader just elected, may change the order.
+    settings = {**producer_config(stack.kafka.harness_bootstrap), "linger.ms": 20, "enable.idempotence": True}
+    producer = Producer(settings)
     for number in range(15_000):
         producer.produce("many", str(number).encode(), partition=number % 3)
         producer.poll(0)
