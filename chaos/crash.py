@@ -7,12 +7,13 @@ from typing import ClassVar, Literal
 from onceproof.conductor import Site
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
 from onceproof.placing import (
+    GATED,
     PARKED,
     RESTART_S,
     WATCHED,
     LeaderOf,
     committed,
-    instrument_of,
+    instruments_of,
     leader_problems,
     placement,
     planned,
@@ -54,7 +55,7 @@ class Crash:
             # A batch must be open when the broker goes; after its commit log none is.
             places = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
             return point_problems(spec, places) + leader_problems(spec.leader_of, scenario)
-        problems = point_problems(spec, (*WATCHED, *PARKED))
+        problems = point_problems(spec, (*GATED, *WATCHED, *PARKED))
         if spec.leader_of is not None:
             problems.append(SpecProblem(("leader_of",), "a driver leads no partition", "remove leader_of"))
         return problems
@@ -62,12 +63,15 @@ class Crash:
     @classmethod
     def placement(cls, spec: CrashSpec, scenario: Scenario) -> Placement:
         if spec.target == "driver":
-            replay = "" if spec.at.point is Point.AFTER_COMMIT_LOG else f", and the replay of batch {spec.at.batch}"
-            return placement(spec.at.point, f"offsets/ and commits/ as they were left, the restart{replay}")
-        return placement(spec.at.point, f"the process is gone and another broker leads {spec.leader_of}")
+            replay = {
+                Point.BEFORE_OFFSET_LOG: f", and batch {spec.at.batch} planned and committed afterwards",
+                Point.AFTER_COMMIT_LOG: "",
+            }.get(spec.at.point, f", and the replay of batch {spec.at.batch}")
+            return placement(spec.at.point, f"offsets/ and commits/ as they were left, the restart{replay}", scenario)
+        return placement(spec.at.point, f"the process is gone and another broker leads {spec.leader_of}", scenario)
 
     def matches(self, seen: Occurrence) -> bool:
-        return seen.point is self._spec.at.point and seen.instrument == instrument_of(seen.point)
+        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
     def strike(self, site: Site, seen: Occurrence) -> None:
         if self._spec.target == "driver":
@@ -93,7 +97,8 @@ class Crash:
         n = seen.batch
         left = f"left behind: offsets/{n} {_there(offsets)}, commits/{n} {_there(commits)}"
         wanted_commit = self._spec.at.point is Point.AFTER_COMMIT_LOG
-        if not offsets or commits is not wanted_commit or (wanted_commit and self._next_planned):
+        wanted_plan = self._spec.at.point is not Point.BEFORE_OFFSET_LOG
+        if (offsets, commits) != (wanted_plan, wanted_commit) or (wanted_commit and self._next_planned):
             return Proof(False, (left, f"that is not the state of {self._spec.at.point}"))
         wait_until(
             f"the driver to be started again after the crash in batch {n}",
@@ -103,12 +108,13 @@ class Crash:
         if wanted_commit:
             return Proof(True, (left, f"offsets/{n + 1} missing", "the driver was started again"))
         wait_until(
-            f"the replay of batch {n}",
+            f"batch {n} to be committed",
             lambda: committed(site, seen.query, n),
             deadline_s=RESTART_S,
-            explain=lambda: f"driver start {site.job.current_start}, offsets/{n} planned, commits/{n} missing",
+            explain=lambda: f"driver start {site.job.current_start}, commits/{n} missing",
         )
-        return Proof(True, (left, "the driver was started again", f"batch {n} was replayed and committed"))
+        again = "replayed" if wanted_plan else "planned afterwards"
+        return Proof(True, (left, "the driver was started again", f"batch {n} was {again} and committed"))
 
     def _prove_broker(self, site: Site, seen: Occurrence) -> Proof:
         assert self._before is not None and self._spec.leader_of is not None

@@ -19,7 +19,7 @@ from onceproof.placing import (
     WATCHED,
     LeaderOf,
     committed,
-    instrument_of,
+    instruments_of,
     leader_problems,
     placement,
     planned,
@@ -70,11 +70,13 @@ class Partition:
     @classmethod
     def placement(cls, spec: PartitionSpec, scenario: Scenario) -> Placement:
         if spec.from_ == "clients":
-            return placement(spec.at.point, f"batch {spec.at.batch} stayed open throughout, with no commit meanwhile")
-        return placement(spec.at.point, f"the leader epoch of {spec.leader_of} changed")
+            return placement(
+                spec.at.point, f"batch {spec.at.batch} stayed open throughout, with no commit meanwhile", scenario
+            )
+        return placement(spec.at.point, f"the leader epoch of {spec.leader_of} changed", scenario)
 
     def matches(self, seen: Occurrence) -> bool:
-        return seen.point is self._spec.at.point and seen.instrument == instrument_of(seen.point)
+        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
     def strike(self, site: Site, seen: Occurrence) -> None:
         kafka = site.stack.kafka

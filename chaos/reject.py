@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from onceproof.conductor import Site
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.placing import RESTART_S, committed, instrument_of, one_line, placement, planned, point_problems
+from onceproof.placing import RESTART_S, committed, instruments_of, one_line, placement, planned, point_problems
 from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.waiting import wait_until
@@ -46,10 +46,12 @@ class Reject:
     @classmethod
     def placement(cls, spec: RejectSpec, scenario: Scenario) -> Placement:
         n = spec.at.batch
-        return placement(spec.at.point, f"an attempt at batch {n} failed while Postgres was away; {n} committed after")
+        return placement(
+            spec.at.point, f"an attempt at batch {n} failed while Postgres was away; {n} committed after", scenario
+        )
 
     def matches(self, seen: Occurrence) -> bool:
-        return seen.point is self._spec.at.point and seen.instrument == instrument_of(seen.point)
+        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
     def strike(self, site: Site, seen: Occurrence) -> None:
         assert site.stack.postgres is not None

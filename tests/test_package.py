@@ -27,6 +27,7 @@ def test_all_scenarios_ship_with_their_jobs() -> None:
     [
         "py.typed",
         "chaos/crash.py",
+        "chaos/jvm/onceproof/CheckpointFiles.java",
         "checkers/duplicate.py",
         "reports/junit.py",
         "sinks/postgres.py",

@@ -1,6 +1,7 @@
 """Reading a Spark checkpoint from outside: the logs of each micro-batch, watched as they are written.
 
-The watcher is one of the instruments that place faults on a job that never heard of onceproof. Spark's
+The watcher tells a run what its batches are. It also places faults on a job that writes its checkpoint past onceproof's
+checkpoint file system (`onceproof.checkpoint_gate`): approximately, since it hears of a write after it was made. Spark's
 ``CheckpointFileManager`` creates ``.N.<uuid>.tmp`` and renames it to ``N``, so in ``offsets/`` and ``commits/``:
 
 - rename to ``offsets/N``: N is planned (`Point.AFTER_OFFSET_LOG`)
@@ -187,8 +188,9 @@ class CheckpointWatcher:
 
     def log_exists(self, query: str, log: str, batch: int) -> bool:
         """Whether ``offsets/N`` or ``commits/N`` is there now, asked of the file system itself."""
-        folder = self.queries().get(query)
-        return folder is not None and (folder / log / str(batch)).exists()
+        # A query of which nothing was seen yet is where its name says (it may wait in the first write of its life).
+        folder = self.queries().get(query, self.root if query == self.root.name else self.root / query)
+        return (folder / log / str(batch)).exists()
 
     def has_started(self) -> bool:
         """Whether some query has fixed its start offsets (``sources/0/0``) or planned a batch."""
@@ -198,6 +200,10 @@ class CheckpointWatcher:
         """Raise what stopped the watcher's thread, if anything did."""
         if self._failure is not None:
             raise self._failure
+
+    def fail(self, failure: BaseException) -> None:
+        """Let `check` raise what went wrong with the other instrument on the checkpoint, unless something did before."""
+        self._failure = self._failure or failure
 
     # -- inotify --------------------------------------------------------------------------------------------------
 

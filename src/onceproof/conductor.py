@@ -1,6 +1,6 @@
 """Conducts the faults of one run: armed before the job starts, fired at their logical position, proven, healed.
 
-The instruments (checkpoint watcher, failpoints) tell the conductor which point a batch has just reached; the conductor
+The instruments (checkpoint file system, checkpoint watcher, failpoints) tell the conductor which point a batch has just reached; the conductor
 strikes with the fault that waits for it, in the instrument's own thread, and proves the hit in a thread of the fault's.
 """
 
@@ -103,8 +103,17 @@ class Conductor:
 
     # -- what the instruments call --------------------------------------------------------------------------------
 
+    def wanted(self) -> list[tuple[int, Point]]:
+        """Batches and points at which a fault waits that has not fired."""
+        return [(a.spec.at.batch, a.spec.at.point) for a in self.armed if a.fired_at is None]
+
     def on_log(self, query: str, batch: int, point: Point) -> None:
+        """The checkpoint watcher saw it."""
         self._reached(Occurrence(query, batch, point, "watcher"))
+
+    def on_write(self, query: str, batch: int, point: Point) -> None:
+        """The driver waits there, in the checkpoint file system, until this returns."""
+        self._reached(Occurrence(query, batch, point, "checkpoint"))
 
     def on_point(self, parked: Parked) -> None:
         query = self._query(parked.query_id)
@@ -135,7 +144,7 @@ class Conductor:
             self._finish(waiting, seen, Proof(False, (f"the fault could not act: {failure!r}",)))
             return True
         waiting.query = seen.query
-        self._timeline.emit("fault.fired", **waiting.describe())
+        self._timeline.emit("fault.fired", **waiting.describe(), instrument=seen.instrument)
         thread = threading.Thread(
             target=self._prove, args=(waiting, seen), name=f"fault-{waiting.index}-{waiting.spec.fault}", daemon=True
         )

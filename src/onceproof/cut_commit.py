@@ -59,7 +59,7 @@ class CutCommit:
             "downstream": "the commit seen directly at the service while the sink reported an error",
             "upstream": "the sink reported an error and the commit was absent at the service until healed",
         }[cls.stream]
-        return placement(spec.at.point, proof)
+        return placement(spec.at.point, proof, scenario)
 
     def matches(self, seen: Occurrence) -> bool:
         return seen.instrument == "failpoint" and seen.point is self._spec.at.point and seen.sink == self._spec.target

@@ -24,7 +24,7 @@ class Placement:
 
     exactness: Literal["exact", "approximate", "n/a"]
     instrument: str
-    """``checkpoint watcher``, ``failpoint in the sink``, ``Toxiproxy``, ..."""
+    """``checkpoint file system``, ``failpoint in the sink``, ``Toxiproxy``, ..."""
     why: str
     proof: str
     """What will prove that it hit."""
@@ -46,9 +46,10 @@ class Occurrence:
     query: str
     batch: int
     point: Point
-    instrument: Literal["watcher", "failpoint"]
+    instrument: Literal["checkpoint", "watcher", "failpoint"]
+    """The checkpoint file system, in whose write the driver waits; the watcher, which hears of it afterwards; a sink."""
     sink: str = ""
-    """``postgres`` or ``kafka`` for a failpoint; empty for the watcher."""
+    """``postgres`` or ``kafka`` for a failpoint; empty for what is seen at the checkpoint."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the sink told: ``xid``, ``transactional_id``, ``topics``, ``progress_topic``, ..."""
     release: Callable[[], None] | None = None

@@ -12,9 +12,12 @@ from onceproof.faults import Placement, SpecProblem
 from onceproof.points import LEFT_BEHIND, Point
 from onceproof.registry import suggest
 from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.spark_conf import FILE_MANAGER
 
-#: Seen by the checkpoint watcher on any job.
+#: Seen at the checkpoint of any job: by the checkpoint file system, or by the watcher where a job writes past that.
 WATCHED = (Point.AFTER_OFFSET_LOG, Point.AFTER_SINK_COMMIT, Point.AFTER_COMMIT_LOG)
+#: Seen by the checkpoint file system alone: nothing is in the checkpoint yet that a watcher could see.
+GATED = (Point.BEFORE_OFFSET_LOG,)
 #: Reached by onceproof's own sinks, which park there.
 PARKED = (Point.BEFORE_SINK_COMMIT,)
 
@@ -24,11 +27,13 @@ RESTART_S = 90.0
 """A cold driver took 8 to 20 s to its first commit on two loaded cores; this is the bound for declaring that it never came."""
 
 
-def instrument_of(point: Point) -> str | None:
-    """Which instrument sees ``point``: ``watcher``, ``failpoint``, or none yet."""
+def instruments_of(point: Point) -> tuple[str, ...]:
+    """Which instruments see ``point``: ``checkpoint``, ``watcher``, ``failpoint``, or none yet."""
     if point in WATCHED:
-        return "watcher"
-    return "failpoint" if point in PARKED else None
+        return ("checkpoint", "watcher")
+    if point in GATED:
+        return ("checkpoint",)
+    return ("failpoint",) if point in PARKED else ()
 
 
 def point_problems(spec: FaultSpec, allowed: tuple[Point, ...]) -> list[SpecProblem]:
@@ -45,23 +50,35 @@ def point_problems(spec: FaultSpec, allowed: tuple[Point, ...]) -> list[SpecProb
     ]
 
 
-def placement(point: Point, proof: str) -> Placement:
-    """How a fault is put at ``point``, and what state is left behind there."""
-    if instrument_of(point) == "watcher":
-        why = {
-            Point.AFTER_OFFSET_LOG: "strikes at the rename of offsets/N",
-            Point.AFTER_SINK_COMMIT: "strikes at the creation of commits/N's temporary file, before its rename",
-            Point.AFTER_COMMIT_LOG: "strikes at the rename of commits/N",
-        }[point]
-        return Placement("exact", "checkpoint watcher", f"{why}: {LEFT_BEHIND[point]}", proof)
-    if instrument_of(point) == "failpoint":
+def placement(point: Point, proof: str, scenario: Scenario) -> Placement:
+    """How a fault is put at ``point`` in this scenario, and what state is left behind there."""
+    waits = {
+        Point.BEFORE_OFFSET_LOG: "waits before it creates offsets/N",
+        Point.AFTER_OFFSET_LOG: "waits after the rename to offsets/N",
+        Point.AFTER_SINK_COMMIT: "waits before it creates commits/N",
+        Point.AFTER_COMMIT_LOG: "waits after the rename to commits/N",
+    }
+    instruments = instruments_of(point)
+    if "checkpoint" in instruments and not has_own_file_manager(scenario):
+        return Placement("exact", "checkpoint file system", f"the driver {waits[point]}: {LEFT_BEHIND[point]}", proof)
+    if "watcher" in instruments:
+        why = f"the job sets {FILE_MANAGER} itself, so a write is seen after it was made, and the driver runs on"
+        return Placement("approximate", "checkpoint watcher", f"{why}: {LEFT_BEHIND[point]}", proof)
+    if "failpoint" in instruments:
         return Placement(
             "exact",
             "failpoint in the sink",
             f"the sink is parked there: {LEFT_BEHIND[point]}; needs a sink of onceproof.sinks",
             proof,
         )
-    return Placement("n/a", "none", "no instrument reaches this point yet", proof)
+    why = f"the job sets {FILE_MANAGER} itself" if instruments else "no instrument reaches this point yet"
+    return Placement("n/a", "none", why, proof)
+
+
+def has_own_file_manager(scenario: Scenario) -> bool:
+    """Whether the scenario's command or environment names a manager of checkpoint files (a job's own code can do so too)."""
+    pipeline = scenario.pipeline
+    return any(FILE_MANAGER in word for word in (*pipeline.command, *pipeline.env.values()))
 
 
 def leader_problems(leader_of: str | None, scenario: Scenario) -> list[SpecProblem]:

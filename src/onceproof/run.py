@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from onceproof import __version__
 from onceproof.checkpoint import CheckpointWatcher
+from onceproof.checkpoint_gate import CheckpointGate
 from onceproof.conductor import Conductor, Site
 from onceproof.data import datasets, open_dataset
 from onceproof.decode import decode_topics
@@ -43,7 +44,7 @@ from onceproof.rundir import RunDir, run_dir_problem
 from onceproof.scenario.load import load
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.templates import fill
-from onceproof.spark_conf import job_environment
+from onceproof.spark_conf import FILE_MANAGER, CheckpointFiles, job_environment
 from onceproof.stack import components
 from onceproof.stack.api import Stack
 from onceproof.stack.embedded import EmbeddedStack
@@ -51,6 +52,10 @@ from onceproof.stack.processes import Owner
 
 _LAST_HEAL_S = 2.0
 """On the way out of a run that failed or was interrupted: enough for proxies, and within the 10 s in which all must be gone."""
+_PAST_THE_GATE = (
+    "query {query} writes its checkpoint past onceproof's checkpoint file system: faults are placed by watching its files, "
+    f"which may be too late (does the job set {FILE_MANAGER} itself?)"
+)
 _DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -184,6 +189,7 @@ def _pipeline(
     scratch = owner.scratch / "job"
     scratch.mkdir()
     socket = owner.scratch / "failpoints"
+    files = CheckpointFiles(stack.checkpoint_jar, owner.scratch / "checkpoint") if stack.checkpoint_jar else None
     spec = scenario.pipeline
     watcher: CheckpointWatcher
 
@@ -200,6 +206,7 @@ def _pipeline(
             failpoints=socket,
             own={name: fill(value, values) for name, value in spec.env.items()},
             secrets=spec.secrets,
+            checkpoint=files,
         ),
         owner=owner,
         timeline=timeline,
@@ -212,9 +219,17 @@ def _pipeline(
         calm=lambda: conductor.quiet,
     )
 
+    past_the_gate: set[str] = set()
+
     def on_log(query: str, batch: int, point: Point) -> None:
-        conductor.on_log(query, batch, point)  # before anything else: a fault may have to strike at once
+        if gate.serves(query):
+            gate.meet(query, batch, point)  # faults strike there; here, the news of what they struck at
+        else:
+            conductor.on_log(query, batch, point)  # before anything else: a fault may have to strike at once
         if point is Point.AFTER_OFFSET_LOG:
+            if not gate.serves(query) and query not in past_the_gate:
+                past_the_gate.add(query)
+                timeline.emit("warning", message=_PAST_THE_GATE.format(query=query))
             timeline.emit("batch.planned", query=query, batch=batch)
         elif point is Point.AFTER_COMMIT_LOG:
             done = watcher.batch(query, batch)
@@ -223,10 +238,19 @@ def _pipeline(
     watcher = CheckpointWatcher(
         directory.checkpoint, clock=timeline.now, start_of_driver=lambda: job.current_start, on_log=on_log
     )
+    gate = CheckpointGate(
+        owner.scratch / "checkpoint",
+        directory.checkpoint,
+        wanted=conductor.wanted,
+        on_point=conductor.on_write,
+        on_failure=watcher.fail,
+    )
     failpoints = FailpointServer(socket, clock=timeline.now, on_point=conductor.on_point, on_told=conductor.on_told)
     with ExitStack() as ending:
         ending.callback(watcher.stop)
         watcher.start()
+        ending.callback(gate.close)
+        gate.start()
         ending.callback(failpoints.close)
         failpoints.start()
         conductor.arm(Site(stack, job, watcher, timeline))

@@ -9,6 +9,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from onceproof.stack import driver_archive
@@ -28,20 +29,45 @@ _PASSED_ON = (
 _PASSED_ON_PREFIXES = ("LC_", "JAVA_", "SPARK_", "PYSPARK_", "HADOOP_", "PYTHON")
 
 
+#: What names the manager of checkpoint files; a job that sets it has its own.
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+
+
+@dataclass(frozen=True)
+class CheckpointFiles:
+    """The checkpoint file system as a job gets it: its jar, and the socket of `onceproof.checkpoint_gate`."""
+
+    jar: Path
+    socket: Path
+
+    def settings(self) -> dict[str, str]:
+        return {
+            FILE_MANAGER: "onceproof.CheckpointFiles",
+            "spark.hadoop.onceproof.checkpoint.socket": str(self.socket),
+        }
+
+
 def spark_environment(
-    users: Mapping[str, str], *, class_path: tuple[Path, ...], archive: Path | None, scratch: Path
+    users: Mapping[str, str],
+    *,
+    class_path: tuple[Path, ...],
+    archive: Path | None,
+    scratch: Path,
+    checkpoint: CheckpointFiles | None = None,
 ) -> dict[str, str]:
     """The Spark variables of a job whose environment would otherwise be ``users``: only those that ours change.
 
-    - ``SPARK_DIST_CLASSPATH``: the Kafka connector, after the user's own value. (``spark.driver.extraClassPath`` comes
-      before Spark's own jars, and would be lost to a job that sets it.)
-    - ``SPARK_SUBMIT_OPTS``: a driver that starts quickly, everything bound to loopback, no web UI. As system properties
-      Spark's settings are defaults: over them wins what is in the user's ``spark-defaults.conf``, over that
-      ``PYSPARK_SUBMIT_ARGS`` and the job's builder. The user's own value comes last, so it wins over ours too.
+    - ``SPARK_DIST_CLASSPATH``: the Kafka connector and the checkpoint file system, after the user's own value.
+      (``spark.driver.extraClassPath`` comes before Spark's own jars, and would be lost to a job that sets it.)
+    - ``SPARK_SUBMIT_OPTS``: a driver that starts quickly, everything bound to loopback, no web UI, checkpoint files
+      written through ours. As system properties Spark's settings are defaults: over them wins what is in the user's
+      ``spark-defaults.conf``, over that ``PYSPARK_SUBMIT_ARGS`` and the job's builder. The user's own value comes last,
+      so it wins over ours too.
 
     ``SPARK_CONF_DIR`` is left alone: each run's own would be on the class path, and keep the class archive from use.
     """
-    jars = driver_archive.class_path(class_path)
+    # Last, because a class archive made without it still fits a class path that goes on after the archive's own.
+    jars = driver_archive.class_path((*class_path, *([checkpoint.jar] if checkpoint is not None else [])))
     settings = {
         "spark.executor.extraClassPath": jars,
         "spark.driver.host": "127.0.0.1",
@@ -49,6 +75,7 @@ def spark_environment(
         "spark.ui.enabled": "false",
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        **(checkpoint.settings() if checkpoint is not None else {}),
     }
     words = [*driver_archive.options(archive), *(f"-D{key}={value}" for key, value in settings.items())]
     # Spark's launcher splits like a shell: paths with spaces need their quotes.
@@ -67,6 +94,7 @@ def job_environment(
     failpoints: Path | None,
     own: Mapping[str, str],
     secrets: Sequence[str],
+    checkpoint: CheckpointFiles | None = None,
 ) -> dict[str, str]:
     """The whole environment of the job.
 
@@ -87,4 +115,5 @@ def job_environment(
         **{name: os.environ[name] for name in secrets if name in os.environ},
         **own,
     }
-    return {**users, **spark_environment(users, class_path=class_path, archive=archive, scratch=scratch)}
+    sparks = spark_environment(users, class_path=class_path, archive=archive, scratch=scratch, checkpoint=checkpoint)
+    return {**users, **sparks}

@@ -93,6 +93,9 @@ class Stack(Protocol):
     spark_archive: Path | None
     """Spark's and the connector's classes (AppCDS), for a driver that starts quickly; None where there is none."""
 
+    checkpoint_jar: Path | None
+    """The checkpoint file system, for the job's class path; None where it does not fit the Spark in use."""
+
     def versions(self) -> dict[str, Any]:
         """Component -> version, hashes where a component was built here."""
 

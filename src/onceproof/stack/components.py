@@ -1,4 +1,4 @@
-"""What is fetched at run time: Kafka's jars, Spark's Kafka connector, toxiproxy-server.
+"""What is fetched at run time: Kafka's jars, Spark's Kafka connector, toxiproxy-server; and what is made of it here.
 
 Everything lies in one cache folder, one sub-folder a component, pinned by version and SHA-256 and checked at each use.
 A component comes into being by a rename, so that an interrupted fetch leaves nothing that looks finished, and a file
@@ -26,8 +26,9 @@ from typing import Any, Literal
 import platformdirs
 from filelock import FileLock, Timeout
 
+from onceproof import __version__
 from onceproof.errors import EnvironmentProblem, Interrupted, OnceproofError
-from onceproof.stack import class_archive, driver_archive, jars, toxiproxy_build
+from onceproof.stack import checkpoint_jar, class_archive, driver_archive, jars, toxiproxy_build
 from onceproof.stack.java import Java, find_java
 from onceproof.stack.progress import Progress
 
@@ -53,6 +54,8 @@ class Components:
     """Kafka's classes for a quick start; None where it could not be made (a start is a second slower then)."""
     spark_archive: Path | None
     """Spark's and its Kafka connector's, likewise; None also where the JVM could not use it."""
+    checkpoint_jar: Path | None
+    """The checkpoint file system; None where it does not fit the Spark in use: points are then found by watching."""
     versions: Mapping[str, str]
     hashes: Mapping[str, str]
     """File name -> SHA-256, of the jars and of the binary built here."""
@@ -98,15 +101,16 @@ def ensure(progress: bool = True) -> Components:
     java = find_java()  # first: nobody should fetch for a minute to be told that there is no Java
     folder = cache_folder()
     with Progress(show=progress) as shown:
-        hashes, archives = _obtain_all(shipped(), folder, shown, java)
+        hashes, made = _obtain_all(shipped(), folder, shown, java)
     paths = {component.name: component.folder(folder) for component in shipped()}
     return Components(
         kafka_jars=_jars_in(paths["kafka"], hashes["kafka"]),
         spark_jars=_jars_in(paths["spark-kafka-connector"], hashes["spark-kafka-connector"]),
         toxiproxy_server=paths["toxiproxy-server"] / toxiproxy_build.BINARY,
         java=java,
-        kafka_archive=archives["kafka-classes"],
-        spark_archive=archives["spark-classes"],
+        kafka_archive=made["kafka-classes"],
+        spark_archive=made["spark-classes"],
+        checkpoint_jar=made["checkpoint-files"],
         versions={component.name: component.version for component in shipped()},
         hashes={name: digest for found in hashes.values() for name, digest in found.items()},
     )
@@ -173,28 +177,36 @@ def _obtain_all(
     wanted: Sequence[Component], folder: Path, progress: Progress, java: Java
 ) -> tuple[dict[str, dict[str, str]], dict[str, Path | None]]:
     # A ThreadPool because its threads are daemons: an interrupted fetch must not hold up the exit of the program.
-    with ThreadPool(len(wanted) + 2) as pool:
+    with ThreadPool(len(wanted) + 3) as pool:
         pending = {c.name: pool.apply_async(obtain, (c, folder, progress)) for c in wanted}
         paths = {c.name: c.folder(folder) for c in wanted}
 
         def kafka() -> Path | None:
             found = _jars_in(paths["kafka"], pending["kafka"].get())
-            return _obtain_archive(_kafka_archive(java, paths["kafka"], found), "brokers", folder, progress)
+            slower = "brokers will start more slowly"
+            return _obtain_made(_kafka_archive(java, paths["kafka"], found), slower, folder, progress)
 
         def spark() -> Path | None:
             connector = paths["spark-kafka-connector"]
             found = _jars_in(connector, pending["spark-kafka-connector"].get())
             if driver_archive.is_useless(os.environ):
                 return None
-            return _obtain_archive(_spark_archive(java, connector, found), "drivers", folder, progress)
+            slower = "drivers will start more slowly"
+            return _obtain_made(_spark_archive(java, connector, found), slower, folder, progress)
+
+        def checkpoint() -> Path | None:
+            (compiler,) = _jars_in(paths["java-compiler"], pending["java-compiler"].get())
+            watched = "faults at checkpoint writes will be placed by watching, approximately"
+            return _obtain_made(_checkpoint_files(java, compiler), watched, folder, progress)
 
         # Each needs only its own jars, so they are made while toxiproxy-server is still being built.
-        archives = {"kafka-classes": pool.apply_async(kafka), "spark-classes": pool.apply_async(spark)}
+        makers = {"kafka-classes": kafka, "spark-classes": spark, "checkpoint-files": checkpoint}
+        made = {name: pool.apply_async(maker) for name, maker in makers.items()}
         try:
             hashes = {name: result.get() for name, result in pending.items()}
-            return hashes, {name: result.get() for name, result in archives.items()}
+            return hashes, {name: result.get() for name, result in made.items()}
         except BaseException:
-            _stop([*pending.values(), *archives.values()], progress.stopped)
+            _stop([*pending.values(), *made.values()], progress.stopped)
             raise
 
 
@@ -208,14 +220,20 @@ def _spark_archive(java: Java, connector: Path, found: tuple[Path, ...]) -> Comp
     return Component("spark-classes", java.version, key, None, driver_archive.maker(java, found))
 
 
-def _obtain_archive(component: Component, whose: str, folder: Path, progress: Progress) -> Path | None:
-    """The one file of a class archive; None, and a line about it, if it could not be made."""
+def _checkpoint_files(java: Java, compiler: Path) -> Component:
+    key = _key(checkpoint_jar.recipe(str(compiler.parent.name), os.environ))
+    fetch = checkpoint_jar.maker(java, compiler, os.environ)
+    return Component("checkpoint-files", __version__, key, None, fetch)
+
+
+def _obtain_made(component: Component, without: str, folder: Path, progress: Progress) -> Path | None:
+    """The one file of what is made here; None, and a line about what that means, if it could not be made."""
     try:
         (name,) = obtain(component, folder, progress)
     except Interrupted:
         raise
     except OnceproofError as problem:
-        progress.say(f"{whose} will start more slowly: {problem}")
+        progress.say(f"{without}: {problem}")
         return None
     return component.folder(folder) / name
 

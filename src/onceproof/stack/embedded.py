@@ -46,6 +46,7 @@ class EmbeddedStack:
         self.toxiproxy = toxiproxy
         self.spark_class_path = components.spark_jars
         self.spark_archive = components.spark_archive
+        self.checkpoint_jar = components.checkpoint_jar
         self._components = components
 
     @classmethod

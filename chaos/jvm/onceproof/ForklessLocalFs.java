@@ -1,0 +1,96 @@
+package onceproof;
+
+import java.io.IOException;
+import java.net.URI;
+import java.net.URISyntaxException;
+import java.nio.file.Files;
+import java.nio.file.attribute.PosixFilePermission;
+import java.util.EnumSet;
+import java.util.Set;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.ChecksumFs;
+import org.apache.hadoop.fs.DelegateToFileSystem;
+import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.FsConstants;
+import org.apache.hadoop.fs.FsServerDefaults;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.RawLocalFileSystem;
+import org.apache.hadoop.fs.local.LocalConfigKeys;
+import org.apache.hadoop.fs.permission.FsPermission;
+
+/**
+ * Hadoop's local file system without its child processes.
+ *
+ * <p>Without its native library Hadoop starts {@code chmod} for each file that it creates and {@code readlink} for each
+ * that it renames, checksum files included: most of what a log write costs. Here the JVM makes the same system calls.
+ */
+public final class ForklessLocalFs extends ChecksumFs {
+    public ForklessLocalFs(URI uri, Configuration conf) throws IOException, URISyntaxException {
+        super(new Raw(uri, conf));
+    }
+
+    /** As {@code org.apache.hadoop.fs.local.RawLocalFs}, whose constructors nobody else may call. */
+    private static final class Raw extends DelegateToFileSystem {
+        Raw(URI uri, Configuration conf) throws IOException, URISyntaxException {
+            super(uri, new Forkless(), conf, FsConstants.LOCAL_FS_URI.getScheme(), false);
+        }
+
+        @Override
+        public int getUriDefaultPort() {
+            return -1;
+        }
+
+        @Override
+        public FsServerDefaults getServerDefaults(Path path) throws IOException {
+            return LocalConfigKeys.getServerDefaults();
+        }
+
+        @Override
+        @Deprecated
+        public FsServerDefaults getServerDefaults() throws IOException {
+            return LocalConfigKeys.getServerDefaults();
+        }
+
+        @Override
+        public boolean isValidName(String name) {
+            return true;
+        }
+    }
+
+    private static final class Forkless extends RawLocalFileSystem {
+        private static final int PLAIN = 0777;
+        private static final PosixFilePermission[] BITS = {
+            PosixFilePermission.OTHERS_EXECUTE,
+            PosixFilePermission.OTHERS_WRITE,
+            PosixFilePermission.OTHERS_READ,
+            PosixFilePermission.GROUP_EXECUTE,
+            PosixFilePermission.GROUP_WRITE,
+            PosixFilePermission.GROUP_READ,
+            PosixFilePermission.OWNER_EXECUTE,
+            PosixFilePermission.OWNER_WRITE,
+            PosixFilePermission.OWNER_READ,
+        };
+
+        @Override
+        public void setPermission(Path path, FsPermission permission) throws IOException {
+            int mode = permission.toShort();
+            if ((mode & ~PLAIN) != 0) {
+                super.setPermission(path, permission); // Java has no name for the sticky bit
+                return;
+            }
+            Set<PosixFilePermission> wanted = EnumSet.noneOf(PosixFilePermission.class);
+            for (int bit = 0; bit < BITS.length; bit++) {
+                if ((mode & 1 << bit) != 0) {
+                    wanted.add(BITS[bit]);
+                }
+            }
+            Files.setPosixFilePermissions(pathToFile(path).toPath(), wanted);
+        }
+
+        @Override
+        public FileStatus getFileLinkStatus(Path path) throws IOException {
+            // Of what is no link, Hadoop too returns the plain status, once readlink has told it so.
+            return Files.isSymbolicLink(pathToFile(path).toPath()) ? super.getFileLinkStatus(path) : getFileStatus(path);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+package onceproof;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.net.StandardProtocolFamily;
+import java.net.UnixDomainSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.channels.Channels;
+import java.nio.channels.SocketChannel;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.util.HashSet;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+/**
+ * This JVM's connection to the harness: a Unix socket in a folder that only the harness's user can enter.
+ *
+ * <p>Lines of text. The harness greets with {@code park LOG NUMBER MOMENT} for each place at which it wants a writer to
+ * wait, then {@code go}. We send {@code ID MOMENT PATH} for each log write; an ID other than 0 asks for {@code go ID},
+ * and the writer waits for it. There is no time limit: the kernel closes the socket of a harness that dies, however it
+ * dies, and then everybody goes on. Without a harness nothing is sent and nobody waits.
+ */
+final class Harness {
+    private static final Map<String, Harness> KNOWN = new ConcurrentHashMap<>();
+    private static final Pattern LOG = Pattern.compile("[0-9]{1,18}");
+    private static final Pattern STATE = Pattern.compile("([0-9]{1,18})[._].*");
+
+    private final Set<String> rules = new HashSet<>();
+    private final AtomicLong lastId = new AtomicLong();
+    private final Map<Long, CountDownLatch> waiting = new ConcurrentHashMap<>();
+    // Only our own threads touch the channel: an interrupt, with which Spark stops a query, would close it.
+    private final LinkedBlockingQueue<String> unsent = new LinkedBlockingQueue<>();
+    private volatile boolean there;
+
+    static Harness at(String socket) {
+        return KNOWN.computeIfAbsent(socket, Harness::new);
+    }
+
+    private Harness(String socket) {
+        if (socket.isEmpty()) {
+            return;
+        }
+        CountDownLatch greeted = new CountDownLatch(1);
+        daemon("onceproof-harness-in", () -> listen(socket, greeted));
+        await(greeted);
+    }
+
+    /** A manager was made for this folder. The harness knows of it before anything is written into a log. */
+    void opened(Path folder) {
+        String name = String.valueOf(folder.getFileName());
+        if (name.equals("offsets") || name.equals("commits")) {
+            send("open", folder, true);
+        }
+    }
+
+    /** A write reached {@code moment}: create, rename (about to be) or renamed. Returns when it may go on. */
+    void reached(String moment, Path file) {
+        String place = there ? place(file) : null;
+        if (place == null) {
+            return;
+        }
+        boolean park = rules.contains(place + " " + moment);
+        if (park || !place.startsWith("state")) {
+            send(moment, file, park);
+        }
+    }
+
+    private static String place(Path file) {
+        Path folder = file.getParent();
+        String log = folder == null ? "" : String.valueOf(folder.getFileName());
+        String name = String.valueOf(file.getFileName());
+        if ((log.equals("offsets") || log.equals("commits")) && LOG.matcher(name).matches()) {
+            return log + " " + name;
+        }
+        Matcher version = STATE.matcher(name);
+        for (Path above = folder; version.matches() && above != null; above = above.getParent()) {
+            if (String.valueOf(above.getFileName()).equals("state")) {
+                return "state " + version.group(1);
+            }
+        }
+        return null;
+    }
+
+    private void send(String moment, Path path, boolean answer) {
+        if (!there) {
+            return;
+        }
+        long id = answer ? lastId.incrementAndGet() : 0;
+        CountDownLatch go = new CountDownLatch(1);
+        if (answer) {
+            waiting.put(id, go);
+        }
+        unsent.add(id + " " + moment + " " + path.toUri().getRawPath() + "\n");
+        if (answer) {
+            if (!there) {
+                go.countDown(); // it left between the first question and the registration: nobody else will
+            }
+            await(go);
+            waiting.remove(id);
+        }
+    }
+
+    private void listen(String socket, CountDownLatch greeted) {
+        try (SocketChannel channel = SocketChannel.open(StandardProtocolFamily.UNIX)) {
+            channel.connect(UnixDomainSocketAddress.of(socket));
+            BufferedReader lines = new BufferedReader(
+                    new InputStreamReader(Channels.newInputStream(channel), StandardCharsets.UTF_8));
+            unsent.add("hello " + ProcessHandle.current().pid() + "\n");
+            daemon("onceproof-harness-out", () -> write(channel));
+            for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+                if (line.startsWith("park ")) {
+                    rules.add(line.substring("park ".length()));
+                } else if (line.equals("go")) {
+                    there = true;
+                    greeted.countDown();
+                } else if (line.startsWith("go ")) {
+                    CountDownLatch go = waiting.get(Long.parseLong(line.substring("go ".length())));
+                    if (go != null) {
+                        go.countDown();
+                    }
+                }
+            }
+        } catch (IOException | RuntimeException gone) {
+            // Told below: whether it never was there, or left, the job must go on as if it had never been.
+        } finally {
+            boolean was = there;
+            there = false;
+            waiting.values().forEach(CountDownLatch::countDown);
+            greeted.countDown();
+            System.err.println("onceproof: " + (was ? "the harness has gone" : "no harness answers at " + socket)
+                    + "; this driver's checkpoint is written as Spark writes it");
+        }
+    }
+
+    private void write(SocketChannel channel) {
+        try {
+            while (true) {
+                ByteBuffer line = ByteBuffer.wrap(unsent.take().getBytes(StandardCharsets.UTF_8));
+                while (line.hasRemaining()) {
+                    channel.write(line);
+                }
+            }
+        } catch (IOException | InterruptedException gone) {
+            // The reader sees the same, and tells everybody who waits.
+        }
+    }
+
+    private static void await(CountDownLatch go) {
+        try {
+            go.await();
+        } catch (InterruptedException stopped) {
+            Thread.currentThread().interrupt(); // the query is being stopped: that is Spark's to deal with, not ours
+        }
+    }
+
+    private static void daemon(String name, Runnable work) {
+        Thread thread = new Thread(work, name);
+        thread.setDaemon(true);
+        thread.start();
+    }
+}

@@ -1,0 +1,227 @@
+"""The harness's end of the checkpoint file system (``chaos/jvm``): a Unix socket on which a driver says what it writes, and waits.
+
+A driver says hello, is told at which writes to wait, and then reports each write of ``offsets/N`` and ``commits/N``. At a
+write that a fault wants it waits, inside the very create or rename, until the fault has struck. A harness that dies lets
+everybody go: the kernel closes its sockets. The protocol is described in ``chaos/jvm/onceproof/Harness.java``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote
+
+from onceproof.points import Point
+
+#: log, moment of its write -> the point that a batch has then reached
+_POINTS = {
+    ("offsets", "create"): Point.BEFORE_OFFSET_LOG,
+    ("offsets", "renamed"): Point.AFTER_OFFSET_LOG,
+    ("commits", "create"): Point.AFTER_SINK_COMMIT,
+    ("commits", "renamed"): Point.AFTER_COMMIT_LOG,
+}
+_PLACES = {point: place for place, point in _POINTS.items()}
+
+#: The points at which a driver can be made to wait.
+GATES = tuple(p for p in Point if p in _PLACES)
+
+#: Of these the watcher hears too, since a file appears.
+_WATCHED = (Point.AFTER_OFFSET_LOG, Point.AFTER_COMMIT_LOG)
+
+_MEET_S = 5.0
+"""How long the file system and the watcher wait for each other's word of one rename: it takes milliseconds."""
+
+_LINE = re.compile(r"(\d+) (\w+) (/.*)")
+
+
+class _Meeting:
+    """One rename of which both instruments hear."""
+
+    def __init__(self) -> None:
+        self.watched = threading.Event()
+        self.struck = threading.Event()
+
+
+@dataclass(eq=False)
+class _Driver:
+    """One JVM's connection."""
+
+    connection: socket.socket
+    rules: frozenset[tuple[int, Point]]
+    """Batches and points at which it waits."""
+    gone: threading.Event = field(default_factory=threading.Event)
+
+
+class CheckpointGate:
+    """Serves the socket at ``path`` (in a private folder, short enough for a Unix socket address).
+
+    ``wanted()`` is asked when a driver says hello. ``on_point(query, batch, point)`` is called while the driver waits
+    there; it goes on when the call returns. A query is named by its checkpoint's path below ``root``, as by the watcher.
+    ``on_failure`` is told what went wrong in a thread of ours.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        root: Path,
+        *,
+        wanted: Callable[[], Iterable[tuple[int, Point]]],
+        on_point: Callable[[str, int, Point], object],
+        on_failure: Callable[[BaseException], object],
+    ) -> None:
+        self.path = path
+        self._root = root.absolute()
+        self._wanted = wanted
+        self._on_point = on_point
+        self._on_failure = on_failure
+        self._lock = threading.Lock()
+        self._drivers: set[_Driver] = set()
+        self._driver_of: dict[str, _Driver] = {}
+        self._positions: dict[str, tuple[int, Point]] = {}
+        self._meetings: dict[tuple[str, int, Point], _Meeting] = {}
+        self._closing = threading.Event()
+        outer = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                outer._serve(self)
+
+        class Server(socketserver.ThreadingUnixStreamServer):
+            daemon_threads = True
+            block_on_close = False
+
+        self._server = Server(str(path), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="checkpoint-gate", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving; drivers that are still there go on. Idempotent."""
+        with self._lock:
+            self._closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+        with self._lock:
+            for driver in self._drivers:
+                with contextlib.suppress(OSError):
+                    driver.connection.shutdown(socket.SHUT_RDWR)
+        self.path.unlink(missing_ok=True)
+
+    def serves(self, query: str) -> bool:
+        """Whether ``query`` writes its checkpoint through the checkpoint file system, in this or an earlier start."""
+        with self._lock:
+            return query in self._driver_of
+
+    def position(self, query: str) -> tuple[int, Point] | None:
+        """The batch that ``query`` last wrote a log of, and the point that it has passed with it."""
+        with self._lock:
+            return self._positions.get(query)
+
+    def meet(self, query: str, batch: int, point: Point) -> None:
+        """Called by the watcher for what it saw: returns when a fault that strikes there has struck.
+
+        Whoever waits for a batch must not hear that it is committed before the fault that comes right after its commit
+        has come; and of a driver that a fault ends, the watcher must have seen the write before the next one is started.
+        """
+        with self._lock:
+            driver = self._driver_of.get(query)
+        if driver is None or (batch, point) not in driver.rules:
+            return
+        meeting = self._meeting(query, batch, point)
+        meeting.watched.set()
+        for _ in range(int(_MEET_S / 0.05)):
+            if meeting.struck.wait(0.05) or driver.gone.is_set():
+                return
+
+    # -- what drivers say -----------------------------------------------------------------------------------------
+
+    def _serve(self, connection: socketserver.StreamRequestHandler) -> None:
+        rules = frozenset((batch, point) for batch, point in self._wanted() if point in _PLACES)
+        driver = _Driver(connection.connection, rules)
+        answers = threading.Lock()
+
+        def say(line: str) -> None:
+            with answers, contextlib.suppress(OSError):  # it may have been killed meanwhile
+                connection.wfile.write(f"{line}\n".encode())
+
+        try:
+            hello = connection.rfile.readline()
+            with self._lock:
+                if self._closing.is_set() or not hello.startswith(b"hello "):
+                    return
+                self._drivers.add(driver)
+            for batch, point in sorted(driver.rules):
+                log, moment = _PLACES[point]
+                say(f"park {log} {batch} {moment}")
+            say("go")
+            for line in connection.rfile:
+                self._hear(driver, line.decode().rstrip("\n"), say)
+        except ConnectionError:
+            pass  # it was killed in the middle of a line
+        except BaseException as failure:
+            self._on_failure(failure)
+        finally:
+            driver.gone.set()
+            with self._lock:
+                self._drivers.discard(driver)
+
+    def _hear(self, driver: _Driver, line: str, say: Callable[[str], None]) -> None:
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise ValueError(f"a driver's checkpoint file system said {line!r}")
+        number, moment, where = (
+            int(match[1]),
+            match[2],
+            Path(os.path.normpath(unquote(match[3], errors="surrogateescape"))),
+        )
+        if moment == "open":
+            query = self._query(where.parent)
+            if query is not None:
+                with self._lock:
+                    self._driver_of[query] = driver
+            say(f"go {number}")
+            return
+        query, point = self._query(where.parent.parent), _POINTS.get((where.parent.name, moment))
+        if query is not None and point is not None:
+            with self._lock:
+                self._positions[query] = (int(where.name), point)
+        if not number:
+            return
+        if query is None or point is None:
+            say(f"go {number}")
+            return
+        # In a thread of its own: another query of this driver may have to be heard meanwhile.
+        seen = (query, int(where.name), point)
+        threading.Thread(
+            target=self._hold, args=(*seen, lambda: say(f"go {number}")), name=f"parked-{seen}", daemon=True
+        ).start()
+
+    def _hold(self, query: str, batch: int, point: Point, go: Callable[[], None]) -> None:
+        try:
+            meeting = self._meeting(query, batch, point)
+            if point in _WATCHED:
+                meeting.watched.wait(_MEET_S)
+            self._on_point(query, batch, point)
+            meeting.struck.set()
+        except BaseException as failure:
+            self._on_failure(failure)
+        finally:
+            go()
+
+    def _meeting(self, query: str, batch: int, point: Point) -> _Meeting:
+        with self._lock:
+            return self._meetings.setdefault((query, batch, point), _Meeting())
+
+    def _query(self, checkpoint: Path) -> str | None:
+        """None for a checkpoint that is not the run's business."""
+        if checkpoint == self._root:
+            return self._root.name
+        return str(checkpoint.relative_to(self._root)) if checkpoint.is_relative_to(self._root) else None
