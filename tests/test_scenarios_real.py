@@ -187,6 +187,7 @@ def test_a_driver_can_crash_at_every_point_in_one_run(run_once: RunOnce) -> None
         ("before-sink-commit", True),
         ("after-sink-commit", True),
         ("after-commit-log", True),
+        ("before-offset-log", True),
     ]
 
 

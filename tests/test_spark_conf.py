@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from onceproof.spark_conf import job_environment, spark_environment
+from onceproof.spark_conf import FILE_MANAGER, CheckpointFiles, job_environment, spark_environment
 from onceproof.stack import components, driver_archive
 
 JARS = (Path("/a folder/k1.jar"), Path("/k2.jar"))
@@ -55,6 +55,19 @@ def test_a_path_with_spaces_and_quotes_stays_one_option() -> None:
     assert "-XX:SharedArchiveFile=/my cache/spark.jsa" in words
     assert "-Dspark.local.dir=/tmp/a 'run'" in words
     assert "-Dspark.executor.extraClassPath=/a folder/k1.jar:/k2.jar" in words
+
+
+def test_the_checkpoint_file_system_comes_last_on_the_class_path_and_the_users_own_manager_wins() -> None:
+    files = CheckpointFiles(Path("/cache/c.jar"), Path("/tmp/a 'run'/socket"))
+    users = {"SPARK_SUBMIT_OPTS": f"-D{FILE_MANAGER}=users.Own"}
+    env = spark_environment(users, class_path=JARS, archive=None, scratch=Path("/tmp/s"), checkpoint=files)
+    assert env["SPARK_DIST_CLASSPATH"] == "/a folder/k1.jar:/k2.jar:/cache/c.jar"
+    words = shlex.split(env["SPARK_SUBMIT_OPTS"])
+    assert "-Dspark.executor.extraClassPath=/a folder/k1.jar:/k2.jar:/cache/c.jar" in words
+    assert "-Dspark.hadoop.onceproof.checkpoint.socket=/tmp/a 'run'/socket" in words
+    managers = [word for word in words if word.startswith(f"-D{FILE_MANAGER}=")]
+    assert managers == [f"-D{FILE_MANAGER}=onceproof.CheckpointFiles", f"-D{FILE_MANAGER}=users.Own"]
+    assert FILE_MANAGER not in str(environment({}))
 
 
 def test_no_collector_is_chosen_because_a_second_one_keeps_the_jvm_from_starting() -> None:
@@ -103,6 +116,7 @@ def start(
     scratch = folder / "a 'run'"
     scratch.mkdir()
     (folder / "probe.py").write_text(PROBE)
+    assert fetched.checkpoint_jar is not None
     env = job_environment(
         class_path=fetched.spark_jars,
         archive=fetched.spark_archive,
@@ -111,6 +125,7 @@ def start(
         failpoints=folder / "none",
         own=own or {},
         secrets=[],
+        checkpoint=CheckpointFiles(fetched.checkpoint_jar, folder / "none"),
     )
     argv = [sys.executable, str(folder / "probe.py"), *settings]
     done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
@@ -156,5 +171,5 @@ def test_what_is_the_users_wins_and_an_archive_that_does_not_fit_is_passed_over(
     assert told["spark.sql.warehouse.dir"] == f"file:{tmp_path / how.split()[0]}"
     assert told["spark.ui.enabled"] == ("false" if how == "conf folder" else "true")
     assert str(own) in told["class path"]
-    assert all(str(jar) in told["class path"] for jar in fetched.spark_jars)
+    assert all(str(jar) in told["class path"] for jar in (*fetched.spark_jars, fetched.checkpoint_jar))
     assert "[cds" not in printed

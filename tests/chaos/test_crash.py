@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from onceproof.faults import Fault, Occurrence, SpecProblem
+from onceproof.faults import Fault, Occurrence, SpecProblem, faults
 from onceproof.points import Point
+from onceproof.scenario.model import Scenario
+from onceproof.spark_conf import FILE_MANAGER
 
 Problems = Callable[..., list[SpecProblem]]
 
@@ -17,12 +19,14 @@ def at(point: str) -> dict[str, Any]:
     return {"batch": 2, "point": point}
 
 
-@pytest.mark.parametrize("point", ["after-offset-log", "before-sink-commit", "after-sink-commit", "after-commit-log"])
+@pytest.mark.parametrize(
+    "point", ["before-offset-log", "after-offset-log", "before-sink-commit", "after-sink-commit", "after-commit-log"]
+)
 def test_a_driver_can_crash_at_what_an_instrument_sees(problems: Problems, point: str) -> None:
     assert problems({"fault": "crash", "target": "driver", "at": at(point)}) == []
 
 
-@pytest.mark.parametrize("point", ["in-tasks", "before-offset-log", "between-sinks", "commit-lost"])
+@pytest.mark.parametrize("point", ["in-tasks", "between-sinks", "commit-lost"])
 def test_a_point_without_an_instrument_is_refused(problems: Problems, point: str) -> None:
     (problem,) = problems({"fault": "crash", "target": "driver", "at": at(point)})
     assert problem.loc == ("at", "point") and point in problem.message and "after-sink-commit" in (problem.hint or "")
@@ -51,13 +55,51 @@ def test_leadership_needs_somebody_to_take_over(problems: Problems) -> None:
 def test_a_broker_must_go_while_a_batch_is_open(problems: Problems) -> None:
     spec = {"fault": "crash", "target": "broker", "leader_of": "out/0", "at": at("after-commit-log")}
     assert problems(spec)[0].loc == ("at", "point")
+    assert problems({**spec, "at": at("before-offset-log")})[0].loc == ("at", "point")
 
 
 def test_the_right_instrument_fires_it(
     fault: Callable[[dict[str, Any]], Fault], seen: Callable[..., Occurrence]
 ) -> None:
     crash = fault({"fault": "crash", "target": "driver", "at": at("after-sink-commit")})
-    assert crash.matches(seen(Point.AFTER_SINK_COMMIT))
+    assert crash.matches(seen(Point.AFTER_SINK_COMMIT, "checkpoint"))
+    assert crash.matches(seen(Point.AFTER_SINK_COMMIT, "watcher"))
     # The sink's own word comes before Spark has the batch back; with two sinks it would even come between them.
     assert not crash.matches(seen(Point.AFTER_SINK_COMMIT, "failpoint", "postgres"))
     assert not crash.matches(seen(Point.AFTER_OFFSET_LOG))
+
+
+def test_what_only_the_checkpoint_file_system_can_see(
+    fault: Callable[[dict[str, Any]], Fault], seen: Callable[..., Occurrence]
+) -> None:
+    crash = fault({"fault": "crash", "target": "driver", "at": at("before-offset-log")})
+    assert crash.matches(seen(Point.BEFORE_OFFSET_LOG, "checkpoint"))
+    assert not crash.matches(seen(Point.BEFORE_OFFSET_LOG, "watcher"))
+
+
+@pytest.mark.parametrize(
+    ("point", "ours", "theirs"),
+    [
+        ("before-offset-log", "exact", "n/a"),
+        ("after-offset-log", "exact", "approximate"),
+        ("after-sink-commit", "exact", "approximate"),
+        ("after-commit-log", "exact", "approximate"),
+        ("before-sink-commit", "exact", "exact"),
+    ],
+)
+@pytest.mark.parametrize("where", ["command", "env"])
+def test_the_plan_says_where_a_job_with_its_own_file_manager_is_only_watched(
+    scenario: Callable[..., Scenario], point: str, ours: str, theirs: str, where: str
+) -> None:
+    kind = faults.get("crash")
+    spec = kind.Spec.model_validate({"fault": "crash", "target": "driver", "at": at(point)})
+    plain = scenario()
+    assert kind.placement(spec, plain).exactness == ours
+    setting = f"-D{FILE_MANAGER}=users.Own"
+    update = (
+        {"command": ["python", "job.py", setting]} if where == "command" else {"env": {"SPARK_SUBMIT_OPTS": setting}}
+    )
+    own = plain.model_copy(update={"pipeline": plain.pipeline.model_copy(update=update)})
+    placed = kind.placement(spec, own)
+    assert placed.exactness == theirs
+    assert FILE_MANAGER in placed.why or theirs == "exact"

@@ -1,0 +1,64 @@
+"""The checkpoint file system's jar: the same bytes each time, and clear words where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from onceproof.errors import EnvironmentProblem, Interrupted
+from onceproof.stack import checkpoint_jar, components
+from onceproof.stack.java import find_java
+from onceproof.stack.progress import Progress
+
+
+def test_the_sources_ship_and_decide_the_key() -> None:
+    assert list(checkpoint_jar.sources()) == ["CheckpointFiles.java", "ForklessLocalFs.java", "Harness.java"]
+    one = checkpoint_jar.recipe("java-compiler-1", {})
+    assert one != checkpoint_jar.recipe("java-compiler-2", {})
+    assert one != checkpoint_jar.recipe("java-compiler-1", {"SPARK_HOME": "/nowhere"})
+
+
+@pytest.fixture
+def compiler() -> Path:
+    components.ensure(progress=False)
+    (pinned,) = (one for one in components.shipped() if one.name == "java-compiler")
+    return next(pinned.folder(components.cache_folder()).glob("ecj-*.jar"))
+
+
+@pytest.mark.real
+def test_compiled_twice_it_is_the_same_file(tmp_path: Path, compiler: Path) -> None:
+    made = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        checkpoint_jar.maker(find_java(), compiler, {})(folder, Progress(show=False))
+        assert [path.name for path in folder.iterdir()] == [checkpoint_jar.FILE]
+        made.append((folder / checkpoint_jar.FILE).read_bytes())
+    assert made[0] == made[1]
+    with ZipFile(tmp_path / "one" / checkpoint_jar.FILE) as jar:
+        assert "onceproof/CheckpointFiles.class" in jar.namelist() == sorted(jar.namelist())
+
+
+@pytest.mark.real
+def test_a_spark_that_it_does_not_fit_is_told_in_the_compilers_words(tmp_path: Path, compiler: Path) -> None:
+    (tmp_path / "jars").mkdir()
+    target = tmp_path / "target"
+    target.mkdir()
+    make = checkpoint_jar.maker(find_java(), compiler, {"SPARK_HOME": str(tmp_path)})
+    with pytest.raises(EnvironmentProblem, match=r"(?s)does not compile.*org\.apache"):
+        make(target, Progress(show=False))
+    assert list(target.iterdir()) == []
+
+
+@pytest.mark.real
+def test_an_interrupt_ends_the_compiler_and_leaves_nothing(tmp_path: Path, compiler: Path) -> None:
+    class Stopping(Progress):
+        def begin(self, what: str, steps: int) -> None:
+            self.stopped.set()
+
+    stopping = Stopping(show=False)
+    with pytest.raises(Interrupted):
+        checkpoint_jar.maker(find_java(), compiler, {})(tmp_path, stopping)
+    assert list(tmp_path.iterdir()) == []

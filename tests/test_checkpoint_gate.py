@@ -1,0 +1,198 @@
+"""The harness's end of the checkpoint file system, spoken to over its socket as a driver's JVM speaks to it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from onceproof.checkpoint_gate import GATES, CheckpointGate
+from onceproof.points import Point
+from onceproof.waiting import wait_until
+
+Seen = tuple[str, int, Point]
+
+
+class Driver:
+    """One JVM: says its lines, and reads what it is answered."""
+
+    def __init__(self, gate: CheckpointGate) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(5)
+        self._socket.connect(str(gate.path))
+        self._lines = self._socket.makefile("r")
+        self.say("hello 1")
+        self.rules = set(iter(lambda: self._lines.readline().strip(), "go"))
+
+    def say(self, line: str) -> None:
+        self._socket.sendall(f"{line}\n".encode())
+
+    def answer(self) -> str:
+        return self._lines.readline().strip()
+
+    def open(self, root: Path, query: str) -> None:
+        self.say(f"1 open {root}/{query}/offsets")
+        assert self.answer() == "go 1"
+
+    def die(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._lines.close()
+        self._socket.close()
+
+
+class Struck:
+    """What the gate told, and a strike that lasts until it is let go."""
+
+    def __init__(self) -> None:
+        self.points: list[Seen] = []
+        self.failures: list[BaseException] = []
+        self.go = threading.Event()
+        self.go.set()
+
+    def __call__(self, query: str, batch: int, point: Point) -> None:
+        self.points.append((query, batch, point))
+        assert self.go.wait(5)
+
+
+@pytest.fixture
+def struck() -> Struck:
+    return Struck()
+
+
+Serve = Callable[..., CheckpointGate]
+
+
+@pytest.fixture
+def serve(tmp_path: Path, struck: Struck) -> Iterator[Serve]:
+    open_gates = []
+
+    def make(*wanted: tuple[int, Point]) -> CheckpointGate:
+        gate = CheckpointGate(
+            tmp_path / "socket",
+            tmp_path / "a checkpoint",
+            wanted=lambda: wanted,
+            on_point=struck,
+            on_failure=struck.failures.append,
+        )
+        gate.start()
+        open_gates.append(gate)
+        return gate
+
+    yield make
+    for gate in open_gates:
+        gate.close()
+    assert struck.failures == []
+
+
+def test_a_driver_is_told_where_to_wait_and_waits_until_the_strike_is_over(serve: Serve, struck: Struck) -> None:
+    gate = serve((2, Point.AFTER_SINK_COMMIT), (3, Point.BEFORE_OFFSET_LOG), (4, Point.BEFORE_SINK_COMMIT))
+    driver = Driver(gate)
+    # A sink's failpoint is none of the checkpoint's business.
+    assert driver.rules == {"park commits 2 create", "park offsets 3 create"}
+    struck.go.clear()
+    driver.say(f"7 create {gate.path.parent}/a%20checkpoint/q/commits/2")
+    wait_until("the strike", lambda: struck.points, deadline_s=5)
+    driver.open(gate.path.parent / "a%20checkpoint", "other")  # meanwhile the driver's other queries are heard
+    struck.go.set()
+    assert driver.answer() == "go 7"
+    assert struck.points == [("q", 2, Point.AFTER_SINK_COMMIT)]
+
+
+def test_a_query_is_served_from_its_first_word_and_its_position_is_known(serve: Serve) -> None:
+    gate = serve()
+    driver = Driver(gate)
+    root = gate.path.parent / "a%20checkpoint"
+    assert not gate.serves("deep/q") and gate.position("deep/q") is None
+    driver.open(root, "deep/q")
+    assert gate.serves("deep/q") and not gate.serves("other")
+    for line in (f"0 create {root}/deep/q/offsets/12", f"0 rename {root}/deep/q/offsets/12"):
+        driver.say(line)
+    driver.open(root, "again")
+    assert gate.position("deep/q") == (12, Point.BEFORE_OFFSET_LOG)
+    driver.die()
+    # The next start of the same job will write through it too: the watcher must not take over in between.
+    assert gate.serves("deep/q")
+
+
+def test_a_checkpoint_that_is_not_of_the_run_waits_for_nobody(serve: Serve, struck: Struck) -> None:
+    gate = serve((1, Point.AFTER_COMMIT_LOG))
+    driver = Driver(gate)
+    driver.say("3 renamed /elsewhere/q/commits/1")
+    assert driver.answer() == "go 3"
+    driver.say("4 open /elsewhere/q/commits")
+    assert driver.answer() == "go 4"
+    assert struck.points == [] and not gate.serves("q")
+
+
+def test_the_watcher_and_the_strike_wait_for_each_other(serve: Serve, struck: Struck) -> None:
+    gate = serve((1, Point.AFTER_COMMIT_LOG))
+    driver = Driver(gate)
+    root = gate.path.parent / "a%20checkpoint"
+    driver.open(root, "q")
+    told = []
+
+    def watcher() -> None:
+        gate.meet("q", 1, Point.AFTER_COMMIT_LOG)
+        told.append(list(struck.points))
+
+    driver.say(f"9 renamed {root}/q/commits/1")
+    thread = threading.Thread(target=watcher)
+    thread.start()
+    assert driver.answer() == "go 9"
+    thread.join(5)
+    assert told == [[("q", 1, Point.AFTER_COMMIT_LOG)]]  # the news of the commit came after the strike
+    gate.meet("q", 2, Point.AFTER_COMMIT_LOG)  # nobody strikes there: no wait
+
+
+def test_the_watcher_waits_for_no_driver_that_has_gone(serve: Serve, struck: Struck) -> None:
+    gate = serve((1, Point.AFTER_COMMIT_LOG))
+    driver = Driver(gate)
+    driver.open(gate.path.parent / "a%20checkpoint", "q")
+    thread = threading.Thread(target=gate.meet, args=("q", 1, Point.AFTER_COMMIT_LOG))
+    thread.start()
+    driver.die()
+    thread.join(4)  # shorter than the bound for a word that never comes
+    assert not thread.is_alive() and struck.points == []
+
+
+def test_a_driver_that_dies_while_it_waits_harms_nobody(serve: Serve, struck: Struck) -> None:
+    gate = serve((1, Point.AFTER_SINK_COMMIT))
+    driver = Driver(gate)
+    struck.go.clear()
+    driver.say(f"5 create {gate.path.parent}/a%20checkpoint/q/commits/1")
+    wait_until("the strike", lambda: struck.points, deadline_s=5)
+    driver.die()
+    struck.go.set()
+    assert Driver(gate).rules == {"park commits 1 create"}
+
+
+def test_closing_lets_everybody_go(serve: Serve) -> None:
+    gate = serve()
+    driver = Driver(gate)
+    gate.close()
+    assert driver.answer() == ""  # the end of the connection, at which a driver goes on by itself
+    assert not gate.path.exists()
+
+
+def test_what_cannot_be_understood_is_told_not_swallowed(tmp_path: Path) -> None:
+    failures: list[BaseException] = []
+    gate = CheckpointGate(tmp_path / "s", tmp_path, wanted=list, on_point=lambda *_: None, on_failure=failures.append)
+    gate.start()
+    try:
+        Driver(gate).say("gibberish")
+        wait_until("the failure", lambda: failures, deadline_s=5)
+    finally:
+        gate.close()
+    assert "gibberish" in str(failures[0])
+
+
+def test_every_point_at_a_log_write_is_a_gate() -> None:
+    assert GATES == (
+        Point.BEFORE_OFFSET_LOG,
+        Point.AFTER_OFFSET_LOG,
+        Point.AFTER_SINK_COMMIT,
+        Point.AFTER_COMMIT_LOG,
+    )
