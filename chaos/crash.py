@@ -19,6 +19,7 @@ from onceproof.placing import (
     planned,
     point_problems,
     split_leader_of,
+    state_written,
 )
 from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec, Scenario
@@ -47,6 +48,7 @@ class Crash:
         self._start = 0
         self._state = (False, False)
         self._next_planned = False
+        self._stores = (0, 0)
         self._before: Leadership | None = None
 
     @classmethod
@@ -56,6 +58,9 @@ class Crash:
             places = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
             return point_problems(spec, places) + leader_problems(spec.leader_of, scenario)
         problems = point_problems(spec, (*GATED, *WATCHED, *PARKED))
+        if spec.at.point is Point.STATE_PARTLY_COMMITTED and not spec.at.batch:
+            message = "batch 0 has no state before it by which to tell how much of it was written"
+            problems.append(SpecProblem(("at", "batch"), message, "choose batch 1 or a later one"))
         if spec.leader_of is not None:
             problems.append(SpecProblem(("leader_of",), "a driver leads no partition", "remove leader_of"))
         return problems
@@ -79,6 +84,7 @@ class Crash:
             # What the kill left behind decides, and it must be read before the next driver writes anything.
             self._state = (planned(site, seen.query, seen.batch), committed(site, seen.query, seen.batch))
             self._next_planned = planned(site, seen.query, seen.batch + 1)
+            self._stores = state_written(site, seen.query, seen.batch)
             return
         assert self._spec.leader_of is not None
         topic, partition = split_leader_of(self._spec.leader_of)
@@ -100,6 +106,11 @@ class Crash:
         wanted_plan = self._spec.at.point is not Point.BEFORE_OFFSET_LOG
         if (offsets, commits) != (wanted_plan, wanted_commit) or (wanted_commit and self._next_planned):
             return Proof(False, (left, f"that is not the state of {self._spec.at.point}"))
+        if self._spec.at.point is Point.STATE_PARTLY_COMMITTED:
+            written, stores = self._stores
+            left = f"{left}, state of batch {n} in {written} of {stores} state stores"
+            if not 0 < written < stores:
+                return Proof(False, (left, f"that is not the state of {self._spec.at.point}"))
         wait_until(
             f"the driver to be started again after the crash in batch {n}",
             lambda: site.job.restarted_since(self._start),

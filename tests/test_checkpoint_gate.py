@@ -127,6 +127,23 @@ def test_a_checkpoint_that_is_not_of_the_run_waits_for_nobody(serve: Serve, stru
     assert struck.points == [] and not gate.serves("q")
 
 
+def test_of_a_batchs_state_files_all_but_the_first_wait_until_it_has_struck(serve: Serve, struck: Struck) -> None:
+    gate = serve((1, Point.STATE_PARTLY_COMMITTED))
+    driver = Driver(gate)
+    assert driver.rules == {"park state 2 rename", "park state 2 renamed"}  # batch N writes version N+1
+    state = f"{gate.path.parent}/a%20checkpoint/q/state/0"
+    driver.say(f"4 rename {state}/0/2.changelog")
+    assert driver.answer() == "go 4"
+    driver.say(f"5 rename {state}/1/2.changelog")
+    struck.go.clear()
+    driver.say(f"6 renamed {state}/0/2.changelog")
+    wait_until("the strike", lambda: struck.points, deadline_s=5)
+    driver.open(gate.path.parent / "a%20checkpoint", "other")  # an answer, and not that to question 5
+    struck.go.set()
+    assert {driver.answer(), driver.answer()} == {"go 5", "go 6"}
+    assert struck.points == [("q", 1, Point.STATE_PARTLY_COMMITTED)]
+
+
 def test_the_watcher_and_the_strike_wait_for_each_other(serve: Serve, struck: Struck) -> None:
     gate = serve((1, Point.AFTER_COMMIT_LOG))
     driver = Driver(gate)
@@ -164,6 +181,7 @@ def test_a_driver_that_dies_while_it_waits_harms_nobody(serve: Serve, struck: St
     struck.go.clear()
     driver.say(f"5 create {gate.path.parent}/a%20checkpoint/q/commits/1")
     wait_until("the strike", lambda: struck.points, deadline_s=5)
+    driver._socket.sendall(b"0 create /half a li")
     driver.die()
     struck.go.set()
     assert Driver(gate).rules == {"park commits 1 create"}
@@ -195,4 +213,5 @@ def test_every_point_at_a_log_write_is_a_gate() -> None:
         Point.AFTER_OFFSET_LOG,
         Point.AFTER_SINK_COMMIT,
         Point.AFTER_COMMIT_LOG,
+        Point.STATE_PARTLY_COMMITTED,
     )

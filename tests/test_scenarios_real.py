@@ -191,6 +191,13 @@ def test_a_driver_can_crash_at_every_point_in_one_run(run_once: RunOnce) -> None
     ]
 
 
+def test_a_driver_can_crash_between_two_state_partitions(run_once: RunOnce) -> None:
+    verdict = run_once(HERE / "state-partly-committed.yaml").verdict
+    assert verdict.outcome is Outcome.HELD, said(verdict)
+    (fault,) = verdict.faults
+    assert fault.hit and "state of batch 3 in 1 of " in " ".join(fault.evidence), said(verdict)
+
+
 def test_a_job_without_its_package_is_inconclusive_and_shows_its_own_words(run_once: RunOnce) -> None:
     verdict = run_once(HERE / "broken-job.yaml").verdict
     assert verdict.outcome is Outcome.INCONCLUSIVE
@@ -202,6 +209,19 @@ def test_a_job_that_swallows_its_sinks_errors_is_caught(run_once: RunOnce) -> No
     verdict = run_once(HERE / "swallows-errors.yaml").verdict
     assert verdict.outcome is Outcome.VIOLATED, said(verdict)
     assert "lost-write" in verdict.anomalies()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "instrument", "warnings"),
+    [(HERE / "swallows-errors.yaml", "watcher", 1), (HERE / "state-partly-committed.yaml", "checkpoint", 0)],
+)
+def test_a_job_with_its_own_checkpoint_files_is_watched_and_the_run_says_so(
+    run_once: RunOnce, scenario: Path, instrument: str, warnings: int
+) -> None:
+    events = [json.loads(line) for line in (run_once(scenario).run_dir / "events.jsonl").read_text().splitlines()]
+    assert [event["instrument"] for event in events if event["kind"] == "fault.fired"] == [instrument]
+    told = [event["message"] for event in events if event["kind"] == "warning"]
+    assert len([message for message in told if "checkpointFileManagerClass" in message]) == warnings
 
 
 def test_a_fault_that_cannot_come_is_inconclusive_never_held(run_once: RunOnce) -> None:

@@ -188,9 +188,11 @@ class CheckpointWatcher:
 
     def log_exists(self, query: str, log: str, batch: int) -> bool:
         """Whether ``offsets/N`` or ``commits/N`` is there now, asked of the file system itself."""
-        # A query of which nothing was seen yet is where its name says (it may wait in the first write of its life).
-        folder = self.queries().get(query, self.root if query == self.root.name else self.root / query)
-        return (folder / log / str(batch)).exists()
+        return (self.folder(query) / log / str(batch)).exists()
+
+    def folder(self, query: str) -> Path:
+        """Its checkpoint. A query of which nothing was seen yet (it may wait in its first write) is where its name says."""
+        return self.queries().get(query, self.root if query == self.root.name else self.root / query)
 
     def has_started(self) -> bool:
         """Whether some query has fixed its start offsets (``sources/0/0``) or planned a batch."""

@@ -1,7 +1,8 @@
 """The harness's end of the checkpoint file system (``chaos/jvm``): a Unix socket on which a driver says what it writes, and waits.
 
 A driver says hello, is told at which writes to wait, and then reports each write of ``offsets/N`` and ``commits/N``. At a
-write that a fault wants it waits, inside the very create or rename, until the fault has struck. A harness that dies lets
+write that a fault wants it waits, inside the very create or rename, until the fault has struck; of the state files of a batch
+all but the first wait before their rename, so that the state is partly written when a fault strikes. A harness that dies lets
 everybody go: the kernel closes its sockets. The protocol is described in ``chaos/jvm/onceproof/Harness.java``.
 """
 
@@ -26,6 +27,7 @@ _POINTS = {
     ("offsets", "renamed"): Point.AFTER_OFFSET_LOG,
     ("commits", "create"): Point.AFTER_SINK_COMMIT,
     ("commits", "renamed"): Point.AFTER_COMMIT_LOG,
+    ("state", "renamed"): Point.STATE_PARTLY_COMMITTED,
 }
 _PLACES = {point: place for place, point in _POINTS.items()}
 
@@ -34,6 +36,9 @@ GATES = tuple(p for p in Point if p in _PLACES)
 
 #: Of these the watcher hears too, since a file appears.
 _WATCHED = (Point.AFTER_OFFSET_LOG, Point.AFTER_COMMIT_LOG)
+
+_TURN_S = 30.0
+"""How long the state files of a version wait for the first of them. A task is killed with its stage; this is for what is left."""
 
 _MEET_S = 5.0
 """How long the file system and the watcher wait for each other's word of one rename: it takes milliseconds."""
@@ -56,6 +61,8 @@ class _Driver:
     connection: socket.socket
     rules: frozenset[tuple[int, Point]]
     """Batches and points at which it waits."""
+    first_state: dict[tuple[str, int], Path] = field(default_factory=dict)
+    """Query and batch -> the state file that is written while the others wait."""
     gone: threading.Event = field(default_factory=threading.Event)
 
 
@@ -159,13 +166,14 @@ class CheckpointGate:
                     return
                 self._drivers.add(driver)
             for batch, point in sorted(driver.rules):
-                log, moment = _PLACES[point]
-                say(f"park {log} {batch} {moment}")
+                for rule in _rules(batch, point):
+                    say(rule)
             say("go")
             for line in connection.rfile:
-                self._hear(driver, line.decode().rstrip("\n"), say)
+                if line.endswith(b"\n"):  # else it was killed in the middle of it
+                    self._hear(driver, line.decode().rstrip("\n"), say)
         except ConnectionError:
-            pass  # it was killed in the middle of a line
+            pass
         except BaseException as failure:
             self._on_failure(failure)
         finally:
@@ -189,32 +197,42 @@ class CheckpointGate:
                     self._driver_of[query] = driver
             say(f"go {number}")
             return
-        query, point = self._query(where.parent.parent), _POINTS.get((where.parent.name, moment))
-        if query is not None and point is not None:
+        checkpoint, log, batch = _place(where)
+        query, point = self._query(checkpoint), _POINTS.get((log, moment))
+        if query is not None and point is not None and log != "state":
             with self._lock:
-                self._positions[query] = (int(where.name), point)
+                self._positions[query] = (batch, point)
         if not number:
             return
-        if query is None or point is None:
+        if query is None:
             say(f"go {number}")
-            return
-        # In a thread of its own: another query of this driver may have to be heard meanwhile.
-        seen = (query, int(where.name), point)
-        threading.Thread(
-            target=self._hold, args=(*seen, lambda: say(f"go {number}")), name=f"parked-{seen}", daemon=True
-        ).start()
+        elif point is not None:
+            # In threads of their own: another query of this driver may have to be heard meanwhile.
+            _thread(self._hold, driver, query, batch, point, lambda: say(f"go {number}"))
+        elif driver.first_state.setdefault((query, batch), where) == where:
+            say(f"go {number}")
+        else:
+            _thread(self._wait_turn, driver, query, batch, lambda: say(f"go {number}"))
 
-    def _hold(self, query: str, batch: int, point: Point, go: Callable[[], None]) -> None:
+    def _hold(self, driver: _Driver, query: str, batch: int, point: Point, go: Callable[[], None]) -> None:
+        meeting = self._meeting(query, batch, point)
         try:
-            meeting = self._meeting(query, batch, point)
             if point in _WATCHED:
                 meeting.watched.wait(_MEET_S)
             self._on_point(query, batch, point)
-            meeting.struck.set()
         except BaseException as failure:
             self._on_failure(failure)
         finally:
+            meeting.struck.set()
             go()
+
+    def _wait_turn(self, driver: _Driver, query: str, batch: int, go: Callable[[], None]) -> None:
+        """A state file, about to be renamed, while another of its version is the first."""
+        struck = self._meeting(query, batch, Point.STATE_PARTLY_COMMITTED).struck
+        for _ in range(int(_TURN_S / 0.05)):
+            if struck.wait(0.05) or driver.gone.is_set():
+                break
+        go()
 
     def _meeting(self, query: str, batch: int, point: Point) -> _Meeting:
         with self._lock:
@@ -225,3 +243,25 @@ class CheckpointGate:
         if checkpoint == self._root:
             return self._root.name
         return str(checkpoint.relative_to(self._root)) if checkpoint.is_relative_to(self._root) else None
+
+
+def _rules(batch: int, point: Point) -> list[str]:
+    """The lines that make a driver wait at that point. Batch N writes version N+1 of the state."""
+    log, moment = _PLACES[point]
+    if log == "state":
+        return [f"park state {batch + 1} rename", f"park state {batch + 1} renamed"]
+    return [f"park {log} {batch} {moment}"]
+
+
+def _place(file: Path) -> tuple[Path, str, int]:
+    """Checkpoint, log and batch of a file of ``offsets/``, ``commits/`` or ``state/`` (anywhere below that)."""
+    if file.parent.name != "state" and file.name.isdigit():
+        return file.parent.parent, file.parent.name, int(file.name)
+    state = next(above for above in file.parents if above.name == "state")
+    version = re.match(r"\d+", file.name)
+    assert version is not None, "state files begin with their version, or the driver would not have told"
+    return state.parent, "state", int(version[0]) - 1
+
+
+def _thread(work: Callable[..., None], *args: object) -> None:
+    threading.Thread(target=work, args=args, name=f"parked-{args[1]}-{args[2]}", daemon=True).start()

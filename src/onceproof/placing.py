@@ -17,7 +17,7 @@ from onceproof.spark_conf import FILE_MANAGER
 #: Seen at the checkpoint of any job: by the checkpoint file system, or by the watcher where a job writes past that.
 WATCHED = (Point.AFTER_OFFSET_LOG, Point.AFTER_SINK_COMMIT, Point.AFTER_COMMIT_LOG)
 #: Seen by the checkpoint file system alone: nothing is in the checkpoint yet that a watcher could see.
-GATED = (Point.BEFORE_OFFSET_LOG,)
+GATED = (Point.BEFORE_OFFSET_LOG, Point.STATE_PARTLY_COMMITTED)
 #: Reached by onceproof's own sinks, which park there.
 PARKED = (Point.BEFORE_SINK_COMMIT,)
 
@@ -57,6 +57,8 @@ def placement(point: Point, proof: str, scenario: Scenario) -> Placement:
         Point.AFTER_OFFSET_LOG: "waits after the rename to offsets/N",
         Point.AFTER_SINK_COMMIT: "waits before it creates commits/N",
         Point.AFTER_COMMIT_LOG: "waits after the rename to commits/N",
+        Point.STATE_PARTLY_COMMITTED: "waits with one state file of the batch renamed and the others not; needs a query "
+        "with two state partitions or more",
     }
     instruments = instruments_of(point)
     if "checkpoint" in instruments and not has_own_file_manager(scenario):
@@ -118,6 +120,19 @@ def committed(site: Site, query: str, batch: int) -> bool:
 
 def planned(site: Site, query: str, batch: int) -> bool:
     return site.checkpoint.log_exists(query, "offsets", batch)
+
+
+def state_written(site: Site, query: str, batch: int) -> tuple[int, int]:
+    """How many state stores of the query hold what ``batch`` wrote, and how many there are."""
+    files = re.compile(rf"{batch + 1}(_[^.]*)?\.(changelog|delta|snapshot|zip)")
+    root = site.checkpoint.folder(query) / "state"
+    stores = {
+        path.parent
+        for path in root.rglob("*")
+        if re.fullmatch(r"\d+(_[^.]*)?\.(changelog|delta|snapshot|zip)", path.name)
+    }
+    written = {path.parent for path in root.rglob("*") if files.fullmatch(path.name)}
+    return len(written), len(stores)
 
 
 def one_line(words: object) -> str:

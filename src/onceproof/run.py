@@ -54,7 +54,7 @@ _LAST_HEAL_S = 2.0
 """On the way out of a run that failed or was interrupted: enough for proxies, and within the 10 s in which all must be gone."""
 _PAST_THE_GATE = (
     "query {query} writes its checkpoint past onceproof's checkpoint file system: faults are placed by watching its files, "
-    f"which may be too late (does the job set {FILE_MANAGER} itself?)"
+    f"which may be too late (does the job set {FILE_MANAGER} itself, or run another Spark?)"
 )
 _DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 

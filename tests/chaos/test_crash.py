@@ -69,6 +69,12 @@ def test_the_right_instrument_fires_it(
     assert not crash.matches(seen(Point.AFTER_OFFSET_LOG))
 
 
+def test_state_is_partly_written_from_batch_1_on(problems: Problems) -> None:
+    spec = {"fault": "crash", "target": "driver", "at": at("state-partly-committed")}
+    assert problems(spec) == []
+    assert problems({**spec, "at": {"batch": 0, "point": "state-partly-committed"}})[0].loc == ("at", "batch")
+
+
 def test_what_only_the_checkpoint_file_system_can_see(
     fault: Callable[[dict[str, Any]], Fault], seen: Callable[..., Occurrence]
 ) -> None:
@@ -81,6 +87,7 @@ def test_what_only_the_checkpoint_file_system_can_see(
     ("point", "ours", "theirs"),
     [
         ("before-offset-log", "exact", "n/a"),
+        ("state-partly-committed", "exact", "n/a"),
         ("after-offset-log", "exact", "approximate"),
         ("after-sink-commit", "exact", "approximate"),
         ("after-commit-log", "exact", "approximate"),

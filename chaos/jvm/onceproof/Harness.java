@@ -31,7 +31,7 @@ import java.util.regex.Pattern;
 final class Harness {
     private static final Map<String, Harness> KNOWN = new ConcurrentHashMap<>();
     private static final Pattern LOG = Pattern.compile("[0-9]{1,18}");
-    private static final Pattern STATE = Pattern.compile("([0-9]{1,18})[._].*");
+    private static final Pattern STATE = Pattern.compile("([0-9]{1,18})(_[^.]*)?\\.(changelog|delta|snapshot|zip)");
 
     private final Set<String> rules = new HashSet<>();
     private final AtomicLong lastId = new AtomicLong();
@@ -68,11 +68,12 @@ final class Harness {
             return;
         }
         boolean park = rules.contains(place + " " + moment);
-        if (park || !place.startsWith("state")) {
+        if (park || !place.startsWith("state") && !moment.equals("rename")) {
             send(moment, file, park);
         }
     }
 
+    /** {@code offsets N}, {@code commits N}, {@code state VERSION} for a file that makes its partition's state durable, or null. */
     private static String place(Path file) {
         Path folder = file.getParent();
         String log = folder == null ? "" : String.valueOf(folder.getFileName());
