@@ -185,11 +185,8 @@ class CheckpointGate:
         match = _LINE.fullmatch(line)
         if match is None:
             raise ValueError(f"a driver's checkpoint file system said {line!r}")
-        number, moment, where = (
-            int(match[1]),
-            match[2],
-            Path(os.path.normpath(unquote(match[3], errors="surrogateescape"))),
-        )
+        number, moment = int(match[1]), match[2]
+        where = Path(os.path.normpath(unquote(match[3], errors="surrogateescape")))
         if moment == "open":
             query = self._query(where.parent)
             if query is not None:
