@@ -1,6 +1,7 @@
 """A case: one stored run, opened for judging, with the tables that oracles and checkers query.
 
-Three schemas of one DuckDB database, which lives in a private folder inside the run directory and goes with the case:
+Three schemas of one DuckDB database, which lives in memory or, but for small histories, in a private folder inside the run
+directory, and goes with the case:
 
 ``main``
     What the scenario's own SQL sees: ``input`` (the committed input records as bytes), one decoded view for each
@@ -63,6 +64,8 @@ RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition")
 # the statement that fails for that is run once more, with room. The last step is for values of many megabytes: DuckDB
 # counts what it sets aside for their copies, a multiple of what it then touches.
 _LEAN_MB, _MB_A_MILLION, _MOST_MB, _ROOMY = 128, 50, 1024, ("1GB", "4GB")
+# A history of so many bytes, uncompressed, is judged in memory: files are what judging a small one would spend its time on.
+_SMALL = 2**20
 _SETTINGS: dict[str, Any] = {"threads": 2, "preserve_insertion_order": False}
 
 
@@ -103,7 +106,9 @@ class Case:
         self.notes: dict[str, int] = {}
         """What is counted and reported beside the effects, e.g. records that came too late."""
         settings = {**_SETTINGS, "memory_limit": f"{_memory_mb(history)}MB", "temp_directory": str(folder)}
-        self.db = duckdb.connect(str(folder / "case.duckdb"), config=settings)
+        self.small = _bytes(history) <= _SMALL
+        """Its tables are read once, into memory."""
+        self.db = duckdb.connect(":memory:" if self.small else str(folder / "case.duckdb"), config=settings)
         self._cleanup: Callable[[], None] = lambda: None
         self._expecting = "judge.expected"
         self._made: set[str] = set()
@@ -356,6 +361,11 @@ def _compared(spec: OutputSpec, types: dict[str, str]) -> dict[str, str]:
 def _memory_mb(history: History) -> int:
     records: int = sum(pq.read_metadata(history.tables[table]).num_rows for table in ("input", "output"))
     return min(_LEAN_MB + records * _MB_A_MILLION // 1_000_000, _MOST_MB)
+
+
+def _bytes(history: History) -> int:
+    files = [pq.read_metadata(path) for path in history.tables.values()]
+    return sum(file.row_group(number).total_byte_size for file in files for number in range(file.num_row_groups))
 
 
 def _private_folder(run_dir: Path) -> tempfile.TemporaryDirectory[str]:
