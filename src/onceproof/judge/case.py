@@ -48,7 +48,7 @@ import pyarrow.parquet as pq
 
 from onceproof.errors import HistoryError
 from onceproof.history.reader import History, open_history
-from onceproof.judge import caused, changes, compare, decoders, digest, effects, late, sanity, views
+from onceproof.judge import caused, changes, compare, decoders, digest, effects, late, nested, sanity, views
 from onceproof.judge.canonical import as_text, canonical_rows, document, is_integer, literal, quote
 from onceproof.judge.checker import NotEvaluated
 from onceproof.judge.query import select_problem
@@ -109,6 +109,7 @@ class Case:
         self.small = _bytes(history) <= _SMALL
         """Its tables are read once, into memory."""
         self.db = duckdb.connect(":memory:" if self.small else str(folder / "case.duckdb"), config=settings)
+        nested.register(self.db)
         self._cleanup: Callable[[], None] = lambda: None
         self._expecting = "judge.expected"
         self._made: set[str] = set()
