@@ -108,6 +108,8 @@ class Case:
         settings = {**_SETTINGS, "memory_limit": f"{_memory_mb(history)}MB", "temp_directory": str(folder)}
         self.small = _bytes(history) <= _SMALL
         """Its tables are read once, into memory."""
+        if self.small:  # nothing in it is worth a second thread, and each costs every statement its time
+            settings["threads"] = 1
         self.db = duckdb.connect(":memory:" if self.small else str(folder / "case.duckdb"), config=settings)
         nested.register(self.db)
         self._cleanup: Callable[[], None] = lambda: None
@@ -309,17 +311,17 @@ class Case:
 
     def compare(self) -> None:
         """Make the tables of `onceproof.judge.compare`, once."""
-        if self._first("compare"):
+        if self.first("compare"):
             compare.create(self)
 
     def changes(self) -> None:
         """Make the view of `onceproof.judge.changes`, once."""
-        if self._first("changes"):
+        if self.first("changes"):
             changes.create(self)
 
     def caused(self) -> None:
         """Make the table of `onceproof.judge.caused`, once."""
-        if self._first("caused"):
+        if self.first("caused"):
             caused.create(self)
 
     def uncommitted(self) -> bool:
@@ -328,14 +330,18 @@ class Case:
         Columns as in ``judge.expected``. False where that cannot be known: the oracle's answer is a stored one, or it
         fails on that input; the table is empty then, as it is where all input is committed.
         """
-        if self._first("uncommitted"):
+        if self.first("uncommitted"):
             self._knows_uncommitted = views.with_uncommitted(self)
         return self._knows_uncommitted
 
-    def _first(self, table: str) -> bool:
-        first = table not in self._made
+    def first(self, table: str) -> bool:
+        """Whether nobody has asked this before: what makes some tables makes them once."""
+        first = not self.made(table)
         self._made.add(table)
         return first
+
+    def made(self, table: str) -> bool:
+        return table in self._made
 
     def close(self) -> None:
         with suppress(duckdb.Error):  # busy: a statement that heeded no interrupt, and the reason why is on its way up
