@@ -175,6 +175,12 @@ def test_what_is_the_users_becomes_templates() -> None:
     assert "pw" not in Path("jobs/mine.yaml").read_text()
 
 
+def test_a_topic_that_is_given_is_known_wherever_it_stands() -> None:
+    env = ("--env", "A=orders", "--env", "B=sums", "--env", "C=other")
+    scenario = init("--topic", "orders", "--output-topic", "sums", *env, "--", "python", "job.py")
+    assert scenario.pipeline.env == {"A": "{topic.orders}", "B": "{topic.sums}", "C": "other"}
+
+
 def test_what_only_the_user_knows_is_told_and_marked() -> None:
     done = invoke("init", "--", "python", "job.py")
     written = Path("job.yaml").read_text()

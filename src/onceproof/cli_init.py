@@ -29,7 +29,7 @@ def init_scenario(
     Raises `UsageError` for anything that no scenario can be made of; then no file is written or changed.
     """
     folder = (file.expanduser().absolute() if file is not None else Path.cwd() / "any").parent
-    job = command.read(words, env, folder=folder, topic=topic)
+    job = command.read(words, env, folder=folder, topic=topic, output_topic=output_topic)
     path = _target(file, job, force)
     table = table or job.table
     guessed = set()

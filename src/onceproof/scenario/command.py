@@ -50,7 +50,9 @@ class Job:
         return any(name == template or (template.endswith(".") and name.startswith(template)) for name in found)
 
 
-def read(command: Sequence[str], env: Sequence[str], *, folder: Path, topic: str | None) -> Job:
+def read(
+    command: Sequence[str], env: Sequence[str], *, folder: Path, topic: str | None, output_topic: str | None = None
+) -> Job:
     """``command`` as it would be typed in the current folder, ``env`` as NAME=VALUE, for a scenario in ``folder``.
 
     Raises `UsageError`: no command, a program or job file that is not there, a variable that is no NAME=VALUE.
@@ -60,7 +62,7 @@ def read(command: Sequence[str], env: Sequence[str], *, folder: Path, topic: str
             "put it behind --, as you would type it: onceproof init --topic orders -- python job.py --kafka broker:9092"
         )
         raise UsageError("which command starts the job?", hint=hint)
-    reader = _Reader(folder, topic)
+    reader = _Reader(folder, topic, output_topic)
     words = [reader.program(command[0])]
     option = ""
     for word in command[1:]:
@@ -94,10 +96,10 @@ def _variable(reader: _Reader, text: str) -> tuple[str, Word]:
 class _Reader:
     """Reads one word after the other, and keeps what their options' names tell."""
 
-    def __init__(self, folder: Path, topic: str | None) -> None:
+    def __init__(self, folder: Path, topic: str | None, output_topic: str | None) -> None:
         self._folder = folder
         self.topic = topic
-        self.output_topic: str | None = None
+        self.output_topic = output_topic
         self.table: str | None = None
         self.stem = ""
 
@@ -136,7 +138,7 @@ class _Reader:
             return Word("{kafka}", f"was {value}")
         if "topic" in tokens or "topics" in tokens or tokens & {"subscribe"}:
             return self._topic(tokens, value)
-        if value == self.topic:
+        if value in (self.topic, self.output_topic):
             return Word(f"{{topic.{value}}}")
         if "table" in tokens or "dbtable" in tokens:
             self.table = self.table or value

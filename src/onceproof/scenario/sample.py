@@ -19,7 +19,7 @@ _LOOKED_AT = 10_000
 _WIDEST = 3
 _FIELDS_TRIED = 12
 
-_NAMES_ONE = re.compile(r"(^|_)(id|uuid|guid|key|number|no|nr)$|[a-z]I[dD]$")
+_NAMES_ONE = re.compile(r"(^|_)(id|uuid|guid|key|number|no|nr)$|num$|[a-z]I[dD]$")
 #: What tells when or how much, and names nothing: unique in a sample by accident.
 _MEASURES = re.compile(r"(time|date|_at|_ts|stamp|amount|price|total|value|lat|lon)$", re.IGNORECASE)
 
