@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -202,6 +203,11 @@ def test_the_statement_for_a_table_is_right_once_its_comments_are_taken_away() -
         statement.startswith("CREATE TABLE sums (\n  customer_id bigint,\n  order_id bigint,")
         and '"order" jsonb\n' in statement
     )
+
+
+def test_a_program_beside_this_python_is_told_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert f"it is in {Path(sys.executable).parent}: put that folder on PATH" in refused("--", "spark-submit", "job.py")
 
 
 def test_nothing_is_overwritten_without_force() -> None:

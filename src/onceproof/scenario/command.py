@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,8 @@ class _Reader:
             return Word(word)
         if shutil.which(word) is None:
             hint = "give its path, or put its folder on PATH"
+            if (Path(sys.executable).parent / word).is_file():  # spark-submit, where no environment is activated
+                hint = f"it is in {Path(sys.executable).parent}: put that folder on PATH"
             if word.endswith(".py"):
                 hint = f"a script is started by its interpreter: python {word}"
             raise UsageError(f"program {word!r} is not found", hint=hint)
