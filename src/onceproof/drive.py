@@ -23,6 +23,8 @@ _HEALTH_EVERY_S = 1.0
 
 #: What Spark says (ResolveWriteToStream) where a query is given no checkpoint and its sink does not insist on one.
 _TEMPORARY = "Temporary checkpoint location created"
+#: A query without a checkpoint (to a console, say) may be followed by one that has one, on a loaded machine seconds later.
+_FOLLOWS_S = 10.0
 
 
 class _Enough(Exception):
@@ -62,6 +64,7 @@ class Drive:
         self._nudged = False
         self._stuck = False
         self._healthy_at = 0.0
+        self._temporary_at: float | None = None
         self._last_sign = (0.0, (0, 0))
 
     def feed_and_drain(self, feeders: Sequence[Feeder]) -> None:
@@ -134,7 +137,10 @@ class Drive:
         if now - self._healthy_at > _HEALTH_EVERY_S:
             self._stack.check_health()
             self._healthy_at = now
-            if not self._watcher.has_started() and self._job.said(_TEMPORARY):
+            if self._temporary_at is None and self._job.said(_TEMPORARY):
+                self._temporary_at = now
+            without = self._temporary_at is not None and now - self._temporary_at > _FOLLOWS_S
+            if without and not self._watcher.has_started() and not self._watcher.awaited():
                 raise _Enough(
                     "the job's query has no checkpointLocation: Spark made a temporary one, which no restart finds again, "
                     "so that each begins anew at its starting offsets; give it a folder below {checkpoint}",
