@@ -17,6 +17,7 @@ PINS = Path(__file__).parent.parent / "src/onceproof/stack/components.json"
 
 KAFKA = "4.3.1"
 SPARK = "4.2.0"
+POSTGRES_DRIVER = "42.7.12"
 
 #: Resolved with everything they need at run time.
 CLOSED_OVER = {"kafka": [f"org.apache.kafka:kafka_2.13:{KAFKA}"]}
@@ -32,9 +33,11 @@ AS_THEY_ARE = {
         "org.apache.kafka:kafka-clients:3.9.2",
         "org.apache.commons:commons-pool2:2.13.1",
     ],
+    # Its only dependency, checker-qual, is annotations.
+    "postgres-driver": [f"org.postgresql:postgresql:{POSTGRES_DRIVER}"],
 }
 
-VERSIONS = {"kafka": KAFKA, "spark-kafka-connector": SPARK}
+VERSIONS = {"kafka": KAFKA, "spark-kafka-connector": SPARK, "postgres-driver": POSTGRES_DRIVER}
 
 
 def main() -> None:

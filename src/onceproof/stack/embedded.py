@@ -46,6 +46,7 @@ class EmbeddedStack:
         self.toxiproxy = toxiproxy
         self.spark_class_path = components.spark_jars
         self.spark_archive = components.spark_archive
+        self.postgres_driver = components.postgres_driver
         self._components = components
 
     @classmethod
