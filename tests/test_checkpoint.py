@@ -128,6 +128,24 @@ def test_covers_needs_every_query_that_reads_the_topic(watcher: CheckpointWatche
     assert not watcher.covers({"flights": {0: 11}})
 
 
+def test_covers_waits_for_a_query_that_is_expected_and_starts_late(tmp_path: Path, seen: Seen) -> None:
+    late = CheckpointWatcher(
+        tmp_path, clock=lambda: 0.0, start_of_driver=lambda: 0, on_log=seen, expected=["first", "second"]
+    )
+    late.start()
+    try:
+        for name in ("first", "second"):
+            assert not late.covers({"flights": {0: 10}}), f"ended before {name} had begun"
+            assert late.awaited()[0] == name
+            Spark(late.root / name).write("offsets", 0, OFFSETS % 10)
+            Spark(late.root / name).write("commits", 0)
+            seen.wait_for((name, 0, Point.AFTER_COMMIT_LOG))
+        wait_until("the commits", lambda: late.covers({"flights": {0: 10}}), deadline_s=5)
+        assert late.awaited() == []
+    finally:
+        late.stop()
+
+
 def test_a_checkpoint_that_is_there_before_the_watch_is_not_missed(tmp_path: Path, seen: Seen) -> None:
     Spark(tmp_path / "checkpoint").write("offsets", 0, OFFSETS % 10)
     watcher = CheckpointWatcher(tmp_path / "checkpoint", clock=lambda: 0.0, start_of_driver=lambda: 0, on_log=seen)

@@ -32,6 +32,7 @@ def test_all_scenarios_ship_with_their_jobs() -> None:
         "reports/junit.py",
         "sinks/postgres.py",
         "stack/components.json",
+        "scenarios/jobs/foreign/jdbc_append.py",
         "stack/go/go.mod",
         "stack/go/go.sum",
         "stack/go/requirements.txt",

@@ -134,6 +134,14 @@ def test_while_frozen_nothing_of_the_job_runs(supervise: Callable[..., Pipeline]
     job.stop()
 
 
+def test_what_the_job_said_is_found_in_its_output(supervise: Callable[..., Pipeline]) -> None:
+    job = supervise("print('a temporary one')\nraise RuntimeError")
+    assert not job.said("a temporary one")
+    job.start()
+    until("its end", lambda: job.died_before_fault)
+    assert job.said("a temporary one") and not job.said("a lasting one")
+
+
 def test_last_words_begin_at_the_traceback_and_mask_secrets(supervise: Callable[..., Pipeline]) -> None:
     job = supervise("print('noise')\nraise RuntimeError('the token is s3cret')", secrets=("s3cret", ""))
     job.start()

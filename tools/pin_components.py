@@ -18,6 +18,7 @@ PINS = Path(__file__).parent.parent / "src/onceproof/stack/components.json"
 KAFKA = "4.3.1"
 SPARK = "4.2.0"
 COMPILER = "3.42.0"
+POSTGRES_DRIVER = "42.7.12"
 
 #: Resolved with everything they need at run time.
 CLOSED_OVER = {"kafka": [f"org.apache.kafka:kafka_2.13:{KAFKA}"]}
@@ -35,9 +36,16 @@ AS_THEY_ARE = {
     ],
     # Compiles chaos/jvm; one jar, which runs on Java 17 and needs no JDK.
     "java-compiler": [f"org.eclipse.jdt:ecj:{COMPILER}"],
+    # Its only dependency, checker-qual, is annotations.
+    "postgres-driver": [f"org.postgresql:postgresql:{POSTGRES_DRIVER}"],
 }
 
-VERSIONS = {"kafka": KAFKA, "spark-kafka-connector": SPARK, "java-compiler": COMPILER}
+VERSIONS = {
+    "kafka": KAFKA,
+    "spark-kafka-connector": SPARK,
+    "java-compiler": COMPILER,
+    "postgres-driver": POSTGRES_DRIVER,
+}
 
 
 def main() -> None:

@@ -15,7 +15,14 @@ PAGE = ROOT / "docs" / "whats-here.md"
 
 #: In the order in which data flows through a run; a package that is not named here comes after these.
 ORDER = [
-    *("src/onceproof", "src/onceproof/scenario", "scenarios/jobs", "src/onceproof/data", "src/onceproof/stack"),
+    *(
+        "src/onceproof",
+        "src/onceproof/scenario",
+        "scenarios/jobs",
+        "scenarios/jobs/foreign",
+        "src/onceproof/data",
+        "src/onceproof/stack",
+    ),
     *("chaos", "sinks", "src/onceproof/history", "src/onceproof/oracle", "src/onceproof/judge", "checkers", "reports"),
     *("tools", "benchmarks"),
 ]

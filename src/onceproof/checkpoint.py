@@ -16,7 +16,7 @@ import os
 import re
 import select
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -105,12 +105,20 @@ class CheckpointWatcher:
 
     ``on_log(query, batch, point)`` runs in the watcher's own thread, at once: a fault that must strike before the next
     log write strikes there. A query is named by its checkpoint's path below ``root``, or by ``root``'s own name.
+    ``expected`` names queries that will come, however late.
     """
 
     def __init__(
-        self, root: Path, *, clock: Callable[[], float], start_of_driver: Callable[[], int], on_log: OnLog
+        self,
+        root: Path,
+        *,
+        clock: Callable[[], float],
+        start_of_driver: Callable[[], int],
+        on_log: OnLog,
+        expected: Sequence[str] = (),
     ) -> None:
         self.root = root
+        self._expected = tuple(expected)
         self._clock = clock
         self._start_of_driver = start_of_driver
         self._on_log = on_log
@@ -170,10 +178,10 @@ class CheckpointWatcher:
     def covers(self, ends: TopicOffsets) -> bool:
         """Whether some query reads each of these topics, and every query that reads one has committed up to ``ends``.
 
-        A query that has a checkpoint and no batch yet may be about to read any of them.
+        A query that has a checkpoint and no batch yet may be about to read any of them, and so may one that is expected.
         """
         with self._lock:
-            if any(not query.batches for query in self._queries.values()):
+            if self.awaited() or any(not query.batches for query in self._queries.values()):
                 return False
         for topic, partitions in ends.items():
             readers = {b.query for b in self.batches() if topic in b.ends}
@@ -185,6 +193,10 @@ class CheckpointWatcher:
                 if any(reached.get(p, 0) < end for p, end in partitions.items() if end > 0):
                     return False
         return True
+
+    def awaited(self) -> list[str]:
+        """The expected queries that have no checkpoint yet."""
+        return [name for name in self._expected if name not in self.queries()]
 
     def log_exists(self, query: str, log: str, batch: int) -> bool:
         """Whether ``offsets/N`` or ``commits/N`` is there now, asked of the file system itself."""

@@ -218,6 +218,45 @@ def validate(
         output.result(validated(scenarios, as_json))
 
 
+@app.command(context_settings={"allow_interspersed_args": False})
+def init(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- COMMAND...", help="What starts your job, as you type it here.", show_default=False),
+    ] = None,
+    topic: Annotated[str | None, typer.Option(metavar="NAME", help="The topic that the job reads.")] = None,
+    table: Annotated[str | None, typer.Option(metavar="NAME", help="The Postgres table that it writes.")] = None,
+    output_topic: Annotated[str | None, typer.Option(metavar="NAME", help="The topic that it writes.")] = None,
+    sample: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Values of the topic's records, a JSON object a line: they are fed."),
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable of the job; as often as needed.")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The scenario to write (default: the job's name, .yaml, here).")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite it if it is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a first scenario for a job of yours: it validates, and its comments say what you must still decide.
+
+    Addresses of Kafka and Postgres, checkpoint folders and files in the command become templates, which a run fills in
+    with its own. From a sample it proposes which fields name a record, and which is the key.
+
+    \b
+    onceproof init --topic orders --table totals -- python job.py --kafka b:9092
+    onceproof init --sample orders.jsonl --env DB=postgresql://db/x -- ./run.sh
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli_init import init_scenario
+
+        words = list(command or [])
+        output.result(init_scenario(words, env or [], topic, output_topic, table, sample, to, force, as_json))
+
+
 @app.command()
 def explain(
     anomaly: Annotated[

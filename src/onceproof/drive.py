@@ -21,6 +21,11 @@ from onceproof.waiting import wait_until
 
 _HEALTH_EVERY_S = 1.0
 
+#: What Spark says (ResolveWriteToStream) where a query is given no checkpoint and its sink does not insist on one.
+_TEMPORARY = "Temporary checkpoint location created"
+#: A query without a checkpoint (to a console, say) may be followed by one that has one, on a loaded machine seconds later.
+_FOLLOWS_S = 10.0
+
 
 class _Enough(Exception):
     """The job cannot go on: no use in waiting for it. The message is the note for the verdict.
@@ -59,6 +64,7 @@ class Drive:
         self._nudged = False
         self._stuck = False
         self._healthy_at = 0.0
+        self._temporary_at: float | None = None
         self._last_sign = (0.0, (0, 0))
 
     def feed_and_drain(self, feeders: Sequence[Feeder]) -> None:
@@ -131,6 +137,15 @@ class Drive:
         if now - self._healthy_at > _HEALTH_EVERY_S:
             self._stack.check_health()
             self._healthy_at = now
+            if self._temporary_at is None and self._job.said(_TEMPORARY):
+                self._temporary_at = now
+            without = self._temporary_at is not None and now - self._temporary_at > _FOLLOWS_S
+            if without and not self._watcher.has_started() and not self._watcher.awaited():
+                raise _Enough(
+                    "the job's query has no checkpointLocation: Spark made a temporary one, which no restart finds again, "
+                    "so that each begins anew at its starting offsets; give it a folder below {checkpoint}",
+                    stuck=False,
+                )
         self._check_progress(now)
 
     def _check_progress(self, now: float) -> None:
@@ -145,6 +160,11 @@ class Drive:
         if not self._watcher.has_started():
             raise _Enough(f"the job wrote no checkpoint below {{checkpoint}} within {stuck_s:.0f} s", stuck=False)
         if self._nudged:
+            if awaited := self._watcher.awaited():
+                message = (
+                    f"query {', '.join(awaited)} of pipeline.queries never wrote a checkpoint below {{checkpoint}}"
+                )
+                raise _Enough(f"{message}; there are: {', '.join(self._watcher.queries())}", stuck=False)
             # Before any fault a silent job says nothing about recovery; it may be slow, or wait for something.
             raise _Enough(
                 f"no progress for {stuck_s:.0f} s with every service healthy, and none after a restart "
@@ -176,7 +196,9 @@ class Drive:
         planned, committed = self._sign()
         state = "running" if self._job.is_running() else "not running"
         active = [a.spec.fault for a in self._conductor.armed if a.in_progress]
+        awaited = self._watcher.awaited()
         return (
             f"{planned} batches planned, {committed} committed; job {state} (start {self._job.current_start}); "
             f"faults in progress: {', '.join(active) or 'none'}"
+            + (f"; no checkpoint yet of query {', '.join(awaited)}" if awaited else "")
         )

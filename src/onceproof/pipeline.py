@@ -147,6 +147,11 @@ class Pipeline:
         """The first exit after ``at`` (seconds of the run's clock) with which the job itself said that it failed."""
         return next((e for e in list(self.exits) if e.at >= at and e.code != 0 and not e.killed), None)
 
+    def said(self, words: str) -> bool:
+        """Whether these words stand near the end of the current driver's output."""
+        with self._lock:
+            return self._service is not None and words in self._service.log_tail(400)
+
     def last_words(self, lines: int = 40) -> str:
         """The end of the job's own output (from its traceback on, if there is one), with the values of secrets masked."""
         with self._lock:

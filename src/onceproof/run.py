@@ -236,7 +236,11 @@ def _pipeline(
             timeline.emit("batch.committed", query=query, batch=batch, records=done.records() if done else 0)
 
     watcher = CheckpointWatcher(
-        directory.checkpoint, clock=timeline.now, start_of_driver=lambda: job.current_start, on_log=on_log
+        directory.checkpoint,
+        clock=timeline.now,
+        start_of_driver=lambda: job.current_start,
+        on_log=on_log,
+        expected=spec.queries,
     )
     gate = CheckpointGate(
         owner.scratch / "checkpoint",
@@ -273,6 +277,7 @@ def _template_values(scenario: Scenario, path: Path, stack: Stack, directory: Ru
     }
     if stack.postgres is not None:
         values |= {"postgres": stack.postgres.client_uri, "postgres.jdbc": stack.postgres.jdbc_url}
+        values["postgres.driver"] = str(stack.postgres_driver)
     values |= {f"topic.{name}": name for name in scenario.topics()}
     values |= {f"table.{name}": str(directory.tables / f"{name}.parquet") for name in scenario.pipeline.prepare.tables}
     return values

@@ -74,6 +74,7 @@ def spark_environment(
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.local.dir": str(scratch),
+        "java.io.tmpdir": str(scratch),  # a killed JVM leaves files there, temporary checkpoints among them
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         **(checkpoint.settings() if checkpoint is not None else {}),
     }

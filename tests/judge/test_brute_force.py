@@ -21,7 +21,7 @@ from .properties.plain import ANOMALIES, Plain
 from .properties.world import CAUSED, World, histories, worlds
 
 
-@histories(60)
+@histories(200)
 @given(world=worlds(only=CAUSED), data=st.data())
 def test_same_findings(make_run: Callable[[Path], Any], world: World, data: st.DataObject) -> None:
     fitting = [name for name, damage in DAMAGES.items() if set(world.outputs) <= damage.outputs]
@@ -97,7 +97,7 @@ def counts(expected: list[Effect], actual: list[Effect]) -> Counter[str]:
     return +found
 
 
-@histories(60)
+@histories(200)
 @given(
     expected=st.lists(_EFFECTS, min_size=1, max_size=12),
     actual=st.lists(_EFFECTS, max_size=12),

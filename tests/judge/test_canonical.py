@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from decimal import Decimal, localcontext
+from random import Random
+from typing import Any
 
 import duckdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onceproof.judge import nested
 from onceproof.judge.canonical import as_text, canonical
 
 Canon = Callable[[str, str], str]
@@ -19,6 +23,7 @@ Canon = Callable[[str, str], str]
 def canon() -> Canon:
     connection = duckdb.connect(config={"autoinstall_known_extensions": False})
     connection.execute("SET TimeZone = 'UTC'")
+    nested.register(connection)
 
     def of(sql_type: str, text: str) -> str:
         row = connection.execute(f"SELECT {canonical(sql_type, '$text')}", {"text": text}).fetchone()
@@ -52,6 +57,14 @@ def canon() -> Canon:
         ("UUID", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
         ("STRUCT(a INTEGER)", '{"a": 1}', '{"a":1}'),
         ("INTEGER[]", "[1, 2]", "[1,2]"),
+        ("STRUCT(a INTEGER, b INTEGER)", '{"b": 2, "a": 1}', '{"a":1,"b":2}'),
+        ("JSON", '{"a":{"y":[1.0,{"q":1e3,"p":null}]}}', '{"a":{"y":[1,{"p":null,"q":1000}]}}'),
+        ("JSON", "[1e-7,-0.0,1e999999999]", "[0.00000010,0,10e999999998]"),
+        ("INTEGER[]", "{1,NULL,3}", "[1,null,3]"),
+        ("INTEGER[]", "{}", "[]"),
+        ("DOUBLE[][]", "{{1,2.50},{3e2,4}}", "[[1.0,2.5],[300,4]]"),
+        ("BOOLEAN[]", "{t,f,NULL}", "[true,false,null]"),
+        ("VARCHAR[]", '{a,"b c","say \\"x\\"","{}",NULL,"NULL",1}', '["a","b c","say \\"x\\"","{}",null,"NULL","1"]'),
     ],
 )
 def test_equal(canon: Canon, sql_type: str, one: str, other: str) -> None:
@@ -79,6 +92,17 @@ def test_equal(canon: Canon, sql_type: str, one: str, other: str) -> None:
         ("VARCHAR", "a", "A"),
         ("BLOB", "\\x6869", "aGg="),
         ("BLOB", "\\xab", "ab"),
+        ("JSON", "[1,2]", "[2,1]"),
+        ("JSON", '["1"]', "[1]"),
+        ("JSON", '{"a":1,"a":1}', '{"a":1}'),
+        ("JSON", "[1.00000000000000000000000000000000001]", "[1]"),
+        ("JSON", "[NaN]", '["NaN"]'),
+        ("JSON", "[1e999999998]", "[1e999999999]"),
+        ("VARCHAR[]", "{NULL}", '["NULL"]'),
+        ("VARCHAR[]", "{1}", "[1]"),
+        ("INTEGER[]", "{1,}", "[1]"),
+        ("INTEGER[]", "{1}}", "[1]"),
+        ("INTEGER[]", "{1", "[1]"),
     ],
 )
 def test_different(canon: Canon, sql_type: str, one: str, other: str) -> None:
@@ -99,6 +123,32 @@ def test_number_with_an_exponent_is_exact(canon: Canon, text: str, sql_type: str
     with localcontext(prec=300):
         assert plain == canon(sql_type, format(Decimal(text), "f"))
         assert Decimal(plain) == Decimal(text)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+
+
+@given(_JSON.filter(lambda value: isinstance(value, list | dict)), st.randoms(use_true_random=False))
+def test_nested_value_in_any_order_and_spacing(value: Any, shuffle: Random) -> None:
+    def shuffled(inner: Any) -> Any:
+        if isinstance(inner, dict):
+            names = list(inner)
+            shuffle.shuffle(names)
+            return {name: shuffled(inner[name]) for name in names}
+        return [shuffled(one) for one in inner] if isinstance(inner, list) else inner
+
+    text = nested.canonical_nested(json.dumps(value), "JSON")
+    assert json.loads(text) == value
+    assert nested.canonical_nested(json.dumps(shuffled(value), indent=2, ensure_ascii=False), "JSON") == text
+
+
+@given(st.text(alphabet='{}[],:"\\ 1eaN.-', max_size=20), st.sampled_from(["JSON", "INTEGER[]", "VARCHAR[][]"]))
+def test_text_that_is_nothing_nested_stays(text: str, sql_type: str) -> None:
+    once = nested.canonical_nested(text, sql_type)
+    assert nested.canonical_nested(once, sql_type) == once
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,16 @@ def test_no_committed_input(stored_run: Any) -> None:
     assert "no committed record" in verdict.reasons[0]
 
 
+def test_where_nothing_was_fed_the_reason_for_it_stands_alone(stored_run: Any) -> None:
+    stored_run.scenario["chaos"] = [{"fault": "crash"}]
+    stored_run.scenario["outputs"] = {"events": {"topic": "events", "identity": ["n"]}}
+    stored_run.scenario["oracle"] = {"kind": "sql", "queries": {"events": 'SELECT n FROM "in"'}}
+    stored_run.document.update(drained=False, drain_note="the query has no checkpoint")
+    verdict = judge(stored_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.reasons == ("nothing was fed: the query has no checkpoint",)
+
+
 def test_oracle_that_expects_nothing(clean_run: Any) -> None:
     clean_run.scenario["outputs"].pop("rows")
     clean_run.scenario["oracle"] = {

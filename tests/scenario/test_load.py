@@ -184,6 +184,16 @@ ONE_PROBLEM = {
 }
 
 
+def test_where_the_queries_are_named_another_name_never_comes(told: Told) -> None:
+    message = told(
+        ("  prepare:\n", "  queries: [flights, totals]\n  prepare:\n"),
+        ("at: {batch: 2,", "at: {query: flihgts, batch: 2,"),
+        ("rows: {table: flights_out,", "rows: {query: total, table: flights_out,"),
+    )
+    assert "pipeline.queries has no query 'flihgts'\n    did you mean 'flights'?" in message
+    assert "pipeline.queries has no query 'total'\n    did you mean 'totals'?" in message
+
+
 @pytest.mark.parametrize("change, message", ONE_PROBLEM.values(), ids=ONE_PROBLEM.keys())
 def test_a_problem_is_told_with_place_value_and_mend(told: Told, change: tuple[str, str], message: str) -> None:
     assert told(change) == message

@@ -6,9 +6,19 @@ from onceproof.scenario.templates import fill, used
 
 
 def test_every_template_is_found_and_nothing_else() -> None:
-    text = "{kafka} {postgres} {postgres.jdbc} {checkpoint} {topic.a-b} {table.planes} {here} {python} {other} {} {a.b}"
+    text = "{kafka} {postgres} {postgres.jdbc} {postgres.driver} {checkpoint} {topic.a-b} {table.planes} {here} {python} {other} {} {a.b}"
     assert used(text) == {
-        *("kafka", "postgres", "postgres.jdbc", "checkpoint", "topic.a-b", "table.planes", "here", "python")
+        *(
+            "kafka",
+            "postgres",
+            "postgres.jdbc",
+            "postgres.driver",
+            "checkpoint",
+            "topic.a-b",
+            "table.planes",
+            "here",
+            "python",
+        )
     }
 
 

@@ -175,5 +175,6 @@ def test_the_shipped_pins_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
         "kafka",
         "spark-kafka-connector",
         "java-compiler",
+        "postgres-driver",
         "toxiproxy-server",
     ]

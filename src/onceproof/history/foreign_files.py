@@ -27,13 +27,13 @@ from onceproof.registry import suggest
 Row = tuple[str, dict[str, Any]]
 """The place where a row stands, for messages, and its columns."""
 
-_FIELDS = ("key", "key_base64", "value", "value_base64", "partition", "offset", "timestamp_ms", "visibility")
+FIELDS = ("key", "key_base64", "value", "value_base64", "partition", "offset", "timestamp_ms", "visibility")
 _VISIBILITY = ("committed", "aborted", "open")
 _ENDINGS = (".jsonl", ".ndjson", ".parquet")
 _BATCH_ROWS = 16_384
 
 
-class _Number(str):
+class Number(str):
     """The digits of a JSON number."""
 
 
@@ -81,8 +81,8 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
 
 def _record(place: str, row: dict[str, Any]) -> dict[str, Any]:
     for name in row:
-        if name not in _FIELDS:
-            raise UsageError(f"{place}: a record has no field {name!r}; {suggest(name, list(_FIELDS))}")
+        if name not in FIELDS:
+            raise UsageError(f"{place}: a record has no field {name!r}; {suggest(name, list(FIELDS))}")
     record: dict[str, Any] = {"key": _bytes(place, row, "key"), "value": _bytes(place, row, "value")}
     for name in ("partition", "offset", "timestamp_ms"):
         if (given := row.get(name)) is not None:
@@ -130,7 +130,7 @@ def as_text(value: Any) -> str | None:
 
 def as_json(value: Any) -> str:
     """The JSON text of a value as `rows` gives it; what JSON has no word for becomes a string."""
-    if isinstance(value, _Number):
+    if isinstance(value, Number):
         return str(value)
     if isinstance(value, dict):
         fields = (f"{json.dumps(str(name), ensure_ascii=False)}:{as_json(inner)}" for name, inner in value.items())
@@ -147,7 +147,7 @@ def as_json(value: Any) -> str:
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
-    decoder = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_no_word)
+    decoder = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=_no_word)
     try:
         lines = path.open("rb")
     except OSError as error:
@@ -162,7 +162,10 @@ def _json_lines(path: Path) -> Iterator[Row]:
             except UnicodeDecodeError as error:
                 raise UsageError(f"{place}: not UTF-8 text (byte {error.start} of the line)") from None
             except (ValueError, RecursionError) as error:
-                raise UsageError(f"{place}: not JSON: {error}", hint="each line is one JSON object") from None
+                shown = line.strip()[:60].decode(errors="replace")
+                raise UsageError(
+                    f"{place}: not JSON: {error}: {shown!r}", hint="each line is one JSON object"
+                ) from None
             if not isinstance(row, dict):
                 raise UsageError(f"{place}: {line.strip().decode()[:60]} is no JSON object", hint="each line is one")
             yield place, row

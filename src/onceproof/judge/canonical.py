@@ -12,7 +12,7 @@ TIMESTAMP, DATE     they are the same microsecond; a text without a zone is UTC
 BOOLEAN             ``t`` and ``true`` are the same
 BLOB                their bytes are: Postgres' ``\\x`` hex, or base64 as in JSON
 UUID                they differ in case only
-JSON, lists, maps   their minified JSON texts are
+JSON, lists, maps   what they hold is: `onceproof.judge.nested`
 other               their texts are
 ==================  ===========================================================================================
 
@@ -22,6 +22,8 @@ A text that is no value of the type stays as it is, and so equals nothing that t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+
+from onceproof.judge import nested
 
 _INTEGERS = {
     "TINYINT",
@@ -77,7 +79,7 @@ def _steps(sql_type: str) -> list[Callable[[str], str]]:
     """What is done to a text of this type, one after the other: each from SQL to SQL."""
     kind = sql_type.split("(")[0].strip()
     if is_nested(sql_type):
-        return [lambda text: f"coalesce(TRY(json({text})::VARCHAR), {text})"]
+        return [lambda text: f"{nested.FUNCTION}({text}, {literal(sql_type)})"]
     if kind in _INTEGERS or kind == "DECIMAL":
         return [_plain, _trimmed, lambda text: f"CASE {text} WHEN '-0' THEN '0' ELSE {text} END"]
     if kind in {"FLOAT", "DOUBLE"}:

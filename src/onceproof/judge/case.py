@@ -1,6 +1,7 @@
 """A case: one stored run, opened for judging, with the tables that oracles and checkers query.
 
-Three schemas of one DuckDB database, which lives in a private folder inside the run directory and goes with the case:
+Three schemas of one DuckDB database, which lives in memory or, but for small histories, in a private folder inside the run
+directory, and goes with the case:
 
 ``main``
     What the scenario's own SQL sees: ``input`` (the committed input records as bytes), one decoded view for each
@@ -47,7 +48,7 @@ import pyarrow.parquet as pq
 
 from onceproof.errors import HistoryError
 from onceproof.history.reader import History, open_history
-from onceproof.judge import caused, changes, compare, decoders, digest, effects, late, sanity, views
+from onceproof.judge import caused, changes, compare, decoders, digest, effects, late, nested, sanity, views
 from onceproof.judge.canonical import as_text, canonical_rows, document, is_integer, literal, quote
 from onceproof.judge.checker import NotEvaluated
 from onceproof.judge.query import select_problem
@@ -63,6 +64,8 @@ RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition")
 # the statement that fails for that is run once more, with room. The last step is for values of many megabytes: DuckDB
 # counts what it sets aside for their copies, a multiple of what it then touches.
 _LEAN_MB, _MB_A_MILLION, _MOST_MB, _ROOMY = 128, 50, 1024, ("1GB", "4GB")
+# A history of so many bytes, uncompressed, is judged in memory: files are what judging a small one would spend its time on.
+_SMALL = 2**20
 _SETTINGS: dict[str, Any] = {"threads": 2, "preserve_insertion_order": False}
 
 
@@ -103,7 +106,12 @@ class Case:
         self.notes: dict[str, int] = {}
         """What is counted and reported beside the effects, e.g. records that came too late."""
         settings = {**_SETTINGS, "memory_limit": f"{_memory_mb(history)}MB", "temp_directory": str(folder)}
-        self.db = duckdb.connect(str(folder / "case.duckdb"), config=settings)
+        self.small = _bytes(history) <= _SMALL
+        """Its tables are read once, into memory."""
+        if self.small:  # nothing in it is worth a second thread, and each costs every statement its time
+            settings["threads"] = 1
+        self.db = duckdb.connect(":memory:" if self.small else str(folder / "case.duckdb"), config=settings)
+        nested.register(self.db)
         self._cleanup: Callable[[], None] = lambda: None
         self._expecting = "judge.expected"
         self._made: set[str] = set()
@@ -303,17 +311,17 @@ class Case:
 
     def compare(self) -> None:
         """Make the tables of `onceproof.judge.compare`, once."""
-        if self._first("compare"):
+        if self.first("compare"):
             compare.create(self)
 
     def changes(self) -> None:
         """Make the view of `onceproof.judge.changes`, once."""
-        if self._first("changes"):
+        if self.first("changes"):
             changes.create(self)
 
     def caused(self) -> None:
         """Make the table of `onceproof.judge.caused`, once."""
-        if self._first("caused"):
+        if self.first("caused"):
             caused.create(self)
 
     def uncommitted(self) -> bool:
@@ -322,14 +330,18 @@ class Case:
         Columns as in ``judge.expected``. False where that cannot be known: the oracle's answer is a stored one, or it
         fails on that input; the table is empty then, as it is where all input is committed.
         """
-        if self._first("uncommitted"):
+        if self.first("uncommitted"):
             self._knows_uncommitted = views.with_uncommitted(self)
         return self._knows_uncommitted
 
-    def _first(self, table: str) -> bool:
-        first = table not in self._made
+    def first(self, table: str) -> bool:
+        """Whether nobody has asked this before: what makes some tables makes them once."""
+        first = not self.made(table)
         self._made.add(table)
         return first
+
+    def made(self, table: str) -> bool:
+        return table in self._made
 
     def close(self) -> None:
         with suppress(duckdb.Error):  # busy: a statement that heeded no interrupt, and the reason why is on its way up
@@ -356,6 +368,11 @@ def _compared(spec: OutputSpec, types: dict[str, str]) -> dict[str, str]:
 def _memory_mb(history: History) -> int:
     records: int = sum(pq.read_metadata(history.tables[table]).num_rows for table in ("input", "output"))
     return min(_LEAN_MB + records * _MB_A_MILLION // 1_000_000, _MOST_MB)
+
+
+def _bytes(history: History) -> int:
+    files = [pq.read_metadata(path) for path in history.tables.values()]
+    return sum(file.row_group(number).total_byte_size for file in files for number in range(file.num_row_groups))
 
 
 def _private_folder(run_dir: Path) -> tempfile.TemporaryDirectory[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import duckdb
@@ -38,6 +39,7 @@ def select_problem(query: str) -> tuple[str, str | None] | None:
     return None
 
 
+@lru_cache(maxsize=128)
 def _parsed(query: str) -> Any:
     """DuckDB's tree of a SELECT; None for the few that it cannot give (PIVOT)."""
     with duckdb.connect() as parser:

@@ -174,6 +174,9 @@ class _Evidence:
             return [
                 f"the job died before any fault, so it is broken by itself:\n{self.job.get('traceback') or 'no traceback'}"
             ]
+        last_words = f"; the job's last words:\n{self.job['traceback']}" if self.job.get("traceback") else ""
+        if run.get("drain_note") and not case.number("SELECT count(*) FROM history.input"):
+            return [f"nothing was fed: {run['drain_note']}{last_words}"]  # what else is missing, is missing for that
         doubts = []
         doubts += _emptiness(case)
         doubts += ledger.doubts(case)
@@ -189,7 +192,6 @@ class _Evidence:
         )  # an allowed one says no more
         if not case.drained and not stale and self._must_recover():
             note = run.get("drain_note") or "no reason was recorded"
-            last_words = f"; the job's last words:\n{self.job['traceback']}" if self.job.get("traceback") else ""
             doubts.append(f"the run did not drain, so more may still have come: {note}{last_words}")
         return doubts
 

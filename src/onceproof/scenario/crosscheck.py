@@ -37,6 +37,7 @@ def complaints(scenario: Scenario, here: Path) -> list[Complaint]:
         *_same_place(scenario),
         *_outputs(scenario),
         *output_models.complaints(scenario),
+        *_queries(scenario),
         *_prepared(scenario),
         *_templates(scenario),
         *_command(scenario, here),
@@ -140,6 +141,18 @@ def _outputs(scenario: Scenario) -> Iterator[Complaint]:
         if output.progress is not None and scenario.stack.postgres is None:
             message = f"progress table {output.progress.table!r} needs a Postgres, and the stack has none"
             yield Complaint((*loc, "progress"), message, "add 'postgres: {}' under stack")
+
+
+def _queries(scenario: Scenario) -> Iterator[Complaint]:
+    """Where the queries are named, another name is one that will never come."""
+    known = scenario.pipeline.queries
+    named: list[tuple[Loc, str | None]] = [
+        (("chaos", i, "at", "query"), s.at.query) for i, s in enumerate(scenario.chaos)
+    ]
+    named += [(("outputs", name, "query"), output.query) for name, output in scenario.outputs.items()]
+    for loc, query in named:
+        if known and query is not None and query not in known:
+            yield Complaint(loc, f"pipeline.queries has no query {query!r}", suggest(query, known))
 
 
 def _prepared(scenario: Scenario) -> Iterator[Complaint]:

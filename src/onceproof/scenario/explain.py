@@ -85,7 +85,8 @@ def _complaint(model: type[BaseModel], detail: ErrorDetails, above: Loc) -> Comp
         return Complaint(loc, f"{name}: {shown(value)} cannot be; want {wanted.format(detail['ctx'][bound])}")
     kind_wanted = _WANTED.get(kind.split("_")[0])
     if kind_wanted is None or not kind.endswith(("_type", "_parsing", "_from_float")):
-        return Complaint(loc, f"{name}: {shown(value)}: {detail['msg']}")
+        why = detail["msg"].removeprefix("Value error, ")
+        return Complaint(loc, f"{name}: {shown(value)}: {why}")
     hint = f'quote it: "{value}"' if kind_wanted == "text" and isinstance(value, bool | int | float) else None
     return Complaint(loc, f"{name}: {shown(value)} is not {kind_wanted}", hint)
 

@@ -18,6 +18,7 @@ from onceproof.scenario import crosscheck, document, judged
 from onceproof.scenario.document import Document, Loc
 from onceproof.scenario.explain import Complaint, shown, validate
 from onceproof.scenario.model import FaultSpec, OracleSpec, Scenario
+from onceproof.scenario.templates import fill
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ def load(path: str | Path) -> Scenario:
     """
     path = Path(path).absolute()
     source = document.read(path)
-    scenario, complaints = _assemble({"name": path.stem, **source.data})
+    scenario, complaints = _assemble({"name": path.stem, **_beside(source.data, path.parent)})
     if scenario is not None and not complaints:
         if scenario.name != path.stem:
             message = f"name {scenario.name!r} is not that of the file, {path.stem!r}"
@@ -98,6 +99,22 @@ def load_all(names_or_paths: list[str]) -> list[tuple[Path, Scenario]]:
     if problems:
         raise ScenarioError(problems)
     return loaded
+
+
+def _beside(data: dict[str, Any], here: Path) -> dict[str, Any]:
+    """With ``{here}`` filled in where a data set's options name a file beside the scenario."""
+    inputs = data.get("input")
+    if not isinstance(inputs, list):
+        return data
+    return {**data, "input": [_with_options(item, here) for item in inputs]}
+
+
+def _with_options(item: Any, here: Path) -> Any:
+    if not (isinstance(item, dict) and isinstance(item.get("options"), dict)):
+        return item
+    values = {"here": str(here)}
+    options = {name: fill(v, values) if isinstance(v, str) else v for name, v in item["options"].items()}
+    return {**item, "options": options}
 
 
 def _assemble(data: dict[str, Any], *, runs: bool = True) -> tuple[Scenario | None, list[Complaint]]:

@@ -60,6 +60,11 @@ class PipelineSpec(Model):
     secrets: list[str] = Field(
         default_factory=list, description="names of environment variables passed on and never written down"
     )
+    queries: list[str] = Field(
+        default_factory=list,
+        description="checkpoint folders of its queries below {checkpoint}: the input counts as drained only when each of "
+        "them has begun (needed only where one starts late)",
+    )
     prepare: Prepare = Field(default_factory=Prepare)
 
 

@@ -13,6 +13,7 @@ MEANINGS = {
     "kafka": "bootstrap addresses of Kafka, through the proxies",
     "postgres": "libpq URI of the pipeline's database, without the password (that is in PGPASSFILE)",
     "postgres.jdbc": "JDBC URL of the same database",
+    "postgres.driver": "jar of Postgres' JDBC driver, for --jars or spark.jars",
     "checkpoint": "folder for the checkpoints of the job's queries",
     "topic.NAME": "name of a topic of the input or of prepare.topics",
     "table.NAME": "Parquet file of a static table of prepare.tables",
@@ -23,7 +24,7 @@ MEANINGS = {
 }
 
 _TEMPLATE = re.compile(
-    r"\{(kafka|postgres(?:\.jdbc)?|checkpoint|here|python|(?:topic|table|input|expected)\.[^{}\s\"']+)\}"
+    r"\{(kafka|postgres(?:\.jdbc|\.driver)?|checkpoint|here|python|(?:topic|table|input|expected)\.[^{}\s\"']+)\}"
 )
 
 

@@ -90,6 +90,9 @@ class Stack(Protocol):
     spark_class_path: tuple[Path, ...]
     """Jars of Spark's Kafka connector, for ``SPARK_DIST_CLASSPATH``."""
 
+    postgres_driver: Path
+    """Jar of Postgres' JDBC driver, for jobs that name it (`{postgres.driver}`)."""
+
     spark_archive: Path | None
     """Spark's and the connector's classes (AppCDS), for a driver that starts quickly; None where there is none."""
 

@@ -1,4 +1,4 @@
-"""What is fetched at run time: Kafka's jars, Spark's Kafka connector, toxiproxy-server; and what is made of it here.
+"""What is fetched at run time: Kafka's jars, Spark's Kafka connector, Postgres' JDBC driver, toxiproxy-server; and what is made of it.
 
 Everything lies in one cache folder, one sub-folder a component, pinned by version and SHA-256 and checked at each use.
 A component comes into being by a rename, so that an interrupted fetch leaves nothing that looks finished, and a file
@@ -48,6 +48,8 @@ class Components:
 
     kafka_jars: tuple[Path, ...]
     spark_jars: tuple[Path, ...]
+    postgres_driver: Path
+    """Jar of Postgres' JDBC driver. On no class path: a job that wants it, and not its own, is given its path."""
     toxiproxy_server: Path
     java: Java
     kafka_archive: Path | None
@@ -106,6 +108,7 @@ def ensure(progress: bool = True) -> Components:
     return Components(
         kafka_jars=_jars_in(paths["kafka"], hashes["kafka"]),
         spark_jars=_jars_in(paths["spark-kafka-connector"], hashes["spark-kafka-connector"]),
+        postgres_driver=_jars_in(paths["postgres-driver"], hashes["postgres-driver"])[0],
         toxiproxy_server=paths["toxiproxy-server"] / toxiproxy_build.BINARY,
         java=java,
         kafka_archive=made["kafka-classes"],

@@ -47,6 +47,7 @@ class EmbeddedStack:
         self.spark_class_path = components.spark_jars
         self.spark_archive = components.spark_archive
         self.checkpoint_jar = components.checkpoint_jar
+        self.postgres_driver = components.postgres_driver
         self._components = components
 
     @classmethod

@@ -14,7 +14,7 @@ from onceproof.judge.verdict import judge
 from .world import World, histories, worlds
 
 
-@histories(50)
+@histories(200)
 @given(world=worlds())
 def test_clean_histories_give_nothing(make_run: Callable[[Path], Any], world: World) -> None:
     with tempfile.TemporaryDirectory() as folder:

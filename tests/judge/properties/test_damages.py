@@ -21,7 +21,7 @@ from .world import histories
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-@histories(10)
+@histories(200)
 @given(data=st.data())
 def test_damage_is_named(make_run: Callable[[Path], Any], name: str, data: st.DataObject) -> None:
     damage = DAMAGES[name]

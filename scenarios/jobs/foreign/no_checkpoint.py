@@ -1,0 +1,42 @@
+"""Departed flights to Postgres, from a query that was never given a checkpoint. It runs, until it is restarted."""
+
+import argparse
+
+import psycopg
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+COLUMNS = ("carrier", "flight", "tailnum", "origin", "dest", "sched_dep", "dep_delay")
+SCHEMA = """
+    carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, sched_dep STRING, dep_delay INT,
+    dep_time INT
+"""
+INSERT = f"INSERT INTO departures ({', '.join(COLUMNS)}) VALUES ({', '.join(['%s'] * len(COLUMNS))})"
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--kafka", required=True)
+parser.add_argument("--topic", required=True)
+parser.add_argument("--database", required=True)
+args = parser.parse_args()
+
+spark = SparkSession.builder.appName("departures").getOrCreate()
+
+flights = (
+    spark.readStream.format("kafka")
+    .option("kafka.bootstrap.servers", args.kafka)
+    .option("subscribe", args.topic)
+    .option("startingOffsets", "earliest")
+    .load()
+    .select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("flight"))
+    .select("flight.*")
+    .where("dep_time IS NOT NULL")
+    .select(*COLUMNS)
+)
+
+
+def write(batch: DataFrame, batch_id: int) -> None:
+    with psycopg.connect(args.database) as connection, connection.cursor() as cursor:
+        cursor.executemany(INSERT, batch.toLocalIterator())
+
+
+flights.writeStream.foreachBatch(write).start().awaitTermination()

@@ -1,0 +1,91 @@
+"""A sample of a topic's records: its fields, and which of them name a record and which name what records are about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice
+from pathlib import Path
+from typing import Any
+
+from onceproof.data.file import holds_records
+from onceproof.errors import UsageError
+from onceproof.history import foreign_files
+
+#: As many records as are looked at for proposals; all are fed.
+_LOOKED_AT = 10_000
+#: No proposal has more columns, and none is sought among more fields: beyond that a person sees more than we do.
+_WIDEST = 3
+_FIELDS_TRIED = 12
+
+_NAMES_ONE = re.compile(r"(^|_)(id|uuid|guid|key|number|no|nr)$|num$|[a-z]I[dD]$")
+#: What tells when or how much, and names nothing: unique in a sample by accident.
+_MEASURES = re.compile(r"(time|date|_at|_ts|stamp|amount|price|total|value|lat|lon)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a file of records looks like. ``fields``: name -> SQL type in Postgres that would hold it, in the file's order."""
+
+    file: Path
+    rows: int
+    fields: dict[str, str]
+    identity: tuple[str, ...]
+    """The fewest fields that are never null and differ between any two records looked at; empty if there are none."""
+    key: str | None
+    """The field that records of one thing share, if one is named so."""
+
+
+def read(path: Path) -> Sample:
+    """Raises `UsageError` for a file that is not there, is empty, or holds a line that is no JSON object."""
+    rows = [row for _, row in islice(_values(path), _LOOKED_AT)]
+    if not rows:
+        raise UsageError(
+            f"sample {str(path)!r} holds no record", hint="one JSON object a line, as the topic's values are"
+        )
+    count = sum(1 for _ in _values(path)) if len(rows) == _LOOKED_AT else len(rows)
+    fields = {name: _type([row.get(name) for row in rows]) for name in dict.fromkeys(n for row in rows for n in row)}
+    plain = [name for name, kind in fields.items() if kind != "jsonb"]
+    identity = _identity(rows, plain)
+    return Sample(path, count, fields, identity, _key(rows, plain, identity))
+
+
+def _values(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows, each an object that a record's value is."""
+    if path.suffix == ".parquet":
+        raise UsageError(f"sample {str(path)!r} is no JSON lines", hint="one JSON object a line, in a file .jsonl")
+    if holds_records(path):
+        hint = "write the values alone, one JSON object a line"
+        raise UsageError(f"sample {str(path)!r} holds records with their keys, not values", hint=hint)
+    return foreign_files.rows(path)
+
+
+def _type(values: Sequence[Any]) -> str:
+    there = [value for value in values if value is not None]
+    if there and all(isinstance(value, bool) for value in there):
+        return "boolean"
+    if there and all(isinstance(value, foreign_files.Number) for value in there):
+        whole = all(str(value).lstrip("-").isdecimal() for value in there)
+        return "bigint" if whole else "double precision"
+    return "jsonb" if any(isinstance(value, dict | list) for value in there) else "text"
+
+
+def _identity(rows: Sequence[dict[str, Any]], plain: Sequence[str]) -> tuple[str, ...]:
+    never_null = [name for name in plain if all(row.get(name) is not None for row in rows)]
+    # Sorting is stable: among equals, the field that stands first in the records.
+    likely = sorted(never_null, key=lambda name: (not _NAMES_ONE.search(name), bool(_MEASURES.search(name))))
+    for width in range(1, _WIDEST + 1):
+        for names in combinations(likely[:_FIELDS_TRIED], width):
+            if len({tuple(str(row[name]) for name in names) for row in rows}) == len(rows):
+                return names
+    return ()
+
+
+def _key(rows: Sequence[dict[str, Any]], plain: Sequence[str], identity: Sequence[str]) -> str | None:
+    """A field that is named like an id, without being one of the record: several records share a value."""
+    for name in plain:
+        values = [str(row[name]) for row in rows if row.get(name) is not None]
+        if _NAMES_ONE.search(name) and name not in identity[:1] and len(set(values)) < len(values):
+            return name
+    return None

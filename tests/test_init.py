@@ -1,0 +1,268 @@
+"""`onceproof init`: what it writes validates, whatever it was told, and what it refuses it leaves no file of."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from onceproof.cli import app
+from onceproof.scenario.load import load
+from onceproof.scenario.model import Scenario
+
+ORDERS = [
+    {
+        "customer_id": n % 7,
+        "order_id": 1000 + n,
+        "amount": n * 1.5,
+        "placed_at": f"2026-01-01T00:00:{n:02d}Z",
+        "order": {},
+    }
+    for n in range(40)
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "jobs").mkdir()
+    for name in ("job.py", "jobs/sums.py", "my job.py"):
+        (tmp_path / name).write_text("print()\n")
+    sample("orders.jsonl", *map(json.dumps, ORDERS), folder=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def sample(name: str, *lines: str, folder: Path = Path()) -> Path:
+    path = folder / name
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def init(*words: str) -> Scenario:
+    done = invoke("init", "--json", *words)
+    assert done.exit_code == 0, done.output
+    path = Path(json.loads(done.stdout)["scenario"])
+    checked = invoke("validate", str(path))
+    assert checked.exit_code == 0, checked.output
+    return load(path)
+
+
+def refused(*words: str) -> str:
+    before = sorted(Path().rglob("*"))
+    done = invoke("init", *words)
+    assert done.exit_code == 2, done.output
+    assert sorted(Path().rglob("*")) == before
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--", "python", "job.py"),
+        ("python3", "job.py", "--kafka", "broker:9092", "--checkpoint", "/data/cp"),
+        (
+            "--topic",
+            "orders",
+            "--",
+            "python",
+            "jobs/sums.py",
+            "orders",
+            "local[2]",
+            "--conf",
+            "a.b=c",
+            '{"a": {"b": 1}}',
+        ),
+        ("--table", "public.Sums", "--", "python", "job.py", "postgresql://me:secret@db/shop"),
+        ("--table", "sums", "--output-topic", "sums", "--", "python", "my job.py", "", "#", "a: b", "- x", "'", '"'),
+        ("--topic", "true", "--output-topic", "1.0", "--", "python", "job.py", "yes", "null", "12:30", "~", "ü\n"),
+        ("--env", "A={kafka}", "--env", "B=*x", "--env", "C=", "--", "python", "job.py", "{topic.flights"),
+        ("--sample", "orders.jsonl", "--table", "sums", "--", "python", "job.py"),
+        ("--sample", "orders.jsonl", "--to", "jobs/other.yaml", "--", "python", "job.py"),
+    ],
+)
+def test_what_is_written_validates(words: tuple[str, ...]) -> None:
+    scenario = init(*words)
+    assert scenario.chaos and scenario.outputs
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ['{"id": 1}'],
+        ['{"id": 1}', '{"id": 2}'],
+        ['{"a": 1}', '{"a": 1}', '{"a": 1}'],
+        ['{"select": 1, "select from": "x", "A\\"b": null, "# c": true}', '{"select": 2, "\\n": [1], "yes": 1e400}'],
+        ['{"sensor": 1, "value": 2.5}', '{"sensor": 1, "value": 2.6}'],
+        ['{"a": 1, "b": 1, "c": {}}', '{"a": 1, "b": 2, "c": {}}', '{"a": 2, "b": 1, "c": {}}'],
+        ["{}"],
+    ],
+)
+def test_whatever_the_sample_looks_like_what_is_written_validates(lines: list[str]) -> None:
+    sample("s.jsonl", *lines)
+    scenario = init("--sample", "s.jsonl", "--table", "t", "--output-topic", "o", "--", "python", "job.py")
+    assert bool(scenario.chaos) == (len(lines) > 1), "a single record makes no batch to break"
+
+
+def test_a_sample_proposes_identity_and_key() -> None:
+    scenario = init("--topic", "orders", "--table", "sums", "--sample", "orders.jsonl", "--", "python", "job.py")
+    (output,) = scenario.outputs.values()
+    assert output.identity == ["order_id"]
+    assert scenario.input[0].options["key"] == "customer_id"
+    assert scenario.oracle.model_dump()["columns"] == {"sums_table": {"order_id": "order_id"}}
+
+
+def test_several_fields_together_may_be_the_identity() -> None:
+    sample("s.jsonl", *(json.dumps({"day": n // 3, "price": 1, "shop_id": n % 3}) for n in range(9)))
+    scenario = init("--sample", "s.jsonl", "--table", "t", "--", "python", "job.py")
+    assert sorted(scenario.outputs["t_table"].identity) == ["day", "shop_id"]
+
+
+def test_without_any_identity_the_position_is_proposed() -> None:
+    sample("s.jsonl", *['{"a": 1}'] * 5)
+    scenario = init("--sample", "s.jsonl", "--table", "t", "--", "python", "job.py")
+    assert scenario.outputs["t_table"].identity == ["src_partition", "src_offset"]
+
+
+def test_what_is_the_users_becomes_templates() -> None:
+    scenario = init(
+        *("--to", "jobs/mine.yaml", "--topic", "orders", "--env", "DATABASE_URL=postgresql://me:pw@db/shop"),
+        *(
+            "--",
+            "python",
+            "job.py",
+            "--bootstrap-servers=a:9092,b:9092",
+            "--input-topic",
+            "orders",
+            "--out-topic",
+            "sums",
+        ),
+        *(
+            "--url",
+            "jdbc:postgresql://db/shop?password=pw",
+            "--checkpoint-dir",
+            "s3://bucket/cp/sums",
+            "--password",
+            "pw",
+        ),
+    )
+    assert scenario.pipeline.command == [
+        *(
+            "{python}",
+            "{here}/../job.py",
+            "--bootstrap-servers={kafka}",
+            "--input-topic",
+            "{topic.orders}",
+            "--out-topic",
+        ),
+        *(
+            "{topic.sums}",
+            "--url",
+            "{postgres.jdbc}",
+            "--checkpoint-dir",
+            "{checkpoint}/sums",
+            "--password",
+            "CHANGE-ME",
+        ),
+    ]
+    assert scenario.pipeline.env == {"DATABASE_URL": "{postgres}"}
+    assert (scenario.input[0].topic, list(scenario.pipeline.prepare.topics)) == ("orders", ["sums"])
+    assert "pw" not in Path("jobs/mine.yaml").read_text()
+
+
+def test_a_topic_that_is_given_is_known_wherever_it_stands() -> None:
+    env = ("--env", "A=orders", "--env", "B=sums", "--env", "C=other")
+    scenario = init("--topic", "orders", "--output-topic", "sums", *env, "--", "python", "job.py")
+    assert scenario.pipeline.env == {"A": "{topic.orders}", "B": "{topic.sums}", "C": "other"}
+
+
+def test_what_only_the_user_knows_is_told_and_marked() -> None:
+    done = invoke("init", "--", "python", "job.py")
+    written = Path("job.yaml").read_text()
+    told = [line for line in done.stdout.splitlines() if line.startswith("  - ")]
+    assert len(told) == written.count("# DECIDE: ") > 5
+    for word in ("which topic", "Kafka's address", "checkpoint", "results appear", "promise"):
+        assert any(word in line for line in told), word
+
+
+def test_the_statement_for_a_table_is_right_once_its_comments_are_taken_away() -> None:
+    init("--table", "sums", "--output-topic", "o", "--sample", "orders.jsonl", "--", "python", "job.py")
+    lines = Path("job.yaml").read_text().splitlines()
+    first = lines.index("  #   sql: |")
+    last = lines.index("  #     );")
+    lines[first : last + 1] = [line.replace("# ", "", 1) for line in lines[first : last + 1]]
+    Path("job.yaml").write_text("\n".join(lines))
+    statement = load(Path("job.yaml")).pipeline.prepare.sql
+    assert (
+        statement.startswith("CREATE TABLE sums (\n  customer_id bigint,\n  order_id bigint,")
+        and '"order" jsonb\n' in statement
+    )
+
+
+def test_a_program_beside_this_python_is_told_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert f"it is in {Path(sys.executable).parent}: put that folder on PATH" in refused("--", "spark-submit", "job.py")
+
+
+def test_nothing_is_overwritten_without_force() -> None:
+    Path("job.yaml").write_text("mine")
+    assert "is there already" in refused("--", "python", "job.py")
+    assert Path("job.yaml").read_text() == "mine"
+    init("--force", "--", "python", "job.py")
+
+
+def test_what_does_not_load_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onceproof.scenario.draft._claim", lambda draft: "claim: {delivery: perhaps}\n")
+    assert "no scenario can be made of this: unknown delivery 'perhaps'" in refused("--", "python", "job.py")
+    Path("job.yaml").write_text("mine")
+    refused("--force", "--", "python", "job.py")
+    assert Path("job.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "which command starts the job?"),
+        (("--topic", "orders", "--"), "which command starts the job?"),
+        (("--", "python", "jbo.py"), "job file 'jbo.py' does not exist\n  did you mean 'job.py'"),
+        (("--", "no-such-program"), "program 'no-such-program' is not found"),
+        (("--", "job.py"), "python job.py"),
+        (("--sample", "orders.json", "--", "python", "job.py"), "orders.json is of no known kind"),
+        (("--sample", "order.jsonl", "--", "python", "job.py"), "did you mean 'orders.jsonl'?"),
+        (("--topic", "a b", "--", "python", "job.py"), "'a b' is no name of a Kafka topic"),
+        (("--topic", "a", "--output-topic", "a", "--", "python", "job.py"), "topic 'a' is both read and written"),
+        (("--env", "A", "--", "python", "job.py"), "--env 'A' is not NAME=VALUE"),
+        (("--to", "job.txt", "--", "python", "job.py"), "no YAML file by its name"),
+        (("--to", "nowhere/job.yaml", "--", "python", "job.py"), "there is no folder"),
+    ],
+)
+def test_wrong_usage_names_the_value_and_the_mend(words: tuple[str, ...], said: str) -> None:
+    assert said in refused(*words)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([], "holds no record"),
+        (
+            ['{"a": 1}', "not json at all"],
+            "s.jsonl:2: not JSON: Expecting value: line 1 column 1 (char 0): 'not json at all'",
+        ),
+        (['{"a": 1}', "", "[1, 2]"], "s.jsonl:3: [1, 2] is no JSON object"),
+        (['{"key": "k", "value": {"a": 1}}'], "holds records with their keys, not values"),
+    ],
+)
+def test_a_sample_that_is_none_is_told_by_its_line(lines: list[str], said: str) -> None:
+    sample("s.jsonl", *lines)
+    assert said in refused("--sample", "s.jsonl", "--", "python", "job.py")
+
+
+def test_help_teaches() -> None:
+    told = invoke("init", "--help").output
+    assert all(word in told for word in ("templates", "--sample", "onceproof init --topic orders", "--force"))
