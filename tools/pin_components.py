@@ -17,9 +17,18 @@ PINS = Path(__file__).parent.parent / "src/onceproof/stack/components.json"
 
 KAFKA = "4.3.1"
 SPARK = "4.2.0"
+QPID = "9.2.0"
 
 #: Resolved with everything they need at run time.
-CLOSED_OVER = {"kafka": [f"org.apache.kafka:kafka_2.13:{KAFKA}"]}
+CLOSED_OVER = {
+    "kafka": [f"org.apache.kafka:kafka_2.13:{KAFKA}"],
+    "qpid-broker": [
+        f"org.apache.qpid:qpid-broker-core:{QPID}",
+        f"org.apache.qpid:qpid-broker-plugins-amqp-0-8-protocol:{QPID}",
+        f"org.apache.qpid:qpid-broker-plugins-memory-store:{QPID}",
+        f"org.apache.qpid:qpid-broker-plugins-logging-logback:{QPID}",
+    ],
+}
 
 #: Taken as they are. The broker logs through slf4j 1.7 and brings log4j-core, but no binding between the two.
 #: The connector's other dependencies are among pyspark's own jars; its token provider is published up to 4.0.0 only
@@ -32,9 +41,11 @@ AS_THEY_ARE = {
         "org.apache.kafka:kafka-clients:3.9.2",
         "org.apache.commons:commons-pool2:2.13.1",
     ],
+    # The program itself. Its own closure wants all plugins, one of which needs an artifact that is not published.
+    "qpid-broker": [f"org.apache.qpid:qpid-broker:{QPID}", "commons-cli:commons-cli:1.6.0"],
 }
 
-VERSIONS = {"kafka": KAFKA, "spark-kafka-connector": SPARK}
+VERSIONS = {"kafka": KAFKA, "spark-kafka-connector": SPARK, "qpid-broker": QPID}
 
 
 def main() -> None:

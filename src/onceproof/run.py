@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from onceproof import __version__
 from onceproof.checkpoint import CheckpointWatcher
 from onceproof.conductor import Conductor, Site
+from onceproof.consumers import stage
 from onceproof.data import datasets, open_dataset
 from onceproof.decode import decode_topics
 from onceproof.drive import Drive
@@ -106,6 +107,9 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
         seed=scenario.seed,
         wall_start=timeline.wall_start,
     )
+    if scenario.pipeline.consumers is not None:
+        stage.observe(scenario, path, directory, timeline)
+        return
     timeline.emit("phase", name="fetch")
     fetched = components.ensure()
     with Owner() as owner, ExitStack() as healing:

@@ -174,5 +174,6 @@ def test_the_shipped_pins_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [component.name for component in components.shipped()] == [
         "kafka",
         "spark-kafka-connector",
+        "qpid-broker",
         "toxiproxy-server",
     ]

@@ -18,7 +18,7 @@ from onceproof.judge import decoders
 from onceproof.judge.checker import checkers
 from onceproof.oracle import oracles
 from onceproof.registry import suggest
-from onceproof.scenario import output_models, templates
+from onceproof.scenario import consumer_check, output_models, templates
 from onceproof.scenario.document import Loc
 from onceproof.scenario.explain import Complaint
 from onceproof.scenario.model import InputSpec, Scenario
@@ -31,6 +31,17 @@ def rows_of(spec: InputSpec, seed: int) -> int:
 
 def complaints(scenario: Scenario, here: Path) -> list[Complaint]:
     """Everything wrong with a scenario whose values are each valid. ``here`` is the folder of its file."""
+    if scenario.pipeline.consumers is not None:
+        return [
+            *consumer_check.complaints(scenario),
+            *output_models.complaints(scenario),
+            *_input(scenario),
+            *_command(scenario, here),
+            *_secrets(scenario),
+            *_expectation(scenario),
+            *_oracle_files(scenario, here),
+            *_decoder_files(scenario, here),
+        ]
     return [
         *_input(scenario),
         *_batches(scenario),
