@@ -121,6 +121,26 @@ def check(
         raise typer.Exit(check_run(directory, output))
 
 
+@app.command(epilog=EXIT_CODES)
+def replay(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of a scenario with consumers.")],
+    times: Annotated[int, typer.Option(min=1, max=10_000, help="How often.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Play a run's stored schedule again, on a broker that stays up, and say how often the same findings came back.
+
+    Exit code 0 if every replay came to the same, 3 if one did not; those that did not are kept in RUN/replays.
+
+    \b
+    onceproof replay onceproof-runs/latest --times 100
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli_run import replay_run
+
+        raise typer.Exit(replay_run(directory, times, output))
+
+
 @app.command("import")
 def import_(
     scenario: Annotated[

@@ -57,6 +57,21 @@ def check_run(run: Path, output: Output) -> int:
     return _conclude(RunSet((result,)), output, told=False)
 
 
+def replay_run(run: Path, times: int, output: Output) -> int:
+    """Play a stored run's schedule again; 0 if it came to the same each time, else 3."""
+    if not run.is_dir():
+        raise UsageError(f"run directory {str(run)!r} does not exist", hint="each run's directory stands in its report")
+    from onceproof.consumers.replay import as_text, replay
+    from onceproof.run import interruptible
+
+    with interruptible():
+        done = replay(run.resolve(), times=times, tell=output.say)
+    output.say(as_text(done))
+    if output.as_json:
+        output.result(json.dumps(done.to_json()))
+    return 0 if done.same == done.times else Outcome.INCONCLUSIVE.exit_code
+
+
 def _run_one(path: Path, scenario: Scenario, runs_dir: Path, seed: int | None, output: Output) -> ScenarioResult:
     from onceproof.run import run
 

@@ -75,7 +75,7 @@ def run(scenario_path: Path, *, runs_dir: Path, seed: int | None = None, listene
     for listener in listeners:
         timeline.listen(listener)
     try:
-        with _interruptible(), _attentive():
+        with interruptible(), _attentive():
             _observe(scenario, Path(scenario_path), directory, timeline)
             ask_oracle(scenario, Path(scenario_path), directory, timeline, observe=_observe)
             timeline.emit("phase", name="judge")
@@ -292,7 +292,7 @@ def _progress_rows(watcher: CheckpointWatcher) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Turn the first SIGINT or SIGTERM into `Interrupted` in the main thread; later ones must not cut the clean-up short."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's business, and so is this
