@@ -141,6 +141,22 @@ def replay(
         raise typer.Exit(replay_run(directory, times, output))
 
 
+@app.command()
+def picture(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of a scenario with consumers.")],
+) -> None:
+    """Draw who held which message when: as text here, and as picture.svg in the run directory.
+
+    \b
+    onceproof picture onceproof-runs/latest
+    """
+    output = Output(False)
+    with failing_well(output):
+        from onceproof.cli_run import draw_run
+
+        output.result(draw_run(directory))
+
+
 @app.command("import")
 def import_(
     scenario: Annotated[
