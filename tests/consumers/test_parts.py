@@ -87,17 +87,20 @@ CRASH = Crash(
     )
 )
 BEFORE = [take("c2", 3, 2), take("c1", 4, 3)]
+BACK = Move("return", 3, 0.0, "c2", 3, "q")
 
 
 def test_a_crash_hit_if_the_message_was_held_and_came_again() -> None:
-    assert CRASH.prove(BEFORE, [take("c1", 3, 4, redelivered=True)]).hit
+    proof = CRASH.prove(BEFORE, [BACK, take("c1", 3, 4, redelivered=True)])
+    assert proof.hit and proof.evidence[-1].endswith("at tick 4, marked as redelivered")
+    unmarked = CRASH.prove(BEFORE, [BACK, take("c1", 3, 4)])
+    assert unmarked.hit and unmarked.evidence[-1].endswith("without the mark of a redelivery")
 
 
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        (BEFORE, [], "was never given out again"),
-        (BEFORE, [take("c1", 3, 4)], "without the mark of a redelivery"),
+        (BEFORE, [BACK], "was never given out again"),
         ([take("c2", 3, 2), take("c1", 5, 3)], [take("c1", 3, 4, redelivered=True)], "c1 did not hold message 4"),
         ([take("c2", 2, 2), take("c1", 4, 3)], [], "c2 did not hold message 3"),
     ],

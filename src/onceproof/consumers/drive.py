@@ -76,6 +76,8 @@ class Drive:
     deadline_s: float
     moves: list[Move] = field(default_factory=list)
     note: str | None = None
+    stuck: bool = False
+    """A fault had struck, and what is left would never be done."""
     died: ConsumerDied | None = None
 
     def __post_init__(self) -> None:
@@ -107,7 +109,9 @@ class Drive:
                 if following is None:
                     return
                 if self.timeline.now() > self.deadline_s:
-                    raise _Enough(f"not done after {self.deadline_s:g} s (limits.deadline_s), at tick {self._tick}")
+                    raise _Enough(
+                        f"limits.deadline_s was over at tick {self._tick}, with {len(self._done)} of {len(self.messages)} messages done"
+                    )
                 self._tick = following
         except ConsumerDied as dead:
             self.died, self.note = dead, str(dead)
@@ -152,7 +156,8 @@ class Drive:
 
     def _stranded(self) -> str:
         left = ", ".join(str(m.number) for m in self.messages if m.number not in self._done)
-        return f"messages {left} are never done: no consumer is left that takes from their queue"
+        self.stuck = self.any_fired
+        return f"messages {left} are never acknowledged, and nobody is left who would take them"
 
     def _publish(self, message: Message) -> None:
         self.publish(message)

@@ -101,13 +101,15 @@ def of_moves(title: str, moves: Sequence[Move], consumers: Sequence[str], output
     since: dict[int, tuple[int, int]] = {}
     dead: dict[int, int] = {}
     absences: list[tuple[int, int, int]] = []
+    taken: set[int] = set()  # not the broker's mark of a redelivery: it may leave that out
     for move in moves:
-        row = _row(move, place, len(lanes) - 1)
+        row = _row(move, place, len(lanes) - 1, again=move.message in taken)
         if row is None or (row.kind == "start" and row.source not in dead):
             continue  # everybody's first start says nothing
         rows.append(row)
         number = len(rows) - 1
         if move.kind == "take":
+            taken.add(move.message)
             since[row.target] = (move.message, number)
         elif move.kind in ("effect", "acknowledge", "crash") and row.source in since:
             message, first = since[row.source]
@@ -126,14 +128,14 @@ def of_moves(title: str, moves: Sequence[Move], consumers: Sequence[str], output
     return Picture(title, tuple(lanes), tuple(rows), tuple(holds), tuple(absences), results, late)
 
 
-def _row(move: Move, place: Mapping[tuple[str, str], int], output: int) -> Row | None:
+def _row(move: Move, place: Mapping[tuple[str, str], int], output: int, *, again: bool) -> Row | None:
     consumer = place.get(("consumer", move.consumer), 0)
     queue = place.get(("queue", move.queue), 0)
     match move.kind:
         case "publish":
             return Row("publish", move.tick, 0, queue, move.message)
         case "take":
-            return Row("again" if move.redelivered else "take", move.tick, queue, consumer, move.message)
+            return Row("again" if again else "take", move.tick, queue, consumer, move.message)
         case "effect":
             return Row("effect", move.tick, consumer, output, move.message)
         case "acknowledge":

@@ -154,7 +154,8 @@ def play(
         for name, queue in outputs.items():
             writer.append("output", _output(broker, name, queue))
     broker.remove(exchange, [*bindings, *map(queues.twin, bindings), *outputs.values()])
-    directory.update(**_summary(drive, crew), seconds=round(timeline.now(), 3))
+    hidden = [broker.password, *(os.environ[name] for name in scenario.pipeline.secrets)]
+    directory.update(**_summary(drive, crew, hidden), seconds=round(timeline.now(), 3))
 
 
 def _sent(drive: Drive, spec: InputSpec, queues: _Queues) -> Iterator[dict[str, Any]]:
@@ -219,19 +220,22 @@ def _progress(drive: Drive, topic: str, number: int, queue: str) -> Iterator[dic
     yield {"query": "consumers", "batch": 0, "topic": topic, "partition": number, "end_offset": done}
 
 
-def _summary(drive: Drive, crew: Crew) -> dict[str, Any]:
+def _summary(drive: Drive, crew: Crew, hidden: list[str]) -> dict[str, Any]:
     died = drive.died
+    last_words = died.last_words if died is not None else None
+    for secret in filter(None, hidden):
+        last_words = last_words.replace(secret, "***") if last_words is not None else None
     return {
         "fed": any(move.kind == "publish" and move.message == len(drive.messages) for move in drive.moves),
         "drained": drive.drained,
         "drain_note": drive.note,
-        "stuck": not drive.drained and drive.any_fired and died is None,
+        "stuck": drive.stuck,
         "job": {
             "starts": 1 + crew.restarts,
             "exits": crew.exits,
             "died_before_fault": died is not None and not drive.any_fired,
             "given_up": False,
-            "traceback": died.last_words if died is not None else None,
+            "traceback": last_words,
         },
     }
 

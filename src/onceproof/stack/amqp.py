@@ -59,7 +59,7 @@ class EmbeddedAmqp:
         self.service = service
         self.port = port
         self.versions = versions
-        self._password = password
+        self.password = password
         self._connection: pika.BlockingConnection | None = None
 
     @classmethod
@@ -92,7 +92,7 @@ class EmbeddedAmqp:
     def url(self) -> str:
         """For clients. Holds the password: it goes into environments, never into a log or a command line."""
         # No heartbeats: a consumer that is held at a step does not answer them, and would be cut off.
-        return f"amqp://{_USER}:{self._password}@{_HOST}:{self.port}/default?heartbeat=0"
+        return f"amqp://{_USER}:{self.password}@{_HOST}:{self.port}/default?heartbeat=0"
 
     def check(self) -> None:
         """Raise `ServiceFailed`, with its last words, if the process has ended."""
