@@ -27,6 +27,7 @@ from onceproof.stack.processes import Owner
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 SHIPPED = find("amqp-redelivery-reorders")
+OWN = Path(__file__).parent.parent / "scenarios" / "jobs" / "own_consumer.py"
 NAMES = "names: [c1, c2]"
 RunOnce = Callable[[str | Path], Result]
 Play = Callable[..., tuple[Verdict, list[int]]]
@@ -145,6 +146,20 @@ def test_a_crash_that_can_never_come_is_inconclusive_and_says_who_held_the_messa
     verdict, ids = play(message=1)
     assert verdict.outcome is Outcome.INCONCLUSIVE and ids == [1, 2, 3, 4, 5]
     assert "c2 never held message 1: c1 held it" in verdict.reasons[0]
+
+
+def test_a_consumer_of_ones_own_takes_the_workers_place(play: Play) -> None:
+    """It acknowledges first, whatever the scenario says, and is found out."""
+    command = f'pipeline:\n  command: ["{{python}}", "{OWN}"]'
+    verdict, ids = play("acknowledge", changes={"pipeline:": command})
+    assert verdict.anomalies() == {"lost-write": 1} and ids == [1, 2, 4, 5]
+
+
+def test_a_consumer_that_dies_by_itself_is_broken_and_its_words_are_told(play: Play) -> None:
+    command = """pipeline:\n  command: ["{python}", -c, "raise SystemExit('no such thing as a queue')"]"""
+    verdict, ids = play(changes={"pipeline:": command})
+    assert verdict.outcome is Outcome.INCONCLUSIVE and ids == []
+    assert "died before any fault" in verdict.reasons[0] and "no such thing as a queue" in verdict.reasons[0]
 
 
 def test_messages_that_nobody_is_left_to_take_are_a_stale_tail(play: Play) -> None:

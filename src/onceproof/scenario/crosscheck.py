@@ -94,7 +94,7 @@ def _input(scenario: Scenario) -> Iterator[Complaint]:
         has = _dataset_rows(spec, scenario.seed)
         if spec.rows is not None and spec.rows > has:
             yield Complaint((*loc, "rows"), f"data set {spec.dataset!r} has {has} records, not {spec.rows}")
-        elif spec.chunks > rows_of(spec, scenario.seed):
+        elif scenario.pipeline.consumers is None and spec.chunks > rows_of(spec, scenario.seed):
             message = f"{spec.chunks} chunks of {rows_of(spec, scenario.seed)} records: some would be empty"
             yield Complaint((*loc, "chunks"), message, "a chunk needs at least one record")
 
