@@ -171,8 +171,9 @@ def _batches(page: Page, batches: tuple[BatchReport, ...]) -> None:
 def _faults(page: Page, faults: tuple[FaultReport, ...]) -> None:
     page.line("faults", f"{sum(fault.hit for fault in faults)} of {len(faults)} hit")
     for number, fault in enumerate(faults, start=1):
-        where = f"batch {fault.batch}" if fault.batch is not None else "no batch"
-        point = f" @ {fault.point}" if fault.point else ""
+        # A fault of consumers has no batch: its point says all.
+        where = f"batch {fault.batch}" if fault.batch is not None else "at" if fault.point else "no batch"
+        point = f" @ {fault.point}" if fault.point and fault.batch is not None else f" {fault.point or ''}".rstrip()
         query = f" of {fault.query}" if fault.query else ""
         line = Text(f"{number}  {fault.fault} {fault.target}, {where}{point}{query}: ")
         page.below(line + _stage(fault), 1)

@@ -266,6 +266,8 @@ def test_a_junit_file_that_cannot_be_written_is_told_before_anything_starts(worl
         (["validate", "missing.yaml"], "scenario file 'missing.yaml' does not exist"),
         (["plan", "missing.yaml"], "scenario file 'missing.yaml' does not exist"),
         (["check", "no-such-run"], "run directory 'no-such-run' does not exist"),
+        (["replay", "no-such-run"], "run directory 'no-such-run' does not exist"),
+        (["picture", "no-such-run"], "run directory 'no-such-run' does not exist"),
         (["list", "falts"], "falts"),
         (["run", "--sed", "3"], "--sed"),
     ],

@@ -19,9 +19,18 @@ KAFKA = "4.3.1"
 SPARK = "4.2.0"
 COMPILER = "3.42.0"
 POSTGRES_DRIVER = "42.7.12"
+QPID = "9.2.0"
 
 #: Resolved with everything they need at run time.
-CLOSED_OVER = {"kafka": [f"org.apache.kafka:kafka_2.13:{KAFKA}"]}
+CLOSED_OVER = {
+    "kafka": [f"org.apache.kafka:kafka_2.13:{KAFKA}"],
+    "qpid-broker": [
+        f"org.apache.qpid:qpid-broker-core:{QPID}",
+        f"org.apache.qpid:qpid-broker-plugins-amqp-0-8-protocol:{QPID}",
+        f"org.apache.qpid:qpid-broker-plugins-memory-store:{QPID}",
+        f"org.apache.qpid:qpid-broker-plugins-logging-logback:{QPID}",
+    ],
+}
 
 #: Taken as they are. The broker logs through slf4j 1.7 and brings log4j-core, but no binding between the two.
 #: The connector's other dependencies are among pyspark's own jars; its token provider is published up to 4.0.0 only
@@ -38,6 +47,8 @@ AS_THEY_ARE = {
     "java-compiler": [f"org.eclipse.jdt:ecj:{COMPILER}"],
     # Its only dependency, checker-qual, is annotations.
     "postgres-driver": [f"org.postgresql:postgresql:{POSTGRES_DRIVER}"],
+    # The program itself. Its own closure wants all plugins, one of which needs an artifact that is not published.
+    "qpid-broker": [f"org.apache.qpid:qpid-broker:{QPID}", "commons-cli:commons-cli:1.6.0"],
 }
 
 VERSIONS = {
@@ -45,6 +56,7 @@ VERSIONS = {
     "spark-kafka-connector": SPARK,
     "java-compiler": COMPILER,
     "postgres-driver": POSTGRES_DRIVER,
+    "qpid-broker": QPID,
 }
 
 

@@ -121,6 +121,42 @@ def check(
         raise typer.Exit(check_run(directory, output))
 
 
+@app.command(epilog=EXIT_CODES)
+def replay(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of a scenario with consumers.")],
+    times: Annotated[int, typer.Option(min=1, max=10_000, help="How often.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Play a run's stored schedule again, on a broker that stays up, and say how often the same findings came back.
+
+    Exit code 0 if every replay came to the same, 3 if one did not; those that did not are kept in RUN/replays.
+
+    \b
+    onceproof replay onceproof-runs/latest --times 100
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli_run import replay_run
+
+        raise typer.Exit(replay_run(directory, times, output))
+
+
+@app.command()
+def picture(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of a scenario with consumers.")],
+) -> None:
+    """Draw who held which message when: as text here, and as picture.svg in the run directory.
+
+    \b
+    onceproof picture onceproof-runs/latest
+    """
+    output = Output(False)
+    with failing_well(output):
+        from onceproof.cli_run import draw_run
+
+        output.result(draw_run(directory))
+
+
 @app.command("import")
 def import_(
     scenario: Annotated[

@@ -48,13 +48,39 @@ def run_scenarios(
 
 def check_run(run: Path, output: Output) -> int:
     """Judge a stored run again; returns its verdict's exit code."""
-    if not run.is_dir():
-        raise UsageError(f"run directory {str(run)!r} does not exist", hint="each run's directory stands in its report")
+    _must_be_there(run)
     from onceproof.judge.verdict import check
 
     verdict = check(run)
     result = ScenarioResult(verdict.scenario, _stored_expectation(run), verdict, run.resolve())
     return _conclude(RunSet((result,)), output, told=False)
+
+
+def _must_be_there(run: Path) -> None:
+    if not run.is_dir():
+        raise UsageError(f"run directory {str(run)!r} does not exist", hint="each run's directory stands in its report")
+
+
+def draw_run(run: Path) -> str:
+    """Write the picture of a stored run into its directory; returns it as text."""
+    _must_be_there(run)
+    from onceproof.reports import picture_files
+
+    return f"{picture_files.write(run)}\n\npicture: {run / picture_files.SVG}"
+
+
+def replay_run(run: Path, times: int, output: Output) -> int:
+    """Play a stored run's schedule again; 0 if it came to the same each time, else 3."""
+    _must_be_there(run)
+    from onceproof.consumers.replay import as_text, replay
+    from onceproof.run import interruptible
+
+    with interruptible():
+        done = replay(run.resolve(), times=times, tell=output.say)
+    output.say(as_text(done))
+    if output.as_json:
+        output.result(json.dumps(done.to_json()))
+    return 0 if done.same == done.times else Outcome.INCONCLUSIVE.exit_code
 
 
 def _run_one(path: Path, scenario: Scenario, runs_dir: Path, seed: int | None, output: Output) -> ScenarioResult:
@@ -69,6 +95,8 @@ def _run_one(path: Path, scenario: Scenario, runs_dir: Path, seed: int | None, o
         return _failed(scenario, error)
     except Exception as crash:  # the scenarios after this one still run
         return ScenarioResult(scenario.name, scenario.expect, error=crashed(crash))
+    if scenario.pipeline.consumers is not None:
+        output.say(f"{draw_run(outcome.run_dir)}\n")
     return ScenarioResult(scenario.name, scenario.expect, outcome.verdict, outcome.run_dir)
 
 

@@ -99,6 +99,7 @@ def cleaned(dry_run: bool, as_json: bool) -> str:
 
 
 def _entries(what: str) -> list[tuple[str, str]]:
+    from onceproof.consumers.faults import consumer_faults
     from onceproof.data import datasets
     from onceproof.faults import faults
     from onceproof.judge.checker import checkers
@@ -111,7 +112,8 @@ def _entries(what: str) -> list[tuple[str, str]]:
         case "points":
             return [(point.value, left) for point, left in LEFT_BEHIND.items()]
         case "faults":
-            return [(name, fault.about) for name, fault in faults.items()]
+            of_consumers = [(f"{name} (consumer)", fault.about) for name, fault in consumer_faults.items()]
+            return [*((name, fault.about) for name, fault in faults.items()), *of_consumers]
         case "checkers":
             return [(name, checker.meaning) for name, checker in checkers.items()]
         case "oracles":
@@ -154,16 +156,21 @@ def _plan_text(told: Plan) -> str:
         blocks.append(_hanging("about", " ".join(told.about.split())))
     blocks += [_hanging("stack", "; ".join(told.stack))]
     for fed in told.input:
-        text = f"{fed.records:,} records of {fed.dataset} into {fed.topic} ({fed.partitions} partitions)"
-        blocks.append(_hanging("input", f"{text}, in {fed.chunks} chunks"))
-    blocks.append(_hanging("batches", _batches(told.guaranteed_batches)))
+        parts = "partitions" if told.consumers is None else "queues"
+        text = f"{fed.records:,} records of {fed.dataset} into {fed.topic} ({fed.partitions} {parts})"
+        blocks.append(_hanging("input", text + (f", in {fed.chunks} chunks" if told.consumers is None else "")))
+    if told.consumers is None:
+        blocks.append(_hanging("batches", _batches(told.guaranteed_batches)))
+    else:
+        blocks.append(_hanging("consumers", _pairs(told.consumers)))
     blocks += [_hanging("prepare", "; ".join(told.prepare))] if told.prepare else []
     # One line, however long: a command is copied.
     blocks.append(f"{'job':<11} {shlex.join(told.command)}")
     for number, fault in enumerate(told.faults, start=1):
         query = f" of {fault.query}" if fault.query else ""
         settings = f" ({_pairs(fault.settings)})" if fault.settings else ""
-        what = f"{fault.fault} {fault.target}{settings}, batch {fault.batch}{query} @ {fault.point}"
+        where = fault.point if fault.batch is None else f"batch {fault.batch}{query} @ {fault.point}"
+        what = f"{fault.fault} {fault.target}{settings}, {where}"
         blocks += [
             _hanging(f"fault {number}", what),
             _hanging("", f"{fault.placement.exactness}, by {fault.placement.instrument}: {fault.placement.why}"),

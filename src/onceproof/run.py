@@ -25,6 +25,7 @@ from onceproof import __version__
 from onceproof.checkpoint import CheckpointWatcher
 from onceproof.checkpoint_gate import CheckpointGate
 from onceproof.conductor import Conductor, Site
+from onceproof.consumers import stage
 from onceproof.data import datasets, open_dataset
 from onceproof.decode import decode_topics
 from onceproof.drive import Drive
@@ -79,7 +80,7 @@ def run(scenario_path: Path, *, runs_dir: Path, seed: int | None = None, listene
     for listener in listeners:
         timeline.listen(listener)
     try:
-        with _interruptible(), _attentive():
+        with interruptible(), _attentive():
             _observe(scenario, Path(scenario_path), directory, timeline)
             ask_oracle(scenario, Path(scenario_path), directory, timeline, observe=_observe)
             timeline.emit("phase", name="judge")
@@ -111,6 +112,9 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
         seed=scenario.seed,
         wall_start=timeline.wall_start,
     )
+    if scenario.pipeline.consumers is not None:
+        stage.observe(scenario, path, directory, timeline)
+        return
     timeline.emit("phase", name="fetch")
     fetched = components.ensure()
     with Owner() as owner, ExitStack() as healing:
@@ -317,7 +321,7 @@ def _progress_rows(watcher: CheckpointWatcher) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Turn the first SIGINT or SIGTERM into `Interrupted` in the main thread; later ones must not cut the clean-up short."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's business, and so is this

@@ -86,6 +86,13 @@ def spark_environment(
     }
 
 
+def inherited() -> dict[str, str]:
+    """What any job gets of our own environment: what programs need to run, and no more."""
+    return {
+        name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)
+    }
+
+
 def job_environment(
     *,
     class_path: tuple[Path, ...],
@@ -102,11 +109,8 @@ def job_environment(
     Only what programs need to run is inherited, so that a run does not depend on whatever the shell happened to hold, and
     a secret reaches the job only if the scenario names it. For the first three see `spark_environment`.
     """
-    inherited = {
-        name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)
-    }
     users = {
-        **inherited,
+        **inherited(),
         "SPARK_LOCAL_IP": "127.0.0.1",
         # Workers otherwise take whatever python3 is first on PATH.
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),

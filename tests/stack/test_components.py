@@ -176,5 +176,6 @@ def test_the_shipped_pins_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
         "spark-kafka-connector",
         "java-compiler",
         "postgres-driver",
+        "qpid-broker",
         "toxiproxy-server",
     ]

@@ -18,7 +18,7 @@ from onceproof.judge import decoders
 from onceproof.judge.checker import checkers
 from onceproof.oracle import oracles
 from onceproof.registry import suggest
-from onceproof.scenario import output_models, templates
+from onceproof.scenario import consumer_check, output_models, templates
 from onceproof.scenario.document import Loc
 from onceproof.scenario.explain import Complaint
 from onceproof.scenario.model import InputSpec, Scenario
@@ -31,6 +31,17 @@ def rows_of(spec: InputSpec, seed: int) -> int:
 
 def complaints(scenario: Scenario, here: Path) -> list[Complaint]:
     """Everything wrong with a scenario whose values are each valid. ``here`` is the folder of its file."""
+    if scenario.pipeline.consumers is not None:
+        return [
+            *consumer_check.complaints(scenario),
+            *output_models.complaints(scenario),
+            *_input(scenario),
+            *_command(scenario, here),
+            *_secrets(scenario),
+            *_expectation(scenario),
+            *_oracle_files(scenario, here),
+            *_decoder_files(scenario, here),
+        ]
     return [
         *_input(scenario),
         *_batches(scenario),
@@ -84,7 +95,7 @@ def _input(scenario: Scenario) -> Iterator[Complaint]:
         has = _dataset_rows(spec, scenario.seed)
         if spec.rows is not None and spec.rows > has:
             yield Complaint((*loc, "rows"), f"data set {spec.dataset!r} has {has} records, not {spec.rows}")
-        elif spec.chunks > rows_of(spec, scenario.seed):
+        elif scenario.pipeline.consumers is None and spec.chunks > rows_of(spec, scenario.seed):
             message = f"{spec.chunks} chunks of {rows_of(spec, scenario.seed)} records: some would be empty"
             yield Complaint((*loc, "chunks"), message, "a chunk needs at least one record")
 

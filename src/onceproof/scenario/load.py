@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from onceproof.consumers.faults import consumer_faults
 from onceproof.data import datasets
 from onceproof.errors import Problem, ScenarioError, UsageError
 from onceproof.faults import faults
 from onceproof.oracle import oracles
 from onceproof.registry import Registry, suggest
-from onceproof.scenario import crosscheck, document, judged
+from onceproof.scenario import consumer_check, crosscheck, document, judged
 from onceproof.scenario.document import Document, Loc
 from onceproof.scenario.explain import Complaint, shown, validate
 from onceproof.scenario.model import FaultSpec, OracleSpec, Scenario
@@ -119,7 +120,7 @@ def _with_options(item: Any, here: Path) -> Any:
 
 def _assemble(data: dict[str, Any], *, runs: bool = True) -> tuple[Scenario | None, list[Complaint]]:
     """Each part by its own model. Faults, oracle and data set options are validated by the kind that they name."""
-    chaos, complaints = _chaos(data.get("chaos"))
+    chaos, complaints = _chaos(data.get("chaos"), consumers=consumer_check.has_consumers(data))
     oracle, of_oracle = _oracle(data.get("oracle"))
     complaints += of_oracle + (_dataset_options(data.get("input")) if runs else [])
     frame = dict(data)
@@ -134,11 +135,14 @@ def _assemble(data: dict[str, Any], *, runs: bool = True) -> tuple[Scenario | No
     return scenario.model_copy(update={"chaos": chaos, "oracle": oracle}), complaints
 
 
-def _chaos(items: Any) -> tuple[list[FaultSpec], list[Complaint]]:
+def _chaos(items: Any, *, consumers: bool) -> tuple[list[FaultSpec], list[Complaint]]:
     specs: list[FaultSpec] = []
     complaints: list[Complaint] = []
     for index, item in enumerate(items if isinstance(items, list) else []):
-        spec, found = _of_kind(faults, "fault", lambda kind: kind.Spec, item, ("chaos", index))
+        if consumers:
+            spec, found = _of_kind(consumer_faults, "fault", lambda kind: kind.Spec, item, ("chaos", index))
+        else:
+            spec, found = _of_kind(faults, "fault", lambda kind: kind.Spec, item, ("chaos", index))
         complaints += found
         if isinstance(spec, FaultSpec):
             specs.append(spec)

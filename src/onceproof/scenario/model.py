@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, SerializeAsAny
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    SerializeAsAny,
+    model_validator,
+)
 
 from onceproof.points import Point
 
@@ -23,17 +32,24 @@ class PostgresStack(Model):
     pass
 
 
+class AmqpStack(Model):
+    pass
+
+
 class StackSpec(Model):
     provider: Literal["embedded"] = Field("embedded", description="processes on loopback")
     kafka: KafkaStack = Field(default_factory=KafkaStack)
     postgres: PostgresStack | None = Field(default=None, description="write {} to have one")
+    amqp: AmqpStack | None = Field(
+        default=None, description="an AMQP 0-9-1 broker, for consumers: write {} to have one"
+    )
 
 
 class InputSpec(Model):
-    topic: str = Field(description="the topic that is fed")
+    topic: str = Field(description="the topic that is fed (of consumers: the queue)")
     dataset: str = Field(description="a registered data set")
     rows: PositiveInt | None = Field(None, description="how many records of it, from the start (default: all)")
-    partitions: PositiveInt = Field(3, description="partitions of the topic")
+    partitions: PositiveInt = Field(3, description="partitions of the topic (of consumers: queues)")
     chunks: PositiveInt = Field(10, description="parts it is fed in, each released when the one before was committed")
     options: dict[str, Any] = Field(default_factory=dict, description="what the data set takes (see its description)")
     decode: str = Field("json", description="how a value becomes columns: json, string, bytes or module:function")
@@ -54,6 +70,38 @@ class Prepare(Model):
     )
 
 
+def _key_as_number(key: Any) -> Any:
+    """Keys of a mapping are text on their way here (`onceproof.scenario.explain`), and text is no number there."""
+    return int(key) if isinstance(key, str) and key.isdecimal() else key
+
+
+_NumberAsKey = Annotated[PositiveInt, BeforeValidator(_key_as_number)]
+
+
+class ConsumersSpec(Model):
+    """Plain consumers as the pipeline. Inputs and outputs are queues then. Times are ticks of the schedule's own clock,
+    which moves on when every consumer has come to its next step: a schedule plays the same whatever the machine's load."""
+
+    broker: Literal["amqp"] = Field("amqp", description="what they take messages from")
+    names: list[str] = Field(min_length=1, description="a process each; of several that are free the first named takes")
+    queues: Literal["shared", "own"] = Field(
+        "shared", description="shared: all compete for all queues; own: queue i belongs to consumer i alone"
+    )
+    acknowledge: Literal["after-effect", "before-effect", "with-effect"] = Field(
+        "after-effect", description="effect and acknowledgement in which order; with-effect: both in one transaction"
+    )
+    every: PositiveInt = Field(1, description="ticks from one message to the next")
+    work: PositiveInt = Field(1, description="ticks of work on a message ...")
+    slow: dict[_NumberAsKey, PositiveInt] = Field(
+        default_factory=dict, description="... and on these: number of the message, from 1 -> ticks"
+    )
+    restart_after: PositiveInt | None = Field(None, description="ticks until one that died is back (default: never)")
+
+
+#: What takes the place of ``command`` where consumers are described and none is given.
+WORKER = ["{python}", "-m", "onceproof.consumers.worker"]
+
+
 class PipelineSpec(Model):
     command: list[str] = Field(min_length=1, description="the job: any command; templates in braces are filled in")
     env: dict[str, str] = Field(default_factory=dict, description="environment of the job; templates are filled in")
@@ -66,6 +114,13 @@ class PipelineSpec(Model):
         "them has begun (needed only where one starts late)",
     )
     prepare: Prepare = Field(default_factory=Prepare)
+    consumers: ConsumersSpec | None = Field(None, description="plain consumers instead of a Spark job")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_worker(cls, data: Any) -> Any:
+        consumes = isinstance(data, dict) and data.get("consumers") is not None
+        return {"command": WORKER, **data} if consumes else data
 
 
 class At(Model):
@@ -82,6 +137,32 @@ class FaultSpec(Model):
     fault: str
     target: str
     at: At
+
+
+class Elsewhere(Model):
+    """What somebody else must be doing at that moment."""
+
+    consumer: str
+    holds: PositiveInt = Field(description="number of the message, from 1")
+
+
+class AtMessage(Model):
+    """The logical position that triggers a fault of a consumer: it has this message and has just done that step."""
+
+    message: PositiveInt = Field(description="number of the message in its data set, from 1")
+    after: Literal["take", "effect", "acknowledge"] = "take"
+    while_: Elsewhere | None = Field(None, alias="while", description="and another consumer holds that message")
+
+    def __str__(self) -> str:
+        also = f" while {self.while_.consumer} holds message {self.while_.holds}" if self.while_ else ""
+        return f"message {self.message} after {self.after}{also}"
+
+
+class ConsumerFaultSpec(FaultSpec):
+    """A fault of a consumer: one of those below ``chaos/consumers/``."""
+
+    # Consumers have no batches. What reads ``at.batch`` (conductor, placing) never sees a scenario with consumers.
+    at: AtMessage  # type: ignore[assignment]
 
 
 class Source(Model):
@@ -109,7 +190,7 @@ class Tolerance(Model):
 
 
 class OutputSpec(Model):
-    topic: str | None = Field(None, description="the output is this Kafka topic ...")
+    topic: str | None = Field(None, description="the output is this Kafka topic (of consumers: this queue) ...")
     table: str | None = Field(None, description="... or this Postgres table")
     kind: Literal["append", "upsert", "changelog"] = Field(
         "append",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from onceproof.consumers.faults import consumer_faults
 from onceproof.faults import Placement, faults
 from onceproof.judge.checker import checkers
 from onceproof.oracle import oracles
@@ -26,7 +27,8 @@ class PlannedFault:
     fault: str
     target: str
     query: str | None
-    batch: int
+    batch: int | None
+    """None for a fault of consumers, whose ``point`` says it all."""
     point: str
     settings: dict[str, Any]
     """What its kind has beside target and position: ``leader_of``, ``for_s``, ..."""
@@ -60,6 +62,8 @@ class Plan:
     checkers: tuple[str, ...]
     claim: dict[str, Any]
     expect: dict[str, Any]
+    consumers: dict[str, Any] | None = None
+    """The schedule's part of the pipeline; None for a Spark job."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -85,10 +89,13 @@ def plan(scenario: Scenario) -> Plan:
         checkers=tuple(checkers.names()),
         claim=scenario.claim.model_dump(),
         expect=scenario.expect.model_dump(),
+        consumers=None if (spec := scenario.pipeline.consumers) is None else spec.model_dump(mode="json"),
     )
 
 
 def _stack(scenario: Scenario) -> tuple[str, ...]:
+    if scenario.pipeline.consumers is not None:
+        return ("an AMQP 0-9-1 broker (Qpid Broker-J)",)
     brokers = scenario.stack.kafka.brokers
     kafka = "Kafka, 1 node" if brokers == 1 else f"Kafka, {brokers} brokers and a controller"
     postgres = ["Postgres"] if scenario.stack.postgres is not None else []
@@ -105,6 +112,19 @@ def _prepare(scenario: Scenario) -> tuple[str, ...]:
 
 
 def _faults(scenario: Scenario) -> tuple[PlannedFault, ...]:
+    if scenario.pipeline.consumers is not None:
+        return tuple(
+            PlannedFault(
+                fault=spec.fault,
+                target=spec.target,
+                query=None,
+                batch=None,
+                point=str(spec.at),
+                settings={},
+                placement=consumer_faults.get(spec.fault).placement(spec, scenario),
+            )
+            for spec in scenario.chaos
+        )
     return tuple(
         PlannedFault(
             fault=spec.fault,

@@ -1,4 +1,4 @@
-"""What is fetched at run time: Kafka's jars, Spark's Kafka connector, Postgres' JDBC driver, toxiproxy-server; and what is made of it.
+"""What is fetched at run time: jars of Kafka, connectors and brokers, toxiproxy-server; and what is made of it.
 
 Everything lies in one cache folder, one sub-folder a component, pinned by version and SHA-256 and checked at each use.
 A component comes into being by a rename, so that an interrupted fetch leaves nothing that looks finished, and a file
@@ -64,6 +64,19 @@ class Components:
 
 
 @dataclass(frozen=True)
+class AmqpComponents:
+    """What a run of consumers needs where an AMQP broker is all that it starts."""
+
+    java: Java
+    broker_jars: tuple[Path, ...]
+    versions: Mapping[str, str]
+
+
+#: Fetched when a scenario asks for them: most never do.
+ON_DEMAND = frozenset({"qpid-broker"})
+
+
+@dataclass(frozen=True)
 class Component:
     """One folder of the cache. ``sha256`` maps file names to pins; None: built here, the hash is recorded instead."""
 
@@ -103,7 +116,7 @@ def ensure(progress: bool = True) -> Components:
     java = find_java()  # first: nobody should fetch for a minute to be told that there is no Java
     folder = cache_folder()
     with Progress(show=progress) as shown:
-        hashes, made = _obtain_all(shipped(), folder, shown, java)
+        hashes, made = _obtain_all([c for c in shipped() if c.name not in ON_DEMAND], folder, shown, java)
     paths = {component.name: component.folder(folder) for component in shipped()}
     return Components(
         kafka_jars=_jars_in(paths["kafka"], hashes["kafka"]),
@@ -117,6 +130,15 @@ def ensure(progress: bool = True) -> Components:
         versions={component.name: component.version for component in shipped()},
         hashes={name: digest for found in hashes.values() for name, digest in found.items()},
     )
+
+
+def ensure_amqp(progress: bool = True) -> AmqpComponents:
+    """The AMQP broker alone: nobody should fetch Kafka and build Toxiproxy for a queue. Raises as `ensure`."""
+    java = find_java()
+    (broker,) = (component for component in shipped() if component.name == "qpid-broker")
+    with Progress(show=progress) as shown:
+        hashes = obtain(broker, cache_folder(), shown)
+    return AmqpComponents(java, _jars_in(broker.folder(cache_folder()), hashes), {broker.name: broker.version})
 
 
 def status() -> list[ComponentStatus]:

@@ -1,0 +1,75 @@
+"""Crash of a consumer: SIGKILL while it has a message. The broker takes back what it had not acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from onceproof.consumers.crew import Crew
+from onceproof.consumers.faults import consumer_faults
+from onceproof.consumers.moves import Move
+from onceproof.faults import Placement, Proof, SpecProblem
+from onceproof.scenario.model import ConsumerFaultSpec, Scenario
+
+
+class CrashSpec(ConsumerFaultSpec):
+    fault: Literal["crash"]
+
+
+@consumer_faults.register("crash")
+class Crash:
+    """The consumer's process dies at once, as from a kernel's out-of-memory killer or a lost machine."""
+
+    Spec: ClassVar[type[ConsumerFaultSpec]] = CrashSpec
+    about: ClassVar[str] = "SIGKILL of a consumer that has a message, at a step and while another has its own"
+
+    def __init__(self, spec: CrashSpec) -> None:
+        self._spec = spec
+
+    @classmethod
+    def problems(cls, spec: CrashSpec, scenario: Scenario) -> list[SpecProblem]:
+        return []
+
+    @classmethod
+    def placement(cls, spec: CrashSpec, scenario: Scenario) -> Placement:
+        proof = (
+            f"who held what when {spec.target} was killed, and that the broker gave message {spec.at.message} out again"
+        )
+        why = "consumers ask before each step, and nobody moves while it is killed"
+        return Placement("exact", "gate of the consumers", why, proof)
+
+    def strike(self, crew: Crew) -> None:
+        crew.kill(self._spec.target)
+
+    def prove(self, before: Sequence[Move], after: Sequence[Move]) -> Proof:
+        target, at = self._spec.target, self._spec.at
+        lost = _held(before, target)
+        if lost is None or lost.message != at.message:
+            return Proof(False, (f"{target} did not hold message {at.message} when it was killed",))
+        told = [
+            f"{target} took message {at.message} from {lost.queue} at tick {lost.tick} and was killed after {at.after}"
+        ]
+        if (other := at.while_) is not None:
+            theirs = _held(before, other.consumer)
+            if theirs is None or theirs.message != other.holds:
+                return Proof(False, (*told, f"{other.consumer} did not hold message {other.holds} then"))
+            told.append(f"{other.consumer} had taken message {other.holds} from {theirs.queue} at tick {theirs.tick}")
+        if not any(m.kind == "return" and m.message == at.message for m in after):
+            told.append(f"message {at.message} was acknowledged by then: the broker has no reason to give it out again")
+            return Proof(True, tuple(told))
+        again = next((m for m in after if m.kind == "take" and m.message == at.message), None)
+        if again is None:
+            return Proof(False, (*told, f"message {at.message} was never given out again"))
+        # Its identity proves it: it was published once and taken twice. Qpid leaves the mark out after a rolled back transaction.
+        mark = "marked as redelivered" if again.redelivered else "without the mark of a redelivery"
+        return Proof(True, (*told, f"the broker gave it to {again.consumer} at tick {again.tick}, {mark}"))
+
+
+def _held(moves: Sequence[Move], consumer: str) -> Move | None:
+    """The take of the message that the consumer had last, unless it was done with it."""
+    for move in reversed(moves):
+        if move.consumer == consumer and move.kind == "take":
+            return move
+        if move.consumer == consumer and move.kind == "start":
+            return None
+    return None

@@ -1,0 +1,26 @@
+"""Puts the picture of a run of consumers into its directory, as `picture.svg` and `picture.txt`, and says how it reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onceproof.consumers import picture
+from onceproof.errors import UsageError
+from onceproof.reports import picture_svg, picture_text
+from onceproof.rundir import run_dir_problem
+
+SVG, TEXT = "picture.svg", "picture.txt"
+
+
+def write(run_dir: Path) -> str:
+    """Write both; returns the text. Raises `UsageError` for a run without consumers, `HistoryError` for a damaged one."""
+    found = picture.of_run(run_dir)
+    if found is None:
+        raise UsageError(f"{run_dir} is a run of a Spark job: pictures are of consumers and their queues")
+    text = picture_text.render(found)
+    try:
+        (run_dir / SVG).write_text(picture_svg.render(found), encoding="utf-8")
+        (run_dir / TEXT).write_text(text + "\n", encoding="utf-8")
+    except OSError as refused:
+        raise run_dir_problem(refused, run_dir) from refused
+    return text

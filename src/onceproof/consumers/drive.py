@@ -1,0 +1,309 @@
+"""Driving a run of consumers: publishing, taking, working and dying, in the order of a clock that only this module moves.
+
+A tick has this order: whose work is over does its steps; a message that is due is published; who was dead long enough
+comes back; who is free takes. Of several, the one named first goes first. Nobody moves while another does a step, so two
+plays of one schedule differ in nothing but what the broker does, and that is what is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from onceproof.consumers.crew import ConsumerDied, Crew
+from onceproof.consumers.faults import ConsumerFault, consumer_faults
+from onceproof.consumers.gate import Did
+from onceproof.consumers.moves import Kind, Move, event_kind, holder
+from onceproof.events import Timeline
+from onceproof.faults import Proof
+from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec
+
+#: In a row, that a consumer may be told of an empty queue although something is ready in it.
+_EMPTY_HANDED = 20
+
+
+@dataclass(frozen=True)
+class Message:
+    number: int
+    """From 1, in the order of the data set."""
+    queue: str
+
+
+@dataclass
+class _Hand:
+    """One consumer, as the schedule sees it."""
+
+    name: str
+    queues: tuple[str, ...]
+    alive: bool = True
+    holds: Message | None = None
+    acknowledged: bool = False
+    due: int = 0
+    back_at: int | None = None
+
+
+@dataclass
+class Planned:
+    """One fault of the run and how far it came."""
+
+    index: int
+    spec: ConsumerFaultSpec
+    fault: ConsumerFault
+    armed_at: float
+    fired_at: float | None = None
+    moves_before: int = 0
+    proof: Proof | None = None
+
+
+class _Enough(Exception):
+    """There is no use in going on."""
+
+
+@dataclass
+class Drive:
+    """Plays one schedule. Judges nothing: it notes how it ended."""
+
+    spec: ConsumersSpec
+    messages: Sequence[Message]
+    queues_of: dict[str, tuple[str, ...]]
+    crew: Crew
+    publish: Callable[[Message], None]
+    await_gone: Callable[[str], None]
+    """Wait until the broker has taken back what the client of this mark held."""
+    timeline: Timeline
+    chaos: Sequence[ConsumerFaultSpec]
+    deadline_s: float
+    moves: list[Move] = field(default_factory=list)
+    note: str | None = None
+    stuck: bool = False
+    """A fault had struck, and what is left would never be done."""
+    died: ConsumerDied | None = None
+
+    def __post_init__(self) -> None:
+        self._tick = 0
+        self._published = 0
+        self._ready: dict[str, set[int]] = {message.queue: set() for message in self.messages}
+        self._done: set[int] = set()
+        self._hands = [_Hand(name, self.queues_of[name]) for name in self.spec.names]
+        self._by_id = {f"m{message.number}": message for message in self.messages}
+        self._empty_handed = 0
+        self.faults: list[Planned] = []
+        for index, spec in enumerate(self.chaos):
+            armed = self.timeline.emit("fault.armed", **_described(index, spec))
+            self.faults.append(Planned(index, spec, consumer_faults.get(spec.fault)(spec), armed.at))
+
+    # -- the play -------------------------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        """Returns when every message is acknowledged, or when there is no use in going on."""
+        try:
+            for hand in self._hands:
+                self.crew.start(hand.name)
+            for hand in self._hands:
+                self.crew.at_step(hand.name)
+                self._note("start", hand)
+            while True:
+                self._one_tick()
+                following = self._next_tick()
+                if following is None:
+                    return
+                if self.timeline.now() > self.deadline_s:
+                    raise _Enough(
+                        f"limits.deadline_s was over at tick {self._tick}, with {len(self._done)} of {len(self.messages)} messages done"
+                    )
+                self._tick = following
+        except ConsumerDied as dead:
+            self.died, self.note = dead, str(dead)
+        except _Enough as enough:
+            self.note = str(enough)
+
+    @property
+    def drained(self) -> bool:
+        return len(self._done) == len(self.messages)
+
+    def acknowledged(self) -> set[int]:
+        """Numbers of the messages that the broker counts as done."""
+        return set(self._done)
+
+    @property
+    def any_fired(self) -> bool:
+        return any(planned.fired_at is not None for planned in self.faults)
+
+    def _one_tick(self) -> None:
+        for hand in sorted((h for h in self._hands if h.holds and h.due <= self._tick), key=lambda h: h.due):
+            self._finish(hand)
+        if self._published < len(self.messages) and self._published * self.spec.every <= self._tick:
+            self._publish(self.messages[self._published])
+        for hand in self._hands:
+            if hand.back_at is not None and hand.back_at <= self._tick:
+                self._come_back(hand)
+        for hand in self._hands:
+            if hand.alive and hand.holds is None and any(self._ready.get(queue) for queue in hand.queues):
+                self._take(hand)
+
+    def _next_tick(self) -> int | None:
+        """When something is due next. None: nothing ever will be."""
+        dues = [hand.due for hand in self._hands if hand.holds is not None]
+        dues += [hand.back_at for hand in self._hands if hand.back_at is not None and not self.drained]
+        if self._published < len(self.messages):
+            dues.append(self._published * self.spec.every)
+        if any(h.alive and not h.holds and any(self._ready.get(q) for q in h.queues) for h in self._hands):
+            dues.append(self._tick + 1)  # the broker had nothing for it, although something is ready
+        if not dues and not self.drained:
+            self.note = self._stranded()
+        return max(min(dues), self._tick) if dues else None
+
+    def _stranded(self) -> str:
+        left = ", ".join(str(m.number) for m in self.messages if m.number not in self._done)
+        self.stuck = self.any_fired
+        return f"messages {left} are never acknowledged, and nobody is left who would take them"
+
+    def _publish(self, message: Message) -> None:
+        self.publish(message)
+        self._published += 1
+        self._ready[message.queue].add(message.number)
+        self._move("publish", "", message)
+
+    def _take(self, hand: _Hand) -> None:
+        did = self.crew.step(hand.name).did
+        assert did is not None
+        if did.message is None:
+            self._empty_handed += 1
+            if self._empty_handed > _EMPTY_HANDED:
+                raise _Enough(f"{hand.name} finds {', '.join(hand.queues)} empty, though the broker was given messages")
+            return
+        self._empty_handed = 0
+        message = self._known(hand, did)
+        self._ready[message.queue].discard(message.number)
+        hand.holds, hand.acknowledged = message, False
+        hand.due = self._tick + self.spec.slow.get(message.number, self.spec.work)
+        self._move("take", hand.name, message, redelivered=did.redelivered)
+        self._strike()
+
+    def _known(self, hand: _Hand, did: Did) -> Message:
+        message = self._by_id.get(did.message or "")
+        if message is None:
+            raise _Enough(f"{hand.name} says that it took message {did.message!r}, which nobody has published")
+        return message
+
+    def _finish(self, hand: _Hand) -> None:
+        """The steps of a consumer whose work is over, until it would take the next message, or dies."""
+        message = hand.holds
+        assert message is not None
+        while self.crew.at_step(hand.name).before != "take":
+            did = self.crew.step(hand.name).did
+            assert did is not None
+            self._move(did.step, hand.name, message)
+            hand.acknowledged = hand.acknowledged or did.step == "acknowledge"
+            self._strike()
+            if not hand.alive:
+                return
+        hand.holds = None
+        if hand.acknowledged:
+            self._done.add(message.number)
+
+    def _come_back(self, hand: _Hand) -> None:
+        hand.back_at = None
+        self.crew.start(hand.name)
+        self.crew.at_step(hand.name)
+        hand.alive = True
+        self._note("start", hand)
+
+    # -- faults ---------------------------------------------------------------------------------------------------
+
+    def _strike(self) -> None:
+        for planned in self.faults:
+            if planned.fired_at is None and self._is_there(planned.spec):
+                planned.moves_before = len(self.moves)
+                planned.fired_at = self.timeline.emit("fault.fired", **_described(planned.index, planned.spec)).at
+                planned.fault.strike(self.crew)
+                self._after_death(next(hand for hand in self._hands if hand.name == planned.spec.target))
+                self.timeline.emit("fault.healed", **_described(planned.index, planned.spec))
+
+    def _is_there(self, spec: ConsumerFaultSpec) -> bool:
+        held = {hand.name: hand.holds.number for hand in self._hands if hand.alive and hand.holds is not None}
+        if held.get(spec.target) != spec.at.message:
+            return False
+        last = next(m for m in reversed(self.moves) if m.consumer == spec.target)
+        there = last.kind == spec.at.after and last.message == spec.at.message
+        return there and (spec.at.while_ is None or held.get(spec.at.while_.consumer) == spec.at.while_.holds)
+
+    def _after_death(self, hand: _Hand) -> None:
+        self._note("crash", hand)
+        self.await_gone(self.crew.mark(hand.name))
+        message, hand.holds, hand.alive = hand.holds, None, False
+        if message is not None and self._unsettled(hand, message):
+            self._ready[message.queue].add(message.number)
+            self._move("return", hand.name, message)
+        elif message is not None:
+            self._done.add(message.number)
+        hand.back_at = None if self.spec.restart_after is None else self._tick + self.spec.restart_after
+
+    def _unsettled(self, hand: _Hand, message: Message) -> bool:
+        """Whether the broker still had it in the consumer's hands: in a transaction, until that is committed."""
+        if self.spec.acknowledge != "with-effect":
+            return not hand.acknowledged
+        last = next(m for m in reversed(self.moves) if m.consumer == hand.name and m.kind != "crash")
+        return last.kind != "commit"
+
+    def settle(self) -> None:
+        """Prove each fault, from the moves of the whole run."""
+        for planned in self.faults:
+            if planned.fired_at is None:
+                planned.proof = Proof(False, (self._why_not(planned.spec),))
+            else:
+                cut = planned.moves_before
+                planned.proof = planned.fault.prove(self.moves[:cut], self.moves[cut:])
+            kind = "fault.hit" if planned.proof.hit else "fault.missed"
+            described = _described(planned.index, planned.spec)
+            self.timeline.emit(kind, **described, evidence=list(planned.proof.evidence))
+
+    def _why_not(self, spec: ConsumerFaultSpec) -> str:
+        held = holder(self.moves, spec.at.message)
+        if spec.target not in held:
+            who = f"{', then '.join(held)} held it" if held else "nobody ever did"
+            return f"{spec.target} never held message {spec.at.message}: {who}"
+        return f"{spec.target} held message {spec.at.message}, but it never came to: {spec.at}"
+
+    def fault_rows(self) -> list[dict[str, Any]]:
+        """The history's table ``faults``."""
+        return [
+            {
+                "index": planned.index,
+                "fault": planned.spec.fault,
+                "target": planned.spec.target,
+                "point": str(planned.spec.at),
+                "armed_at": planned.armed_at,
+                "fired_at": planned.fired_at,
+                "healed_at": planned.fired_at,
+                "hit": planned.proof.hit if planned.proof else False,
+                "evidence": "\n".join(planned.proof.evidence) if planned.proof else "",
+            }
+            for planned in self.faults
+        ]
+
+    # -- what is noted --------------------------------------------------------------------------------------------
+
+    def _note(self, kind: Kind, hand: _Hand) -> None:
+        self._append(Move(kind, self._tick, consumer=hand.name, message=hand.holds.number if hand.holds else 0))
+
+    def _move(self, kind: Kind, consumer: str, message: Message, *, redelivered: bool = False) -> None:
+        self._append(Move(kind, self._tick, 0.0, consumer, message.number, message.queue, redelivered))
+
+    def _append(self, move: Move) -> None:
+        event = self.timeline.emit(event_kind(move), **move.event())
+        self.moves.append(
+            Move(move.kind, move.tick, event.at, move.consumer, move.message, move.queue, move.redelivered)
+        )
+
+
+def _described(index: int, spec: ConsumerFaultSpec) -> dict[str, Any]:
+    return {
+        "index": index,
+        "fault": spec.fault,
+        "target": spec.target,
+        "query": "",
+        "batch": None,
+        "point": str(spec.at),
+    }

@@ -1,0 +1,44 @@
+"""What a fault of a consumer is. Each kind is one file under ``chaos/consumers/`` that implements `ConsumerFault` and registers it.
+
+As with those of a Spark job: placed by position, and proven by what was seen, never by the attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from onceproof.consumers.moves import Move
+from onceproof.faults import Placement, Proof, SpecProblem
+from onceproof.registry import Registry
+from onceproof.scenario.model import ConsumerFaultSpec, Scenario
+
+if TYPE_CHECKING:
+    from onceproof.consumers.crew import Crew
+
+
+class ConsumerFault(Protocol):
+    """One fault of one run. Constructed from its validated spec; where it strikes, ``spec.at`` says."""
+
+    Spec: ClassVar[type[ConsumerFaultSpec]]
+    about: ClassVar[str]
+
+    def __init__(self, spec: Any) -> None: ...
+
+    @classmethod
+    def problems(cls, spec: Any, scenario: Scenario) -> list[SpecProblem]:
+        """What makes this spec impossible in this scenario, beside its message and its consumers."""
+
+    @classmethod
+    def placement(cls, spec: Any, scenario: Scenario) -> Placement: ...
+
+    def strike(self, crew: Crew) -> None:
+        """Act, while every consumer is held at a step."""
+
+    def prove(self, before: Sequence[Move], after: Sequence[Move]) -> Proof:
+        """From the moves before and after it struck, once the run is over."""
+
+
+consumer_faults: Registry[type[ConsumerFault]] = Registry(
+    "fault of consumers", "onceproof.chaos.consumers", "onceproof.consumer-faults"
+)

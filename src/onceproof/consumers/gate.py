@@ -1,0 +1,146 @@
+"""Where consumers wait before each step: a unix socket, so that the order of steps is the schedule's and not the machine's.
+
+What a consumer, also a user's own, is given in its environment:
+
+``ONCEPROOF_GATE``      path of the socket: one connection a consumer, lines of JSON
+``ONCEPROOF_CONSUMER``  its name
+``ONCEPROOF_AMQP_URL``  the broker, with user and password
+``ONCEPROOF_QUEUES``    the queues that it takes from, comma-separated, tried in this order
+``ONCEPROOF_OUTPUT``    the queue that its effects go to
+``ONCEPROOF_ACKNOWLEDGE``  the scenario's ``acknowledge``, for a consumer that has this choice
+``ONCEPROOF_MARK``      a queue to declare (auto-delete) and consume on the channel that it opens *last*: it goes with the client
+
+Before each step it writes ``{"consumer": NAME, "before": STEP, "did": WHAT}`` and waits for the line ``go``; anything else, or
+the end of the connection, means that there is nothing more to do. STEP is ``take``, ``effect``, ``acknowledge`` or ``commit``, in
+whatever order the consumer has them; every message begins with a ``take``. WHAT is the step just done: null at first, then
+``{"step": STEP, "message": ID}``, where ID is the ``message_id`` that the broker gave; of a take also ``"queue"`` and
+``"redelivered"``, and null as message where the queues were empty. A step is done when the broker has answered.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from onceproof.errors import EnvironmentProblem
+
+_LINE_BYTES = 65_536
+
+
+class Did(BaseModel):
+    """The step that a consumer has just done."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    step: Literal["take", "effect", "acknowledge", "commit"]
+    message: str | None = None
+    queue: str | None = None
+    redelivered: bool = False
+
+
+class Ask(BaseModel):
+    """A consumer at its next step."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    consumer: str
+    before: Literal["take", "effect", "acknowledge", "commit"]
+    did: Did | None = None
+
+
+@dataclass
+class _Line:
+    """One connection: whose it is, and what it has sent of a line."""
+
+    connection: socket.socket
+    received: bytes = b""
+    consumer: str | None = None
+
+
+class Gate:
+    """The harness's end. Not thread-safe: the run's own thread asks and answers."""
+
+    def __init__(self, path: Path) -> None:
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._lines: dict[str, _Line] = {}
+        self._waiting: dict[str, Ask] = {}
+
+    def pump(self, timeout_s: float) -> None:
+        """Take in what has come, waiting for it no longer than that."""
+        for key, _ in self._selector.select(timeout_s):
+            if key.data is None:
+                connection, _ = self._listener.accept()
+                self._selector.register(connection, selectors.EVENT_READ, _Line(connection))
+            else:
+                self._receive(key.data)
+
+    def asked(self, consumer: str) -> Ask | None:
+        """What the consumer waits for, if it waits."""
+        return self._waiting.get(consumer)
+
+    def go(self, consumer: str) -> None:
+        """Let it do the step that it waits for. One that has died meanwhile is found out by its process."""
+        self._waiting.pop(consumer, None)
+        line = self._lines.get(consumer)
+        if line is not None:
+            try:
+                line.connection.sendall(b"go\n")
+            except OSError:
+                self._drop(line)
+
+    def forget(self, consumer: str) -> None:
+        """Whatever a consumer that is dead has asked for."""
+        self._waiting.pop(consumer, None)
+        line = self._lines.pop(consumer, None)
+        if line is not None:
+            self._drop(line)
+
+    def close(self) -> None:
+        """Tell everybody that there is nothing more to do. Idempotent."""
+        for key in list(self._selector.get_map().values()):
+            if key.data is not None:
+                self._drop(key.data)
+        self._selector.close()
+        self._listener.close()
+
+    def _receive(self, line: _Line) -> None:
+        try:
+            received = line.connection.recv(_LINE_BYTES)
+        except OSError:
+            received = b""
+        if not received:
+            self._drop(line)
+            return
+        line.received += received
+        while b"\n" in line.received:
+            said, line.received = line.received.split(b"\n", 1)
+            self._heard(line, said)
+        if len(line.received) > _LINE_BYTES:
+            raise EnvironmentProblem(f"a consumer sent {len(line.received)} bytes without the end of a line")
+
+    def _heard(self, line: _Line, said: bytes) -> None:
+        try:
+            ask = Ask.model_validate(json.loads(said))
+        except (ValueError, ValidationError) as error:
+            raise EnvironmentProblem(
+                f"a consumer said {said[:200]!r} at its gate, which is no step: {error}",
+                hint="the lines are described in docs/consumers.md",
+            ) from error
+        line.consumer = ask.consumer
+        self._lines[ask.consumer] = line
+        self._waiting[ask.consumer] = ask
+
+    def _drop(self, line: _Line) -> None:
+        if line.connection.fileno() >= 0:
+            self._selector.unregister(line.connection)
+            line.connection.close()

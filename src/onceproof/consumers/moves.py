@@ -1,0 +1,67 @@
+"""What happened in a run of consumers, move by move: who held which message when. Read from the run's timeline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from onceproof.errors import HistoryError
+from onceproof.events import Event
+
+Kind = Literal["publish", "take", "effect", "acknowledge", "commit", "start", "crash", "return"]
+_PREFIX = "consumers."
+
+
+@dataclass(frozen=True)
+class Move:
+    """One step of somebody. ``tick`` is of the schedule's clock, ``at`` seconds of the run's."""
+
+    kind: Kind
+    tick: int
+    at: float = 0.0
+    consumer: str = ""
+    message: int = 0
+    """Its number in the data set, from 1; 0 where it is about none."""
+    queue: str = ""
+    redelivered: bool = False
+
+    def event(self) -> dict[str, Any]:
+        """What goes into the timeline beside ``at`` and ``kind``."""
+        fields = asdict(self)
+        return {name: fields[name] for name in ("tick", "consumer", "message", "queue", "redelivered")}
+
+
+def event_kind(move: Move) -> str:
+    return f"{_PREFIX}{move.kind}"
+
+
+def of_event(event: Event) -> Move | None:
+    if not event.kind.startswith(_PREFIX):
+        return None
+    return Move(kind=event.kind.removeprefix(_PREFIX), at=event.at, **event.data)  # type: ignore[arg-type]
+
+
+def of_run(run_dir: Path) -> tuple[Move, ...]:
+    """The moves of a stored run. Raises `HistoryError` for a timeline that cannot be read."""
+    path = run_dir / "events.jsonl"
+    try:
+        with path.open(encoding="utf-8") as lines:
+            return tuple(_moves(lines))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise HistoryError(f"{path} cannot be read: {error}", hint="run the scenario again") from error
+
+
+def _moves(lines: Iterable[str]) -> Iterator[Move]:
+    for line in lines:
+        said = json.loads(line)
+        at, kind = said.pop("at"), said.pop("kind")
+        if (move := of_event(Event(at, kind, said))) is not None:
+            yield move
+
+
+def holder(moves: Iterable[Move], message: int) -> list[str]:
+    """Who has ever held the message, in order."""
+    return [move.consumer for move in moves if move.kind == "take" and move.message == message]

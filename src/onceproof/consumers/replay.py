@@ -1,0 +1,160 @@
+"""`onceproof replay`: the stored schedule of a run is played again, as often as wanted, on one broker that stays up.
+
+Every play has queues and processes of its own, and is judged like a run. Plays that came to the same findings and left the
+effects in the same order are removed; one that did not is kept, with its verdict.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from onceproof import __version__
+from onceproof.consumers import stage
+from onceproof.consumers.faults import consumer_faults
+from onceproof.errors import HistoryError, UsageError
+from onceproof.events import Timeline
+from onceproof.history.reader import read_document
+from onceproof.history.schema import VERSION
+from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.verdict import judge, write_verdict
+from onceproof.oracle import oracles
+from onceproof.rundir import RunDir
+from onceproof.scenario.model import Scenario
+from onceproof.stack import components
+from onceproof.stack.amqp import EmbeddedAmqp
+from onceproof.stack.processes import Owner
+
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a play came to: what must be the same."""
+
+    outcome: Outcome
+    anomalies: tuple[tuple[str, str, int], ...]
+    """Anomaly, output, effects: after the claim."""
+    hit: tuple[bool, ...]
+    """Of each fault."""
+    order: tuple[tuple[str, str], ...]
+    """Output and content of each effect, in the order in which they stand."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """How often the same came back."""
+
+    run: str
+    times: int
+    same: int
+    verdicts: dict[str, int]
+    seconds: tuple[float, ...]
+    """Of each play, judging included, without the start of the broker."""
+    different: tuple[str, ...]
+    """Run directories of plays that came to something else."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "times": self.times,
+            "same": self.same,
+            "verdicts": self.verdicts,
+            "seconds": list(self.seconds),
+            "different": list(self.different),
+        }
+
+
+def stored_scenario(run_dir: Path) -> Scenario:
+    """The scenario of a run of consumers, as it was run. Raises `UsageError` for one that cannot be replayed."""
+    document = read_document(run_dir)
+    stored = dict(document["scenario"])
+    if not (stored.get("pipeline") or {}).get("consumers"):
+        raise UsageError(
+            f"{run_dir} is a run of a Spark job, which replay does not repeat yet",
+            hint=f"onceproof run {stored.get('name', 'SCENARIO')} runs it again, with seed {document.get('seed', 0)}",
+        )
+    try:
+        chaos = [consumer_faults.get(spec["fault"]).Spec.model_validate(spec) for spec in stored.get("chaos") or []]
+        oracle = oracles.get(stored["oracle"]["kind"]).Spec.model_validate(stored["oracle"])
+        frame = Scenario.model_validate({**stored, "chaos": [], "oracle": {"kind": stored["oracle"]["kind"]}})
+    except (KeyError, TypeError, ValueError) as error:
+        raise HistoryError(f"the scenario in {run_dir / 'run.json'} cannot be used: {error}") from error
+    return frame.model_copy(update={"chaos": chaos, "oracle": oracle})
+
+
+def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
+    """Play the schedule of ``run_dir`` ``times`` times. Raises as a run does, and `HistoryError` for a run without a history."""
+    scenario = stored_scenario(run_dir)
+    wanted = _result(run_dir, judge(run_dir))
+    here = Path(str(read_document(run_dir).get("scenario_path", run_dir))).resolve().parent
+    folder = run_dir / "replays"
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier replay
+    verdicts: Counter[str] = Counter()
+    seconds, different = [], []
+    fetched = components.ensure_amqp()
+    with Owner() as owner:
+        broker = EmbeddedAmqp.start(owner, run_dir / "logs" / "replay-amqp.log", fetched)
+        for number in range(1, times + 1):
+            began = time.monotonic()
+            directory = RunDir.below(folder / f"{number:04d}")
+            _play(scenario, here, broker, directory, number)
+            verdict = judge(directory.path)
+            result = _result(directory.path, verdict)
+            seconds.append(round(time.monotonic() - began, 3))
+            verdicts[verdict.outcome.value] += 1
+            if result == wanted:
+                shutil.rmtree(directory.path)
+            else:
+                write_verdict(directory.path, verdict)
+                different.append(str(directory.path))
+            said = "the same" if result == wanted else f"NOT the same: {directory.path}"
+            tell(f"replay {number} of {times}: {verdict.outcome.value}, {said} ({seconds[-1]:.1f} s)")
+    if not different:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Replay(str(run_dir), times, times - len(different), dict(verdicts), tuple(seconds), tuple(different))
+
+
+def _play(scenario: Scenario, here: Path, broker: EmbeddedAmqp, directory: RunDir, number: int) -> None:
+    timeline = Timeline(directory.events)
+    try:
+        directory.update(
+            schema=VERSION,
+            onceproof=__version__,
+            scenario=scenario.model_dump(mode="json", by_alias=True),
+            seed=scenario.seed,
+            wall_start=timeline.wall_start,
+            versions=broker.versions,
+        )
+        with Owner() as owner:
+            stage.play(scenario, here, broker, owner, directory, timeline, prefix=f"replay{number}.")
+        directory.update(observed=True, seconds=round(timeline.now(), 3))
+    finally:
+        timeline.close()
+
+
+def _result(run_dir: Path, verdict: Verdict) -> Result:
+    rows = pq.read_table(run_dir / "history" / "output.parquet", columns=["output", "content"]).to_pylist()
+    return Result(
+        verdict.outcome,
+        tuple(sorted((f.anomaly, f.output, f.total) for f in verdict.findings if f.allowed is None)),
+        tuple(fault.hit for fault in verdict.faults),
+        tuple((row["output"], row["content"] or "") for row in rows),
+    )
+
+
+def as_text(done: Replay) -> str:
+    counted = ", ".join(f"{outcome} {count}" for outcome, count in sorted(done.verdicts.items()))
+    slowest, typical = max(done.seconds), sorted(done.seconds)[len(done.seconds) // 2]
+    lines = [
+        f"{done.same} of {done.times} replays came to the same findings ({counted})",
+        f"a replay took {typical:.1f} s, the longest {slowest:.1f} s",
+    ]
+    return "\n".join([*lines, *(f"not the same: {path}" for path in done.different)])

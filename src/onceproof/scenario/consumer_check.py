@@ -1,0 +1,102 @@
+"""What can be wrong with a scenario of consumers although each of its values is fine alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from onceproof.consumers.faults import consumer_faults
+from onceproof.data import open_dataset
+from onceproof.expectation import WorksAhead
+from onceproof.oracle import oracles
+from onceproof.registry import suggest
+from onceproof.scenario.explain import Complaint
+from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, Scenario
+
+
+def has_consumers(data: Any) -> bool:
+    """Whether the document of a scenario, valid or not, describes consumers: it decides which faults there are."""
+    pipeline = data.get("pipeline") if isinstance(data, dict) else None
+    return isinstance(pipeline, dict) and pipeline.get("consumers") is not None
+
+
+def complaints(scenario: Scenario) -> list[Complaint]:
+    """Those that a Spark job cannot have; what both have stands in `onceproof.scenario.crosscheck`."""
+    spec = scenario.pipeline.consumers
+    assert spec is not None, "called for scenarios of consumers"
+    return [*_stack(scenario), *_crew(scenario, spec), *_faults(scenario, spec), *_oracle(scenario)]
+
+
+def _stack(scenario: Scenario) -> Iterator[Complaint]:
+    if scenario.stack.amqp is None:
+        yield Complaint(
+            ("pipeline", "consumers"),
+            "consumers need an AMQP broker, and the stack has none",
+            "add 'amqp: {}' under stack",
+        )
+    if len(scenario.input) > 1:
+        message = f"consumers take from one input for now, and there are {len(scenario.input)}"
+        yield Complaint(("input", 1), message, "give it several queues with partitions")
+    if len(scenario.outputs) > 1:
+        message = f"consumers write to one output for now, and there are {len(scenario.outputs)}"
+        yield Complaint(("outputs",), message, "leave one of them", at_key=True)
+    for name, output in scenario.outputs.items():
+        if output.topic is None or output.table is not None:
+            message = f"output {name!r} of consumers is a queue for now"
+            yield Complaint(("outputs", name), message, "name it with topic", at_key=True)
+
+
+def _crew(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
+    for index, name in enumerate(spec.names):
+        if name in spec.names[:index]:
+            yield Complaint(("pipeline", "consumers", "names", index), f"consumer {name!r} stands twice")
+        if not name.replace("-", "").replace("_", "").isalnum():
+            message = f"consumer {name!r}: its name becomes that of a queue and of a file"
+            yield Complaint(("pipeline", "consumers", "names", index), message, "use letters, digits, - and _")
+    queues = scenario.input[0].partitions
+    if spec.queues == "own" and queues != len(spec.names):
+        message = f"queues: own gives each of {len(spec.names)} consumers a queue, and there are {queues}"
+        yield Complaint(("pipeline", "consumers", "queues"), message, f"input: partitions: {len(spec.names)}")
+    rows = rows_of(scenario)
+    for number in spec.slow:
+        if number > rows:
+            message = f"there is no message {number}: they are numbered from 1 to {rows}"
+            yield Complaint(("pipeline", "consumers", "slow", number), message)
+
+
+def _faults(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
+    rows = rows_of(scenario)
+    for index, fault in enumerate(scenario.chaos):
+        assert isinstance(fault, ConsumerFaultSpec), "validated by the kinds of consumers"
+        loc = ("chaos", index)
+        if fault.target not in spec.names:
+            message = f"there is no consumer {fault.target!r}"
+            yield Complaint((*loc, "target"), message, suggest(fault.target, spec.names))
+        if fault.at.message > rows:
+            message = f"there is no message {fault.at.message}: they are numbered from 1 to {rows}"
+            yield Complaint((*loc, "at", "message"), message)
+        if (other := fault.at.while_) is not None:
+            if other.consumer not in spec.names or other.consumer == fault.target:
+                message = f"there is no other consumer {other.consumer!r}"
+                rest = [name for name in spec.names if name != fault.target]
+                yield Complaint((*loc, "at", "while", "consumer"), message, f"others: {', '.join(rest) or 'none'}")
+            if other.holds > rows:
+                message = f"there is no message {other.holds}: they are numbered from 1 to {rows}"
+                yield Complaint((*loc, "at", "while", "holds"), message)
+        for problem in consumer_faults.get(fault.fault).problems(fault, scenario):
+            yield Complaint(loc + problem.loc, problem.message, problem.hint)
+
+
+def _oracle(scenario: Scenario) -> Iterator[Complaint]:
+    kind = oracles.get(scenario.oracle.kind)
+    for problem in kind.problems(scenario.oracle, scenario):
+        yield Complaint(("oracle", *problem.loc), problem.message, problem.hint)
+    if isinstance(kind(scenario.oracle), WorksAhead):
+        message = f"oracle {scenario.oracle.kind!r} runs code, which is not done for consumers yet"
+        yield Complaint(("oracle", "kind"), message, "use sql or identity")
+
+
+def rows_of(scenario: Scenario) -> int:
+    """How many messages there will be."""
+    spec = scenario.input[0]
+    return spec.rows if spec.rows is not None else open_dataset(spec.dataset, spec.options, seed=scenario.seed).rows()

@@ -1,0 +1,146 @@
+"""The parts of a run of consumers that need no broker: the gate, the proof of a crash, queues by key, the data set."""
+
+from __future__ import annotations
+
+import json
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onceproof.chaos.consumers.crash import Crash, CrashSpec
+from onceproof.consumers.gate import Gate
+from onceproof.consumers.moves import Move, event_kind, holder, of_event, of_run
+from onceproof.consumers.stage import keys_to_queues
+from onceproof.data import Record, open_dataset
+from onceproof.errors import EnvironmentProblem, HistoryError
+from onceproof.events import Timeline
+from onceproof.scenario.model import AtMessage
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:  # a socket's address is short
+        yield Path(folder) / "gate"
+
+
+class Consumer:
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(5)
+        self.socket.connect(str(path))
+
+    def say(self, **said: object) -> None:
+        self.socket.sendall(json.dumps(said).encode() + b"\n")
+
+
+def pumped(gate: Gate) -> None:
+    for _ in range(3):  # a connection, what came on it, and its end
+        gate.pump(0.2)
+
+
+def test_a_consumer_waits_at_its_gate_until_it_is_let_go(path: Path) -> None:
+    gate = Gate(path)
+    one, other = Consumer(path), Consumer(path)
+    one.say(consumer="c1", before="take", did=None)
+    other.say(consumer="c2", before="effect", did={"step": "take", "message": "m3", "queue": "q", "redelivered": True})
+    pumped(gate)
+    asked = gate.asked("c2")
+    assert asked is not None and asked.before == "effect" and asked.did is not None and asked.did.redelivered
+    gate.go("c2")
+    assert other.socket.recv(10) == b"go\n" and gate.asked("c2") is None and gate.asked("c1") is not None
+    gate.close()
+    assert one.socket.recv(10) == b""
+
+
+def test_what_a_dead_consumer_asked_for_is_forgotten(path: Path) -> None:
+    gate = Gate(path)
+    Consumer(path).say(consumer="c1", before="take", did=None)
+    pumped(gate)
+    gate.forget("c1")
+    assert gate.asked("c1") is None
+    gate.go("c1")  # nobody is there: nothing happens
+    gate.close()
+
+
+@pytest.mark.parametrize(
+    "said", [{"before": "take"}, {"consumer": "c1", "before": "sleep"}, {"consumer": "c1", "before": "take", "did": 3}]
+)
+def test_a_line_that_is_no_step_is_refused(path: Path, said: dict[str, object]) -> None:
+    gate = Gate(path)
+    consumer = Consumer(path)
+    consumer.say(**said)
+    with pytest.raises(EnvironmentProblem, match="which is no step"):
+        pumped(gate)
+    gate.close()
+
+
+def take(consumer: str, message: int, tick: int, *, redelivered: bool = False) -> Move:
+    return Move("take", tick, 0.0, consumer, message, "q", redelivered)
+
+
+CRASH = Crash(
+    CrashSpec.model_validate(
+        {"fault": "crash", "target": "c2", "at": {"message": 3, "while": {"consumer": "c1", "holds": 4}}}
+    )
+)
+BEFORE = [take("c2", 3, 2), take("c1", 4, 3)]
+BACK = Move("return", 3, 0.0, "c2", 3, "q")
+
+
+def test_a_crash_hit_if_the_message_was_held_and_came_again() -> None:
+    proof = CRASH.prove(BEFORE, [BACK, take("c1", 3, 4, redelivered=True)])
+    assert proof.hit and proof.evidence[-1].endswith("at tick 4, marked as redelivered")
+    unmarked = CRASH.prove(BEFORE, [BACK, take("c1", 3, 4)])
+    assert unmarked.hit and unmarked.evidence[-1].endswith("without the mark of a redelivery")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (BEFORE, [BACK], "was never given out again"),
+        ([take("c2", 3, 2), take("c1", 5, 3)], [take("c1", 3, 4, redelivered=True)], "c1 did not hold message 4"),
+        ([take("c2", 2, 2), take("c1", 4, 3)], [], "c2 did not hold message 3"),
+    ],
+)
+def test_a_crash_missed_if_anything_of_it_was_not_seen(before: list[Move], after: list[Move], why: str) -> None:
+    proof = CRASH.prove(before, after)
+    assert not proof.hit and why in proof.evidence[-1]
+
+
+def test_an_acknowledged_message_need_not_come_again() -> None:
+    spec = CrashSpec.model_validate({"fault": "crash", "target": "c2", "at": {"message": 3, "after": "acknowledge"}})
+    proof = Crash(spec).prove([take("c2", 3, 2), Move("acknowledge", 3, 0.0, "c2", 3, "q")], [])
+    assert proof.hit and "was acknowledged by then" in proof.evidence[-1]
+
+
+def test_a_position_reads_as_it_is_written() -> None:
+    at = AtMessage.model_validate({"message": 3, "while": {"consumer": "c1", "holds": 4}})
+    assert str(at) == "message 3 after take while c1 holds message 4"
+    assert AtMessage.model_validate(at.model_dump(by_alias=True)) == at
+
+
+def test_keys_are_dealt_out_to_queues_in_the_order_in_which_they_come() -> None:
+    keys = [b"b", b"b", b"a", b"c", None, b"a"]
+    assert keys_to_queues([Record(key, b"", 0) for key in keys], 2) == [0, 0, 1, 0, 0, 1]
+
+
+def test_messages_are_numbered_from_one() -> None:
+    dataset = open_dataset("messages", {"keys": ["x", "y", "z"]}, seed=0)
+    assert dataset.rows() == 3
+    assert [(r.key, json.loads(r.value)["id"]) for r in dataset.records(1, 3)] == [(b"y", 2), (b"z", 3)]
+
+
+def test_moves_are_read_back_from_the_timeline(tmp_path: Path) -> None:
+    timeline = Timeline(tmp_path / "events.jsonl")
+    told = [take("c2", 3, 2), Move("crash", 3, 0.0, "c2", 3), take("c1", 3, 4, redelivered=True)]
+    events = [timeline.emit(event_kind(move), **move.event()) for move in told]
+    timeline.emit("phase", name="judge")
+    timeline.close()
+    assert of_run(tmp_path) == tuple(of_event(event) for event in events)
+    assert holder(of_run(tmp_path), 3) == ["c2", "c1"]
+    (tmp_path / "events.jsonl").write_text("{")
+    with pytest.raises(HistoryError, match="cannot be read"):
+        of_run(tmp_path)

@@ -1,0 +1,133 @@
+"""The picture of a run of consumers: what it shows of the moves, and that nothing in a scenario can break it."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from onceproof.consumers.moves import Kind, Move
+from onceproof.consumers.picture import Picture, of_moves
+from onceproof.reports import picture_svg, picture_text
+
+QUEUE = "orders"
+
+
+def moves(*told: str) -> list[Move]:
+    """``"publish 3"``, ``"c2 take 3"``, ``"c1 again 3"``, ``"c2 crash"``: one move a tick."""
+    made = []
+    for tick, text in enumerate(told):
+        *who, what, number = text.split() if text[-1].isdigit() else [*text.split(), "0"]
+        kind: Kind = "take" if what == "again" else what  # type: ignore[assignment]
+        queue = "" if kind in ("crash", "start") else QUEUE
+        made.append(Move(kind, tick, 0.0, who[0] if who else "", int(number), queue, what == "again"))
+    return made
+
+
+REORDERED = moves(
+    "publish 1", "publish 2", "c2 take 1", "c1 take 2", "c2 crash", "c2 return 1", "c1 effect 2", "c1 acknowledge 2",
+    "c1 again 1", "c1 effect 1", "c1 acknowledge 1", "c2 start",
+)  # fmt: skip
+
+
+def picture(
+    played: list[Move], *, keys: list[str] | None = None, title: str = "t", consumers: str = "c1 c2"
+) -> Picture:
+    return of_moves(title, played, consumers.split(), "out", keys or ["a"] * 60)
+
+
+def test_an_effect_after_that_of_a_later_message_is_late() -> None:
+    drawn = picture(REORDERED)
+    assert [(r.message, r.late, r.repeated) for r in drawn.results] == [(2, False, False), (1, True, False)]
+    assert drawn.late_messages == {1}
+
+
+def test_who_held_what_and_who_was_dead() -> None:
+    drawn = picture(REORDERED)
+    c1, c2 = (next(i for i, lane in enumerate(drawn.lanes) if lane.name == name) for name in ("c1", "c2"))
+    assert [(h.lane, h.message, h.crashed) for h in drawn.holds] == [(c2, 1, True), (c1, 2, False), (c1, 1, False)]
+    ((lane, first, last),) = drawn.absences
+    assert lane == c2 and drawn.rows[first].kind == "crash" and drawn.rows[last].kind == "start"
+
+
+def test_order_is_each_queues_own() -> None:
+    played = moves("publish 1", "publish 2", "c1 take 2", "c1 effect 2", "c2 take 1", "c2 effect 1")
+    apart = [Move(m.kind, m.tick, 0.0, m.consumer, m.message, f"q{m.message}", m.redelivered) for m in played]
+    drawn = picture(apart)
+    assert not drawn.late_messages
+    assert {queue: [r.message for r in results] for queue, results in drawn.by_queue().items()} == {
+        "q1": [1],
+        "q2": [2],
+    }
+    assert "what came out of q1: m1\nwhat came out of q2: m2" in picture_text.render(drawn)
+
+
+def test_an_effect_of_a_transaction_that_was_not_committed_is_none() -> None:
+    played = moves(
+        "publish 1", "c2 take 1", "c2 effect 1", "c2 crash", "c2 return 1", "c1 again 1", "c1 effect 1",
+        "c1 acknowledge 1", "c1 commit 1",
+    )  # fmt: skip
+    assert [(r.message, r.repeated) for r in picture(played).results] == [(1, False)]
+
+
+def test_a_second_effect_is_a_repetition_and_not_late() -> None:
+    played = moves("publish 1", "c2 take 1", "c2 effect 1", "c2 crash", "c2 return 1", "c1 again 1", "c1 effect 1")
+    assert [(r.message, r.late, r.repeated) for r in picture(played).results] == [(1, False, False), (1, False, True)]
+
+
+def test_the_text_has_a_line_for_each_move() -> None:
+    lines = picture_text.render(picture(REORDERED)).splitlines()
+    said = [
+        "m1 --",
+        "m2 --",
+        "m1 --",
+        "m2 --",
+        "X crash",
+        "m1 back",
+        "m2 --",
+        "ack",
+        "m1 again",
+        "m1 --",
+        "ack",
+        "back again",
+    ]
+    assert len(lines) == len(said) + 3
+    assert all(word in line for word, line in zip(said, lines[1:], strict=False))
+    assert lines[-1] == "what came out: m2, m1 (out of order)"
+
+
+NASTY = 'x<script>alert("1")</script>&amp;\x00\x1b[31m\ud800\U0001f600' + "long" * 40
+
+
+def test_nothing_of_a_scenario_breaks_the_svg() -> None:
+    drawn = picture(REORDERED, keys=[NASTY, NASTY], title=NASTY, consumers="c1 c2")
+    text = picture_svg.render(drawn)
+    root = ET.fromstring(text.encode())
+    assert "<script" not in text and not [e for e in root.iter() if e.tag.endswith("script")]
+    assert "prefers-color-scheme: dark" in text
+    shown = [e for e in root.iter() if e.tag.endswith("text")]
+    assert max(len(e.text or "") for e in shown) <= 80
+    whole = [child.text or "" for e in shown for child in e]
+    assert any("long" * 40 in tooltip for tooltip in whole)
+
+
+def test_the_svg_loads_nothing() -> None:
+    text = picture_svg.render(picture(REORDERED))
+    assert not any(word in text for word in ("href", "url(", "@import", "src="))
+
+
+@pytest.mark.parametrize("messages", [0, 1, 50])
+def test_it_grows_with_the_messages(messages: int) -> None:
+    told = [
+        w
+        for n in range(1, messages + 1)
+        for w in (f"publish {n}", f"c1 take {n}", f"c1 effect {n}", f"c1 acknowledge {n}")
+    ]
+    drawn = picture(moves(*told))
+    root = ET.fromstring(picture_svg.render(drawn))
+    height = float(root.attrib["height"])
+    assert all(float(e.attrib["y"]) < height for e in root.iter() if "y" in e.attrib)
+    assert len(drawn.results) == messages
+    text = picture_text.render(drawn)
+    assert max(map(len, text.splitlines()), default=0) <= 80
+    assert ("nothing came out" in text) is (messages == 0)
