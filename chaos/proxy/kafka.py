@@ -105,7 +105,8 @@ class KafkaConversation:
             if body.flexible:
                 cursor.skip_tags()
             told = body.read(cursor)
-            facts["error_codes"] = sorted(set(named(told, "ErrorCode")))
+            cursor.end()
+            facts["error_codes"] = sorted({*named(told, "ErrorCode"), *named(told, "PartitionErrorCode")})
             if api == _METADATA:
                 self._learn(told)
         except Undecodable as trouble:
