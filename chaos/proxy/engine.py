@@ -286,12 +286,19 @@ class Link:
         """Do what the rule says; True if what is behind the frame may not pass now."""
         hit = Hit(frame, self.proxy.name, self._peer, now())
         self._emit("frame.stopped", rule, hit, action=rule.action)
+        if rule.action == "park" or rule.hold:
+            self._parked = _Parked(rule, hit, behind)
+            rule.when_released(lambda: self.proxy.loop.soon(self._let_go, hit))
+        else:
+            self._act(rule, hit, behind)
+        rule.hits.append(hit)  # last: whoever waits for it finds everything done
+        return self._parked is not None or rule.action != "drop-answer"
+
+    def _act(self, rule: Rule, hit: Hit, behind: Sequence[Piece]) -> None:
         if rule.action == "drop-request":
             self._cut_client(rule.cut, hit)
             if not self._silent:
                 self.server.cut("close")
-        elif rule.action == "drop-answer":
-            self._deliver(rule, hit)
         elif rule.action == "late":
             self._late = True
             self._cut_client(rule.cut, hit)
@@ -299,10 +306,7 @@ class Link:
             rest = b"".join(map(_bytes, behind))
             rule.when_released(lambda: self.proxy.loop.soon(self._deliver_late, rule, hit, rest))
         else:
-            self._parked = _Parked(rule, hit, behind)
-            rule.when_released(lambda: self.proxy.loop.soon(self._let_go, hit))
-        rule.hits.append(hit)  # last: whoever waits for it finds everything done
-        return rule.action != "drop-answer"
+            self._deliver(rule, hit)
 
     def _deliver(self, rule: Rule, hit: Hit) -> None:
         self._waiting[id(hit.frame)] = (rule, hit)
@@ -325,8 +329,10 @@ class Link:
         if parked is None or parked.hit is not hit:
             return  # its client has left
         self._parked = None
-        self._deliver(parked.rule, hit)
         self._emit("frame.released", parked.rule, hit, parked_s=round(now() - hit.seen_at, 6))
+        self._act(parked.rule, hit, parked.behind)
+        if self._deaf:
+            return
         self.client.resume()
         self._carry(parked.behind)
         if parked.unread:

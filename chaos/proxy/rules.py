@@ -115,6 +115,8 @@ class Rule:
     nth: int = 1
     times: int | None = 1
     name: str = ""
+    hold: bool = False
+    """Park the frame before a loss, until `release`: time to look at what state it would leave."""
     proceed: Callable[[Frame], bool] | None = None
     hits: list[Hit] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)

@@ -203,6 +203,25 @@ def test_two_rules_can_park_one_connection_one_after_the_other(postgres: Proxied
         echo.wait_for(wire.startup() + query("COMMIT") + query("SELECT 'two'") + query("SELECT 3"))
 
 
+def test_a_loss_can_be_held_until_its_state_was_looked_at(postgres: Proxied, echo: Echo) -> None:
+    postgres.board.arm(rule := Rule(Condition("commit"), "drop-request", "reset", hold=True))
+    with postgres.connect() as client:
+        client.sendall(wire.startup())
+        receive(client, len(wire.startup()))
+        client.sendall(query("COMMIT") + query("SELECT 1"))
+        hit = rule.wait_for_hit(10)
+        client.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.recv(1)
+        client.settimeout(10)
+        assert hit.cut_at is None
+        rule.release()
+        with pytest.raises(ConnectionResetError):
+            receive(client, 1)
+    echo.wait_for(wire.startup())
+    assert hit.cut_at is not None and hit.delivered_at is None
+
+
 @pytest.mark.parametrize("how", ["FIN", "RST"])
 def test_a_client_that_leaves_while_its_frame_is_parked_is_told_and_never_delivered(
     postgres: Proxied, echo: Echo, how: str
