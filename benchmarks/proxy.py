@@ -1,7 +1,8 @@
 """What the protocol proxy costs: the same work through Toxiproxy alone and through both, in turns, in one run.
 
-``python benchmarks/proxy.py`` prints medians over the rounds and their ratio. Clients run in a process of their own, as a job
-does; the proxy runs in the harness's. Compare the ratios: the rest is the machine's.
+``python benchmarks/proxy.py`` prints the best of the rounds, the ratio of the bests, the median of the ratios of each round,
+and the CPU time that the harness's process, with the proxy in it, spent on one piece of work. Clients run in a process of their
+own, as a job does. On a machine with other work only the bests and the CPU time say much.
 """
 
 from __future__ import annotations
@@ -117,18 +118,25 @@ def main() -> None:
         pool = stacks.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
         roads = {name: _stack(stacks, read_frames=name == "both") for name in ("Toxiproxy", "both")}
         measured: dict[str, dict[str, list[float]]] = {}
+        cpu: dict[str, list[float]] = {}
         for number in range(args.rounds):
             # The order changes, so that neither road is always the one that comes second.
             for name in roads if number % 2 else reversed(roads):
                 for what, work, given in _work(roads[name], args.megabytes):
+                    before = time.process_time()
                     got = pool.submit(work, *given).result()
                     measured.setdefault(what, {}).setdefault(name, []).append(got)
+                    if name == "both":
+                        cpu.setdefault(what, []).append(time.process_time() - before)
     print(machine())
-    print(f"{'median of ' + str(args.rounds):<34} {'Toxiproxy':>10} {'both':>10} {'both/Toxiproxy':>15}")
+    head = f"best of {args.rounds}"
+    print(f"{head:<34} {'Toxiproxy':>10} {'both':>10} {'ratio':>6} {'median ratio':>13} {'CPU, ms':>8}")
     for what, by_road in measured.items():
-        without, both = (statistics.median(by_road[name]) for name in ("Toxiproxy", "both"))
+        best = max if "MB/s" in what else min
+        without, both = (best(by_road[name]) for name in ("Toxiproxy", "both"))
         paired = statistics.median(b / w for w, b in zip(by_road["Toxiproxy"], by_road["both"], strict=True))
-        print(f"{what:<34} {without:>10,.1f} {both:>10,.1f} {paired:>15.2f}")
+        spent = statistics.median(cpu[what]) * 1000
+        print(f"{what:<34} {without:>10,.1f} {both:>10,.1f} {both / without:>6.2f} {paired:>13.2f} {spent:>8.0f}")
 
 
 def _stack(stacks: ExitStack, *, read_frames: bool) -> EmbeddedStack:
