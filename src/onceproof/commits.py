@@ -35,6 +35,20 @@ def postgres_status(postgres: Postgres, xid: str) -> Status:
     return status  # type: ignore[no-any-return]  # narrowed above; psycopg's row is untyped
 
 
+def postgres_xid(postgres: Postgres, backend_pid: int) -> str | None:
+    """The 64-bit id of the transaction that a backend is in; None if it has written nothing."""
+    with psycopg.connect(postgres.harness_conninfo, connect_timeout=int(_ASK_S), autocommit=True) as connection:
+        row = connection.execute(_XID_SQL, (backend_pid,)).fetchone()
+    return None if row is None or row[0] is None else str(row[0])
+
+
+#: pg_stat_activity shows the lower half; the upper one is that of the newest transaction.
+_XID_SQL = """
+SELECT (pg_snapshot_xmax(pg_current_snapshot())::text::bigint >> 32 << 32) | backend_xid::text::bigint
+FROM pg_stat_activity WHERE pid = %s
+"""
+
+
 class OpenTransaction:
     """The end of a topic's partitions while a parked sink holds a transaction open on them, to be compared with later."""
 

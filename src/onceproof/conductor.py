@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from onceproof.errors import EnvironmentProblem
 from onceproof.events import Timeline
 from onceproof.failpoints import Parked, Told
-from onceproof.faults import Fault, Occurrence, Proof, faults
+from onceproof.faults import Fault, Occurrence, Proof, faults, strikes_at
 from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec
 from onceproof.waiting import wait_until
@@ -105,7 +105,7 @@ class Conductor:
 
     def wanted(self) -> list[tuple[int, Point]]:
         """Batches and points at which a fault waits that has not fired."""
-        return [(a.spec.at.batch, a.spec.at.point) for a in self.armed if a.fired_at is None]
+        return [(a.spec.at.batch, strikes_at(a.spec)) for a in self.armed if a.fired_at is None]
 
     def on_log(self, query: str, batch: int, point: Point) -> None:
         """The checkpoint watcher saw it."""

@@ -1,17 +1,22 @@
 """What lost ack and lost request share: one direction of the road between a parked sink and its service is taken away.
 
-The sink is parked with everything flushed; the cut is made; the sink is released and sends its COMMIT or EndTxn. What
-became of it is then asked of the service directly, and the sink must have reported an error.
+Two ways. ``before-sink-commit``: a sink of `onceproof.sinks` is parked with everything flushed; the cut is made; the sink is released and sends its COMMIT or EndTxn. What
+became of it is then asked of the service directly, and the sink must have reported an error. ``commit-lost`` and
+``commit-unacknowledged``: the protocol proxy stops the very frame, of any job (`onceproof.frame_faults`).
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
+from onceproof.chaos.proxy.rules import Action
 from onceproof.commits import OpenTransaction, postgres_status
 from onceproof.conductor import Site
 from onceproof.failpoints import Told
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
+from onceproof.frame_faults import FrameSpec, StoppedFrame, frame_placement, frame_problems, is_planned, prove_loss
 from onceproof.placing import RESTART_S, committed, one_line, placement, point_problems
 from onceproof.points import Point
 from onceproof.scenario.model import At, FaultSpec, Scenario
@@ -33,6 +38,7 @@ class CommitAt(At):
 class CutCommitSpec(FaultSpec):
     target: Literal["postgres", "kafka"]
     at: CommitAt
+    frame: FrameSpec | None = Field(None, description="which request, where the protocol proxy places the fault")
 
 
 class CutCommit:
@@ -42,13 +48,31 @@ class CutCommit:
 
     def __init__(self, spec: CutCommitSpec) -> None:
         self._spec = spec
+        self._stopped: StoppedFrame | None = None
+        if self.reads_frames(spec):
+            action: Action = "drop-answer" if self.stream == "downstream" else "drop-request"
+            self._stopped = StoppedFrame(spec.frame or FrameSpec(), spec.target, action, hold=True)
         self._proxies: list[Proxy] = []
         self._struck_at = 0.0
         self._open: OpenTransaction | None = None
 
     @classmethod
+    def frame_point(cls) -> Point:
+        """Where the protocol proxy places it."""
+        return Point.COMMIT_UNACKNOWLEDGED if cls.stream == "downstream" else Point.COMMIT_LOST
+
+    @classmethod
+    def reads_frames(cls, spec: CutCommitSpec) -> bool:
+        return spec.at.point is cls.frame_point()
+
+    @classmethod
     def problems(cls, spec: CutCommitSpec, scenario: Scenario) -> list[SpecProblem]:
-        problems = point_problems(spec, (Point.BEFORE_SINK_COMMIT,))
+        problems = point_problems(spec, (Point.BEFORE_SINK_COMMIT, cls.frame_point()))
+        if cls.reads_frames(spec):
+            return problems + frame_problems(spec.frame or FrameSpec(), spec.target, scenario)
+        if spec.frame is not None:
+            mend = f"say at: {{point: {cls.frame_point()}}}, or leave `frame` out"
+            problems.append(SpecProblem(("frame",), f"at {spec.at.point} the sink says what it commits", mend))
         if spec.target == "postgres" and scenario.stack.postgres is None:
             problems.append(SpecProblem(("target",), "this stack has no Postgres", "add `postgres: {}` to the stack"))
         return problems
@@ -59,13 +83,23 @@ class CutCommit:
             "downstream": "the commit seen directly at the service while the sink reported an error",
             "upstream": "the sink reported an error and the commit was absent at the service until healed",
         }[cls.stream]
+        if cls.reads_frames(spec):
+            said = (
+                "the service's answer to it, and" if cls.stream == "downstream" else "that it was never delivered, and"
+            )
+            return frame_placement(spec.at.point, f"{said} what the service says became of the transaction")
         return placement(spec.at.point, proof, scenario)
 
     def matches(self, seen: Occurrence) -> bool:
+        if self._stopped is not None:
+            return is_planned(seen)
         return seen.instrument == "failpoint" and seen.point is self._spec.at.point and seen.sink == self._spec.target
 
     def strike(self, site: Site, seen: Occurrence) -> None:
         self._struck_at = site.timeline.now()
+        if self._stopped is not None:
+            self._stopped.arm(site, seen)
+            return
         if self._spec.target == "postgres":
             assert site.stack.postgres is not None
             self._proxies = [site.stack.postgres.proxy]
@@ -82,6 +116,8 @@ class CutCommit:
             seen.release()
 
     def prove(self, site: Site, seen: Occurrence) -> Proof:
+        if self._stopped is not None:
+            return prove_loss(self._stopped, site, seen)
         applied = (
             self._applied_postgres(site, seen) if self._spec.target == "postgres" else self._applied_kafka(site, seen)
         )
@@ -110,6 +146,8 @@ class CutCommit:
         return Proof(True, (applied[1], reported, f"batch {seen.batch} was committed by Spark afterwards"))
 
     def heal(self, site: Site) -> None:
+        if self._stopped is not None:
+            self._stopped.close(site)
         for proxy in self._proxies:
             proxy.heal()
 

@@ -6,7 +6,7 @@ never from the attempt. The order is always armed -> fired -> hit (or not) -> he
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -90,6 +90,16 @@ class Fault(Protocol):
 
     def heal(self, site: Site) -> None:
         """Undo whatever strike did. Idempotent; always called, also when nothing was struck."""
+
+
+def reads_frames(specs: Iterable[FaultSpec]) -> bool:
+    """Whether one of these faults needs the protocol proxy: its class has ``reads_frames(spec)`` and says so."""
+    return any(getattr(faults.get(spec.fault), "reads_frames", lambda _spec: False)(spec) for spec in specs)
+
+
+def strikes_at(spec: FaultSpec) -> Point:
+    """The point at which the fault must be told of its batch: its own, or that of the plan where it reads the batch's frames."""
+    return Point.AFTER_OFFSET_LOG if reads_frames([spec]) else spec.at.point
 
 
 faults: Registry[type[Fault]] = Registry("fault", "onceproof.chaos", "onceproof.faults")

@@ -33,6 +33,7 @@ from onceproof.errors import EnvironmentProblem, Interrupted, OnceproofError
 from onceproof.events import Listener, Timeline
 from onceproof.expect import ask_oracle
 from onceproof.failpoints import FailpointServer
+from onceproof.faults import reads_frames
 from onceproof.feed import Feeder
 from onceproof.history.collect import collect
 from onceproof.history.schema import VERSION
@@ -119,7 +120,8 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
     fetched = components.ensure()
     with Owner() as owner, ExitStack() as healing:
         timeline.emit("phase", name="stack")
-        stack = EmbeddedStack.start(scenario.stack, owner, directory.path, fetched, timeline)
+        frames = reads_frames(scenario.chaos)
+        stack = EmbeddedStack.start(scenario.stack, owner, directory.path, fetched, timeline, read_frames=frames)
         directory.update(versions=stack.versions())
         timeline.emit("phase", name="prepare")
         _prepare(scenario, stack, directory)

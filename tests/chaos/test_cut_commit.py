@@ -37,3 +37,29 @@ def test_the_sink_of_that_service_fires_it(
     assert lost.matches(seen(Point.BEFORE_SINK_COMMIT, "failpoint", "kafka"))
     assert not lost.matches(seen(Point.BEFORE_SINK_COMMIT, "failpoint", "postgres"))
     assert not lost.matches(seen(Point.BEFORE_SINK_COMMIT, "watcher"))
+
+
+FRAME_POINT = {"lost-ack": "commit-unacknowledged", "lost-request": "commit-lost"}
+
+
+@pytest.mark.parametrize("kind", FRAME_POINT)
+def test_the_protocol_proxy_places_it_in_any_job(
+    problems: Callable[..., list[SpecProblem]],
+    fault: Callable[[dict[str, Any]], Fault],
+    seen: Callable[..., Occurrence],
+    kind: str,
+) -> None:
+    point = FRAME_POINT[kind]
+    assert problems(spec(kind, point=point) | {"frame": {"transaction": "departures"}}) == []
+    (other,) = set(FRAME_POINT.values()) - {point}
+    assert problems(spec(kind, point=other))[0].loc == ("at", "point")
+    lost = fault(spec(kind, point=point))
+    assert lost.matches(seen(Point.AFTER_OFFSET_LOG))
+    assert not lost.matches(seen(Point.BEFORE_SINK_COMMIT, "failpoint", "postgres"))
+
+
+@pytest.mark.parametrize("kind", FRAME_POINT)
+def test_a_frame_is_told_where_it_cannot_be(problems: Callable[..., list[SpecProblem]], kind: str) -> None:
+    assert problems(spec(kind) | {"frame": {}})[0].loc == ("frame",)
+    assert problems(spec(kind, point=FRAME_POINT[kind]) | {"frame": {"kind": "EndTxn"}})[0].loc == ("frame", "kind")
+    assert problems(spec(kind, point=FRAME_POINT[kind]), postgres=False)[0].loc == ("target",)

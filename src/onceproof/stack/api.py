@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from onceproof.chaos.proxy.rules import Rule
 
 Stream = Literal["upstream", "downstream"]
 
@@ -79,6 +82,15 @@ class Postgres(Protocol):
     proxy: Proxy
 
 
+class FrameRules(Protocol):
+    """The protocol proxies of the pipeline's roads (`onceproof.stack.framed`)."""
+
+    def arm(self, service: Literal["kafka", "postgres"], rule: Rule) -> None: ...
+
+    def disarm(self, service: Literal["kafka", "postgres"], rule: Rule) -> None:
+        """It stops nothing more, and lets go what it holds. Idempotent."""
+
+
 class Stack(Protocol):
     # Properties, so that a provider may declare its own, narrower types.
     @property
@@ -86,6 +98,10 @@ class Stack(Protocol):
 
     @property
     def postgres(self) -> Postgres | None: ...
+
+    @property
+    def frames(self) -> FrameRules | None:
+        """None in a run in which no fault reads frames."""
 
     spark_class_path: tuple[Path, ...]
     """Jars of Spark's Kafka connector, for ``SPARK_DIST_CLASSPATH``."""

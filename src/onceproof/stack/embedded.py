@@ -20,6 +20,7 @@ from onceproof.stack import postgres as postgres_module
 from onceproof.stack import selftest
 from onceproof.stack.api import Proxy
 from onceproof.stack.components import Components
+from onceproof.stack.framed import Frames
 from onceproof.stack.kafka import EmbeddedKafka
 from onceproof.stack.kafka_node import KafkaProgram
 from onceproof.stack.kafka_settings import HOST
@@ -40,7 +41,9 @@ class EmbeddedStack:
         toxiproxy: ToxiproxyServer,
         kafka: EmbeddedKafka,
         postgres: EmbeddedPostgres | None,
+        frames: Frames | None = None,
     ) -> None:
+        self.frames = frames
         self.kafka = kafka
         self.postgres = postgres
         self.toxiproxy = toxiproxy
@@ -51,13 +54,24 @@ class EmbeddedStack:
         self._components = components
 
     @classmethod
-    def start(cls, spec: StackSpec, owner: Owner, run_dir: Path, components: Components, timeline: Timeline) -> Self:
+    def start(
+        cls,
+        spec: StackSpec,
+        owner: Owner,
+        run_dir: Path,
+        components: Components,
+        timeline: Timeline,
+        *,
+        read_frames: bool = False,
+    ) -> Self:
         """Start Toxiproxy, then Kafka and Postgres side by side, and prove that nothing goes around a proxy.
 
+        With ``read_frames`` the pipeline's roads lead through the protocol proxy too.
         Logs go to ``run_dir/logs``, data below the owner's scratch folder. Emits ``stack.starting`` and ``stack.ready``
         (with ``seconds``) for each service. Raises `ServiceFailed` with the last log lines of a service that died.
         """
         logs = run_dir / "logs"
+        frames = Frames(owner, timeline.emit) if read_frames else None
 
         def timed(service: str, start: Callable[[], T]) -> T:
             timeline.emit("stack.starting", service=service)
@@ -70,7 +84,9 @@ class EmbeddedStack:
             address = listen or f"{HOST}:{lease(owner, 1)[0]}"
             proxy = ToxiproxyProxy(toxiproxy, name, address, f"{HOST}:{upstream_port}")
             proxy.create()
-            return proxy
+            if frames is None or not (name == "postgres" or name.startswith("client-")):
+                return proxy
+            return frames.in_front_of(proxy, "postgres" if name == "postgres" else "kafka")
 
         def start_toxiproxy() -> ToxiproxyServer:
             (port,) = lease(owner, 1)
@@ -96,7 +112,7 @@ class EmbeddedStack:
         with ThreadPool(2) as pool:
             kafka = pool.apply_async(timed, ("kafka", start_kafka))
             postgres = pool.apply_async(timed, ("postgres", start_postgres)) if spec.postgres is not None else None
-            stack = cls(components, toxiproxy, kafka.get(), postgres.get() if postgres is not None else None)
+            stack = cls(components, toxiproxy, kafka.get(), postgres.get() if postgres is not None else None, frames)
         timed("self-test", stack.self_test)
         # After the self-test, whose cuts it would suffer from; the pipeline takes seconds to its first transaction.
         stack.kafka.warm_up_transactions()
@@ -114,6 +130,7 @@ class EmbeddedStack:
         """Of these processes, of the harness and of Kafka's nodes: connections past a proxy, as sentences."""
         nodes = [node.service.pid for node in self.kafka.nodes.values() if node.is_running()]
         guarded = selftest.guards(self.kafka, self.postgres, self.toxiproxy.service.pid)
+        guarded += self.frames.guards() if self.frames is not None else []
         return selftest.bypasses(guarded, [*pids, *nodes, os.getpid()])
 
     def proxies(self) -> list[Proxy]:
@@ -123,6 +140,8 @@ class EmbeddedStack:
     def check_health(self) -> None:
         """Raise `ServiceFailed`, with the last log lines, if a service ended that no fault killed."""
         self.kafka.check_health()
+        if self.frames is not None:
+            self.frames.check()
         services = [self.toxiproxy.service, *([self.postgres.service] if self.postgres is not None else [])]
         for service in services:
             if not service.is_running():

@@ -1,0 +1,146 @@
+"""Late request: a request that its client has given up is delivered all the same, later, over the connection left behind."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from onceproof.chaos.proxy.frames import Frame
+from onceproof.chaos.proxy.rules import Condition, Hit, Rule
+from onceproof.conductor import Site
+from onceproof.errors import WaitTimeout
+from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.frame_faults import (
+    ANSWER_S,
+    HIT_S,
+    FrameSpec,
+    StoppedFrame,
+    frame_placement,
+    frame_problems,
+    is_planned,
+    wait_for_commit,
+    which,
+)
+from onceproof.placing import point_problems
+from onceproof.points import Point
+from onceproof.scenario.model import At, FaultSpec, Scenario
+
+
+class LateAt(At):
+    """The batch whose request is late."""
+
+    point: Point = Point.COMMIT_LOST
+
+
+class LateRequestSpec(FaultSpec):
+    fault: Literal["late-request"]
+    target: Literal["postgres", "kafka"]
+    at: LateAt
+    frame: FrameSpec = Field(default_factory=FrameSpec, description="which request is late (default: the commit)")
+    deliver_before: FrameSpec | None = Field(
+        None,
+        description="delivered right before this later request (Postgres: default the first statement that follows)",
+    )
+
+
+@faults.register("late-request")
+class LateRequest:
+    """The client is cut off at once and comes back; its old request arrives when it is on to the next thing.
+
+    For Kafka's EndTxn this is KAFKA-17754: where a producer is reused, an old abort ends the next transaction of its epoch
+    (Jepsen, Bufstream 0.1.0). For Postgres, a COMMIT that everybody has given up, with its locks held until then.
+    """
+
+    Spec: ClassVar[type[FaultSpec]] = LateRequestSpec
+    about: ClassVar[str] = "a request arrives after its client was cut off and has gone on"
+
+    def __init__(self, spec: LateRequestSpec) -> None:
+        self._spec = spec
+        self._late = StoppedFrame(spec.frame, spec.target, "late", hold=False)
+        following = _following(spec)
+        self._next = Rule(
+            following,
+            "park",
+            nth=(spec.deliver_before or FrameSpec()).nth,
+            name="deliver-before",
+            proceed=self._follows,
+        )
+
+    @classmethod
+    def reads_frames(cls, spec: LateRequestSpec) -> bool:
+        return True
+
+    @classmethod
+    def problems(cls, spec: LateRequestSpec, scenario: Scenario) -> list[SpecProblem]:
+        problems = point_problems(spec, (Point.COMMIT_LOST,)) + frame_problems(spec.frame, spec.target, scenario)
+        if spec.deliver_before is not None:
+            problems += frame_problems(spec.deliver_before, spec.target, scenario, "deliver_before")
+        elif spec.target == "kafka":
+            mend = "for example deliver_before: {kind: AddPartitionsToTxn, topic: my-topic}"
+            problems.append(SpecProblem((), "when is it to arrive? deliver_before is missing", mend))
+        return problems
+
+    @classmethod
+    def placement(cls, spec: LateRequestSpec, scenario: Scenario) -> Placement:
+        return frame_placement(
+            spec.at.point, "the service's answer to the late request, given before its client's next step"
+        )
+
+    def matches(self, seen: Occurrence) -> bool:
+        return is_planned(seen)
+
+    def strike(self, site: Site, seen: Occurrence) -> None:
+        self._late.arm(site, seen, self._next)
+
+    def prove(self, site: Site, seen: Occurrence) -> Proof:
+        hit = self._late.found(site, seen)
+        if isinstance(hit, Proof):
+            return hit
+        words = [f"{which(hit.frame)} was stopped by {hit.proxy} in batch {seen.batch}, and its client cut off"]
+        try:
+            following = self._next.wait_for_hit(HIT_S)
+        except WaitTimeout as never:
+            return Proof(False, (*words, never.message))
+        self._late.rule.release()
+        answer = self._late.rule.wait_for_answer(hit, ANSWER_S)
+        assert hit.delivered_at is not None
+        words.append(
+            f"it was delivered {hit.delivered_at - hit.seen_at:.3f} s late over the connection left behind, "
+            f"while {which(following.frame)} waited"
+        )
+        words.append(f"the service answered it: {_said(hit)}")
+        became = self._late.became(site)
+        if became is not None:
+            words.append(f"pg_xact_status of transaction {self._late.xid}: {became}")
+        self.heal(site)
+        words.append(wait_for_commit(site, seen))
+        return Proof(answer is hit.answer, tuple(words))
+
+    def heal(self, site: Site) -> None:
+        self._late.close(site)
+        if site.stack.frames is not None:
+            site.stack.frames.disarm(self._spec.target, self._next)
+
+    def _follows(self, frame: Frame) -> bool:
+        """Whether the late one is behind us, and this is of the same producer."""
+        if not self._late.rule.hits:
+            return False
+        mine = self._late.rule.hits[0].frame.facts.get("transactional_id")
+        return mine is None or frame.facts.get("transactional_id") in (None, mine)
+
+
+def _following(spec: LateRequestSpec) -> Condition:
+    if spec.deliver_before is None:
+        # A Kafka fault without it is refused by `problems`; the spec of one must be constructible all the same.
+        return Condition("statement" if spec.target == "postgres" else "AddPartitionsToTxn")
+    return spec.deliver_before.condition(spec.target)
+
+
+def _said(hit: Hit) -> str:
+    assert hit.answer is not None
+    facts = hit.answer.facts
+    codes = facts.get("error_codes")
+    if codes is not None:
+        return "no error" if set(codes) <= {0} else f"error code {', '.join(map(str, codes))}"
+    return ", ".join(facts.get("tags") or [f"error {facts.get('sqlstate')}"])

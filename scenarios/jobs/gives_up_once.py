@@ -1,0 +1,100 @@
+"""Flights to Kafka, one transaction a batch; one attempt is given up and made again: with a new producer, or with the same.
+
+Giving up is what a job does when a lookup fails or a deadline passes in the middle of a batch: abort, and try again.
+With ``--reuse-producer`` it is done as many programs do it, by the same producer.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import pyarrow as pa
+from common import flights_with_planes, spark_session
+from confluent_kafka import Producer
+
+from onceproof.sinks.kafka import KafkaTransactional
+from onceproof.sinks.offsets import Progress
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--kafka", required=True, help="bootstrap servers")
+parser.add_argument("--topic", default="flights", help="input topic")
+parser.add_argument("--planes", required=True, help="Parquet file of the planes")
+parser.add_argument("--output", default="departures", help="topic to write to")
+parser.add_argument("--progress", default="departures-progress", help="topic that keeps the sink's progress")
+parser.add_argument("--give-up-in", type=int, required=True, help="batch whose first attempt is given up")
+parser.add_argument("--reuse-producer", action="store_true", help="one producer for all transactions")
+parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
+
+
+class GivenUp(Exception):
+    """The attempt was aborted; nothing of it may be seen."""
+
+
+class GivesUpOnce(KafkaTransactional):
+    """Writes the data, then the progress, and aborts the first attempt at one batch."""
+
+    def __init__(self, *args: Any, give_up_in: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._give_up_in: int | None = give_up_in
+
+    def write(self, rows: pa.Table, batch_id: int) -> bool:
+        try:
+            return super().write(rows, batch_id)
+        except GivenUp:
+            return super().write(rows, batch_id)
+
+    def _stage(self, producer: Producer, rows: pa.Table, progress: Progress) -> None:
+        super()._stage(producer, rows, progress)
+        if progress.batch_id == self._give_up_in:
+            self._give_up_in = None
+            producer.abort_transaction(self._timeout_s)
+            raise GivenUp
+
+    def _produce(self, producer: Producer, topic: str, key: bytes | None, value: bytes, delivered: Any) -> None:
+        if topic == self._progress_topic:
+            producer.flush(self._timeout_s)  # all data acknowledged before progress is claimed
+        super()._produce(producer, topic, key, value, delivered)
+
+
+class KeptProducer(Producer):
+    """May be initialised again, which does nothing then."""
+
+    _ready = False
+
+    def init_transactions(self, *args: Any, **kwargs: Any) -> None:
+        if not self._ready:
+            super().init_transactions(*args, **kwargs)
+            self._ready = True
+
+
+class ReusesItsProducer(GivesUpOnce):
+    """All transactions in one producer epoch: what a late EndTxn of one does to the next, no call of the client tells."""
+
+    _kept: KeptProducer | None = None
+
+    def _producer(self) -> Producer:
+        if self._kept is None:
+            self._kept = KeptProducer({**self._settings, "transactional.id": self._transactional_id, "linger.ms": 5})
+        return self._kept
+
+
+def main() -> None:
+    args = parser.parse_args()
+    spark = spark_session("gives-up-once")
+    sink = (ReusesItsProducer if args.reuse_producer else GivesUpOnce)(
+        args.kafka,
+        args.output,
+        pipeline="gives-up-once",
+        progress_topic=args.progress,
+        checkpoint=args.checkpoint,
+        key="tailnum",
+        give_up_in=args.give_up_in,
+    )
+    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
+    query = flights.writeStream.foreachBatch(sink).option("checkpointLocation", args.checkpoint).start()
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""What the faults that stop frames share: which frame, in which batch, and what the service says became of it.
+
+The rule is armed when the batch is planned, with the job stopped meanwhile; so the frame that it stops
+belongs to that batch, unless the batch is found to be committed by then.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, PositiveInt
+
+from onceproof.chaos.proxy.frames import Frame
+from onceproof.chaos.proxy.rules import POSTGRES_KINDS, Action, Condition, Hit, Rule
+from onceproof.commits import postgres_status, postgres_xid
+from onceproof.conductor import Site
+from onceproof.errors import UsageError, WaitTimeout
+from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
+from onceproof.placing import RESTART_S, committed, instruments_of, planned
+from onceproof.points import LEFT_BEHIND, Point
+from onceproof.scenario.model import Model, Scenario
+from onceproof.waiting import wait_until
+
+HIT_S = 60.0
+"""From the plan of a batch to its COMMIT; a batch of the shipped jobs takes under two seconds."""
+ANSWER_S = 20.0
+_WRITES = r"\b(insert|update|delete|merge|copy)\b"
+
+Target = Literal["postgres", "kafka"]
+
+
+class FrameSpec(Model):
+    """Which frame. Kafka: ``kind`` is a request (EndTxn, Produce, ...); Postgres: commit or statement."""
+
+    kind: str | None = Field(
+        None, description="default: EndTxn that commits, or the COMMIT of a transaction that wrote"
+    )
+    nth: PositiveInt = Field(1, description="which of those that fit, counted from the plan of the batch")
+    topic: str | None = Field(None, description="Kafka: a topic that the request is about")
+    transactional_id: str | None = Field(None, description="Kafka: regular expression")
+    committed: bool | None = Field(None, description="Kafka, EndTxn: true for a commit, false for an abort")
+    sql: str | None = Field(None, description="Postgres: regular expression found in the statement")
+    transaction: str | None = Field(
+        None, description="Postgres: regular expression found in any statement of the transaction (a table's name)"
+    )
+
+    def condition(self, target: Target) -> Condition:
+        kind = self.kind or ("EndTxn" if target == "kafka" else "commit")
+        plain_commit = kind == "EndTxn" and self.kind is None and self.committed is None
+        return Condition(
+            kind,
+            topic=self.topic,
+            transactional_id=self.transactional_id,
+            committed=True if plain_commit else self.committed,
+            sql=self.sql,
+            transaction=self.transaction or (_WRITES if kind == "commit" else None),
+        )
+
+
+def frame_problems(frame: FrameSpec, target: Target, scenario: Scenario, loc: str = "frame") -> list[SpecProblem]:
+    """A frame that can never be: of the other service, unknown, or a service that the stack has not."""
+    if target == "postgres" and scenario.stack.postgres is None:
+        return [SpecProblem(("target",), "this stack has no Postgres", "add `postgres: {}` to the stack")]
+    try:
+        condition = frame.condition(target)
+    except UsageError as wrong:
+        return [SpecProblem((loc,), wrong.message, wrong.hint)]
+    if (condition.kind in POSTGRES_KINDS) != (target == "postgres"):
+        mend = f"for postgres: {' or '.join(POSTGRES_KINDS)}; for kafka: EndTxn, Produce, AddPartitionsToTxn, ..."
+        return [SpecProblem((loc, "kind"), f"{target} has no request {condition.kind!r}", mend)]
+    return []
+
+
+def frame_placement(point: Point, proof: str) -> Placement:
+    return Placement(
+        "exact", "protocol proxy", f"stops the frame itself: {LEFT_BEHIND[point]}; works with any job", proof
+    )
+
+
+def is_planned(seen: Occurrence) -> bool:
+    """Whether a batch's plan is just written: when rules on its frames are armed."""
+    return seen.point is Point.AFTER_OFFSET_LOG and seen.instrument in instruments_of(seen.point)
+
+
+class StoppedFrame:
+    """One frame of one batch: armed by `arm`, found by `found`, let go by `close`."""
+
+    def __init__(self, spec: FrameSpec, target: Target, action: Action, *, hold: bool) -> None:
+        self.target = target
+        self.rule = Rule(spec.condition(target), action, "reset", nth=spec.nth, hold=hold, name=action)
+        self.xid: str | None = None
+        self._was_open = False
+
+    def arm(self, site: Site, seen: Occurrence, *others: Rule) -> None:
+        """With the job stopped: nothing of the batch passes before the rules stand."""
+        assert site.stack.frames is not None, "the run has started the proxy: a fault of it reads frames"
+        with site.job.frozen():
+            for rule in (self.rule, *others):
+                site.stack.frames.arm(self.target, rule)
+            self._was_open = planned(site, seen.query, seen.batch) and not committed(site, seen.query, seen.batch)
+
+    def found(self, site: Site, seen: Occurrence) -> Hit | Proof:
+        """The frame, stopped while its batch was open; or why there is none."""
+        if not self._was_open:
+            return Proof(False, (f"batch {seen.batch} was not open any more when the rule was armed",))
+
+        def ended() -> None:
+            if committed(site, seen.query, seen.batch) and not self.rule.hits:
+                raise WaitTimeout(f"batch {seen.batch} was committed without a {self.rule.describe()}")
+
+        try:
+            hit = wait_until(
+                f"a {self.rule.describe()}", lambda: next(iter(self.rule.hits), None), deadline_s=HIT_S, abandon=ended
+            )
+        except WaitTimeout as never:
+            return Proof(False, (never.message, f"nearest: {self.rule.nearest()}"))
+        if (self.rule.hold or self.rule.action == "late") and committed(site, seen.query, seen.batch):
+            return Proof(False, (f"the {hit.frame.kind} that was stopped came after batch {seen.batch} was committed",))
+        pid = hit.frame.facts.get("backend_pid")
+        if self.target == "postgres" and pid is not None:
+            assert site.stack.postgres is not None
+            self.xid = postgres_xid(site.stack.postgres, pid)
+        return hit
+
+    def close(self, site: Site) -> None:
+        if site.stack.frames is not None:
+            site.stack.frames.disarm(self.target, self.rule)
+
+    def became(self, site: Site) -> str | None:
+        """``committed`` or ``aborted``, as Postgres says; None where there is no transaction to ask for."""
+        postgres, xid = site.stack.postgres, self.xid
+        if postgres is None or xid is None:
+            return None
+
+        def settled() -> str | None:
+            status = postgres_status(postgres, xid)
+            return None if status == "in progress" else status
+
+        return wait_until(f"transaction {xid} to be committed or aborted", settled, deadline_s=ANSWER_S)
+
+
+def which(frame: Frame) -> str:
+    """A frame by what a person finds it in a log with."""
+    facts = frame.facts
+    if "sql" in facts:
+        return f"{facts['sql'].strip()[:80]!r} of backend {facts['backend_pid']}"
+    words = [frame.kind]
+    if facts.get("committed") is not None:
+        words.append("(commit)" if facts["committed"] else "(abort)")
+    if facts.get("transactional_id") is not None:
+        words.append(f"of transactional.id {facts['transactional_id']}")
+    if facts.get("producer_epoch") is not None:
+        words.append(f"(producer {facts['producer_id']}, epoch {facts['producer_epoch']})")
+    if facts.get("topics"):
+        words.append(f"on {', '.join(facts['topics'])}")
+    return " ".join([*words, f"with correlation id {facts['correlation_id']}"])
+
+
+def wait_for_commit(site: Site, seen: Occurrence) -> str:
+    wait_until(
+        f"batch {seen.batch} to be committed after the fault",
+        lambda: committed(site, seen.query, seen.batch),
+        deadline_s=RESTART_S,
+    )
+    return f"batch {seen.batch} was committed by Spark afterwards"
+
+
+def prove_loss(stopped: StoppedFrame, site: Site, seen: Occurrence) -> Proof:
+    """Both losses: the frame is held, its state looked at, then it (or its answer) is lost, and the service asked."""
+    found = stopped.found(site, seen)
+    if isinstance(found, Proof):
+        return found
+    words = [f"{which(found.frame)} was stopped by {found.proxy} while batch {seen.batch} was open"]
+    stopped.rule.release()
+    lost_answer = stopped.rule.action == "drop-answer"
+    if lost_answer:
+        answer = stopped.rule.wait_for_answer(found, ANSWER_S)
+        told = {name: value for name, value in answer.facts.items() if value is not None}
+        words.append(f"it was delivered; the service answered {told}, and the answer was lost with the connection")
+        if answer.facts.get("sqlstate") or any(answer.facts.get("error_codes", ())):
+            return Proof(False, (*words, "the service refused it: nothing was applied whose answer could be lost"))
+    else:
+        wait_until("the request to be lost", lambda: found.cut_at, deadline_s=ANSWER_S)
+        words.append("it was never delivered, and its client's connection reset")
+    became, wanted = stopped.became(site), "committed" if lost_answer else "aborted"
+    if became is not None:
+        words.append(f"pg_xact_status of transaction {stopped.xid}: {became}")
+        if became != wanted:
+            return Proof(False, tuple(words))
+    words.append(wait_for_commit(site, seen))
+    if stopped.rule.fitting > 1:
+        words.append(f"its client sent {stopped.rule.fitting - 1} more of its kind within the batch or later")
+    return Proof(True, tuple(words))

@@ -1,0 +1,104 @@
+"""The protocol proxy in front of Toxiproxy: client -> frames -> bytes -> service, on the roads that a pipeline takes.
+
+In this order, because a client must see a real RST (behind Toxiproxy it would be a FIN), and a frame that is delivered late
+still crosses whatever is wrong with the line. Only a run with a fault that reads frames has it: `onceproof.faults.reads_frames`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from onceproof.chaos.proxy.engine import Emit, FrameProxy, ProxyLoop, Service, Target
+from onceproof.chaos.proxy.rules import Board, Rule
+from onceproof.errors import EnvironmentProblem
+from onceproof.stack.api import Proxy, Stream
+from onceproof.stack.kafka_settings import HOST
+from onceproof.stack.ports import lease
+from onceproof.stack.processes import Owner
+from onceproof.stack.selftest import Guard
+
+
+class Frames:
+    """All protocol proxies of one stack, and the rules that are armed on them. Ended by the owner."""
+
+    def __init__(self, owner: Owner, emit: Emit) -> None:
+        self._owner = owner
+        self._emit = emit
+        self._loop = ProxyLoop()
+        owner.push(self._loop.close)
+        self._boards: dict[Service, Board] = {"kafka": Board(), "postgres": Board()}
+        self._topic_names: dict[bytes, str] = {}
+        self._proxies: list[FramedProxy] = []
+
+    def in_front_of(self, behind: Proxy, service: Service) -> FramedProxy:
+        """A listener of our own that leads to ``behind``; clients are told its address."""
+        (port,) = lease(self._owner, 1)
+        host, _, behind_port = behind.listen.rpartition(":")
+        frames = FrameProxy(
+            self._loop,
+            behind.name,
+            (HOST, port),
+            Target(service, host, int(behind_port)),
+            self._boards[service],
+            emit=self._emit,
+            topic_names=self._topic_names,
+        )
+        frames.open()
+        proxy = FramedProxy(behind, frames)
+        self._proxies.append(proxy)
+        return proxy
+
+    def arm(self, service: Service, rule: Rule) -> None:
+        """From now on the rule applies to every connection to that service, those that stand already included."""
+        self._boards[service].arm(rule)
+
+    def disarm(self, service: Service, rule: Rule) -> None:
+        """It stops nothing more, and lets go what it holds. Idempotent."""
+        self._boards[service].disarm(rule)
+
+    def refusals(self) -> list[str]:
+        """Why connections were refused (encryption), with the setting to change."""
+        return [sentence for proxy in self._proxies for sentence in proxy.frames.refusals]
+
+    def check(self) -> None:
+        """Raise `EnvironmentProblem` if the proxy itself failed, or had to refuse somebody."""
+        if self._loop.failures:
+            raise EnvironmentProblem(
+                f"the protocol proxy failed: {'; '.join(self._loop.failures)}",
+                hint="this is a defect of onceproof: please report it with events.jsonl",
+            )
+        if self.refusals():
+            raise EnvironmentProblem(
+                "; ".join(self.refusals()),
+                hint="the embedded services speak plaintext on loopback; a job that insists on encryption cannot be observed",
+            )
+
+    def guards(self) -> list[Guard]:
+        """Toxiproxy's listeners, which only the protocol proxy may use."""
+        return [
+            Guard(proxy.frames.target.port, f"Toxiproxy's {proxy.name}", frozenset({os.getpid()}))
+            for proxy in self._proxies
+        ]
+
+
+class FramedProxy:
+    """Implements `onceproof.stack.api.Proxy`: what is done to bytes is done by the proxy behind."""
+
+    def __init__(self, behind: Proxy, frames: FrameProxy) -> None:
+        self.name = behind.name
+        self.listen = f"{frames.host}:{frames.port}"
+        self.upstream = behind.upstream
+        self.frames = frames
+        self._behind = behind
+
+    def cut(self) -> None:
+        """Both: a client that connects must be refused, not taken and dropped."""
+        self._behind.cut()
+        self.frames.cut()
+
+    def add_toxic(self, kind: str, stream: Stream, **attributes: int) -> None:
+        self._behind.add_toxic(kind, stream, **attributes)
+
+    def heal(self) -> None:
+        self._behind.heal()
+        self.frames.open()

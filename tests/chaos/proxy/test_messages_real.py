@@ -1,0 +1,24 @@
+"""The message definitions that ship are those of the Kafka that runs."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from onceproof.chaos.proxy.kafka_schema import api_names, layout, valid_versions
+
+pytestmark = pytest.mark.real
+
+
+def test_the_definitions_are_the_pinned_jars() -> None:
+    tool = runpy.run_path(str(Path(__file__).parents[3] / "tools" / "kafka_messages.py"))
+    assert tool["TARGET"].read_text(encoding="utf-8") == tool["text"](tool["clients_jar"]())
+
+
+def test_every_version_has_a_layout() -> None:
+    for api in api_names(decoded=True):
+        for version in valid_versions(api):
+            layout(api, "request", version)
+            layout(api, "response", version)

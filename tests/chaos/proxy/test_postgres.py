@@ -1,0 +1,215 @@
+"""Postgres' messages: COMMIT is recognised however it is sent, its answer is found, and nothing is changed on its way."""
+
+from __future__ import annotations
+
+from struct import pack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onceproof.chaos.proxy.frames import Answer, Encrypted, Frame, Piece
+from onceproof.chaos.proxy.postgres import PostgresConversation, is_commit
+
+from . import wire
+from .wire import SYNC, WELCOME, Everything, bind, complete, cut, execute, joined, parse, pg, query, ready, split
+
+BEGUN = query("BEGIN")
+INSERT = parse("INSERT INTO departures VALUES ($1)") + bind() + execute()
+COMMIT = parse("COMMIT") + bind() + execute()
+
+
+def talk(*kinds: str) -> PostgresConversation:
+    """A conversation past its start."""
+    conversation = PostgresConversation(Everything(*kinds))
+    conversation.from_client(wire.startup())
+    conversation.from_server(WELCOME)
+    return conversation
+
+
+def frames(pieces: list[Piece]) -> list[Frame]:
+    return [piece for piece in pieces if isinstance(piece, Frame)]
+
+
+def the_answer(pieces: list[Piece]) -> Answer:
+    (found,) = [piece for piece in pieces if isinstance(piece, Answer)]
+    return found
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "COMMIT",
+        "commit;",
+        " end ",
+        "COMMIT AND CHAIN",
+        "/* job 7 */ COMMIT",
+        "-- x\nCOMMIT",
+        "insert into t values (1); commit",
+        "COMMIT WORK",
+        "INSERT INTO t VALUES ('" + "x" * 3000 + "'); COMMIT",
+    ],
+)
+def test_what_commits(sql: str) -> None:
+    assert is_commit(sql.encode())
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 'COMMIT'",
+        "COMMITTED",
+        "INSERT INTO commit VALUES (1)",
+        "COMMIT PREPARED 'x'",
+        "ROLLBACK",
+        "",
+        "SELECT CASE WHEN a THEN b END",
+        "COMMIT; SELECT 1",
+        "SELECT '" + "x" * 505 + "' AS\nEND",
+    ],
+)
+def test_what_does_not(sql: str) -> None:
+    assert not is_commit(sql.encode())
+
+
+@given(st.data())
+def test_no_byte_changes_whatever_is_sent(data: st.DataObject) -> None:
+    up = wire.startup() + b"".join(data.draw(st.lists(wire.messages, max_size=8))) + data.draw(st.binary(max_size=40))
+    down = WELCOME + b"".join(data.draw(st.lists(wire.answers, max_size=8))) + data.draw(st.binary(max_size=40))
+    conversation = PostgresConversation(Everything(*data.draw(st.sampled_from([(), ("commit",), ("nothing",)]))))
+    watching = data.draw(st.booleans())
+    out = back = b""
+    sent, told = data.draw(cut(up)), data.draw(cut(down))
+    for part in sent:
+        for piece in conversation.from_client(part):
+            if isinstance(piece, Frame) and watching:
+                conversation.watch(piece)
+            out += joined([piece])
+    for part in told:
+        pieces = conversation.from_server(part)
+        back += joined(pieces)
+    assert out + conversation.rest_of_client() == up
+    # What belongs to an answer that is waited for and never came whole is the rule's, which asked for it.
+    withheld = b"".join(bytes(watch.raw) for watch in conversation._watches)
+    assert len(back) + len(withheld) + len(conversation.rest_of_server()) == len(down)
+    if not withheld and not watching:
+        assert down.startswith(back)
+
+
+@given(st.binary(max_size=300), st.integers(1, 40))
+def test_noise_passes_unchanged(noise: bytes, size: int) -> None:
+    for feed, rest in (("from_client", "rest_of_client"), ("from_server", "rest_of_server")):
+        conversation = PostgresConversation(Everything())
+        out = b""
+        try:
+            for part in split(noise, size):
+                out += joined(getattr(conversation, feed)(part))
+        except Encrypted:
+            assert noise[:1] == b"\x16" or b"\x16" in noise
+            continue
+        assert out + getattr(conversation, rest)() == noise
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+@pytest.mark.parametrize("sent", [query("COMMIT"), COMMIT + SYNC], ids=["simple", "extended"])
+def test_a_commit_is_found_with_what_its_transaction_did(sent: bytes, size: int) -> None:
+    conversation = talk("commit")
+    before = BEGUN + INSERT + SYNC
+    assert frames([p for part in split(before, size) for p in conversation.from_client(part)]) == []
+    (frame,) = frames([p for part in split(sent, size) for p in conversation.from_client(part)])
+    assert frame.kind == "commit" and frame.facts["sql"].strip() == "COMMIT"
+    assert frame.facts["backend_pid"] == 4711
+    assert any("departures" in text for text in frame.facts["transaction"])
+
+
+def test_what_a_transaction_did_is_forgotten_when_it_is_over() -> None:
+    conversation = talk("commit")
+    conversation.from_client(query("INSERT INTO old VALUES (1)"))
+    conversation.from_server(complete("INSERT 0 1") + ready("I"))
+    (frame,) = frames(conversation.from_client(query("COMMIT")))
+    assert frame.facts["transaction"] == ["COMMIT"]
+
+
+def test_a_named_statement_is_known_when_it_is_bound_later() -> None:
+    conversation = talk("commit")
+    conversation.from_client(parse("COMMIT", "S_1") + SYNC)
+    conversation.from_server(pg("1") + ready("I"))
+    (frame,) = frames(conversation.from_client(bind("S_1", "p") + execute("p") + SYNC))
+    assert frame.facts["sql"] == "COMMIT"
+
+
+@pytest.mark.parametrize("size", [1, 4, 1000])
+def test_the_answer_in_a_pipeline_is_the_commits_own(size: int) -> None:
+    conversation = talk()
+    sent = conversation.from_client(INSERT + INSERT + COMMIT + SYNC)
+    (frame,) = [f for f in frames(sent) if f.kind == "commit"]
+    conversation.watch(frame)
+    inserted = pg("1") + pg("2") + complete("INSERT 0 1")
+    down = inserted + inserted + pg("1") + pg("2") + complete("COMMIT") + ready("I")
+    pieces = [p for part in split(down, size) for p in conversation.from_server(part)]
+    answer = the_answer(pieces)
+    assert answer.facts == {"tags": ["COMMIT"], "sqlstate": None}
+    assert joined(pieces) == down
+
+
+def test_an_error_before_it_in_the_pipeline_is_its_answer() -> None:
+    conversation = talk()
+    frame = frames(conversation.from_client(INSERT + COMMIT + SYNC))[-1]
+    conversation.watch(frame)
+    pieces = conversation.from_server(pg("1") + pg("2") + pg("E", b"SERROR\0C23505\0\0") + ready("E"))
+    assert the_answer(pieces).facts == {"tags": [], "sqlstate": "23505"}
+
+
+def test_a_simple_query_is_answered_when_the_server_is_ready() -> None:
+    conversation = talk()
+    earlier, frame = frames(
+        conversation.from_client(query("SELECT 1") + query("BEGIN; INSERT INTO t VALUES (1); COMMIT"))
+    )
+    conversation.watch(frame)
+    assert joined(conversation.from_server(complete("SELECT 1") + ready("I"))) == complete("SELECT 1") + ready("I")
+    tags = complete("BEGIN") + complete("INSERT 0 1") + complete("COMMIT")
+    assert conversation.from_server(tags) == []
+    answer = the_answer(conversation.from_server(ready("I")))
+    assert answer.facts["tags"] == ["BEGIN", "INSERT 0 1", "COMMIT"] and answer.raw == tags + ready("I")
+    assert earlier.kind == "statement"
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["Sync sent at once", "Sync after the data"])
+def test_copy_through_the_extended_protocol_swallows_a_sync(eager: bool) -> None:
+    conversation = talk()
+    copy = parse("COPY t FROM STDIN") + bind() + execute() + (SYNC if eager else b"")
+    conversation.from_client(copy)
+    conversation.from_server(pg("1") + pg("2") + pg("G", pack(">bh", 0, 0)))
+    conversation.from_client(pg("d", b"1\n") + pg("c") + SYNC)
+    conversation.from_server(complete("COPY 1") + ready("T"))
+    (frame,) = frames(conversation.from_client(query("COMMIT")))
+    conversation.watch(frame)
+    assert the_answer(conversation.from_server(complete("COMMIT") + ready("I"))).facts["tags"] == ["COMMIT"]
+
+
+@pytest.mark.parametrize(("asked", "word"), [(wire.SSL_REQUEST, b"S"), (wire.GSS_REQUEST, b"G")])
+def test_encryption_is_refused_where_the_server_would_grant_it(asked: bytes, word: bytes) -> None:
+    conversation = PostgresConversation(Everything())
+    assert joined(conversation.from_client(asked)) == asked
+    with pytest.raises(Encrypted, match="sslmode=disable"):
+        conversation.from_server(word)
+
+
+def test_encryption_that_the_server_denies_is_no_trouble() -> None:
+    conversation = PostgresConversation(Everything())
+    for asked in (wire.GSS_REQUEST, wire.SSL_REQUEST):
+        conversation.from_client(asked)
+        assert joined(conversation.from_server(b"N")) == b"N"
+    conversation.from_client(wire.startup())
+    conversation.from_server(WELCOME)
+    assert [f.kind for f in frames(conversation.from_client(query("COMMIT")))] == ["commit"]
+
+
+def test_tls_without_asking_is_refused() -> None:
+    with pytest.raises(Encrypted, match="sslmode=disable"):
+        PostgresConversation(Everything()).from_client(b"\x16\x03\x01\x02\x00" + bytes(20))
+
+
+def test_a_cancel_request_passes() -> None:
+    conversation = PostgresConversation(Everything())
+    assert joined(conversation.from_client(wire.CANCEL)) == wire.CANCEL
