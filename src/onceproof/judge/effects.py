@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from onceproof.judge import digest, sources, states
 from onceproof.judge.canonical import canonical_rows, document, literal, member, quote
-from onceproof.judge.shapes import distinct
 from onceproof.judge.witness import times
 
 if TYPE_CHECKING:
@@ -59,9 +58,7 @@ def decoded(case: Case, output: str, source: str, *more: str) -> str:
         parsed += f", CASE WHEN regexp_matches(content, '[0-9.]{{17}}') THEN {again} END AS d"
     # Columns of the output may be called as ours are: they get names that no position has.
     fields = {name: f"={name}" for name in columns}
-    opened = ", ".join(
-        f"{_field(name, twice=name in decimals)} AS {quote(field)}" for name, field in fields.items()
-    )
+    opened = ", ".join(f"{_field(name, twice=name in decimals)} AS {quote(field)}" for name, field in fields.items())
     texts = canonical_rows(
         f"""SELECT * EXCLUDE ({"f, d" if decimals else "f"}, content), {opened}
             FROM (SELECT *, {parsed} FROM ({source}))""",  # noqa: S608
@@ -106,7 +103,8 @@ def _give_up(case: Case, output: str, problem: str) -> None:
 
 def _misshapen(case: Case, output: str, source: str) -> str | None:
     """Why the effects cannot be compared with what is expected. Where their names tell that all is well, that is one scan."""
-    shapes = {tuple(names or ()) for names in distinct(case, "TRY(json_keys(content))", f"FROM ({source})")}
+    query = f"SELECT DISTINCT TRY(json_keys(content)) FROM ({source})"  # noqa: S608
+    shapes = {tuple(row[0] or ()) for row in case.sql(query).fetchall()}
     # Of a bag the source is all there is. No names: an empty object, or none.
     if () in shapes or case.scenario.outputs[output].kind != "append":
         problem = _undecodable(case, output)

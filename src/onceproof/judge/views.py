@@ -15,6 +15,7 @@ one column ``value`` instead, VARCHAR (NULL for bytes that are not UTF-8) or BLO
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -22,7 +23,6 @@ import duckdb
 from onceproof.judge import decoders
 from onceproof.judge.canonical import literal, member, quote
 from onceproof.judge.checker import NotEvaluated
-from onceproof.judge.shapes import distinct
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
@@ -99,7 +99,7 @@ def _fields(case: Case, text: str, source: str) -> dict[str, Any]:
     """Field -> structure, of all JSON objects. Their names and the types of plain fields cost a fifth of whole structures."""
     names: dict[str, None] = {}
     plain = True
-    for keys in distinct(case, f"TRY(json_keys({text}))", source):
+    for (keys,) in _each(case, f"SELECT DISTINCT TRY(json_keys({text})) {source}"):
         names.update(dict.fromkeys(keys or ()))
         plain = plain and len(set(keys or ())) == len(keys or ()) and not any(map(str.isdigit, keys or ()))
     if not names:
@@ -107,17 +107,23 @@ def _fields(case: Case, text: str, source: str) -> dict[str, Any]:
     pointers = ", ".join(member(name) for name in names)
     fields: dict[str, Any] = dict.fromkeys(names, "NULL")
     if plain:
-        for kinds in distinct(case, f"TRY(json_type({text}, [{pointers}]))", source):
+        for (kinds,) in _each(case, f"SELECT DISTINCT TRY(json_type({text}, [{pointers}])) {source}"):
             found = {name: kind for name, kind in zip(names, kinds or (), strict=False) if kind is not None}
             fields = _merged(fields, found)
         plain = not {"ARRAY", "OBJECT", "JSON"} & set(fields.values())
     if not plain:
         fields = {}
         # Distinct ones, merged here: DuckDB's own aggregate keeps every value in memory until it is done.
-        for structure in distinct(case, f"TRY(json_structure({text}))", source):
+        for (structure,) in _each(case, f"SELECT DISTINCT TRY(json_structure({text})) {source}"):
             found = json.loads(structure or "null")
             fields = _merged(fields, found) if isinstance(found, dict) else fields
     return fields
+
+
+def _each(case: Case, query: str) -> Iterator[tuple[Any, ...]]:
+    rows = case.sql(query)
+    while row := rows.fetchone():
+        yield row
 
 
 def _column(name: str, kind: Any) -> str:
