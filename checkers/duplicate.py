@@ -98,7 +98,7 @@ _RESENT = """
 _TWINS = """
     CREATE OR REPLACE TEMP TABLE twins AS
     WITH first AS (SELECT DISTINCT topic, "partition", "offset" FROM duplicates WHERE "offset" IS NOT NULL),
-    committed AS (SELECT topic, "partition", "offset", "key", "value", timestamp_ms FROM history.input WHERE visibility = 'committed'),
+    committed AS NOT MATERIALIZED (SELECT topic, "partition", "offset", "key", "value", timestamp_ms FROM history.input WHERE visibility = 'committed'),
     one AS MATERIALIZED (FROM committed SEMI JOIN first USING (topic, "partition", "offset")),  -- few: the other side is all
     equal AS (
         SELECT f.*, b."partition" AS twin_partition, b."offset" AS twin_offset, a.timestamp_ms = b.timestamp_ms AS same_time

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from onceproof.judge import misplacement
+from onceproof.judge import digest, misplacement
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.canonical import literal
 from onceproof.judge.case import Case
@@ -41,7 +41,7 @@ _BY_EFFECT = """
     JOIN {ended} i ON i.topic = c.topic AND i."partition" = c."partition" AND i."offset" = c."offset"
     WHERE c.output = {output} AND i.txn_end_ms > v.at_ms
       -- a state that is not the one that its cause would make (an upsert's older one) is not of that cause
-      AND ({any_content} OR c.h NOT IN (SELECT hash(id) FROM judge.tally WHERE output = {output} AND wrong > 0))"""
+      AND ({any_content} OR c.h NOT IN (SELECT {digest} FROM judge.tally WHERE output = {output} AND wrong > 0))"""
 
 _BY_BATCH = """
     INSERT INTO precommitted
@@ -65,7 +65,7 @@ _WITNESSES = """
     SELECT c.* EXCLUDE (id), coalesce(c.id, e.id) AS id, coalesce(e.place, o.place) AS place
     FROM chosen c
     LEFT JOIN judge.effects e ON e.output = c.output AND e.lane = c.lane AND e.pos = c.pos
-        AND c.h IN (e.h, hash(e.id || e.content))
+        AND c.h IN (e.h, hash(e.h, e.digest_2))
     LEFT JOIN judge.effects o ON o.output = c.output AND o.id = c.id
     QUALIFY row_number() OVER (PARTITION BY c.nth ORDER BY o.pos, o.lane) = 1
     ORDER BY c.nth"""
@@ -136,7 +136,15 @@ def _by_time(case: Case) -> Iterator[Gap]:
             case.caused()
             seen = _TABLE_TIMES if spec.table is not None else _TOPIC_TIMES.format(output=literal(output))
             by_identity = str(spec.kind != "upsert").lower()
-            case.sql(_BY_EFFECT.format(output=literal(output), times=seen, ended=_ENDED, any_content=by_identity))
+            case.sql(
+                _BY_EFFECT.format(
+                    output=literal(output),
+                    times=seen,
+                    ended=_ENDED,
+                    any_content=by_identity,
+                    digest=digest.of_text("id"),
+                )
+            )
         else:
             case.sql(_BY_BATCH.format(output=literal(output), ended=_ENDED))
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceproof.judge import nested
-from onceproof.judge.canonical import as_text, canonical
+from onceproof.judge.canonical import as_text, canonical, is_canonical
 
 Canon = Callable[[str, str], str]
 
@@ -157,9 +157,17 @@ def test_text_that_is_nothing_nested_stays(text: str, sql_type: str) -> None:
         ("1::TINYINT", "1"),
         ("1.50::DECIMAL(5,2)", "1.5"),
         ("1::DOUBLE", "1"),
+        ("-0.0::DOUBLE", "0"),
+        ("'-inf'::DOUBLE", "-Infinity"),
+        ("0.1::FLOAT", "0.1"),
         ("TIMESTAMP '2013-01-01 10:15:00'", "2013-01-01 10:15:00"),
         ("TIMESTAMPTZ '2013-01-01 10:15:00+02'", "2013-01-01 08:15:00+00"),
+        ("TIMESTAMP_NS '2013-01-01 10:15:00'", "2013-01-01T10:15:00Z"),
         ("DATE '2013-01-01'", "2013-01-01"),
+        ("DATE '0044-03-15 (BC)'", "0044-03-15 (BC)"),
+        ("DATE '5877641-06-23'", "5877641-06-23"),  # no instant of it fits 64 bits
+        ("'infinity'::TIMESTAMP", "infinity"),
+        ("'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'::UUID", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11"),
         ("true", "t"),
         ("'hi'::BLOB", "\\x6869"),
         ("{'a': 1, 'b': [1, 2]}", '{"a":1,"b":[1,2]}'),
@@ -172,6 +180,7 @@ def test_expected_value_equals_its_text_in_an_output(canon: Canon, value: str, t
     row = connection.execute(f"SELECT typeof(v), {as_text(_type_of(value), 'v')} FROM (SELECT {value} AS v)").fetchone()
     assert row is not None
     assert canon(row[0], row[1]) == canon(row[0], text)
+    assert not is_canonical(row[0]) or row[1] == canon(row[0], row[1])
 
 
 def _type_of(value: str) -> str:

@@ -358,3 +358,19 @@ def test_a_decimal_in_json_keeps_all_its_digits(stored_run: Any, digits: str, ou
     verdict = judge(run.save())
     assert verdict.outcome == outcome, verdict.reasons
     assert all("in d)" in finding.summary for finding in verdict.findings)
+
+
+def test_decimals_in_json_beside_long_numbers_and_without(stored_run: Any) -> None:
+    """Of a row with a long number anywhere all decimals are read a second time; of the others none is."""
+    run = scenario(stored_run, 'SELECT k, a::DECIMAL(38, 18) AS a, b::DECIMAL(9, 2) AS b, t FROM "in"', topic="out")
+    for k, a, b, text in (
+        ("short", "1.50", "2", '"x"'),
+        ("long", "0.125", "2.5", '"1234567890.1234567890"'),
+        ("none", "null", "null", "null"),
+        ("mixed", "null", "7.10", '"12345678901234567"'),
+    ):
+        run.send(k, f'{{"k": "{k}", "a": {a}, "b": {b}, "t": {text}}}'.encode())
+        put(run, k, f'{{"k": "{k}", "a": {a}, "b": {b}, "t": {text}}}')
+    assert anomalies(run) == {}
+    run.tables["output"][-1]["content"] = run.tables["output"][-1]["content"].replace("7.10", "7.11")
+    assert anomalies(run) == {"wrong-value": 1}

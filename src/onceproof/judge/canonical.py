@@ -39,6 +39,9 @@ _INTEGERS = {
     "BIGNUM",
 }
 
+# Not those of other precisions, whose texts have other digits. Likewise FLOAT: its text names another DOUBLE.
+_INSTANTS = {"TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE"}
+
 
 def quote(name: str) -> str:
     """A SQL identifier."""
@@ -96,7 +99,11 @@ def _steps(sql_type: str) -> list[Callable[[str], str]]:
 
 
 def as_text(sql_type: str, value: str) -> str:
-    """SQL for an expected value as the text that `canonical` takes."""
+    """SQL for an expected value as text: the canonical one where `is_canonical` says so, or else what `canonical` takes."""
+    if sql_type == "DOUBLE":
+        return f"(({value}) + 0.0)::VARCHAR"
+    if sql_type in _INSTANTS:  # a day may lie beyond the instants
+        return f"coalesce(TRY_CAST({value} AS TIMESTAMPTZ)::VARCHAR, ({value})::VARCHAR)"
     if sql_type == "BLOB":
         return f"('\\x' || hex({value}))"
     if is_nested(sql_type):
@@ -104,9 +111,9 @@ def as_text(sql_type: str, value: str) -> str:
     return f"({value})::VARCHAR"
 
 
-def is_integer(sql_type: str) -> bool:
-    """Whether DuckDB's own text of such a value is canonical."""
-    return sql_type in _INTEGERS
+def is_canonical(sql_type: str) -> bool:
+    """Whether `as_text` gives the canonical text of such a value, so that nothing is parsed that was just written."""
+    return sql_type in {*_INTEGERS, *_INSTANTS, "DOUBLE", "BOOLEAN", "UUID"}
 
 
 def is_nested(sql_type: str) -> bool:

@@ -49,7 +49,7 @@ import pyarrow.parquet as pq
 from onceproof.errors import HistoryError
 from onceproof.history.reader import History, open_history
 from onceproof.judge import caused, changes, compare, decoders, digest, effects, late, nested, sanity, views
-from onceproof.judge.canonical import as_text, canonical_rows, document, is_integer, literal, quote
+from onceproof.judge.canonical import as_text, canonical_rows, document, is_canonical, literal, quote
 from onceproof.judge.checker import NotEvaluated
 from onceproof.judge.query import select_problem
 from onceproof.judge.statements import Rows, execute
@@ -160,8 +160,8 @@ class Case:
 
         What the oracle sees as input is what the views show at this moment. Raises `NotEvaluated`.
         """
-        self.sql(f"""CREATE TABLE {table} (output VARCHAR, id VARCHAR, content VARCHAR USING COMPRESSION zstd, topic VARCHAR,
-                     "partition" INTEGER, "offset" BIGINT, "key" VARCHAR, nth BIGINT, to_partition INTEGER, {digest.COLUMNS})""")
+        self.sql(f"""CREATE TABLE {table} (output VARCHAR, id {digest.TEXT}, content {digest.TEXT}, topic VARCHAR,
+                     "partition" INTEGER, "offset" BIGINT, "key" {digest.TEXT}, nth BIGINT, to_partition INTEGER, {digest.COLUMNS})""")
         self._expecting = table
         try:
             oracles.get(self.oracle.kind)(self.oracle).expect(self)
@@ -299,7 +299,7 @@ class Case:
         )
         texts = canonical_rows(
             f"SELECT {cause}, {opened} FROM (\n{query}\n)",  # noqa: S608
-            {fields[name]: sql_type for name, sql_type in columns.items() if not is_integer(sql_type)},
+            {fields[name]: sql_type for name, sql_type in columns.items() if not is_canonical(sql_type)},
         )
         identity = document({name: quote(fields[name]) for name in spec.identity})
         content = document({name: quote(field) for name, field in fields.items()})

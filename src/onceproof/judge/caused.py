@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onceproof.judge import digest
 from onceproof.judge.canonical import literal
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def create(case: Case) -> None:
         if not expectation.has_cause:
             continue
         if case.scenario.outputs[output].kind == "changelog":
-            _insert(case, output, _SEVERAL, state="hash(id || content)", among="true")
+            _insert(case, output, _SEVERAL, state="hash(h, digest_2)", among="true")
         else:
             case.sql(_SOME, {"output": output})
             _insert(case, output, _ONCE)
@@ -94,7 +95,7 @@ def create(case: Case) -> None:
 
 def _insert(case: Case, output: str, query: str, *, state: str = "h", **conditions: str) -> None:
     effects = f"SELECT {state} AS h, lane, pos, commit_order FROM judge.effects WHERE output = $output"  # noqa: S608
-    causes = f"""SELECT {state} AS h, topic, "partition", "offset", CASE WHEN "key" IS NOT NULL THEN hash("key") END AS scope
+    causes = f"""SELECT {state} AS h, topic, "partition", "offset", CASE WHEN "key" IS NOT NULL THEN {digest.of_text('"key"')} END AS scope
         FROM judge.expected WHERE output = $output AND "offset" IS NOT NULL"""  # noqa: S608
     rows = query.format(effects=effects, causes=causes, **conditions)
     case.sql(_INSERT.format(rows=rows), {"output": output})

@@ -28,8 +28,8 @@ STANDING = """coalesce("partition", -1) AS lane, coalesce(commit_order, "offset"
 
 def load(case: Case) -> None:
     """Fill ``judge.effect_rows``; outputs that cannot be judged go to ``case.unreadable`` with the reason."""
-    case.sql(f"""CREATE TABLE judge.effect_rows (output VARCHAR, id VARCHAR, content VARCHAR USING COMPRESSION zstd,
-                "partition" INTEGER, "offset" BIGINT, xid BIGINT, commit_order BIGINT, "key" VARCHAR, {digest.COLUMNS})""")
+    case.sql(f"""CREATE TABLE judge.effect_rows (output VARCHAR, id {digest.TEXT}, content {digest.TEXT},
+                "partition" INTEGER, "offset" BIGINT, xid BIGINT, commit_order BIGINT, "key" {digest.TEXT}, {digest.COLUMNS})""")
     named = []
     for output, spec in case.scenario.outputs.items():
         named.append(f"({literal(output)}, {literal(spec.topic or spec.table or output)})")
@@ -54,12 +54,11 @@ def decoded(case: Case, output: str, source: str, *more: str) -> str:
     decimals = [name for name, kind in columns.items() if kind.startswith("DECIMAL")]
     parsed = f"json_transform(content, {_texts(list(columns))}) AS f"
     if decimals:
-        parsed += f", json_transform({_long_numbers_as_strings()}, {_texts(decimals)}) AS d"
+        again = f"json_transform({_NUMBERS_AS_STRINGS}, {_texts(decimals)})"
+        parsed += f", CASE WHEN regexp_matches(content, '[0-9.]{{17}}') THEN {again} END AS d"
     # Columns of the output may be called as ours are: they get names that no position has.
     fields = {name: f"={name}" for name in columns}
-    opened = ", ".join(
-        f"{'d' if name in decimals else 'f'}.{quote(name)} AS {quote(field)}" for name, field in fields.items()
-    )
+    opened = ", ".join(f"{_field(name, twice=name in decimals)} AS {quote(field)}" for name, field in fields.items())
     texts = canonical_rows(
         f"""SELECT * EXCLUDE ({"f, d" if decimals else "f"}, content), {opened}
             FROM (SELECT *, {parsed} FROM ({source}))""",  # noqa: S608
@@ -74,6 +73,12 @@ def decoded(case: Case, output: str, source: str, *more: str) -> str:
         FROM ({texts})"""  # noqa: S608
 
 
+def _field(name: str, *, twice: bool) -> str:
+    """SQL for a field's text: of the second parsing, where there was one."""
+    once = f"f.{quote(name)}"
+    return f"CASE WHEN d IS NULL THEN {once} ELSE d.{quote(name)} END" if twice else once
+
+
 def _texts(names: list[str]) -> str:
     """The structure for ``json_transform`` that gives these fields as text."""
     return literal("{" + ", ".join(f'{json.dumps(name)}: "VARCHAR"' for name in names) + "}")
@@ -83,14 +88,10 @@ def _texts(names: list[str]) -> str:
 _STRING_OR_NUMBER = r"""("(?:[^"\\]|\\.)*")|(-?[0-9]+(?:[.][0-9]+)?(?:[eE][+-]?[0-9]+)?)"""
 
 
-def _long_numbers_as_strings() -> str:
-    """SQL for ``content`` with all its digits: DuckDB reads a number with a point as DOUBLE, of which 15 are sure.
-
-    U+0001 marks where a number begins and ends; JSON has it nowhere.
-    """
-    marked = f"regexp_replace(content, {literal(_STRING_OR_NUMBER)}, '\\1' || chr(1) || '\\2' || chr(1), 'gs')"
-    quoted = f"""replace(replace({marked}, chr(1) || chr(1), ''), chr(1), '"')"""
-    return f"CASE WHEN regexp_matches(content, '[0-9.]{{17}}') THEN {quoted} ELSE content END"
+# SQL for ``content`` with all its digits: DuckDB reads a number with a point as DOUBLE, of which 15 are sure. U+0001 marks
+# where a number begins and ends; JSON has it nowhere. Only for what holds a long number: it costs a second parsing.
+_MARKED = f"regexp_replace(content, {literal(_STRING_OR_NUMBER)}, '\\1' || chr(1) || '\\2' || chr(1), 'gs')"
+_NUMBERS_AS_STRINGS = f"""replace(replace({_MARKED}, chr(1) || chr(1), ''), chr(1), '"')"""
 
 
 def _give_up(case: Case, output: str, problem: str) -> None:

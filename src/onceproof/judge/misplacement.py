@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceproof.judge import dirty
+from onceproof.judge import digest, dirty
 from onceproof.judge.canonical import literal, member
 from onceproof.judge.effects import KEY_TEXT
 
@@ -77,19 +77,19 @@ _WRONG_ROW = """
 _UNEQUAL = """
     CREATE OR REPLACE TEMP TABLE unequal AS
     SELECT bucket FROM (
-        SELECT hash(id) % 4096 AS bucket, 1 AS sign, hash(id, to_partition) AS h FROM judge.expected
+        SELECT {bucket} AS bucket, 1 AS sign, hash(h, to_partition) AS where_it_is FROM judge.expected
         WHERE output = {output} AND to_partition IS NOT NULL
-        UNION ALL SELECT hash(id) % 4096, -1, hash(id, "partition") FROM judge.effect_rows WHERE output = {output})
-    GROUP BY bucket HAVING sum(sign) <> 0 OR sum(sign * h::HUGEINT) <> 0"""
+        UNION ALL SELECT {bucket}, -1, hash(h, "partition") FROM judge.effect_rows WHERE output = {output})
+    GROUP BY bucket HAVING sum(sign) <> 0 OR sum(sign * where_it_is::HUGEINT) <> 0"""
 
 _TO_PARTITION = """
     CREATE OR REPLACE TEMP TABLE elsewhere AS
     WITH due AS (
         SELECT id, to_partition AS "partition", count(*) AS n FROM judge.expected
-        WHERE output = {output} AND to_partition IS NOT NULL AND hash(id) % 4096 IN (FROM unequal) GROUP BY ALL),
+        WHERE output = {output} AND to_partition IS NOT NULL AND {bucket} IN (FROM unequal) GROUP BY ALL),
     found AS (
         SELECT id, "partition", count(*) AS n FROM judge.effect_rows
-        WHERE output = {output} AND hash(id) % 4096 IN (FROM unequal) GROUP BY ALL),
+        WHERE output = {output} AND {bucket} IN (FROM unequal) GROUP BY ALL),
     off AS (
         SELECT id, "partition", coalesce(f.n, 0) - coalesce(d.n, 0) AS over
         FROM due d FULL JOIN found f USING (id, "partition") WHERE coalesce(f.n, 0) <> coalesce(d.n, 0)),
@@ -167,10 +167,11 @@ def create(case: Case) -> None:
             _wrong_row(case, output)
     for output, spec in case.outputs.items():
         if spec.topic is not None and case.expectations[output].has_place:
-            case.sql(_UNEQUAL.format(output=literal(output)))
+            names = {"output": literal(output), "bucket": digest.BUCKET}
+            case.sql(_UNEQUAL.format(**names))
             if not case.number("SELECT count(*) FROM unequal"):
                 continue
-            case.sql(_TO_PARTITION.format(output=literal(output)))
+            case.sql(_TO_PARTITION.format(**names))
         elif spec.topic is not None and spec.placement == "key":
             unless = "0" if spec.kind == "upsert" else "t.extra + t.wrong"
             case.sql(_BY_KEY.format(output=literal(output), key_text=KEY_TEXT, unless=unless))

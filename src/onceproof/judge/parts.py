@@ -120,7 +120,7 @@ _BY_CAUSE = """
     INSERT INTO judge.torn
     SELECT l.output, l.query, l.batch, x.id, l.topic, l."partition", l."offset", {place}, {main_place}
     FROM apart l JOIN judge.expected x ON x.output = l.output AND x.topic = l.topic AND x."partition" = l."partition"
-        AND x."offset" = l."offset" AND l.h IN (x.h, hash(x.id || x.content))"""
+        AND x."offset" = l."offset" AND l.h IN (x.h, hash(x.h, x.digest_2))"""
 
 _BY_TIME = """
     INSERT INTO judge.torn

@@ -90,7 +90,7 @@ _TAKE = """
     INSERT INTO judge.behind
     SELECT l.output, e.id, l.topic, l."partition", l."offset", l.query, l.batch, NULL, {progress}, l.recorded, e.place, l.late_ms
     FROM late l JOIN judge.effects e ON e.output = l.output AND e.lane = l.lane AND e.pos = l.pos
-        AND l.h IN (e.h, hash(e.id || e.content))
+        AND l.h IN (e.h, hash(e.h, e.digest_2))
     ANTI JOIN judge.behind b ON b.output = l.output AND b.id = e.id AND b.place = e.place"""
 
 

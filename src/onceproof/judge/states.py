@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 _RETURNING = """
     WITH returning_ids AS (
         SELECT DISTINCT h FROM (
-            SELECT h FROM judge.expected WHERE output = $output GROUP BY h, digest_1 HAVING count(*) > 1)),
+            SELECT h FROM judge.expected WHERE output = $output GROUP BY h, digest_2 HAVING count(*) > 1)),
     steps AS (
-        SELECT h, false AS found, rowid AS r, digest_1 AS state, -1 AS lane, nth AS pos, 0 AS within
+        SELECT h, false AS found, rowid AS r, digest_2 AS state, -1 AS lane, nth AS pos, 0 AS within
         FROM judge.expected SEMI JOIN returning_ids USING (h) WHERE output = $output
         UNION ALL
-        SELECT h, true, NULL, digest_1, coalesce("partition", -1), coalesce(commit_order, "offset"), "offset"
+        SELECT h, true, NULL, digest_2, coalesce("partition", -1), coalesce(commit_order, "offset"), "offset"
         FROM judge.effect_rows SEMI JOIN returning_ids USING (h) WHERE output = $output)
     SELECT h, found, r, state, lane FROM steps ORDER BY h, found, pos, within"""
 

@@ -99,7 +99,7 @@ _FROM_PLAN = """
                 ELSE 'commits/' || l.later END,
            l.topic, l."partition", l."offset", l.query, l.batch
     FROM late l JOIN judge.effects e ON e.output = {output} AND e.lane = l.lane AND e.pos = l.pos
-        AND l.h IN (e.h, hash(e.id || e.content))
+        AND l.h IN (e.h, hash(e.h, e.digest_2))
     ANTI JOIN judge.zombies z ON z.output = {output} AND z.lane = l.lane AND z.pos = l.pos AND z.id = e.id
     WHERE l.pos > l.first OR l.at_ms > l.done_ms"""
 
