@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,8 +12,7 @@ from xml.etree import ElementTree as ET
 import pyarrow.parquet as pq
 import pytest
 
-from onceproof.consumers import replay as replay_module
-from onceproof.consumers.replay import replay
+from onceproof.consumers.replay import play_once, replay
 from onceproof.errors import UsageError
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
@@ -56,7 +56,7 @@ def play(broker: EmbeddedAmqp, tmp_path: Path) -> Play:
         path.write_text(text)
         directory = RunDir.below(tmp_path / "run")
         scenario = load(path) if chaos else load(path).model_copy(update={"chaos": []})
-        replay_module._play(scenario, tmp_path, broker, directory, number=id(directory))
+        play_once(scenario, tmp_path, broker, directory, number=id(directory))
         rows = pq.read_table(directory.path / "history" / "output.parquet").to_pylist()
         return judge(directory.path), [json.loads(row["content"])["id"] for row in rows]
 
@@ -107,6 +107,16 @@ def test_a_replay_comes_to_the_same_and_leaves_nothing(run_once: RunOnce) -> Non
     done = replay(run_dir, times=2, tell=print)
     assert (done.times, done.same, done.verdicts, done.different) == (2, 2, {"violated": 2}, ())
     assert not (run_dir / "replays").exists()
+
+
+def test_a_replay_that_comes_to_something_else_is_told_and_kept(run_once: RunOnce, tmp_path: Path) -> None:
+    other = shutil.copytree(run_once(SHIPPED).run_dir, tmp_path / "other")
+    document = json.loads((other / "run.json").read_text())
+    document["scenario"]["chaos"] = []  # the history is that of a crash, and the schedule is one without
+    (other / "run.json").write_text(json.dumps(document))
+    done = replay(other, times=1, tell=print)
+    assert (done.same, done.verdicts) == (0, {"held": 1})
+    assert json.loads((Path(done.different[0]) / "verdict.json").read_text())["verdict"] == "held"
 
 
 def test_the_picture_is_drawn_from_the_run(run_once: RunOnce) -> None:
