@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from onceproof import __version__
 from onceproof.consumers import stage
 from onceproof.consumers.faults import consumer_faults
-from onceproof.errors import HistoryError, UsageError
+from onceproof.errors import HistoryError, Interrupted, UsageError
 from onceproof.events import Timeline
 from onceproof.history.reader import read_document
 from onceproof.history.schema import VERSION
@@ -98,15 +98,20 @@ def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
     folder = run_dir / "replays"
     shutil.rmtree(folder, ignore_errors=True)  # of an earlier replay
     verdicts: Counter[str] = Counter()
-    seconds, different = [], []
+    seconds: list[float] = []
+    different: list[str] = []
     fetched = components.ensure_amqp()
     with Owner() as owner:
         broker = EmbeddedAmqp.start(owner, run_dir / "logs" / "replay-amqp.log", fetched)
         for number in range(1, times + 1):
             began = time.monotonic()
             directory = RunDir.below(folder / f"{number:04d}")
-            _play(scenario, here, broker, directory, number)
-            verdict = judge(directory.path)
+            try:
+                play_once(scenario, here, broker, directory, number)
+                verdict = judge(directory.path)
+            except Interrupted:
+                shutil.rmtree(directory.path if different else folder)  # half a play says nothing
+                raise
             result = _result(directory.path, verdict)
             seconds.append(round(time.monotonic() - began, 3))
             verdicts[verdict.outcome.value] += 1
@@ -122,7 +127,8 @@ def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
     return Replay(str(run_dir), times, times - len(different), dict(verdicts), tuple(seconds), tuple(different))
 
 
-def _play(scenario: Scenario, here: Path, broker: EmbeddedAmqp, directory: RunDir, number: int) -> None:
+def play_once(scenario: Scenario, here: Path, broker: EmbeddedAmqp, directory: RunDir, number: int) -> None:
+    """Play the schedule on a broker that is up, and leave a whole history in ``directory``; ``number`` keeps its queues apart."""
     timeline = Timeline(directory.events)
     try:
         directory.update(

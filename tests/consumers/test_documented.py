@@ -1,0 +1,36 @@
+"""docs/consumers.md: its scenario is valid, its lines are steps, and it names every variable that a consumer is given."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from onceproof.consumers import stage
+from onceproof.consumers.gate import Ask
+from onceproof.scenario.load import find, load
+
+pytestmark = pytest.mark.sources
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "consumers.md").read_text(encoding="utf-8")
+
+
+def test_its_scenario_is_the_shipped_one_in_short(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    mine, shipped = load(path), load(find("amqp-redelivery-reorders"))
+    assert (mine.pipeline, mine.chaos, mine.claim) == (shipped.pipeline, shipped.chaos, shipped.claim)
+
+
+def test_its_lines_are_steps() -> None:
+    lines = re.findall(r"^-> (.*)$", PAGE, re.MULTILINE)
+    asked = [Ask.model_validate(json.loads(line)) for line in lines]
+    assert [ask.before for ask in asked] == ["take", "effect", "acknowledge"]
+
+
+def test_it_names_every_variable() -> None:
+    given = set(re.findall(r'"(ONCEPROOF_\w+)":', Path(stage.__file__).read_text(encoding="utf-8")))
+    assert given and given == set(re.findall(r"`(ONCEPROOF_\w+)`", PAGE))
