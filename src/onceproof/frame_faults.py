@@ -189,5 +189,5 @@ def prove_loss(stopped: StoppedFrame, site: Site, seen: Occurrence) -> Proof:
             return Proof(False, tuple(words))
     words.append(wait_for_commit(site, seen))
     if stopped.rule.fitting > 1:
-        words.append(f"its client sent {stopped.rule.fitting - 1} more of its kind within the batch or later")
+        words.append(f"{stopped.rule.fitting - 1} more like it were sent since: the client came back")
     return Proof(True, tuple(words))
