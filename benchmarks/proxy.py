@@ -8,6 +8,7 @@ own, as a job does. On a machine with other work only the bests and the CPU time
 from __future__ import annotations
 
 import argparse
+import signal
 import statistics
 import tempfile
 import time
@@ -114,6 +115,7 @@ def _median_us(work: Callable[[], object], times: int) -> float:
 
 def main() -> None:
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # also then the stacks are stopped on the way out
     with ExitStack() as stacks:
         pool = stacks.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
         roads = {name: _stack(stacks, read_frames=name == "both") for name in ("Toxiproxy", "both")}
