@@ -20,6 +20,8 @@ settings.register_profile(
 )
 settings.register_profile("long", parent=settings.get_profile("default"), max_examples=10_000, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+if settings.get_current_profile_name() == "long":
+    os.environ.setdefault("PYTEST_TIMEOUT", "0")  # read by pytest-timeout after this file
 
 
 @pytest.fixture(scope="session")

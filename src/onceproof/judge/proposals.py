@@ -151,7 +151,8 @@ def _store_observed(case: Case, output: str, file: Path) -> None:
 
 def input_digest(case: Case) -> tuple[Any, ...]:
     """Equal for runs whose committed input is equal, record by record, and stands at the same offsets."""
-    query = """SELECT topic, "partition", count(*), sum(hash("offset", "key", "value")) FROM history.input
+    # Not of the bytes themselves: DuckDB gives texts of one pattern few hashes (`onceproof.judge.digest`).
+    query = """SELECT topic, "partition", count(*), sum(hash("offset", md5_number("key"), md5_number("value"))) FROM history.input
                WHERE visibility = 'committed' GROUP BY ALL ORDER BY ALL"""
     return tuple(case.sql(query).fetchall())
 
