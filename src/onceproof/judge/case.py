@@ -114,7 +114,10 @@ class Case:
         nested.register(self.db)
         self._cleanup: Callable[[], None] = lambda: None
         self._expecting = "judge.expected"
-        self._made: set[str] = set()
+        self._made: dict[str, Exception | None] = {}
+        """Tables that were made, and what went wrong with them."""
+        self.borderline = False
+        """Late records may count: ``judge.borderline`` says in which effects."""
         self._knows_uncommitted = False
 
     @classmethod
@@ -311,18 +314,15 @@ class Case:
 
     def compare(self) -> None:
         """Make the tables of `onceproof.judge.compare`, once."""
-        if self.first("compare"):
-            compare.create(self)
+        self.once("compare", lambda: compare.create(self))
 
     def changes(self) -> None:
         """Make the view of `onceproof.judge.changes`, once."""
-        if self.first("changes"):
-            changes.create(self)
+        self.once("changes", lambda: changes.create(self))
 
     def caused(self) -> None:
         """Make the table of `onceproof.judge.caused`, once."""
-        if self.first("caused"):
-            caused.create(self)
+        self.once("caused", lambda: caused.create(self))
 
     def uncommitted(self) -> bool:
         """Make ``judge.uncommitted``, once: what the oracle expects beside all else if uncommitted input counted too.
@@ -330,18 +330,23 @@ class Case:
         Columns as in ``judge.expected``. False where that cannot be known: the oracle's answer is a stored one, or it
         fails on that input; the table is empty then, as it is where all input is committed.
         """
-        if self.first("uncommitted"):
+
+        def ask() -> None:
             self._knows_uncommitted = views.with_uncommitted(self)
+
+        self.once("uncommitted", ask)
         return self._knows_uncommitted
 
-    def first(self, table: str) -> bool:
-        """Whether nobody has asked this before: what makes some tables makes them once."""
-        first = not self.made(table)
-        self._made.add(table)
-        return first
-
-    def made(self, table: str) -> bool:
-        return table in self._made
+    def once(self, tables: str, make: Callable[[], None]) -> None:
+        """Call ``make``, unless it was called before. What it raised then is raised again: each checker tells the true cause."""
+        if tables not in self._made:
+            self._made[tables] = None
+            try:
+                make()
+            except Exception as failure:
+                self._made[tables] = failure
+        if (failed := self._made[tables]) is not None:
+            raise failed
 
     def close(self) -> None:
         with suppress(duckdb.Error):  # busy: a statement that heeded no interrupt, and the reason why is on its way up

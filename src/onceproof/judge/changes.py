@@ -11,8 +11,8 @@ Where `onceproof.judge.effects` shows what is there after the run, this shows ho
 - ``at_ms``: the server's wall clock when it became visible: the commit's time, or that of the transaction's marker, or
   of the record where there is no transaction. NULL while it is not visible.
 
-A view: it is decoded anew by each query, and only what the query asks for. (Of a small history a table: there planning is
-what costs.)
+A view: it is decoded anew by each query, and only what the query asks for. What is never asked for, a value in an aborted
+transaction say, may be undecodable.
 """
 
 from __future__ import annotations
@@ -38,12 +38,11 @@ _KAFKA_TXN = """CASE WHEN t.markers <= 1 THEN h.producer_id || ':' || h.producer
 
 
 def create(case: Case) -> None:
-    """Make it over all outputs that can be judged."""
+    """Make the view over all outputs that can be judged."""
     case.sql(_TRANSACTIONS)
     parts = [_of(case, output) for output in case.expectations] or [_none()]
     union = "\nUNION ALL BY NAME\n".join(parts)
-    kind = "TABLE" if case.small else "VIEW"
-    case.sql(f"""CREATE {kind} judge.changes AS
+    case.sql(f"""CREATE VIEW judge.changes AS
         SELECT c.*, {effects.STANDING} FROM ({union}) c JOIN judge.outputs USING (output)""")  # noqa: S608
 
 

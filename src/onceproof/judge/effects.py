@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING
 
 from onceproof.judge import digest, sources, states
-from onceproof.judge.canonical import canonical_rows, document, literal, member, quote
+from onceproof.judge.canonical import canonical_rows, document, is_nested, literal, member, quote
 from onceproof.judge.witness import times
 
 if TYPE_CHECKING:
@@ -51,10 +51,13 @@ def load(case: Case) -> None:
 def decoded(case: Case, output: str, source: str, *more: str) -> str:
     """SQL that gives ``output``, ``id``, ``content`` in canonical form, the position, and ``more`` columns of ``source``."""
     columns = case.expectations[output].columns
-    decimals = [name for name, kind in columns.items() if kind.startswith("DECIMAL")]
-    parsed = f"json_transform(content, {_texts(list(columns))}) AS f"
+    decimals = [name for name, kind in columns.items() if kind.startswith("DECIMAL") and not is_nested(kind)]
+    # A text among other JSON keeps its quotes; a table gives JSON as the text that it is.
+    any_json = case.scenario.outputs[output].table is None
+    kinds = {name: "JSON" if kind == "JSON" and any_json else "VARCHAR" for name, kind in columns.items()}
+    parsed = f"json_transform(content, {literal(json.dumps(kinds))}) AS f"
     if decimals:
-        again = f"json_transform({_NUMBERS_AS_STRINGS}, {_texts(decimals)})"
+        again = f"json_transform({_NUMBERS_AS_STRINGS}, {literal(json.dumps(dict.fromkeys(decimals, 'VARCHAR')))})"
         parsed += f", CASE WHEN regexp_matches(content, '[0-9.]{{17}}') THEN {again} END AS d"
     # Columns of the output may be called as ours are: they get names that no position has.
     fields = {name: f"={name}" for name in columns}
@@ -77,11 +80,6 @@ def _field(name: str, *, twice: bool) -> str:
     """SQL for a field's text: of the second parsing, where there was one."""
     once = f"f.{quote(name)}"
     return f"CASE WHEN d IS NULL THEN {once} ELSE d.{quote(name)} END" if twice else once
-
-
-def _texts(names: list[str]) -> str:
-    """The structure for ``json_transform`` that gives these fields as text."""
-    return literal("{" + ", ".join(f'{json.dumps(name)}: "VARCHAR"' for name in names) + "}")
 
 
 # A string or a number: strings are taken whole, so no number is found inside of one.

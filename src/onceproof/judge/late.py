@@ -104,7 +104,7 @@ def admit(case: Case) -> None:
         case.expect_into("judge.expected_with_late")
     finally:
         case.sql("RESET VARIABLE late_counts")
-    case.first("borderline")
+    case.borderline = True
     listed = "SELECT output, id, list(content ORDER BY content) AS contents FROM {} GROUP BY ALL"
     case.sql(f"""CREATE TABLE judge.borderline AS
         SELECT output, id, coalesce(s.contents, []) AS strict, coalesce(l.contents, []) AS lenient
@@ -123,7 +123,7 @@ def settle(case: Case) -> None:
     """Once the effects are there: choose where there was a choice, and take open windows out of the judgement."""
     if case.closing & case.expectations.keys():
         _leave_open(case)
-    if case.made("borderline"):
+    if case.borderline:
         _choose(case)
 
 

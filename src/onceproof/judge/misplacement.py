@@ -153,8 +153,10 @@ _LOST = """
 
 def create(case: Case) -> None:
     """Make the tables, once."""
-    if not case.first("misplacement"):
-        return
+    case.once("misplacement", lambda: _create(case))
+
+
+def _create(case: Case) -> None:
     dirty.create(case)
     case.sql(_EMPTY)
     if case.number("SELECT count(*) FROM judge.missing") and case.number(

@@ -1,13 +1,14 @@
 """The canonical text of a nested value: what a list or an object holds counts, not how somebody wrote it down.
 
-Objects are equal whatever the order of their members (RFC 8259, section 4), numbers if their digits are (``1.0`` and ``1``,
-``1e3`` and ``1000``; never rounded). Postgres writes an array as ``{1,NULL,"a b"}`` (its documentation, section 8.15.6) and
+Objects are equal whatever the order of their members (RFC 8259, section 4); integers of 64 bits if their digits are, all other
+numbers if they are the same double (``1.0`` and ``1``, ``1e3`` and ``1000``), for more DuckDB does not read in there. Postgres writes an array as ``{1,NULL,"a b"}`` (its documentation, section 8.15.6) and
 not as JSON; where the expected type is a list, both are read.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from decimal import Decimal
@@ -26,10 +27,12 @@ def register(db: duckdb.DuckDBPyConnection) -> None:
 def canonical_nested(text: str, sql_type: str) -> str:
     """``text`` as minified JSON with members in order and numbers in their shortest digits; what is no such value, as it is."""
     try:
-        if sql_type.endswith("]") and text.startswith("{"):
-            return _written(_array(text, sql_type))
-        return _written(json.loads(text, object_pairs_hook=_members, **_NUMBERS))
-    except (ValueError, RecursionError):
+        array = sql_type.endswith("]") and text.startswith("{")
+        value = _array(text, sql_type) if array else json.loads(text, object_pairs_hook=_members, **_NUMBERS)
+        written = _written(value)
+        written.encode()  # half of a surrogate pair is JSON, and no text
+        return written
+    except (ValueError, ArithmeticError, RecursionError):
         return text
 
 
@@ -37,18 +40,15 @@ class _Number(str):
     """The digits of a JSON number, kept from becoming a float."""
 
 
-# A point that is moved farther than this stays an exponent: "1e999999999" is no reason to write a billion zeros.
+# A point that is moved farther than this stays an exponent.
 _FARTHEST = 64
 
 _PIECE = re.compile(r'[{},]|"(?:[^"\\]|\\.)*"|[^{},"\\\s](?:[^{},"\\]|\\.)*', re.DOTALL)
 _NUMERIC = ("INT", "DECIMAL", "DOUBLE", "FLOAT", "BIGNUM")
 
 
-def _no(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
-
-
-_NUMBERS: dict[str, Any] = {"parse_float": _Number, "parse_int": _Number, "parse_constant": _no}
+# NaN and the infinities are strings in what Spark writes.
+_NUMBERS: dict[str, Any] = {"parse_float": _Number, "parse_int": _Number, "parse_constant": str}
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -69,9 +69,12 @@ def _written(value: Any) -> str:
 
 def _digits(number: str) -> str:
     """The one shortest text of a number."""
-    sign, digits, exponent = Decimal(number).as_tuple()
-    if not isinstance(exponent, int):  # NaN and infinities, in an array of Postgres
-        return json.dumps(number)
+    exact = re.fullmatch("-?[0-9]+", number) is not None and -(2**63) <= int(number) < 2**64
+    double = float(number)
+    if not exact and math.isinf(double):
+        return json.dumps("Infinity" if double > 0 else "-Infinity")
+    sign, digits, exponent = Decimal(number if exact else repr(double)).as_tuple()
+    assert isinstance(exponent, int), "neither NaN nor an infinity"
     whole = "".join(map(str, digits)).lstrip("0")
     shortest = whole.rstrip("0")
     exponent += len(whole) - len(shortest)
@@ -88,7 +91,7 @@ def _digits(number: str) -> str:
 
 def _array(text: str, sql_type: str) -> list[Any]:
     """A Postgres array as lists. Raises ValueError for a text that is none."""
-    element = sql_type.rstrip("[]")
+    element = re.sub(r"(\[\d*\])+$", "", sql_type)
     pieces = _pieces(text)
     if next(pieces) != "{":
         raise ValueError("an array begins with {")

@@ -1,0 +1,102 @@
+"""Nested values in outputs: what is right is held and what is wrong is found, in topics and in tables, and nothing crashes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from onceproof.judge import changes, compare
+from onceproof.judge.case import Case
+from onceproof.judge.verdict import judge
+
+
+def same(run: Any, where: str, columns: str = "*") -> Any:
+    """A scenario whose output holds of each record what ``columns`` say."""
+    meta = ("_topic", "_partition", "_offset", "_key", "_timestamp_ms", "_value")
+    chosen = f"* EXCLUDE ({', '.join(meta)})" if columns == "*" else columns
+    run.scenario["outputs"] = {"out": {where: "out", "identity": ["id"]}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"out": f'SELECT {chosen}, _partition, _offset FROM "in"'}}
+    run.progress({0: 100})
+    return run
+
+
+def verdict(run: Any) -> Any:
+    return judge(run.save())
+
+
+@pytest.mark.parametrize(
+    ("sent", "written"),
+    [
+        ('{"id":1,"s":{"b":[1.50,{"y":null,"x":2}],"a":"t"}}', '{"s":{"a":"t","b":[1.5,{"x":2.0,"y":null}]},"id":1}'),
+        ('{"id":12345678901234567,"prices":[1.50,2.00]}', '{"id":12345678901234567,"prices":[1.5,2]}'),
+        ('{"id":1,"p":[12345678901234567890.25]}', '{"id":1,"p":[12345678901234567890.25]}'),
+        ('{"id":1,"e":[1e400]}', '{"id":1,"e":[1e400]}'),
+    ],
+)
+def test_same_value_written_otherwise(stored_run: Any, sent: str, written: str) -> None:
+    run = same(stored_run, "topic")
+    run.send("k", sent.encode())
+    run.record("out", written)
+    assert verdict(run).outcome == "held"
+
+
+def test_decimals_in_a_list_beside_a_long_number(stored_run: Any) -> None:
+    run = same(stored_run, "topic", "id::DECIMAL(20,0) AS id, prices::DECIMAL(10,2)[] AS prices")
+    run.send("k", b'{"id":12345678901234567,"prices":[1.50,2.00]}')
+    run.record("out", '{"id":12345678901234567,"prices":[1.50,2.00]}')
+    assert verdict(run).outcome == "held"
+
+
+def test_a_field_of_mixed_types_passed_through(stored_run: Any) -> None:
+    run = same(stored_run, "topic")
+    for number, field in enumerate(('"x"', '{"a":1}', "null", "3", '"3"')):
+        run.send("k", f'{{"id":{number},"v":{field}}}'.encode())
+        run.record("out", f'{{"v":{field},"id":{number}}}')
+    assert verdict(run).outcome == "held"
+    run.tables["output"][-1]["content"] = '{"v":3,"id":4}'
+    assert verdict(run).anomalies() == {"wrong-value": 1}
+
+
+@pytest.mark.parametrize(("text", "anomaly"), [("{1,2}", {}), ("{2,1}", {"wrong-value": 1})])
+def test_array_of_a_table(stored_run: Any, text: str, anomaly: dict[str, int]) -> None:
+    run = same(stored_run, "table")
+    run.send("k", {"id": 1, "a": [1, 2]})
+    run.insert("out", {"id": 1, "a": text})
+    assert verdict(run).anomalies() == anomaly
+
+
+@pytest.mark.parametrize("odd", ["[1e99999999999999999999]", r'{"p":"\ud800"}', "[" * 3000 + "]" * 3000])
+def test_value_that_cannot_be_read_is_wrong(stored_run: Any, odd: str) -> None:
+    run = same(stored_run, "table")
+    run.send("k", {"id": 1, "a": [1]})
+    run.insert("out", {"id": 1, "a": odd})
+    assert verdict(run).anomalies() == {"wrong-value": 1}
+
+
+def test_what_an_aborted_transaction_held_may_be_anything(stored_run: Any) -> None:
+    run = same(stored_run, "topic")
+    for number in (1, 2):
+        run.send("k", {"id": number, "v": number})
+        run.record("out", {"id": number, "v": number})
+    run.record("out", "oops", visibility="aborted")
+    run.batch(0, {0: (0, 2)}, by=(0, 1))
+    run.fault(batch=0)
+    run.document["wall_start"] = 1_000.0
+    assert verdict(run).outcome == "held"
+
+
+def test_tables_that_cannot_be_made_are_the_same_cause_for_all(clean_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def broken(_case: Case) -> None:
+        calls.append(1)
+        raise ArithmeticError("no such number")
+
+    monkeypatch.setattr(compare, "create", broken)
+    told = verdict(clean_run).not_evaluated
+    assert len(calls) == 1
+    assert {"lost-write", "duplicate", "wrong-value"} <= told.keys()
+    assert all("no such number" in why for why in told.values()), json.dumps(told, indent=1)
+    assert changes.create is not broken
