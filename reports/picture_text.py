@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 
 from onceproof.consumers.picture import Picture, Row
 
@@ -16,11 +17,12 @@ def render(picture: Picture) -> str:
     """One line a move, lanes as columns; then the order in which the effects stand."""
     head = [" " * _TICK, *(_short(lane.name, _NAME).center(_LANE) for lane in picture.lanes)]
     lines = ["".join(head).rstrip()]
+    stems = _stems(picture)
     tick = -1
     for number, row in enumerate(picture.rows):
         mark = f"t={row.tick}" if row.tick != tick else ""
         tick = row.tick
-        lines.append((mark.ljust(_TICK) + _row(picture, number, row)).rstrip())
+        lines.append((mark.ljust(_TICK) + _row(len(picture.lanes), stems, number, row)).rstrip())
     several = len(picture.by_queue()) > 1
     lines.append("")
     for queue, results in picture.by_queue().items():
@@ -33,10 +35,10 @@ def render(picture: Picture) -> str:
     return "\n".join(lines if picture.results else [*lines, "nothing came out"])
 
 
-def _row(picture: Picture, number: int, row: Row) -> str:
-    cells = [" "] * (_LANE * len(picture.lanes) + _LANE)
-    for lane in range(len(picture.lanes)):
-        cells[_middle(lane)] = _stem(picture, number, lane)
+def _row(lanes: int, stems: Mapping[tuple[int, int], str], number: int, row: Row) -> str:
+    cells = [" "] * (_LANE * lanes + _LANE)
+    for lane in range(lanes):
+        cells[_middle(lane)] = stems.get((lane, number), "|")
     if row.source == row.target:
         said = " X crash" if row.kind == "crash" else " back again"
         _put(cells, _middle(row.source) + (-1 if row.kind == "crash" else 1), said)
@@ -55,12 +57,10 @@ def _row(picture: Picture, number: int, row: Row) -> str:
     return "".join(cells)
 
 
-def _stem(picture: Picture, number: int, lane: int) -> str:
-    if any(of == lane and first < number < last for of, first, last in picture.absences):
-        return " "
-    if any(hold.lane == lane and hold.first <= number <= hold.last for hold in picture.holds):
-        return "#"
-    return "|"
+def _stems(picture: Picture) -> dict[tuple[int, int], str]:
+    """What a lane looks like in a row, by lane and row, where its consumer has a message or is dead."""
+    held = {(hold.lane, row): "#" for hold in picture.holds for row in range(hold.first, hold.last + 1)}
+    return held | {(lane, row): " " for lane, first, last in picture.absences for row in range(first + 1, last)}
 
 
 def _put(cells: list[str], at: int, text: str) -> None:

@@ -9,7 +9,10 @@ from onceproof.consumers.crew import Crew
 from onceproof.consumers.faults import consumer_faults
 from onceproof.consumers.moves import Move
 from onceproof.faults import Placement, Proof, SpecProblem
-from onceproof.scenario.model import ConsumerFaultSpec, Scenario
+from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario
+
+#: The step after which effect and acknowledgement are both done, by ``acknowledge``.
+_LAST = {"after-effect": "acknowledge", "before-effect": "effect"}
 
 
 class CrashSpec(ConsumerFaultSpec):
@@ -28,7 +31,20 @@ class Crash:
 
     @classmethod
     def problems(cls, spec: CrashSpec, scenario: Scenario) -> list[SpecProblem]:
-        return []
+        consumers = scenario.pipeline.consumers
+        # The order of steps of a user's own command is known only when it runs: the proof sees to it.
+        if (
+            consumers is None
+            or scenario.pipeline.command != WORKER
+            or spec.at.after != _LAST.get(consumers.acknowledge)
+        ):
+            return []
+        message = (
+            f"a crash after {spec.at.after} exercises nothing with acknowledge: {consumers.acknowledge}: "
+            f"effect and acknowledgement of message {spec.at.message} are both done by then"
+        )
+        earlier = "effect" if spec.at.after == "acknowledge" else "acknowledge"
+        return [SpecProblem(("at", "after"), message, f"use take or {earlier}")]
 
     @classmethod
     def placement(cls, spec: CrashSpec, scenario: Scenario) -> Placement:
@@ -56,8 +72,15 @@ class Crash:
             told.append(f"{other.consumer} had taken message {other.holds} from {theirs.queue} at tick {theirs.tick}")
         if not any(m.kind == "return" and m.message == at.message for m in after):
             told.append(f"message {at.message} was acknowledged by then: the broker has no reason to give it out again")
+            if any(m.kind == "effect" for m in _since(before, lost)):
+                return Proof(
+                    False, (*told, "its effect was done as well: there was nothing that the crash could break")
+                )
             return Proof(True, tuple(told))
         again = next((m for m in after if m.kind == "take" and m.message == at.message), None)
+        if again is None and (unseen := _unseen_take(before, after)) is not None:
+            why = f"{unseen.consumer} ended by itself in a take at tick {unseen.tick}, before it told what it was given"
+            return Proof(False, (*told, f"whether message {at.message} was given out again was not seen: {why}"))
         if again is None:
             return Proof(False, (*told, f"message {at.message} was never given out again"))
         # Its identity proves it: it was published once and taken twice. Qpid leaves the mark out after a rolled back transaction.
@@ -72,4 +95,23 @@ def _held(moves: Sequence[Move], consumer: str) -> Move | None:
             return move
         if move.consumer == consumer and move.kind == "start":
             return None
+    return None
+
+
+def _since(moves: Sequence[Move], take: Move) -> list[Move]:
+    """What its consumer did after that take."""
+    place = max(number for number, move in enumerate(moves) if move is take)
+    return [move for move in moves[place + 1 :] if move.consumer == take.consumer]
+
+
+def _unseen_take(before: Sequence[Move], after: Sequence[Move]) -> Move | None:
+    """The end of a consumer that had been let take and told nothing any more; one that ended at its start took nothing."""
+    moves = [*before, *after]
+    for place, move in enumerate(moves):
+        if move.kind == "end" and move.message == 0:
+            earlier = next(
+                (m for m in reversed(moves[:place]) if m.consumer == move.consumer and m.kind != "return"), None
+            )
+            if earlier is not None and earlier.kind != "crash":
+                return move
     return None

@@ -16,6 +16,9 @@ from onceproof.reports.terminal import TerminalReport
 from onceproof.scenario.load import load_all, names
 from onceproof.scenario.model import Expect, Scenario
 
+#: Messages of a run of consumers whose picture is shown without being asked for.
+_MOST_DRAWN = 100
+
 
 def run_scenarios(
     given: list[str], *, everything: bool, runs_dir: Path, seed: int | None, junit: Path | None, output: Output
@@ -96,8 +99,22 @@ def _run_one(path: Path, scenario: Scenario, runs_dir: Path, seed: int | None, o
     except Exception as crash:  # the scenarios after this one still run
         return ScenarioResult(scenario.name, scenario.expect, error=crashed(crash))
     if scenario.pipeline.consumers is not None:
-        output.say(f"{draw_run(outcome.run_dir)}\n")
+        output.say(f"{_drawn(scenario, outcome.run_dir)}\n")
     return ScenarioResult(scenario.name, scenario.expect, outcome.verdict, outcome.run_dir)
+
+
+def _drawn(scenario: Scenario, run: Path) -> str:
+    """The picture of a run that has its verdict, or one line that says why there is none: no picture costs a verdict."""
+    from onceproof.scenario.consumer_check import rows_of
+
+    try:
+        if (messages := rows_of(scenario)) > _MOST_DRAWN:
+            return f"no picture: {messages} messages are many to look at; `onceproof picture {run}` draws it"
+        return draw_run(run)
+    except Interrupted:
+        raise
+    except Exception as failure:
+        return f"no picture: {failure or type(failure).__name__}"
 
 
 def _failed(scenario: Scenario, error: OnceproofError) -> ScenarioResult:

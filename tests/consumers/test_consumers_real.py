@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from onceproof.consumers.replay import play_once, replay
-from onceproof.errors import UsageError
+from onceproof.errors import EnvironmentProblem, UsageError
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
 from onceproof.reports import picture_files
@@ -111,7 +111,9 @@ def test_a_replay_comes_to_the_same_and_leaves_nothing(run_once: RunOnce) -> Non
     assert not (run_dir / "replays").exists()
 
 
-def test_a_replay_that_comes_to_something_else_is_told_and_kept(run_once: RunOnce, tmp_path: Path) -> None:
+def test_a_replay_that_comes_to_something_else_is_told_and_kept(
+    run_once: RunOnce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = shutil.copytree(run_once(SHIPPED).run_dir, tmp_path / "other")
     document = json.loads((other / "run.json").read_text())
     document["scenario"]["chaos"] = []  # the history is that of a crash, and the schedule is one without
@@ -119,6 +121,10 @@ def test_a_replay_that_comes_to_something_else_is_told_and_kept(run_once: RunOnc
     done = replay(other, times=1, tell=print)
     assert (done.same, done.verdicts) == (0, {"held": 1})
     assert json.loads((Path(done.different[0]) / "verdict.json").read_text())["verdict"] == "held"
+    monkeypatch.setattr(components, "ensure_amqp", lambda: {}["no broker to be had"])
+    with pytest.raises(KeyError):
+        replay(other, times=1, tell=print)
+    assert Path(done.different[0]).is_dir(), "what was kept is worth more than a replay that never began"
 
 
 def test_the_picture_is_drawn_from_the_run(run_once: RunOnce) -> None:
@@ -176,6 +182,25 @@ def test_a_consumer_that_dies_by_itself_is_broken_and_its_words_are_told(play: P
     verdict, ids = play(changes={"pipeline:": command})
     assert verdict.outcome is Outcome.INCONCLUSIVE and ids == []
     assert "died before any fault" in verdict.reasons[0] and "no such thing as a queue" in verdict.reasons[0]
+
+
+def test_a_consumer_that_dies_of_what_is_given_out_again_is_a_stale_tail(play: Play, tmp_path: Path) -> None:
+    """The crash had struck, so the end of the other is no recovery, and not a pipeline that never worked."""
+    source = OWN.read_text().replace("did = {", 'frame and frame.redelivered and exit("poison")\n    did = {', 1)
+    (tmp_path / "poisoned.py").write_text(source)
+    command = f'pipeline:\n  command: ["{{python}}", "{tmp_path / "poisoned.py"}"]'
+    verdict, _ = play(changes={"pipeline:": command})
+    assert verdict.outcome is Outcome.VIOLATED and "stale-tail" in verdict.anomalies()
+    assert "c1 ended by itself in a take" in verdict.faults[0].evidence[-1]
+    assert "in its step 'take'" in verdict.findings[0].witnesses[0].argument
+
+
+def test_a_consumer_without_its_mark_is_refused(play: Play, tmp_path: Path) -> None:
+    lines = [line for line in OWN.read_text().splitlines() if not line.startswith("mark.")]
+    (tmp_path / "markless.py").write_text("\n".join(lines))
+    command = f'pipeline:\n  command: ["{{python}}", "{tmp_path / "markless.py"}"]'
+    with pytest.raises(EnvironmentProblem, match="consumer c1 came to its first step without its mark"):
+        play(changes={"pipeline:": command})
 
 
 def test_messages_that_nobody_is_left_to_take_are_a_stale_tail(play: Play) -> None:

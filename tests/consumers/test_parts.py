@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from onceproof.chaos.consumers.crash import Crash, CrashSpec
+from onceproof.consumers.crew import ConsumerDied, Crew
 from onceproof.consumers.gate import Gate
 from onceproof.consumers.moves import Move, event_kind, holder, of_event, of_run
 from onceproof.consumers.stage import keys_to_queues
@@ -18,6 +20,7 @@ from onceproof.data import Record, open_dataset
 from onceproof.errors import EnvironmentProblem, HistoryError
 from onceproof.events import Timeline
 from onceproof.scenario.model import AtMessage
+from onceproof.stack.processes import Owner
 
 
 @pytest.fixture
@@ -63,6 +66,38 @@ def test_what_a_dead_consumer_asked_for_is_forgotten(path: Path) -> None:
     assert gate.asked("c1") is None
     gate.go("c1")  # nobody is there: nothing happens
     gate.close()
+
+
+def test_a_gate_is_closed_twice(path: Path) -> None:
+    gate = Gate(path)
+    gate.close()
+    gate.close()
+
+
+def test_a_gate_on_a_path_too_long_says_what_to_do(path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match=r"long.*\n.*set TMPDIR"):
+        Gate(path.with_name("x" * 120))
+
+
+def test_an_end_by_itself_names_its_start_and_its_step(path: Path) -> None:
+    gate, command = Gate(path), [sys.executable, "-c", "raise SystemExit(3)"]
+    with Owner() as owner:
+        crew = Crew(
+            command,
+            lambda name, mark: {},
+            owner=owner,
+            gate=gate,
+            logs=path.parent,
+            cwd=path.parent,
+            prefix="",
+            check=lambda: None,
+        )
+        for start in (0, 1):
+            crew.start("c1")
+            with pytest.raises(ConsumerDied, match="c1 ended with exit code 3 before its first step"):
+                crew.at_step("c1")
+            assert crew.exits[-1] == {"consumer": "c1", "start": start, "code": 3, "killed": False}
+        crew.stop()
 
 
 @pytest.mark.parametrize(
@@ -114,6 +149,23 @@ def test_an_acknowledged_message_need_not_come_again() -> None:
     spec = CrashSpec.model_validate({"fault": "crash", "target": "c2", "at": {"message": 3, "after": "acknowledge"}})
     proof = Crash(spec).prove([take("c2", 3, 2), Move("acknowledge", 3, 0.0, "c2", 3, "q")], [])
     assert proof.hit and "was acknowledged by then" in proof.evidence[-1]
+
+
+def test_a_crash_when_effect_and_acknowledgement_are_done_proves_nothing() -> None:
+    spec = CrashSpec.model_validate({"fault": "crash", "target": "c2", "at": {"message": 3, "after": "acknowledge"}})
+    done = [Move("effect", 3, 0.0, "c2", 3, "q"), Move("acknowledge", 3, 0.0, "c2", 3, "q")]
+    proof = Crash(spec).prove([take("c2", 3, 2), *done], [Move("crash", 3, 0.0, "c2", 3)])
+    assert not proof.hit and "nothing that the crash could break" in proof.evidence[-1]
+
+
+def test_what_an_ended_consumer_was_given_is_not_known() -> None:
+    """The poison that ends whoever takes it again is given out again, and nobody is left to say so."""
+    died = Move("end", 5, 0.0, "c1")
+    seen = CRASH.prove([Move("start", 0, 0.0, "c1"), *BEFORE], [BACK, died])
+    assert not seen.hit and "c1 ended by itself in a take at tick 5" in seen.evidence[-1]
+    assert "never" not in seen.evidence[-1]
+    at_start = CRASH.prove(BEFORE, [Move("crash", 3, 0.0, "c2", 3), BACK, Move("end", 13, 0.0, "c2")])
+    assert not at_start.hit and "was never given out again" in at_start.evidence[-1]
 
 
 def test_a_position_reads_as_it_is_written() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from onceproof.consumers.moves import Kind, Move
-from onceproof.consumers.picture import Picture, of_moves
+from onceproof.consumers.picture import Picture, of_moves, of_run
+from onceproof.errors import HistoryError
 from onceproof.reports import picture_svg, picture_text
 
 QUEUE = "orders"
@@ -19,7 +23,7 @@ def moves(*told: str) -> list[Move]:
     for tick, text in enumerate(told):
         *who, what, number = text.split() if text[-1].isdigit() else [*text.split(), "0"]
         kind: Kind = "take" if what == "again" else what  # type: ignore[assignment]
-        queue = "" if kind in ("crash", "start") else QUEUE
+        queue = "" if kind in ("crash", "start", "end") else QUEUE
         made.append(Move(kind, tick, 0.0, who[0] if who else "", int(number), queue, what == "again"))
     return made
 
@@ -31,9 +35,9 @@ REORDERED = moves(
 
 
 def picture(
-    played: list[Move], *, keys: list[str] | None = None, title: str = "t", consumers: str = "c1 c2"
+    played: list[Move], *, keys: list[str] | None = None, title: str = "t", consumers: str = "c1 c2", **mode: Any
 ) -> Picture:
-    return of_moves(title, played, consumers.split(), "out", keys or ["a"] * 60)
+    return of_moves(title, played, consumers.split(), "out", keys or ["a"] * 60, **mode)
 
 
 def test_an_effect_after_that_of_a_later_message_is_late() -> None:
@@ -48,6 +52,30 @@ def test_who_held_what_and_who_was_dead() -> None:
     assert [(h.lane, h.message, h.crashed) for h in drawn.holds] == [(c2, 1, True), (c1, 2, False), (c1, 1, False)]
     ((lane, first, last),) = drawn.absences
     assert lane == c2 and drawn.rows[first].kind == "crash" and drawn.rows[last].kind == "start"
+
+
+def test_late_is_what_the_claim_forbids() -> None:
+    """A picture that calls out of order what the verdict lets pass contradicts it."""
+    assert picture(REORDERED, order="per-key").late_messages == {1}
+    assert not picture(REORDERED, keys=["a", "b"], order="per-key").late_messages
+    assert not picture(REORDERED, order="none").late_messages
+
+
+def test_an_effect_whose_transaction_never_ends_is_none_although_no_other_was_committed() -> None:
+    drawn = picture(moves("publish 1", "c2 take 1", "c2 effect 1", "c2 crash"), with_effect=True)
+    assert not drawn.results and "nothing came out" in picture_text.render(drawn)
+
+
+def test_a_consumer_that_ended_by_itself_is_dead() -> None:
+    drawn = picture(moves("publish 1", "c2 take 1", "c2 end"))
+    assert [row.kind for row in drawn.rows] == ["publish", "take", "crash"] and drawn.holds[0].crashed
+
+
+def test_a_run_that_names_no_input_cannot_be_drawn(tmp_path: Path) -> None:
+    scenario = {"name": "x", "pipeline": {"consumers": {"names": ["c1"]}}}
+    (tmp_path / "run.json").write_text(json.dumps({"scenario": scenario}))
+    with pytest.raises(HistoryError, match="cannot be drawn: KeyError: 'input'"):
+        of_run(tmp_path)
 
 
 def test_order_is_each_queues_own() -> None:

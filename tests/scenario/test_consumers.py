@@ -40,10 +40,41 @@ def said(tmp_path: Path, old: str, new: str) -> str:
         ("fault: crash", "fault: reject", r"unknown fault of consumers 'reject'\n.*crash"),
         ("{topic: processed,", "{table: processed,", "is a queue for now"),
         ("at: {message: 3", "at: {batch: 3, message: 3", "batch"),
+        ("{topic: processed,", "{topic: orders,", "output 'processed' is the input topic 'orders'"),
+        ("{topic: processed,", "{topic: 'orders#input',", "where the copies of input 'orders' are kept"),
+        ("pipeline:\n", "pipeline:\n  env: {WHERE: '{kafka}'}\n", r"template \{kafka\} has no value.*\n.*\{here\} and \{python\}"),
+        ("pipeline:\n", "pipeline:\n  command: ['{python}', '{topic.orders}']\n", r"template \{topic.orders\} has no value"),
+        ("at: {message: 3", "at: {message: 3, after: acknowledge", r"exercises nothing with acknowledge: after-effect.*message 3"),
     ],
 )  # fmt: skip
 def test_what_can_never_work_is_refused(tmp_path: Path, old: str, new: str, expected: str) -> None:
     assert re.search(expected, said(tmp_path, old, new)), said(tmp_path, old, new)
+
+
+def test_an_output_is_no_queue_of_an_input_with_several(tmp_path: Path) -> None:
+    new = "options: {keys: [a, b]}\n    partitions: 2\n    rows: 2"
+    old = re.search(r"options:.*\n    partitions: 1", TEXT)
+    assert old is not None
+    text = TEXT.replace(old[0], new)
+    for topic, expected in {"orders.1": "a queue of input 'orders'", "orders.0#input": "the copies of input"}.items():
+        path = tmp_path / "amqp-redelivery-reorders.yaml"
+        path.write_text(text.replace("{topic: processed,", f"{{topic: '{topic}',"))
+        with pytest.raises(ScenarioError, match=expected):
+            load(path)
+
+
+def test_a_crash_when_all_is_done_is_refused_of_the_shipped_worker_alone(tmp_path: Path) -> None:
+    crash = "{message: 3, while: {consumer: c1, holds: 4}}"
+    early = {crash: "{message: 3, after: effect}", "names: [c1, c2]": "names: [c1, c2]\n    acknowledge: before-effect"}
+    text = TEXT
+    for old, new in early.items():
+        text = text.replace(old, new)
+    path = tmp_path / "amqp-redelivery-reorders.yaml"
+    path.write_text(text)
+    with pytest.raises(ScenarioError, match="a crash after effect exercises nothing with acknowledge: before-effect"):
+        load(path)
+    path.write_text(text.replace("pipeline:\n", 'pipeline:\n  command: ["{python}", -V]\n'))
+    load(path)
 
 
 def test_a_command_of_ones_own_takes_the_workers_place(tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ _PUMP_S = 0.05
 class ConsumerDied(Exception):
     """A consumer ended that no fault had killed."""
 
-    def __init__(self, consumer: str, code: int | None, last_words: str) -> None:
-        super().__init__(f"consumer {consumer} ended with exit code {code}, and no fault had killed it")
+    def __init__(self, consumer: str, code: int | None, step: str | None, last_words: str) -> None:
+        where = f"in its step {step!r}" if step is not None else "before its first step"
+        super().__init__(f"consumer {consumer} ended with exit code {code} {where}, and no fault had killed it")
         self.consumer = consumer
         self.last_words = last_words
 
@@ -30,6 +31,8 @@ class ConsumerDied(Exception):
 class _Member:
     service: Service
     starts: int = 1
+    let_do: str | None = None
+    """The step that it was let do last."""
 
 
 class Crew:
@@ -83,7 +86,8 @@ class Crew:
 
     def at_step(self, name: str) -> Ask:
         """Wait until the consumer is at its next step, and say which. Raises `ConsumerDied`."""
-        service = self._members[name].service
+        member = self._members[name]
+        service = member.service
 
         def arrived() -> Ask | None:
             ask = self._gate.asked(name)
@@ -92,8 +96,10 @@ class Crew:
                 ask = self._gate.asked(name)
             if ask is None and not service.is_running():
                 self._gate.pump(0.0)  # what it said last may have come after the look, and it is dead all the same
-                self.exits.append({"consumer": name, "start": 0, "code": service.returncode, "killed": False})
-                raise ConsumerDied(name, service.returncode, service.log_tail(40))
+                self.exits.append(
+                    {"consumer": name, "start": member.starts - 1, "code": service.returncode, "killed": False}
+                )
+                raise ConsumerDied(name, service.returncode, member.let_do, service.log_tail(40))
             return ask
 
         return wait_until(
@@ -108,6 +114,7 @@ class Crew:
     def step(self, name: str) -> Ask:
         """Let the consumer do the step that it is at, and wait for the next: what it did stands in its ``did``."""
         before = self.at_step(name).before
+        self._members[name].let_do = before
         self._gate.go(name)
         ask = self.at_step(name)
         if ask.did is None or ask.did.step != before:

@@ -15,6 +15,7 @@ from onceproof.consumers.crew import ConsumerDied, Crew
 from onceproof.consumers.faults import ConsumerFault, consumer_faults
 from onceproof.consumers.gate import Did
 from onceproof.consumers.moves import Kind, Move, event_kind, holder
+from onceproof.errors import EnvironmentProblem
 from onceproof.events import Timeline
 from onceproof.faults import Proof
 from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec
@@ -71,6 +72,8 @@ class Drive:
     publish: Callable[[Message], None]
     await_gone: Callable[[str], None]
     """Wait until the broker has taken back what the client of this mark held."""
+    has_mark: Callable[[str], bool]
+    """Whether the broker knows of this mark."""
     timeline: Timeline
     chaos: Sequence[ConsumerFaultSpec]
     deadline_s: float
@@ -101,8 +104,7 @@ class Drive:
             for hand in self._hands:
                 self.crew.start(hand.name)
             for hand in self._hands:
-                self.crew.at_step(hand.name)
-                self._note("start", hand)
+                self._arrive(hand)
             while True:
                 self._one_tick()
                 following = self._next_tick()
@@ -114,9 +116,16 @@ class Drive:
                     )
                 self._tick = following
         except ConsumerDied as dead:
-            self.died, self.note = dead, str(dead)
+            self._ended(dead)
         except _Enough as enough:
             self.note = str(enough)
+
+    def _ended(self, dead: ConsumerDied) -> None:
+        """A consumer ended by itself. After a fault that says something about the pipeline: it did not recover."""
+        hand = next(hand for hand in self._hands if hand.name == dead.consumer)
+        self.died, self.stuck = dead, self.any_fired
+        self.note = f"{dead} (tick {self._tick}{f', message {hand.holds.number}' if hand.holds else ''})"
+        self._note("end", hand)
 
     @property
     def drained(self) -> bool:
@@ -206,8 +215,17 @@ class Drive:
     def _come_back(self, hand: _Hand) -> None:
         hand.back_at = None
         self.crew.start(hand.name)
-        self.crew.at_step(hand.name)
+        self._arrive(hand)
         hand.alive = True
+
+    def _arrive(self, hand: _Hand) -> None:
+        """Wait until it is at its first step. One without a mark is refused now: its death could not be seen later."""
+        self.crew.at_step(hand.name)
+        if not self.has_mark(self.crew.mark(hand.name)):
+            raise EnvironmentProblem(
+                f"consumer {hand.name} came to its first step without its mark: there is no queue {self.crew.mark(hand.name)}",
+                hint="it must declare and consume the queue ONCEPROOF_MARK before it asks at its gate (docs/consumers.md)",
+            )
         self._note("start", hand)
 
     # -- faults ---------------------------------------------------------------------------------------------------

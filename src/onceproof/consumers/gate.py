@@ -8,7 +8,7 @@ What a consumer, also a user's own, is given in its environment:
 ``ONCEPROOF_QUEUES``    the queues that it takes from, comma-separated, tried in this order
 ``ONCEPROOF_OUTPUT``    the queue that its effects go to
 ``ONCEPROOF_ACKNOWLEDGE``  the scenario's ``acknowledge``, for a consumer that has this choice
-``ONCEPROOF_MARK``      a queue to declare (auto-delete) and consume on the channel that it opens *last*: it goes with the client
+``ONCEPROOF_MARK``      a queue to declare (auto-delete) and consume first, on the channel opened *last*: it goes with the client
 
 Before each step it writes ``{"consumer": NAME, "before": STEP, "did": WHAT}`` and waits for the line ``go``; anything else, or
 the end of the connection, means that there is nothing more to do. STEP is ``take``, ``effect``, ``acknowledge`` or ``commit``, in
@@ -68,8 +68,16 @@ class Gate:
 
     def __init__(self, path: Path) -> None:
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
+        try:
+            self._listener.bind(str(path))
+        except OSError as refused:
+            self._listener.close()
+            raise EnvironmentProblem(
+                f"the gate of the consumers cannot be made at {path}: {refused}",
+                hint="the path of a unix socket holds some 100 bytes: set TMPDIR to a folder with a shorter name",
+            ) from refused
         self._listener.listen()
+        self._closed = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._lines: dict[str, _Line] = {}
@@ -107,6 +115,9 @@ class Gate:
 
     def close(self) -> None:
         """Tell everybody that there is nothing more to do. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
         for key in list(self._selector.get_map().values()):
             if key.data is not None:
                 self._drop(key.data)

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from onceproof.errors import HistoryError
 from onceproof.events import Event
 
-Kind = Literal["publish", "take", "effect", "acknowledge", "commit", "start", "crash", "return"]
+Kind = Literal["publish", "take", "effect", "acknowledge", "commit", "start", "crash", "return", "end"]
+"""``crash``: a fault killed the consumer; ``end``: it ended by itself."""
 _PREFIX = "consumers."
 
 

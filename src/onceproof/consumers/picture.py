@@ -14,6 +14,7 @@ from typing import Any, Literal
 from onceproof.consumers import moves as moves_module
 from onceproof.consumers.moves import Move
 from onceproof.data import open_dataset
+from onceproof.errors import HistoryError
 from onceproof.history.reader import read_document
 
 RowKind = Literal["publish", "take", "again", "effect", "acknowledge", "crash", "return", "start"]
@@ -55,7 +56,7 @@ class Result:
     queue: str
     key: str
     late: bool
-    """After the effect of a later message of the same queue."""
+    """After the effect of a later message, where the claim promises the order of the two."""
     repeated: bool
 
 
@@ -79,6 +80,16 @@ class Picture:
 def of_run(run_dir: Path) -> Picture | None:
     """The picture of a stored run; None for one that has no consumers. Raises `HistoryError`."""
     document = read_document(run_dir)
+    try:
+        return _of_document(document, run_dir)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, StopIteration) as error:
+        raise HistoryError(
+            f"the scenario in {run_dir / 'run.json'} cannot be drawn: {type(error).__name__}: {error}",
+            hint="run the scenario again",
+        ) from error
+
+
+def _of_document(document: Mapping[str, Any], run_dir: Path) -> Picture | None:
     scenario: Mapping[str, Any] = document["scenario"]
     consumers = (scenario.get("pipeline") or {}).get("consumers")
     if not consumers:
@@ -86,12 +97,33 @@ def of_run(run_dir: Path) -> Picture | None:
     spec = scenario["input"][0]
     dataset = open_dataset(spec["dataset"], spec.get("options") or {}, seed=int(document.get("seed") or 0))
     stop = spec.get("rows") or dataset.rows()
-    keys = [(record.key or b"").decode(errors="replace") for record in dataset.records(0, stop)]
-    output = next(iter(scenario["outputs"].values()))["topic"]
-    return of_moves(str(scenario["name"]), moves_module.of_run(run_dir), list(consumers["names"]), str(output), keys)
+    keys = [
+        record.key.decode(errors="replace") if record.key is not None else None for record in dataset.records(0, stop)
+    ]
+    output = next(iter(scenario["outputs"].values()))
+    claim = output.get("claim") or scenario.get("claim") or {}
+    return of_moves(
+        str(scenario["name"]),
+        moves_module.of_run(run_dir),
+        list(consumers["names"]),
+        str(output["topic"]),
+        keys,
+        order=str(claim.get("order", "none")),
+        with_effect=consumers.get("acknowledge") == "with-effect",
+    )
 
 
-def of_moves(title: str, moves: Sequence[Move], consumers: Sequence[str], output: str, keys: Sequence[str]) -> Picture:
+def of_moves(
+    title: str,
+    moves: Sequence[Move],
+    consumers: Sequence[str],
+    output: str,
+    keys: Sequence[str | None],
+    *,
+    order: str = "per-partition",
+    with_effect: bool = False,
+) -> Picture:
+    """``order`` is the claim's, ``with_effect``: an effect counts when its transaction is committed."""
     queues = sorted({move.queue for move in moves if move.kind == "publish"})
     lanes = [Lane("producer", "producer"), *(Lane(queue, "queue") for queue in queues)]
     lanes += [*(Lane(name, "consumer") for name in consumers), Lane(output, "output")]
@@ -102,7 +134,7 @@ def of_moves(title: str, moves: Sequence[Move], consumers: Sequence[str], output
     dead: dict[int, int] = {}
     absences: list[tuple[int, int, int]] = []
     taken: set[int] = set()  # not the broker's mark of a redelivery: it may leave that out
-    for move in moves:
+    for move, is_last in zip(moves, _last_ones(moves), strict=True):
         row = _row(move, place, len(lanes) - 1, again=move.message in taken)
         if row is None or (row.kind == "start" and row.source not in dead):
             continue  # everybody's first start says nothing
@@ -111,19 +143,18 @@ def of_moves(title: str, moves: Sequence[Move], consumers: Sequence[str], output
         if move.kind == "take":
             taken.add(move.message)
             since[row.target] = (move.message, number)
-        elif move.kind in ("effect", "acknowledge", "crash") and row.source in since:
+        elif row.kind in ("effect", "acknowledge", "crash") and row.source in since:
             message, first = since[row.source]
-            ended = move.kind == "crash" or _is_last(moves, move)
-            if ended:
-                holds.append(Hold(row.source, message, first, number, move.kind == "crash"))
+            if row.kind == "crash" or is_last:
+                holds.append(Hold(row.source, message, first, number, row.kind == "crash"))
                 del since[row.source]
-        if move.kind == "crash":
+        if row.kind == "crash":
             dead[row.source] = number
         elif row.kind == "start":
             absences.append((row.source, dead.pop(row.source), number))
     holds += [Hold(lane, message, first, len(rows) - 1, False) for lane, (message, first) in since.items()]
     absences += [(lane, first, len(rows)) for lane, first in dead.items()]
-    results = _results(moves, keys)
+    results = _results(moves, keys, order, with_effect=with_effect)
     late = frozenset(result.message for result in results if result.late)
     return Picture(title, tuple(lanes), tuple(rows), tuple(holds), tuple(absences), results, late)
 
@@ -142,32 +173,41 @@ def _row(move: Move, place: Mapping[tuple[str, str], int], output: int, *, again
             return Row("acknowledge", move.tick, consumer, queue, move.message)
         case "return":
             return Row("return", move.tick, consumer, queue, move.message)
-        case "crash" | "start":
-            return Row(move.kind, move.tick, consumer, consumer, move.message)
+        case "start":
+            return Row("start", move.tick, consumer, consumer, move.message)
+        case "crash" | "end":
+            return Row("crash", move.tick, consumer, consumer, move.message)
         case _:
             return None
 
 
-def _is_last(moves: Sequence[Move], move: Move) -> bool:
-    """Whether its consumer does nothing more about the message after it, without dying."""
-    later = moves[moves.index(move) + 1 :]
-    following = next((m for m in later if m.consumer == move.consumer and m.kind not in ("commit", "return")), None)
-    return following is None or following.kind in ("take", "start")
+def _last_ones(moves: Sequence[Move]) -> list[bool]:
+    """Of each move, whether its consumer does nothing more about the message after it, without dying."""
+    following: dict[str, str] = {}
+    last = []
+    for move in reversed(moves):
+        last.append(following.get(move.consumer, "take") in ("take", "start"))
+        if move.kind not in ("commit", "return"):
+            following[move.consumer] = move.kind
+    return last[::-1]
 
 
-def _results(moves: Sequence[Move], keys: Sequence[str]) -> tuple[Result, ...]:
+def _results(moves: Sequence[Move], keys: Sequence[str | None], order: str, *, with_effect: bool) -> tuple[Result, ...]:
     """The effects that count. Where a consumer works in transactions, those whose commit came."""
-    transactional = any(move.kind == "commit" for move in moves)
+    # A command of the user's own may commit although the scenario does not ask for it.
+    transactional = with_effect or any(move.kind == "commit" for move in moves)
     kind = "commit" if transactional else "effect"
-    furthest: dict[str, int] = {}
+    furthest: dict[tuple[str, str | None], int] = {}
     seen: set[int] = set()
     found = []
     for move in moves:
         if move.kind == kind:
             again = move.message in seen
-            late = not again and move.message < furthest.get(move.queue, 0)
-            key = keys[move.message - 1] if move.message <= len(keys) else ""
-            found.append(Result(move.message, move.queue, key, late, again))
-            furthest[move.queue] = max(furthest.get(move.queue, 0), move.message)
+            key = keys[move.message - 1] if move.message <= len(keys) else None
+            scope = (move.queue, key if order == "per-key" else None)
+            promised = order == "per-partition" or (order == "per-key" and key is not None)
+            late = promised and not again and move.message < furthest.get(scope, 0)
+            found.append(Result(move.message, move.queue, key or "", late, again))
+            furthest[scope] = max(furthest.get(scope, 0), move.message)
             seen.add(move.message)
     return tuple(found)

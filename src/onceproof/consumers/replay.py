@@ -6,6 +6,7 @@ effects in the same order are removed; one that did not is kept, with its verdic
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections import Counter
@@ -24,6 +25,7 @@ from onceproof.events import Timeline
 from onceproof.history.reader import read_document
 from onceproof.history.schema import VERSION
 from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.unobserved import unobserved
 from onceproof.judge.verdict import judge, write_verdict
 from onceproof.oracle import oracles
 from onceproof.rundir import RunDir
@@ -93,16 +95,23 @@ def stored_scenario(run_dir: Path) -> Scenario:
 def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
     """Play the schedule of ``run_dir`` ``times`` times. Raises as a run does, and `HistoryError` for a run without a history."""
     scenario = stored_scenario(run_dir)
+    _must_be_whole(run_dir)
+    for secret in scenario.pipeline.secrets:
+        if secret not in os.environ:
+            raise UsageError(
+                f"secret {secret!r}: no environment variable of that name is set",
+                hint=f"export {secret}=... before the replay",
+            )
     wanted = _result(run_dir, judge(run_dir))
     here = Path(str(read_document(run_dir).get("scenario_path", run_dir))).resolve().parent
     folder = run_dir / "replays"
-    shutil.rmtree(folder, ignore_errors=True)  # of an earlier replay
     verdicts: Counter[str] = Counter()
     seconds: list[float] = []
     different: list[str] = []
     fetched = components.ensure_amqp()
     with Owner() as owner:
         broker = EmbeddedAmqp.start(owner, run_dir / "logs" / "replay-amqp.log", fetched)
+        shutil.rmtree(folder, ignore_errors=True)  # of an earlier replay: worth keeping until this one can be
         for number in range(1, times + 1):
             began = time.monotonic()
             directory = RunDir.below(folder / f"{number:04d}")
@@ -125,6 +134,18 @@ def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
     if not different:
         shutil.rmtree(folder, ignore_errors=True)
     return Replay(str(run_dir), times, times - len(different), dict(verdicts), tuple(seconds), tuple(different))
+
+
+def _must_be_whole(run_dir: Path) -> None:
+    """Raises `HistoryError` for a run that ended before its history was written: there is nothing to come to again."""
+    document = read_document(run_dir)
+    if document.get("observed") is True:
+        return
+    (why,) = unobserved(run_dir, document).reasons
+    raise HistoryError(
+        f"{run_dir} has no whole history to compare a replay with: {why}",
+        hint="run the scenario again, and replay that run",
+    )
 
 
 def play_once(scenario: Scenario, here: Path, broker: EmbeddedAmqp, directory: RunDir, number: int) -> None:

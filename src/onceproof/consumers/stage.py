@@ -23,14 +23,13 @@ from onceproof.data import Record, open_dataset
 from onceproof.events import Timeline
 from onceproof.history.writer import HistoryWriter
 from onceproof.rundir import RunDir
+from onceproof.scenario.consumer_check import input_queues, twin
 from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, InputSpec, Scenario
 from onceproof.scenario.templates import fill
 from onceproof.spark_conf import inherited
 from onceproof.stack import components
 from onceproof.stack.amqp import EmbeddedAmqp
 from onceproof.stack.processes import Owner
-
-_INPUT = "#input"
 
 
 @dataclass(frozen=True)
@@ -42,14 +41,10 @@ class _Queues:
     prefix: str
 
     def inputs(self) -> list[str]:
-        return [self.input(n) for n in range(self.spec.partitions)]
+        return [f"{self.prefix}{name}" for name in input_queues(self.spec)]
 
     def input(self, number: int) -> str:
-        name = self.spec.topic if self.spec.partitions == 1 else f"{self.spec.topic}.{number}"
-        return f"{self.prefix}{name}"
-
-    def twin(self, queue: str) -> str:
-        return f"{queue}{_INPUT}"
+        return self.inputs()[number]
 
     def of_consumer(self, index: int) -> tuple[str, ...]:
         return tuple(self.inputs()) if self.consumers.queues == "shared" else (self.input(index),)
@@ -85,7 +80,7 @@ def play(
     ]
     outputs = {name: f"{prefix}{output.topic}" for name, output in scenario.outputs.items()}
     exchange = f"{prefix}exchange"
-    bindings = {queue: [queue, queues.twin(queue)] for queue in queues.inputs()}
+    bindings = {queue: [queue, twin(queue)] for queue in queues.inputs()}
     broker.declare(exchange, {**bindings, **{queue: [queue] for queue in outputs.values()}})
     scratch = owner.temporary_folder()
     gate = Gate(scratch / "gate")
@@ -134,6 +129,7 @@ def play(
         crew,
         publish,
         broker.await_gone,
+        broker.exists,
         timeline,
         [fault for fault in scenario.chaos if isinstance(fault, ConsumerFaultSpec)],
         timeline.now() + scenario.limits.deadline_s,
@@ -149,11 +145,11 @@ def play(
         writer.append("sent", _sent(drive, spec, queues))
         writer.append("faults", drive.fault_rows())
         for number, queue in enumerate(queues.inputs()):
-            writer.append("input", _input(broker, spec.topic, number, queues.twin(queue)))
+            writer.append("input", _input(broker, spec.topic, number, twin(queue)))
             writer.append("progress", _progress(drive, spec.topic, number, queue))
         for name, queue in outputs.items():
             writer.append("output", _output(broker, name, queue))
-    broker.remove(exchange, [*bindings, *map(queues.twin, bindings), *outputs.values()])
+    broker.remove(exchange, [*bindings, *map(twin, bindings), *outputs.values()])
     hidden = [broker.password, *(os.environ[name] for name in scenario.pipeline.secrets)]
     directory.update(**_summary(drive, crew, hidden), seconds=round(timeline.now(), 3))
 

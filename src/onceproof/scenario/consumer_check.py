@@ -10,8 +10,24 @@ from onceproof.data import open_dataset
 from onceproof.expectation import WorksAhead
 from onceproof.oracle import oracles
 from onceproof.registry import suggest
+from onceproof.scenario import templates
+from onceproof.scenario.document import Loc
 from onceproof.scenario.explain import Complaint
-from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, Scenario
+from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, InputSpec, Scenario
+
+#: What a run of consumers has a value for.
+_TEMPLATES = ("here", "python")
+_TWIN = "#input"
+
+
+def input_queues(spec: InputSpec) -> list[str]:
+    """The queues of an input: its topic, or as many as it has partitions."""
+    return [spec.topic] if spec.partitions == 1 else [f"{spec.topic}.{n}" for n in range(spec.partitions)]
+
+
+def twin(queue: str) -> str:
+    """The queue beside an input queue that keeps a copy of each of its messages."""
+    return f"{queue}{_TWIN}"
 
 
 def has_consumers(data: Any) -> bool:
@@ -24,7 +40,14 @@ def complaints(scenario: Scenario) -> list[Complaint]:
     """Those that a Spark job cannot have; what both have stands in `onceproof.scenario.crosscheck`."""
     spec = scenario.pipeline.consumers
     assert spec is not None, "called for scenarios of consumers"
-    return [*_stack(scenario), *_crew(scenario, spec), *_faults(scenario, spec), *_oracle(scenario)]
+    return [
+        *_stack(scenario),
+        *_outputs(scenario),
+        *_templates(scenario),
+        *_crew(scenario, spec),
+        *_faults(scenario, spec),
+        *_oracle(scenario),
+    ]
 
 
 def _stack(scenario: Scenario) -> Iterator[Complaint]:
@@ -44,6 +67,35 @@ def _stack(scenario: Scenario) -> Iterator[Complaint]:
         if output.topic is None or output.table is not None:
             message = f"output {name!r} of consumers is a queue for now"
             yield Complaint(("outputs", name), message, "name it with topic", at_key=True)
+
+
+def _outputs(scenario: Scenario) -> Iterator[Complaint]:
+    """An effect must not come back as a message."""
+    for name, output in scenario.outputs.items():
+        for spec in scenario.input:
+            queues = input_queues(spec)
+            if output.topic == spec.topic:
+                message = f"output {name!r} is the input topic {spec.topic!r}"
+            elif output.topic in queues:
+                message = f"output {name!r} is {output.topic!r}, a queue of input {spec.topic!r}"
+            elif output.topic in [twin(queue) for queue in queues]:
+                message = f"output {name!r} is {output.topic!r}, where the copies of input {spec.topic!r} are kept"
+            else:
+                continue
+            yield Complaint(("outputs", name, "topic"), message, "give the output a queue of its own")
+
+
+def _templates(scenario: Scenario) -> Iterator[Complaint]:
+    texts: list[tuple[Loc, str]] = [
+        *((("pipeline", "command", index), text) for index, text in enumerate(scenario.pipeline.command)),
+        *((("pipeline", "env", name), text) for name, text in scenario.pipeline.env.items()),
+    ]
+    for loc, text in texts:
+        for template in sorted(templates.used(text) - set(_TEMPLATES)):
+            message = f"template {{{template}}} has no value where consumers run"
+            yield Complaint(
+                loc, message, "there are {here} and {python}; the broker and the queues stand in ONCEPROOF_*"
+            )
 
 
 def _crew(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:

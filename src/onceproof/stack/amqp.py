@@ -151,6 +151,8 @@ class EmbeddedAmqp:
             lambda: not self.exists(mark),
             deadline_s=_GONE_DEADLINE_S,
             every_s=0.01,
+            hint="its mark goes when its last consumer does, if the client has declared it auto-delete and consumes it "
+            "(docs/consumers.md)",
         )
 
     def exists(self, queue: str) -> bool:

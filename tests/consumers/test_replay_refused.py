@@ -1,0 +1,49 @@
+"""What `onceproof replay` refuses before it starts a broker, and a picture that cannot be drawn: why, and what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceproof.cli_run import _drawn
+from onceproof.consumers.replay import replay
+from onceproof.errors import HistoryError, UsageError
+from onceproof.scenario.load import find, load
+
+SHIPPED = load(find("amqp-redelivery-reorders"))
+
+
+def stored(folder: Path, *, secrets: list[str], **document: Any) -> Path:
+    pipeline = SHIPPED.pipeline.model_copy(update={"secrets": secrets})
+    scenario = SHIPPED.model_copy(update={"pipeline": pipeline}).model_dump(mode="json", by_alias=True)
+    (folder / "run.json").write_text(json.dumps({"scenario": scenario, **document}))
+    return folder
+
+
+def test_a_run_that_was_not_observed_to_its_end(tmp_path: Path) -> None:
+    run_dir = stored(tmp_path, secrets=[], error="the disk was full")
+    with pytest.raises(HistoryError, match="no whole history to compare a replay with: the disk was full"):
+        replay(run_dir, times=1, tell=print)
+
+
+def test_a_secret_that_is_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MY_TOKEN", raising=False)
+    run_dir = stored(tmp_path, secrets=["MY_TOKEN"], observed=True)
+    with pytest.raises(UsageError, match=r"secret 'MY_TOKEN'.*\n.*export MY_TOKEN=\.\.\."):
+        replay(run_dir, times=1, tell=print)
+
+
+def test_a_picture_that_cannot_be_drawn_costs_one_line(tmp_path: Path) -> None:
+    said = _drawn(SHIPPED, tmp_path)
+    assert said.startswith("no picture: ") and "run.json" in said
+
+
+def test_many_messages_are_drawn_only_if_asked_for(tmp_path: Path) -> None:
+    (spec,) = SHIPPED.input
+    many = SHIPPED.model_copy(update={"input": [spec.model_copy(update={"rows": 101})]})
+    assert _drawn(many, tmp_path) == (
+        f"no picture: 101 messages are many to look at; `onceproof picture {tmp_path}` draws it"
+    )
