@@ -19,6 +19,7 @@ from onceproof.frame_faults import (
     frame_placement,
     frame_problems,
     is_planned,
+    several_queries,
     wait_for_commit,
     which,
 )
@@ -73,9 +74,16 @@ class LateRequest:
 
     @classmethod
     def problems(cls, spec: LateRequestSpec, scenario: Scenario) -> list[SpecProblem]:
-        problems = point_problems(spec, (Point.COMMIT_LOST,)) + frame_problems(spec.frame, spec.target, scenario)
+        problems = point_problems(spec, (Point.COMMIT_LOST,)) + frame_problems(
+            spec.frame, spec.target, scenario, query=spec.at.query
+        )
         if spec.deliver_before is not None:
-            problems += frame_problems(spec.deliver_before, spec.target, scenario, "deliver_before")
+            problems += frame_problems(
+                spec.deliver_before, spec.target, scenario, "deliver_before", query=spec.at.query
+            )
+        elif spec.target == "postgres" and several_queries(scenario, spec.at.query):
+            mend = "for example deliver_before: {kind: statement, sql: my_table}"
+            problems.append(SpecProblem((), "which query's next statement? deliver_before is missing", mend))
         elif spec.target == "kafka":
             mend = "for example deliver_before: {kind: AddPartitionsToTxn, topic: my-topic}"
             problems.append(SpecProblem((), "when is it to arrive? deliver_before is missing", mend))
@@ -84,7 +92,7 @@ class LateRequest:
     @classmethod
     def placement(cls, spec: LateRequestSpec, scenario: Scenario) -> Placement:
         return frame_placement(
-            spec.at.point, "the service's answer to the late request, given before its client's next step"
+            spec.at.point, "the service's answer to the late request, given before its client's next step", scenario
         )
 
     def matches(self, seen: Occurrence) -> bool:
@@ -123,9 +131,15 @@ class LateRequest:
             site.stack.frames.disarm(self._spec.target, self._next)
 
     def _follows(self, frame: Frame) -> bool:
-        """Whether the late one is behind us, and this is of the same producer."""
+        """Whether the late one is behind us, and this is of the same producer, or over a connection made since.
+
+        A client of Postgres that was cut off must come back over a new connection; those that stood then are others'.
+        """
         if not self._late.rule.hits:
             return False
+        if self._spec.target == "postgres":
+            cut_at = self._late.rule.hits[0].cut_at
+            return cut_at is not None and frame.connected_at > cut_at
         mine = self._late.rule.hits[0].frame.facts.get("transactional_id")
         return mine is None or frame.facts.get("transactional_id") in (None, mine)
 

@@ -195,6 +195,32 @@ def test_closing_lets_everybody_go(serve: Serve) -> None:
     assert not gate.path.exists()
 
 
+def test_closing_what_never_served_does_not_hang(tmp_path: Path) -> None:
+    gate = CheckpointGate(tmp_path / "s", tmp_path, wanted=list, on_point=lambda *_: None, on_failure=print)
+    closing = threading.Thread(target=gate.close, daemon=True)
+    closing.start()
+    closing.join(5)
+    assert not closing.is_alive() and not gate.path.exists()
+    gate.start()  # nothing: it is closed
+    gate.close()
+
+
+def test_a_root_with_dots_in_it_is_the_root_that_drivers_name(
+    tmp_path: Path, struck: Struck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    gate = CheckpointGate(
+        tmp_path / "s", Path("../runs"), wanted=list, on_point=struck, on_failure=struck.failures.append
+    )
+    gate.start()
+    try:
+        Driver(gate).open(tmp_path / "here" / ".." / "runs", "q")
+        assert gate.serves("q")
+    finally:
+        gate.close()
+
+
 def test_what_cannot_be_understood_is_told_not_swallowed(tmp_path: Path) -> None:
     failures: list[BaseException] = []
     gate = CheckpointGate(tmp_path / "s", tmp_path, wanted=list, on_point=lambda *_: None, on_failure=failures.append)

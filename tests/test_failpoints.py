@@ -90,3 +90,10 @@ def test_closing_releases_whoever_is_parked(server: FailpointServer, ear: Ear) -
     server.close()
     thread.join(5)
     assert not thread.is_alive()
+
+
+def test_closing_what_never_served_does_not_hang(tmp_path: Path) -> None:
+    one = FailpointServer(tmp_path / "s", clock=lambda: 2.0, on_point=print, on_told=print)
+    thread = in_thread(one.close)
+    thread.join(5)
+    assert not thread.is_alive() and not one.path.exists()

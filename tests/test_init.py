@@ -176,6 +176,61 @@ def test_what_is_the_users_becomes_templates() -> None:
     assert "pw" not in Path("jobs/mine.yaml").read_text()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--db-pass", "s3cr3t"),
+        ("--dbpassword=s3cr3t",),
+        ("--api-key", "s3cr3t"),
+        ("--apiKey=s3cr3t",),
+        ("--fs.azure.account.key", "s3cr3t"),
+        ("--conf", "spark.db.password=s3cr3t"),
+        ("--conf=spark.db.password=s3cr3t",),
+        ("--conf", "spark.url=jdbc:mysql://db/shop?user=me&password=s3cr3t"),
+        ("-Ddb.password=s3cr3t",),
+        ("-Dopts=--token=s3cr3t",),
+        ("--password", "-s3cr3t"),
+        ("--password", "s3cr3t{kafka}"),
+        ("--opts", "servers={kafka};password=s3cr3t"),
+        ("--uri", "mongodb+srv://me:s3cr3t@db/shop"),
+        ("--uri", "redis://:a/s3cr3t@db"),
+        ("--uri", "https://s3cr3t@example/x.git"),
+        ("--url", "jdbc:oracle:thin:scott/s3cr3t@db:1521/shop"),
+        ("--json", '{"password": "s3cr3t"}'),
+        ("--jaas", 'PlainLoginModule required username="me" password="s3cr3t";'),
+        ("--header", "Authorization: Bearer s3cr3t"),
+        ("PGPASSWORD=s3cr3t",),
+        ("-c", "PGPASSWORD=s3cr3t run"),
+        ("-c", "run --password s3cr3t"),
+    ],
+)
+def test_a_secret_is_never_written_down(words: tuple[str, ...]) -> None:
+    init("--", "python", "job.py", *words)
+    written = Path("job.yaml").read_text()
+    assert "s3cr3t" not in written and "CHANGE-ME" in written
+
+
+@pytest.mark.parametrize("variable", ["PGPASSWORD=s3cr3t", "URL=amqp://s3cr3t@broker", "OPTS=a={kafka} token=s3cr3t"])
+def test_a_secret_in_a_variable_is_never_written_down(variable: str) -> None:
+    scenario = init("--env", variable, "--", "python", "job.py")
+    assert "s3cr3t" not in Path("job.yaml").read_text() and "CHANGE-ME" in str(scenario.pipeline.env)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--key-field", "id", "--partition-key", "customer"),
+        ("--tokenizer", "words", "--passes", "3", "--passengers", "all", "--bypass", "no"),
+        ("--path", "abfss://container@account/x"),
+        ("--url", "http://example:8080/x", "--conf", "spark.sql.shuffle.partitions=4"),
+        ("-Dlog.level=info", "--password", "{postgres}"),
+        ("--no-password", "--rows", "4"),
+    ],
+)
+def test_what_is_harmless_stays(words: tuple[str, ...]) -> None:
+    assert init("--", "python", "job.py", *words).pipeline.command[2:] == list(words)
+
+
 def test_a_topic_that_is_given_is_known_wherever_it_stands() -> None:
     env = ("--env", "A=orders", "--env", "B=sums", "--env", "C=other")
     scenario = init("--topic", "orders", "--output-topic", "sums", *env, "--", "python", "job.py")

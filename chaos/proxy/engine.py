@@ -29,7 +29,9 @@ class ProxyLoop:
 
     def __init__(self) -> None:
         self.failures: list[str] = []
-        """Defects of ours, each of which ended a connection."""
+        """Defects of ours, each of which ended a connection, and what could not be written down."""
+        self.proxies: list[FrameProxy] = []
+        """Those that work on it; they end with it."""
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(self._failed)
         self._thread = threading.Thread(target=self._run, name="protocol proxy", daemon=True)
@@ -52,6 +54,8 @@ class ProxyLoop:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
+            for proxy in self.proxies:  # while the loop can still tell their sockets
+                self._loop.run_until_complete(proxy.end())
             tasks = asyncio.all_tasks(self._loop)
             for task in tasks:
                 task.cancel()
@@ -95,7 +99,7 @@ class FrameProxy:
         self.host, self.port = listen
         self.target = target
         self.board = board
-        self.emit = emit
+        self._emit = emit
         self.refusals: list[str] = []
         """Why connections were refused: the setting to change is named."""
         self.loop = loop
@@ -103,6 +107,14 @@ class FrameProxy:
         self._server: asyncio.Server | None = None
         self.links: set[Link] = set()
         self.tasks: set[asyncio.Task[None]] = set()
+        loop.proxies.append(self)
+
+    def emit(self, kind: str, **data: Any) -> None:
+        """Tell the run. asyncio takes an OSError for one of the connection's, and says nothing: the run must hear of it."""
+        try:
+            self._emit(kind, **data)
+        except OSError as failure:
+            self.loop.failures.append(f"{self.name} could not write down {kind}: {failure!r}")
 
     def open(self) -> None:
         """Listen. Idempotent. Raises `EnvironmentProblem` if the port is taken."""
@@ -116,7 +128,7 @@ class FrameProxy:
 
     def cut(self) -> None:
         """Close every connection and refuse new ones, until `open`."""
-        self.loop.call(self._cut())
+        self.loop.call(self.end())
 
     def conversation(self) -> Conversation:
         if self.target.service == "kafka":
@@ -131,7 +143,8 @@ class FrameProxy:
             )
             self.port = self._server.sockets[0].getsockname()[1]
 
-    async def _cut(self) -> None:
+    async def end(self) -> None:
+        """`cut`, on the loop itself."""
         if self._server is not None:
             self._server.close()
             self._server = None

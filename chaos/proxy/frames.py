@@ -22,6 +22,8 @@ class Frame:
     """What it says: ``transactional_id``, ``topics``, ``sql``, ... Printable and JSON."""
     tag: Any = None
     """By which the parser finds the answer to it."""
+    connected_at: float = 0.0
+    """When its connection was made, in seconds of the monotonic clock; Postgres only."""
 
     def describe(self) -> str:
         return ", ".join([self.kind, *(f"{name} {value}" for name, value in self.facts.items() if value is not None)])

@@ -40,7 +40,7 @@ class KafkaConversation:
 
     def from_client(self, data: bytes) -> list[Piece]:
         if not self.readable:
-            return [data]
+            return [self._requests.drain(), data]  # it may be the other direction that could not be read
         if self._requests.fresh:
             start = self._requests.kept + data
             if start[:2] == _TLS[: len(start[:2])] and len(start) >= 2:
@@ -51,7 +51,7 @@ class KafkaConversation:
 
     def from_server(self, data: bytes) -> list[Piece]:
         if not self.readable:
-            return [data]
+            return [self._responses.drain(), data]
         pieces = self._responses.feed(data)
         self._check()
         return [self._response(piece) if isinstance(piece, memoryview) else piece for piece in pieces]

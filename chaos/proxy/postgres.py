@@ -7,6 +7,7 @@ first packets of a connection have no type.
 from __future__ import annotations
 
 import re
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from struct import Struct
@@ -20,6 +21,8 @@ LONGEST_HELD = 8 * 1024 * 1024
 _TEXT_KEPT = 16 * 1024
 #: Of one transaction; statements are counted once, however often they run.
 _MOST_STATEMENTS = 256
+#: Where a COMMIT must stand in a text, so that long inserts are not searched.
+_END_LOOKED_AT = 512
 _MOST_PREPARED = 4096
 
 _LENGTH = Struct(">i")
@@ -28,9 +31,14 @@ _LONGEST = 0x40000000 + 64  # 1 GiB is the server's own limit
 _SSL, _GSS, _CANCEL = 80877103, 80877104, 80877102
 _STARTUP_LONGEST = 64 * 1024
 
-_COMMENTS = rb"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
-_COMMIT = re.compile(
-    rb"(?:^|;)" + _COMMENTS + rb"(?:COMMIT|END)\b(?!\s+PREPARED)[^;]*;?\s*$", re.IGNORECASE | re.DOTALL
+_MAY_COMMIT = re.compile(rb"\b(?:COMMIT|END)\b", re.IGNORECASE)
+_COMMIT = re.compile(rb"(?:COMMIT|END)(?:\s+(?:WORK|TRANSACTION))?(?:\s+AND\s+(?:NO\s+)?CHAIN)?", re.IGNORECASE)
+_ATOMIC = re.compile(rb"\bBEGIN\s+ATOMIC\b", re.IGNORECASE)
+#: Comments, or what may hold a semicolon without ending a statement: E'', '', "", $tag$ $tag$.
+_APART = re.compile(
+    rb"""(?P<comment>--[^\n]*|/\*.*?\*/)
+    |\bE'(?:[^'\\]|\\.|'')*+' | '(?:[^']|'')*+' | "[^"]*+" | (?<![\w$])\$(?P<tag>(?:[A-Za-z_]\w*)?)\$.*?\$(?P=tag)\$""",
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
 
 _PLAIN = "set sslmode=disable and gssencmode=disable in the job's connection string (JDBC: sslmode=disable&gssEncMode=disable)"
@@ -38,8 +46,25 @@ _PLAIN = "set sslmode=disable and gssencmode=disable in the job's connection str
 
 def is_commit(sql: bytes) -> bool:
     """Whether a statement, or the last of several, commits."""
-    # The pattern is anchored at the end: of a long text only that is looked at, and what is cut there begins no statement.
-    return _COMMIT.search(sql if len(sql) < 512 else b"-" + sql[-512:]) is not None
+    end = sql[-_END_LOOKED_AT:]
+    if _MAY_COMMIT.search(end) is None:
+        return False
+    # Of a text whose middle is gone nobody knows what is within quotes; what is cut begins no statement.
+    text = sql if len(sql) < _TEXT_KEPT else b"-" + end
+    text = _APART.sub(lambda found: b" " if found["comment"] is not None else b"''", text)
+    statements = [part.strip() for part in text.split(b";")]
+    while statements and not statements[-1]:
+        statements.pop()
+    if not statements or _COMMIT.fullmatch(statements[-1]) is None:
+        return False
+    return not _ends_a_body(statements)
+
+
+def _ends_a_body(statements: list[bytes]) -> bool:
+    """Whether the last END is that of a function's BEGIN ATOMIC, whose statements stand bare."""
+    begun = [index for index, statement in enumerate(statements) if _ATOMIC.search(statement)]
+    ends = [statement.upper() == b"END" for statement in statements[begun[-1] + 1 :]] if begun else []
+    return ends.count(True) == 1 and ends[-1]
 
 
 @dataclass
@@ -65,6 +90,7 @@ class PostgresConversation:
     def __init__(self, interest: Interest) -> None:
         self.readable = True
         self.backend_pid: int | None = None
+        self._connected_at = time.monotonic()
         self._interest = interest
         self._started = False
         self._raw = False
@@ -91,7 +117,7 @@ class PostgresConversation:
 
     def from_client(self, data: bytes) -> list[Piece]:
         if not self.readable or self._raw:
-            return [data]
+            return [self._drain("client"), data]  # it may be the other direction that could not be read
         if self._started:
             return self._messages("client", data)
         data, self._kept["client"] = self._kept["client"] + data, b""
@@ -172,13 +198,13 @@ class PostgresConversation:
             "backend_pid": self.backend_pid,
             "transaction": [text.decode(errors="replace")[:500] for text in self._in_transaction],
         }
-        return Frame(raw, what, facts, (self._asked, None if kind == b"Q" else self._executes))
+        return Frame(raw, what, facts, (self._asked, None if kind == b"Q" else self._executes), self._connected_at)
 
     # -- what the server says -------------------------------------------------------------------------------------
 
     def from_server(self, data: bytes) -> list[Piece]:
         if not self.readable or self._raw:
-            return [data]
+            return [self._drain("server"), data]
         if self._asked_encryption is not None and data:
             asked, self._asked_encryption = self._asked_encryption, None
             if data[:1] in (b"S", b"G"):

@@ -84,7 +84,7 @@ class CheckpointGate:
         on_failure: Callable[[BaseException], object],
     ) -> None:
         self.path = path
-        self._root = root.absolute()
+        self._root = Path(os.path.normpath(root.absolute()))  # without .., as `_hear` makes a driver's paths
         self._wanted = wanted
         self._on_point = on_point
         self._on_failure = on_failure
@@ -108,13 +108,16 @@ class CheckpointGate:
         self._thread = threading.Thread(target=self._server.serve_forever, name="checkpoint-gate", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        with self._lock:
+            if not self._closing.is_set():
+                self._thread.start()
 
     def close(self) -> None:
         """Stop serving; drivers that are still there go on. Idempotent."""
         with self._lock:
             self._closing.set()
-        self._server.shutdown()
+        if self._thread.ident is not None:  # else nobody would answer: shutdown waits for the end of serve_forever
+            self._server.shutdown()
         self._server.server_close()
         with self._lock:
             for driver in self._drivers:

@@ -69,7 +69,7 @@ class CutCommit:
     def problems(cls, spec: CutCommitSpec, scenario: Scenario) -> list[SpecProblem]:
         problems = point_problems(spec, (Point.BEFORE_SINK_COMMIT, cls.frame_point()))
         if cls.reads_frames(spec):
-            return problems + frame_problems(spec.frame or FrameSpec(), spec.target, scenario)
+            return problems + frame_problems(spec.frame or FrameSpec(), spec.target, scenario, query=spec.at.query)
         if spec.frame is not None:
             mend = f"say at: {{point: {cls.frame_point()}}}, or leave `frame` out"
             problems.append(SpecProblem(("frame",), f"at {spec.at.point} the sink says what it commits", mend))
@@ -84,10 +84,10 @@ class CutCommit:
             "upstream": "the sink reported an error and the commit was absent at the service until healed",
         }[cls.stream]
         if cls.reads_frames(spec):
-            said = (
-                "the service's answer to it, and" if cls.stream == "downstream" else "that it was never delivered, and"
-            )
-            return frame_placement(spec.at.point, f"{said} what the service says became of the transaction")
+            said = "the service's answer to it" if cls.stream == "downstream" else "that it was never delivered"
+            if spec.target == "postgres":
+                said += ", and what Postgres says became of the transaction"
+            return frame_placement(spec.at.point, said, scenario)
         return placement(spec.at.point, proof, scenario)
 
     def matches(self, seen: Occurrence) -> bool:

@@ -89,7 +89,8 @@ class FailpointServer:
         self._closing.set()
         for gate in list(self._parked):
             gate.set()
-        self._server.shutdown()
+        if self._thread.ident is not None:  # else nobody would answer: shutdown waits for the end of serve_forever
+            self._server.shutdown()
         self._server.server_close()
         self.path.unlink(missing_ok=True)
 

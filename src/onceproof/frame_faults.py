@@ -1,7 +1,8 @@
 """What the faults that stop frames share: which frame, in which batch, and what the service says became of it.
 
 The rule is armed when the batch is planned, with the job stopped meanwhile; so the frame that it stops
-belongs to that batch, unless the batch is found to be committed by then.
+belongs to that batch, unless the batch is found to be committed by then. A frame names no query: where there are several, it
+must be told apart by what is in it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from onceproof.chaos.proxy.frames import Frame
+from onceproof.chaos.proxy.frames import Answer, Frame
 from onceproof.chaos.proxy.rules import POSTGRES_KINDS, Action, Condition, Hit, Rule
 from onceproof.commits import postgres_status, postgres_xid
 from onceproof.conductor import Site
 from onceproof.errors import UsageError, WaitTimeout
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
-from onceproof.placing import RESTART_S, committed, instruments_of, planned
+from onceproof.placing import RESTART_S, committed, has_own_file_manager, instruments_of, planned
 from onceproof.points import LEFT_BEHIND, Point
 from onceproof.scenario.model import Model, Scenario
 from onceproof.waiting import wait_until
@@ -44,6 +45,13 @@ class FrameSpec(Model):
         None, description="Postgres: regular expression found in any statement of the transaction (a table's name)"
     )
 
+    def tells_queries_apart(self, target: Target) -> bool:
+        """Whether it says something that only one query's frames have."""
+        if target == "postgres":
+            return self.transaction is not None or self.sql is not None
+        named = self.kind is not None and self.kind != "EndTxn"  # EndTxn names no topic
+        return self.transactional_id is not None or (named and self.topic is not None)
+
     def condition(self, target: Target) -> Condition:
         kind = self.kind or ("EndTxn" if target == "kafka" else "commit")
         plain_commit = kind == "EndTxn" and self.kind is None and self.committed is None
@@ -57,8 +65,11 @@ class FrameSpec(Model):
         )
 
 
-def frame_problems(frame: FrameSpec, target: Target, scenario: Scenario, loc: str = "frame") -> list[SpecProblem]:
-    """A frame that can never be: of the other service, unknown, or a service that the stack has not."""
+def frame_problems(
+    frame: FrameSpec, target: Target, scenario: Scenario, loc: str = "frame", *, query: str | None = None
+) -> list[SpecProblem]:
+    """A frame that can never be: of the other service, unknown, or a service that the stack has not; or one that may be of
+    another query than is meant (``query``: the one that the fault names)."""
     if target == "postgres" and scenario.stack.postgres is None:
         return [SpecProblem(("target",), "this stack has no Postgres", "add `postgres: {}` to the stack")]
     try:
@@ -68,13 +79,30 @@ def frame_problems(frame: FrameSpec, target: Target, scenario: Scenario, loc: st
     if (condition.kind in POSTGRES_KINDS) != (target == "postgres"):
         mend = f"for postgres: {' or '.join(POSTGRES_KINDS)}; for kafka: EndTxn, Produce, AddPartitionsToTxn, ..."
         return [SpecProblem((loc, "kind"), f"{target} has no request {condition.kind!r}", mend)]
+    if several_queries(scenario, query) and not frame.tells_queries_apart(target):
+        message = "a frame names no query: with several at work, one of another query could be stopped"
+        apart = {
+            "postgres": "transaction (a table's name) or sql",
+            "kafka": "transactional_id, or kind and topic (EndTxn names no topic)",
+        }
+        return [SpecProblem((loc,), message, f"say by what it is told apart: {apart[target]}")]
     return []
 
 
-def frame_placement(point: Point, proof: str) -> Placement:
-    return Placement(
-        "exact", "protocol proxy", f"stops the frame itself: {LEFT_BEHIND[point]}; works with any job", proof
-    )
+def several_queries(scenario: Scenario, query: str | None) -> bool:
+    """Whether the job has, or the fault's naming of one means that it has, more than one query."""
+    return query is not None or len(scenario.pipeline.queries) > 1
+
+
+def frame_placement(point: Point, proof: str, scenario: Scenario) -> Placement:
+    why = f"stops the frame itself: {LEFT_BEHIND[point]}; works with any job"
+    if has_own_file_manager(scenario):
+        # Nothing waits while the rule is armed: the frame may have passed by then, and the fault then says that it did not hit.
+        why = (
+            f"{why}; the job has a manager of checkpoint files of its own, so the rule is armed after the plan was seen"
+        )
+        return Placement("approximate", "protocol proxy, armed by the checkpoint watcher", why, proof)
+    return Placement("exact", "protocol proxy", why, proof)
 
 
 def is_planned(seen: Occurrence) -> bool:
@@ -165,6 +193,29 @@ def wait_for_commit(site: Site, seen: Occurrence) -> str:
     return f"batch {seen.batch} was committed by Spark afterwards"
 
 
+def not_applied(frame: Frame, answer: Answer, xid: str | None) -> str | None:
+    """Why the answer that was lost is not that to a request that was applied; None where it surely is."""
+    facts = answer.facts
+    if "tags" not in facts:  # Kafka's
+        codes = facts.get("error_codes")
+        if not codes:
+            said = facts.get("undecodable", "it holds no error code")
+            return f"whether it was applied is not known, since its answer could not be read: {said}"
+        if any(codes):
+            return "the service refused it: nothing was applied whose answer could be lost"
+        return None
+    if facts.get("sqlstate"):
+        return "the service refused it: nothing was applied whose answer could be lost"
+    if frame.kind == "commit" and "COMMIT" not in facts["tags"]:
+        return "the service did not commit (a failed transaction is rolled back by its COMMIT): nothing was applied"
+    if xid is None:
+        return (
+            "the transaction had no id when its frame was stopped: it had written nothing by then, "
+            "and Postgres cannot be asked what became of it"
+        )
+    return None
+
+
 def prove_loss(stopped: StoppedFrame, site: Site, seen: Occurrence) -> Proof:
     """Both losses: the frame is held, its state looked at, then it (or its answer) is lost, and the service asked."""
     found = stopped.found(site, seen)
@@ -177,17 +228,28 @@ def prove_loss(stopped: StoppedFrame, site: Site, seen: Occurrence) -> Proof:
         answer = stopped.rule.wait_for_answer(found, ANSWER_S)
         told = {name: value for name, value in answer.facts.items() if value is not None}
         words.append(f"it was delivered; the service answered {told}, and the answer was lost with the connection")
-        if answer.facts.get("sqlstate") or any(answer.facts.get("error_codes", ())):
-            return Proof(False, (*words, "the service refused it: nothing was applied whose answer could be lost"))
+        why_not = not_applied(found.frame, answer, stopped.xid)
+        if why_not is not None:
+            return Proof(False, (*words, why_not))
     else:
         wait_until("the request to be lost", lambda: found.cut_at, deadline_s=ANSWER_S)
         words.append("it was never delivered, and its client's connection reset")
+        if stopped.target == "postgres" and stopped.xid is None:
+            if found.frame.kind == "commit":
+                return Proof(False, (*words, "the transaction had no id: it had written nothing, so nothing was lost"))
+            words.append("its transaction had no id yet, so that Postgres could not be asked")
+        if stopped.target == "kafka":
+            words.append(
+                "Kafka itself was not asked: what is proven is that this request did not reach it; the client may have sent "
+                "it again by itself, over another connection, before the job noticed anything"
+            )
     became, wanted = stopped.became(site), "committed" if lost_answer else "aborted"
     if became is not None:
         words.append(f"pg_xact_status of transaction {stopped.xid}: {became}")
         if became != wanted:
             return Proof(False, tuple(words))
     words.append(wait_for_commit(site, seen))
-    if stopped.rule.fitting > 1:
-        words.append(f"{stopped.rule.fitting - 1} more like it were sent since: the client came back")
+    since = stopped.rule.fitting - stopped.rule.nth
+    if since > 0:
+        words.append(f"{since} more like it were sent since: the client came back")
     return Proof(True, tuple(words))

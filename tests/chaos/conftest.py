@@ -14,13 +14,13 @@ from onceproof.scenario.model import Scenario
 
 @pytest.fixture
 def scenario() -> Callable[..., Scenario]:
-    def make(*, brokers: int = 3, postgres: bool = True) -> Scenario:
+    def make(*, brokers: int = 3, postgres: bool = True, **pipeline: Any) -> Scenario:
         return Scenario.model_validate(
             {
                 "name": "made-for-a-test",
                 "stack": {"kafka": {"brokers": brokers}, "postgres": {} if postgres else None},
                 "input": [{"topic": "flights", "dataset": "flights", "partitions": 2}],
-                "pipeline": {"command": ["true"], "prepare": {"topics": {"out": {"partitions": 3}}}},
+                "pipeline": {"command": ["true"], "prepare": {"topics": {"out": {"partitions": 3}}}} | pipeline,
                 "outputs": {"out": {"topic": "out", "identity": ["id"]}},
                 "oracle": {"kind": "sql"},
             }

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from onceproof.chaos.proxy.frames import Frame
+from onceproof.chaos.proxy.rules import Hit
 from onceproof.faults import Fault, Occurrence, SpecProblem, faults, reads_frames
 from onceproof.points import Point
 
@@ -60,3 +62,24 @@ def test_only_a_run_with_a_fault_that_reads_frames_has_the_proxy() -> None:
     assert reads_frames([spec("lost-ack", at=at | {"point": "commit-unacknowledged"})])
     assert reads_frames([spec("late-request", at=at)])
     assert not reads_frames([spec("lost-ack", at=at), spec("lost-request", at=at)])
+
+
+def test_only_a_connection_made_since_the_cut_is_its_clients_next_step(
+    fault: Callable[[dict[str, Any]], Fault],
+) -> None:
+    late: Any = fault({"fault": "late-request", "target": "postgres", "at": {"batch": 2}})
+
+    def statement(connected_at: float) -> Frame:
+        return Frame(b"", "statement", {"sql": "SELECT 1"}, connected_at=connected_at)
+
+    assert not late._follows(statement(9.0)), "nothing is late yet"
+    late._late.rule.hits.append(Hit(Frame(b"", "commit"), "postgres", "client", seen_at=4.0, cut_at=5.0))
+    assert not late._follows(statement(3.0)) and late._follows(statement(6.0))
+
+
+def test_of_several_queries_the_next_statement_must_be_told_apart(problems: Problems) -> None:
+    spec = {"fault": "late-request", "target": "postgres", "at": {"batch": 2}, "frame": {"transaction": "t"}}
+    (problem,) = problems(spec, queries=["a", "b"])
+    assert problem.loc == () and "which query's next statement" in problem.message
+    assert problems(spec | {"deliver_before": {"kind": "statement"}}, queries=["a", "b"])[0].loc == ("deliver_before",)
+    assert problems(spec | {"deliver_before": {"kind": "statement", "sql": "t"}}, queries=["a", "b"]) == []

@@ -126,6 +126,25 @@ ONE_PROBLEM = {
         "mine.yaml:23:9: only one fault can be put at batch 2, after-sink-commit for now\n"
         "    fault 1 (crash driver) is there already: use another batch",
     ),
+    "two frames of one batch": (
+        (
+            "fault: crash\n    target: driver\n    at: {batch: 2, point: after-sink-commit}",
+            "{fault: lost-ack, target: postgres, at: {batch: 2, point: commit-unacknowledged}}\n"
+            "  - {fault: lost-request, target: kafka, at: {batch: 2, point: commit-lost}}",
+        ),
+        "mine.yaml:19:46: only one fault can be put at batch 2, after-offset-log for now: "
+        "the frame of commit-lost and of commit-unacknowledged is chosen when the batch is planned\n"
+        "    fault 1 (lost-ack postgres) is there already: use another batch",
+    ),
+    "a frame of a batch whose plan has a fault": (
+        (
+            "after-sink-commit}",
+            "after-offset-log}\n  - {fault: lost-ack, target: postgres, at: {batch: 2, point: commit-unacknowledged}}",
+        ),
+        "mine.yaml:21:45: only one fault can be put at batch 2, after-offset-log for now: "
+        "the frame of commit-unacknowledged is chosen when the batch is planned\n"
+        "    fault 1 (crash driver) is there already: use another batch",
+    ),
     "more rows than there are": (
         ("rows: 60000", "rows: 600000"),
         "mine.yaml:8:11: data set 'flights' has 336776 records, not 600000",

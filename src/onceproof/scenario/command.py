@@ -15,10 +15,26 @@ from onceproof.registry import suggest
 from onceproof.scenario import templates
 
 SECRET = "CHANGE-ME"  # noqa: S105 - stands where a secret was
+_NOTE = "a secret is not written down: name its variable under secrets"
 _ADDRESSES = re.compile(r"^[\w.-]+:\d{4,5}(,[\w.-]+:\d{4,5})*$")
-_PASSWORD_IN_URI = re.compile(r"://[^/@\s]*:[^/@\s]+@")
+#: As part of a name, in any spelling (PGPASSWORD, --dbpass, apiKey); not: passes, passengers, bypass, tokenizer.
+_NAME_OF_ONE = (
+    r"(?:(?<!by)(?<!com)pass(?!e[sdn]|ive|age|ing|[-_]?thr)|pwd|secret|token(?!i[sz])|credential"
+    r"|(?:api|access|account|private).?key)"
+)
+_IS_SECRET = re.compile(_NAME_OF_ONE, re.IGNORECASE)
+_HOLDS_SECRET = re.compile(
+    # password=x, "password": "x", -Ddb.password=x; then --password x within one word, as for sh -c
+    rf"{_NAME_OF_ONE}[\w.-]*[\"']?\s*[=:]|(?:^|\s)--?[\w.-]*{_NAME_OF_ONE}[\w.-]*\s+\S"
+    # user:pass@ and token@ in an address, and Oracle's user/pass@; before the @ of abfss and wasbs stands a container
+    r"|(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://[^\s/?#@]+@|://[^\s:/@]*:[^\s@]+@|\bjdbc:oracle:[^\s@/]+/[^\s@]+@"
+    r"|\bbearer\s+\S",
+    re.IGNORECASE,
+)
+_SETTING = re.compile(r"([A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
+_LONG_OPTION = re.compile(r"--[A-Za-z][\w.-]*(=.*)?", re.DOTALL)
+_ONE_TEMPLATE = re.compile(r"\{[^{}]*\}")
 _DATABASE = {"postgres", "postgresql", "pg", "database", "db", "jdbc"}
-_SECRET = {"password", "passwd", "secret", "token", "credential", "credentials", "apikey"}
 _READS = {"input", "source", "in", "from", "read", "subscribe"}
 _WRITES = {"output", "out", "sink", "target", "to", "write", "destination"}
 _PYTHON = re.compile(r"^python(3(\.\d+)?)?$")
@@ -67,12 +83,18 @@ def read(
     words = [reader.program(command[0])]
     option = ""
     for word in command[1:]:
-        if word.startswith("-") and "=" in word and not word.startswith("-D"):
+        if _IS_SECRET.search(option) and not _LONG_OPTION.fullmatch(word):
+            words.append(reader.value(option, word))  # --password -x: what is no option for sure is the secret
+            option = ""
+        elif word.startswith("-D"):
+            words.append(reader.as_it_is(word))
+            option = ""
+        elif word.startswith("-") and "=" in word:
             name, _, value = word.partition("=")
             words.append(reader.value(name, value, before=f"{name}="))
             option = ""
         elif word.startswith("-"):
-            words.append(Word(word))
+            words.append(reader.as_it_is(word))
             option = word
         else:
             words.append(reader.value(option, word))
@@ -92,6 +114,21 @@ def _variable(reader: _Reader, text: str) -> tuple[str, Word]:
     if not (equals and name.isidentifier()):
         raise UsageError(f"--env {text!r} is not NAME=VALUE")
     return name, reader.value(name, value)
+
+
+def _hidden(option: str, value: str) -> str | None:
+    """What is written instead of a value that is or holds a secret; None where there is none.
+
+    Rather one too many: whoever misses a value puts it back, a secret that is written down is out.
+    """
+    if _ONE_TEMPLATE.fullmatch(value) and templates.used(value):
+        return None
+    if _IS_SECRET.search(option):
+        return SECRET
+    setting = _SETTING.fullmatch(value)
+    if setting is not None and (_IS_SECRET.search(setting[1]) or _HOLDS_SECRET.search(setting[2])):
+        return f"{setting[1]}={SECRET}"
+    return SECRET if _HOLDS_SECRET.search(value) else None
 
 
 class _Reader:
@@ -124,15 +161,22 @@ class _Reader:
         told = self._told({token for token in re.split(r"[^a-z0-9]+", option.lower()) if token}, option, value)
         return Word(before + told.text, told.note)
 
+    def as_it_is(self, word: str) -> Word:
+        """An option alone, or -Dname=value of a JVM: as it is, but for a secret."""
+        name, equals, value = word.partition("=")
+        secret = _hidden(name, value) if equals else _hidden("", word)
+        return Word(word) if secret is None else Word(f"{name}={secret}" if equals else secret, _NOTE)
+
     def _told(self, tokens: set[str], option: str, value: str) -> Word:
-        if templates.used(value):
-            return Word(value)
         if value.startswith("jdbc:postgresql:"):
             return Word("{postgres.jdbc}", "was a JDBC URL of yours")
         if re.match(r"postgres(ql)?://", value):
             return Word("{postgres}", "was an address of yours")
-        if tokens & _SECRET or _PASSWORD_IN_URI.search(value):
-            return Word(SECRET, "a secret is not written down: name its variable under secrets")
+        secret = _hidden(option, value)
+        if secret is not None:
+            return Word(secret, _NOTE)
+        if templates.used(value):
+            return Word(value)
         if any(token.startswith("checkpoint") for token in tokens):
             name = re.sub(r"[^\w.-]+", "-", Path(value).name) or "job"
             several = option.lower().rstrip("=").endswith("s")

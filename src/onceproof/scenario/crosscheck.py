@@ -13,7 +13,7 @@ from pathlib import Path
 
 from onceproof.data import datasets, open_dataset
 from onceproof.expectation import WorksAhead
-from onceproof.faults import SpecProblem, faults
+from onceproof.faults import SpecProblem, faults, strikes_at
 from onceproof.judge import decoders
 from onceproof.judge.checker import checkers
 from onceproof.oracle import oracles
@@ -121,15 +121,21 @@ def _batches(scenario: Scenario) -> Iterator[Complaint]:
 
 
 def _same_place(scenario: Scenario) -> Iterator[Complaint]:
-    """Two faults that wait for one position: only the first would fire."""
+    """Two faults that are told of their batch at one position: only the first would fire."""
     for index, spec in enumerate(scenario.chaos):
         for number, other in enumerate(scenario.chaos[:index], start=1):
             at, taken = spec.at, other.at
             queries = {at.query, taken.query}
-            if (at.batch, at.point) == (taken.batch, taken.point) and (None in queries or len(queries) == 1):
+            where = strikes_at(spec)
+            if (at.batch, where) == (taken.batch, strikes_at(other)) and (None in queries or len(queries) == 1):
+                # One that stops a frame stands elsewhere in the file than where it is armed: say both.
+                armed = [p for p in dict.fromkeys((at.point, taken.point)) if p is not where]
+                because = (
+                    f": the frame of {' and of '.join(armed)} is chosen when the batch is planned" if armed else ""
+                )
                 yield Complaint(
                     ("chaos", index, "at"),
-                    f"only one fault can be put at batch {at.batch}, {at.point} for now",
+                    f"only one fault can be put at batch {at.batch}, {where} for now{because}",
                     f"fault {number} ({other.fault} {other.target}) is there already: use another batch",
                 )
                 break

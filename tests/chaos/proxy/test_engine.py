@@ -290,6 +290,39 @@ def test_a_stranger_passes_and_is_told(kafka: Proxied) -> None:
     assert "does not speak kafka" in kafka.events[0][1]["message"]
 
 
+def test_what_could_not_be_written_down_is_told(echo: Echo) -> None:
+    def full(_kind: str, **_data: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    loop = ProxyLoop()
+    target = Target("kafka", "127.0.0.1", echo.port)
+    proxy = FrameProxy(loop, "made-for-a-test", ("127.0.0.1", 0), target, Board(), emit=full)
+    proxy.open()
+    try:
+        with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as client:
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert receive(client, 18) == b"GET / HTTP/1.1\r\n\r\n"
+    finally:
+        loop.close()
+    (failure,) = loop.failures
+    assert failure.startswith("made-for-a-test could not write down warning") and "No space left" in failure
+
+
+def test_closing_ends_listeners_and_connections(echo: Echo) -> None:
+    loop = ProxyLoop()
+    proxied = Proxied(loop, echo.port, "kafka")
+    with proxied.connect() as client:
+        client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        receive(client, 18)
+        loop.close()
+        with suppress(ConnectionResetError):
+            assert client.recv(1) == b""
+        with pytest.raises(ConnectionRefusedError):
+            proxied.connect()
+    loop.close()  # idempotent
+    assert loop.failures == []
+
+
 def test_a_rule_that_never_matched_names_the_nearest_frames(postgres: Proxied) -> None:
     rule = Rule(Condition("commit", transaction="departures"), "park")
     postgres.board.arm(rule)

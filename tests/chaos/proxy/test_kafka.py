@@ -96,6 +96,16 @@ def test_noise_passes_unchanged(noise: bytes, size: int) -> None:
         assert out + getattr(conversation, rest)() == noise
 
 
+@given(request(("EndTxn",)), st.integers(1, 30))
+def test_what_was_kept_goes_first_when_the_other_direction_cannot_be_read(sent: Any, at: int) -> None:
+    raw = sent[-1]
+    conversation = talk()
+    out = joined(conversation.from_client(raw[:at]))
+    conversation.from_server(b"\xff" * 9)
+    assert not conversation.readable
+    assert out + joined(conversation.from_client(raw[at:])) + conversation.rest_of_client() == raw
+
+
 @given(st.data())
 def test_an_answer_is_found_by_its_correlation_id(data: st.DataObject) -> None:
     api, asked, raw = data.draw(request(("EndTxn", "InitProducerId", "AddPartitionsToTxn", "Produce")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from struct import pack
 
 import pytest
@@ -48,6 +49,12 @@ def the_answer(pieces: list[Piece]) -> Answer:
         "insert into t values (1); commit",
         "COMMIT WORK",
         "INSERT INTO t VALUES ('" + "x" * 3000 + "'); COMMIT",
+        "INSERT INTO t VALUES ('" + "x" * 30000 + "'); COMMIT",
+        "COMMIT TRANSACTION AND NO CHAIN; -- done",
+        "COMMIT /* of batch 2; really */;",
+        "INSERT INTO t VALUES ('it''s'); END WORK;;",
+        "DO $$ BEGIN PERFORM 1; END $$; COMMIT",
+        "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; END; END",
     ],
 )
 def test_what_commits(sql: str) -> None:
@@ -66,6 +73,17 @@ def test_what_commits(sql: str) -> None:
         "SELECT CASE WHEN a THEN b END",
         "COMMIT; SELECT 1",
         "SELECT '" + "x" * 505 + "' AS\nEND",
+        "DO $$ BEGIN PERFORM 1; END $$",
+        "DO $x$ BEGIN PERFORM 1; END; $x$",
+        "DO $$ BEGIN PERFORM 1; COMMIT; END; $$ LANGUAGE plpgsql",
+        "INSERT INTO t VALUES ('a;end')",
+        "INSERT INTO t VALUES ('a; COMMIT -- ')",
+        "INSERT INTO t VALUES (E'it\\'s; COMMIT -- ')",
+        'SELECT 1 AS "a; END"',
+        "SELECT 1 -- ; COMMIT",
+        "CREATE FUNCTION f() RETURNS int AS $$ BEGIN RETURN 1; END $$ LANGUAGE plpgsql",
+        "CREATE PROCEDURE p() BEGIN ATOMIC INSERT INTO t VALUES (1); END;",
+        "COMMIT AND CHAINS",
     ],
 )
 def test_what_does_not(sql: str) -> None:
@@ -94,6 +112,22 @@ def test_no_byte_changes_whatever_is_sent(data: st.DataObject) -> None:
     assert len(back) + len(withheld) + len(conversation.rest_of_server()) == len(down)
     if not withheld and not watching:
         assert down.startswith(back)
+
+
+def test_what_was_kept_goes_first_when_the_other_direction_cannot_be_read() -> None:
+    conversation, sent = talk(), query("COMMIT")
+    out = joined(conversation.from_client(sent[:7]))
+    conversation.from_server(b"\xff" * 9)
+    assert not conversation.readable
+    assert out + joined(conversation.from_client(sent[7:])) + conversation.rest_of_client() == sent
+
+
+def test_a_frame_says_when_its_connection_was_made() -> None:
+    began = time.monotonic()
+    conversation = talk()
+    made = time.monotonic()
+    (frame,) = frames(conversation.from_client(query("COMMIT")))
+    assert began <= frame.connected_at <= made
 
 
 @given(st.binary(max_size=300), st.integers(1, 40))
