@@ -297,7 +297,7 @@ def _store_partitions(run: Any, outputs: tuple[str, ...]) -> None:
 
 
 def histories(default: int) -> settings:
-    """How many a test judges, at a third of a second of CPU time each; the long profile says it itself."""
+    """How many a test judges, at a quarter of a second of CPU time each; the long profile says it itself."""
     long = settings.get_current_profile_name() == "long"
     return settings(max_examples=settings.get_profile("long").max_examples if long else default)
 
