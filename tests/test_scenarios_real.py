@@ -88,12 +88,43 @@ def test_a_naive_twins_duplicates_are_named(run_once: RunOnce, name: str) -> Non
         ("naive-flights-with-weather", "flights-with-weather"),
         ("naive-flights-with-versions", "flights-with-versions"),
         ("naive-stragglers", "stragglers"),
+        ("zombie-driver-unfenced", "zombie-driver"),
+        ("zombie-driver-kafka-random-id", "zombie-driver-kafka"),
+        ("transaction-left-open-random-id", "transaction-left-open"),
+        ("torn-batch-autocommit", "torn-batch"),
+        ("progress-first-two-transactions", "progress-first"),
+        ("between-sinks-shared-progress", "between-sinks"),
+        ("aborted-input-uncommitted", "aborted-input"),
+        ("replay-diverges", "replay-repeats"),
     ],
 )
 def test_twins_differ_in_the_job_alone(naive: str, right: str) -> None:
     one, other = load(find(naive)), load(find(right))
     assert (one.stack.kafka, one.input, one.chaos) == (other.stack.kafka, other.input, other.chaos)
     assert (one.oracle, one.claim) == (other.oracle, other.claim)
+
+
+@pytest.mark.parametrize("name", ["zombie-driver", "zombie-driver-kafka"])
+def test_a_fenced_zombie_leaves_every_sink_as_it_was(run_once: RunOnce, name: str) -> None:
+    (fault,) = run_once(name).verdict.faults
+    assert "no sink has changed" in fault.evidence and "enced" in " ".join(fault.evidence), fault.evidence
+
+
+@pytest.mark.parametrize("name", ["zombie-driver-unfenced", "zombie-driver-kafka-random-id"])
+def test_what_a_zombie_writes_is_told_from_what_its_successor_wrote(run_once: RunOnce, name: str) -> None:
+    verdict = run_once(name).verdict
+    (fault,) = verdict.faults
+    assert [words for words in fault.evidence if words.startswith("meanwhile ")], fault.evidence
+    zombie, copies = the_finding(verdict, "zombie-write"), the_finding(verdict, "duplicate")
+    assert zombie.total == copies.total > 0 and zombie.attribution == {"driver start 0 after 1": zombie.total}
+    assert zombie.batches == copies.batches == {f"flights/{fault.batch}": zombie.total}
+
+
+def test_a_crash_between_two_sinks_leaves_the_first_ahead_until_the_replay(run_once: RunOnce) -> None:
+    for name in ("between-sinks", "between-sinks-shared-progress"):
+        verdict = run_once(name).verdict
+        assert any("table departures: " in words for words in verdict.faults[0].evidence), said(verdict)
+        assert not any("topic departures: " in words for words in verdict.faults[0].evidence), said(verdict)
 
 
 def test_an_increment_that_is_replayed_counts_the_flights_of_that_batch_again(run_once: RunOnce) -> None:

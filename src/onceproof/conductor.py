@@ -15,7 +15,7 @@ from onceproof.events import Timeline
 from onceproof.failpoints import Parked, Told
 from onceproof.faults import Fault, Occurrence, Proof, faults, strikes_at
 from onceproof.points import Point
-from onceproof.scenario.model import FaultSpec
+from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class Site:
     timeline: Timeline
     told: list[Told] = field(default_factory=list)
     """What the sinks reported, in order."""
+    scenario: Scenario | None = None
+    """Of a run; None where a test needs none."""
 
     def told_since(self, at: float, event: str, *, sink: str, query: str, batch: int) -> Told | None:
         """The first such report about the batch that came after ``at`` (seconds of the run's clock)."""

@@ -20,8 +20,8 @@ _ASK_S = 10.0
 """The harness's own listeners are never faulted; an answer that takes longer means that the service is gone."""
 
 _TABLES = """
-    SELECT schemaname, relname FROM pg_stat_user_tables WHERE NOT EXISTS (
-        SELECT FROM pg_class c WHERE c.oid = relid AND c.relkind = 'f') ORDER BY 1, 2"""
+    SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind = 'r' AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%' ORDER BY 1, 2"""
 
 State = Mapping[str, str]
 """``table NAME`` or ``topic NAME`` -> what it holds, in words that differ if it was written meanwhile."""
