@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]  # not in __all__
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __all__
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from onceproof.errors import EnvironmentProblem
 from onceproof.stack.api import Leadership, Proxy
@@ -140,6 +149,38 @@ class EmbeddedKafka:
             abandon=self.check_health,
             explain=lambda: f"replicas and ISR: {_partitions(admin, name)}",
         )
+
+    def alter_topic(self, name: str, config: Mapping[str, str]) -> dict[str, str | None]:
+        """Set these; returns what the topic itself had set of them before, once Kafka tells the new values."""
+        admin = self.admin()
+        before = _topic_settings(admin, name)
+        self._change_topic(admin, name, config)
+        wait_until(
+            f"topic {name} to have {', '.join(f'{k}={v}' for k, v in config.items())}",
+            lambda: config.items() <= _topic_settings(admin, name).items(),
+            deadline_s=_TOPIC_DEADLINE_S,
+        )
+        return {key: before.get(key) for key in config}
+
+    def restore_topic(self, name: str, config: Mapping[str, str | None]) -> None:
+        """Put back what `alter_topic` returned. Idempotent."""
+        self._change_topic(self.admin(), name, config)
+
+    @staticmethod
+    def _change_topic(admin: AdminClient, name: str, config: Mapping[str, str | None]) -> None:
+        changes = [
+            ConfigEntry(
+                key,
+                value,
+                incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
+            )
+            for key, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=changes)
+        try:
+            admin.incremental_alter_configs([resource], request_timeout=_TOPIC_DEADLINE_S)[resource].result()
+        except KafkaException as refused:
+            raise EnvironmentProblem(f"Kafka refused to change topic {name!r}: {refused.args[0].str()}") from refused
 
     def leader(self, topic: str, partition: int, *, asking_not: int | None = None) -> Leadership:
         """Current leader and its epoch (KIP-320); with ``asking_not`` as brokers other than that one see it.
@@ -301,6 +342,14 @@ def _known_brokers(admin: AdminClient) -> set[int]:
         return set(admin.list_topics(timeout=_ASK_TIMEOUT_S).brokers)
     except KafkaException:
         return set()
+
+
+def _topic_settings(admin: AdminClient, name: str) -> dict[str, str]:
+    """What the topic itself sets; not what it has by default."""
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    entries = admin.describe_configs([resource], request_timeout=_TOPIC_DEADLINE_S)[resource].result()
+    own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    return {key: entry.value for key, entry in entries.items() if entry.source == own}
 
 
 def _partitions(admin: AdminClient, topic: str) -> list[tuple[list[int], list[int]]]:
