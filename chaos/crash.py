@@ -1,8 +1,13 @@
-"""Crash: SIGKILL of the driver (JVM and Python together) or of a broker. Healed by a restart: ours for a broker, the supervisor's for a driver."""
+"""Crash: SIGKILL of the driver (JVM and Python together), of a broker, of an executor or of a Python worker.
+
+Healed by a restart: ours for a broker, the supervisor's for a driver, Spark's for what runs its tasks.
+"""
 
 from __future__ import annotations
 
 from typing import ClassVar, Literal
+
+from pydantic import Field
 
 from onceproof.conductor import Site
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
@@ -24,6 +29,8 @@ from onceproof.placing import (
 from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.stack.api import Leadership
+from onceproof.task_crash import TaskCrash
+from onceproof.task_faults import TASK_TARGETS, TaskFrame
 from onceproof.waiting import wait_until
 
 _ELECTION_S = 30.0
@@ -32,8 +39,11 @@ _ELECTION_S = 30.0
 
 class CrashSpec(FaultSpec):
     fault: Literal["crash"]
-    target: Literal["driver", "broker"]
+    target: Literal["driver", "broker", "executor", "python-worker"]
     leader_of: LeaderOf | None = None
+    frame: TaskFrame | None = Field(
+        None, description="executor, python-worker: who sends this frame in a task is struck"
+    )
 
 
 @faults.register("crash")
@@ -41,7 +51,9 @@ class Crash:
     """The driver's or a broker's processes die at once, as from a kernel's out-of-memory killer or a lost machine."""
 
     Spec: ClassVar[type[FaultSpec]] = CrashSpec
-    about: ClassVar[str] = "SIGKILL of the driver (JVM and Python) or of the broker that leads a partition"
+    about: ClassVar[str] = (
+        "SIGKILL of the driver (JVM and Python), of the broker that leads a partition, or of who runs a task"
+    )
 
     def __init__(self, spec: CrashSpec) -> None:
         self._spec = spec
@@ -50,9 +62,19 @@ class Crash:
         self._next_planned = False
         self._stores = (0, 0)
         self._before: Leadership | None = None
+        self._task = TaskCrash(spec, spec.frame) if spec.target in TASK_TARGETS else None
+
+    @classmethod
+    def reads_frames(cls, spec: CrashSpec) -> bool:
+        return spec.target in TASK_TARGETS
 
     @classmethod
     def problems(cls, spec: CrashSpec, scenario: Scenario) -> list[SpecProblem]:
+        if spec.target not in TASK_TARGETS and spec.frame is not None:
+            message = f"a frame says which task is struck; {spec.target} is struck at a point"
+            return [SpecProblem(("frame",), message, f"remove it, or set target: {' or '.join(TASK_TARGETS)}")]
+        if spec.target in TASK_TARGETS:
+            return TaskCrash.problems(spec, spec.frame, scenario)
         if spec.target == "broker":
             # A batch must be open when the broker goes; after its commit log none is.
             places = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
@@ -67,6 +89,8 @@ class Crash:
 
     @classmethod
     def placement(cls, spec: CrashSpec, scenario: Scenario) -> Placement:
+        if spec.target in TASK_TARGETS:
+            return TaskCrash.placement(spec, scenario)
         if spec.target == "driver":
             replay = {
                 Point.BEFORE_OFFSET_LOG: f", and batch {spec.at.batch} planned and committed afterwards",
@@ -76,9 +100,14 @@ class Crash:
         return placement(spec.at.point, f"the process is gone and another broker leads {spec.leader_of}", scenario)
 
     def matches(self, seen: Occurrence) -> bool:
+        if self._task is not None:
+            return self._task.matches(seen)
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
     def strike(self, site: Site, seen: Occurrence) -> None:
+        if self._task is not None:
+            self._task.strike(site, seen)
+            return
         if self._spec.target == "driver":
             self._start = site.job.kill_driver()
             # What the kill left behind decides, and it must be read before the next driver writes anything.
@@ -96,6 +125,8 @@ class Crash:
             seen.release()
 
     def prove(self, site: Site, seen: Occurrence) -> Proof:
+        if self._task is not None:
+            return self._task.prove(site, seen)
         return self._prove_driver(site, seen) if self._spec.target == "driver" else self._prove_broker(site, seen)
 
     def _prove_driver(self, site: Site, seen: Occurrence) -> Proof:
@@ -156,6 +187,8 @@ class Crash:
         )
 
     def heal(self, site: Site) -> None:
+        if self._task is not None:
+            self._task.heal(site)
         if self._before is not None and not site.stack.kafka.is_running(self._before.broker):
             site.stack.kafka.restart_broker(self._before.broker)
 

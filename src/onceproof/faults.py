@@ -97,6 +97,11 @@ def reads_frames(specs: Iterable[FaultSpec]) -> bool:
     return any(getattr(faults.get(spec.fault), "reads_frames", lambda _spec: False)(spec) for spec in specs)
 
 
+def strikes_tasks(spec: FaultSpec) -> bool:
+    """Whether it strikes what runs a batch's tasks, and is proven by what Spark tells of their attempts."""
+    return spec.at.point is Point.IN_TASKS
+
+
 def strikes_at(spec: FaultSpec) -> Point:
     """The point at which the fault must be told of its batch: its own, or that of the plan where it reads the batch's frames."""
     return Point.AFTER_OFFSET_LOG if reads_frames([spec]) else spec.at.point

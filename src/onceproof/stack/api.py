@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from onceproof.chaos.proxy.frames import Reply
     from onceproof.chaos.proxy.rules import Rule
+    from onceproof.spark_conf import Cluster
 
 Stream = Literal["upstream", "downstream"]
 
@@ -103,6 +104,18 @@ class Postgres(Protocol):
     def is_running(self) -> bool: ...
 
 
+class Spark(Protocol):
+    """A standalone Spark (`onceproof.stack.spark`)."""
+
+    conf: Cluster
+
+    @property
+    def master_url(self) -> str: ...
+
+    def pids(self) -> list[int]:
+        """Every process below the workers: executors, and the Python workers of their tasks."""
+
+
 class FrameRules(Protocol):
     """The protocol proxies of the pipeline's roads (`onceproof.stack.framed`)."""
 
@@ -129,6 +142,10 @@ class Stack(Protocol):
     @property
     def frames(self) -> FrameRules | None:
         """None in a run in which no fault reads frames."""
+
+    @property
+    def spark(self) -> Spark | None:
+        """None where the job's tasks run in its driver."""
 
     spark_class_path: tuple[Path, ...]
     """Jars of Spark's Kafka connector, for ``SPARK_DIST_CLASSPATH``."""
