@@ -1,4 +1,4 @@
-"""Crash: SIGKILL of the driver (JVM and Python together), of a broker, of an executor or of a Python worker.
+"""Crash: SIGKILL of the driver (JVM and Python together), of a broker, of an executor or Python worker, or of Postgres.
 
 Healed by a restart: ours for a broker, the supervisor's for a driver, Spark's for what runs its tasks.
 """
@@ -27,6 +27,7 @@ from onceproof.placing import (
     state_written,
 )
 from onceproof.points import Point
+from onceproof.postgres_crash import POSTGRES_TARGETS, PostgresCrash
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.stack.api import Leadership
 from onceproof.task_crash import TaskCrash
@@ -37,12 +38,21 @@ _ELECTION_S = 30.0
 """The fast preset elects within 3 s; ten times that is a cluster that is not going to."""
 
 
+#: Targets that are struck by way of a frame, and who does it.
+_OTHERS: dict[str, type[TaskCrash] | type[PostgresCrash]] = {
+    **dict.fromkeys(TASK_TARGETS, TaskCrash),
+    **dict.fromkeys(POSTGRES_TARGETS, PostgresCrash),
+}
+
+
 class CrashSpec(FaultSpec):
     fault: Literal["crash"]
-    target: Literal["driver", "broker", "executor", "python-worker"]
+    target: Literal["driver", "broker", "executor", "python-worker", "postgres", "postgres-backend"]
     leader_of: LeaderOf | None = None
     frame: TaskFrame | None = Field(
-        None, description="executor, python-worker: who sends this frame in a task is struck"
+        None,
+        description="executor, python-worker: who sends this frame in a task is struck; "
+        "postgres, postgres-backend: the COMMIT that is about to come",
     )
 
 
@@ -62,19 +72,21 @@ class Crash:
         self._next_planned = False
         self._stores = (0, 0)
         self._before: Leadership | None = None
-        self._task = TaskCrash(spec, spec.frame) if spec.target in TASK_TARGETS else None
+        other = _OTHERS.get(spec.target)
+        self._other = other(spec, spec.frame) if other is not None else None
 
     @classmethod
     def reads_frames(cls, spec: CrashSpec) -> bool:
-        return spec.target in TASK_TARGETS
+        return spec.target in _OTHERS
 
     @classmethod
     def problems(cls, spec: CrashSpec, scenario: Scenario) -> list[SpecProblem]:
-        if spec.target not in TASK_TARGETS and spec.frame is not None:
+        other = _OTHERS.get(spec.target)
+        if other is not None:
+            return other.problems(spec, spec.frame, scenario)
+        if spec.frame is not None:
             message = f"a frame says which task is struck; {spec.target} is struck at a point"
-            return [SpecProblem(("frame",), message, f"remove it, or set target: {' or '.join(TASK_TARGETS)}")]
-        if spec.target in TASK_TARGETS:
-            return TaskCrash.problems(spec, spec.frame, scenario)
+            return [SpecProblem(("frame",), message, f"remove it, or set target: {' or '.join(_OTHERS)}")]
         if spec.target == "broker":
             # A batch must be open when the broker goes; after its commit log none is.
             places = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
@@ -89,8 +101,9 @@ class Crash:
 
     @classmethod
     def placement(cls, spec: CrashSpec, scenario: Scenario) -> Placement:
-        if spec.target in TASK_TARGETS:
-            return TaskCrash.placement(spec, scenario)
+        other = _OTHERS.get(spec.target)
+        if other is not None:
+            return other.placement(spec, scenario)
         if spec.target == "driver":
             replay = {
                 Point.BEFORE_OFFSET_LOG: f", and batch {spec.at.batch} planned and committed afterwards",
@@ -100,13 +113,13 @@ class Crash:
         return placement(spec.at.point, f"the process is gone and another broker leads {spec.leader_of}", scenario)
 
     def matches(self, seen: Occurrence) -> bool:
-        if self._task is not None:
-            return self._task.matches(seen)
+        if self._other is not None:
+            return self._other.matches(seen)
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
     def strike(self, site: Site, seen: Occurrence) -> None:
-        if self._task is not None:
-            self._task.strike(site, seen)
+        if self._other is not None:
+            self._other.strike(site, seen)
             return
         if self._spec.target == "driver":
             self._start = site.job.kill_driver()
@@ -125,8 +138,8 @@ class Crash:
             seen.release()
 
     def prove(self, site: Site, seen: Occurrence) -> Proof:
-        if self._task is not None:
-            return self._task.prove(site, seen)
+        if self._other is not None:
+            return self._other.prove(site, seen)
         return self._prove_driver(site, seen) if self._spec.target == "driver" else self._prove_broker(site, seen)
 
     def _prove_driver(self, site: Site, seen: Occurrence) -> Proof:
@@ -187,8 +200,8 @@ class Crash:
         )
 
     def heal(self, site: Site) -> None:
-        if self._task is not None:
-            self._task.heal(site)
+        if self._other is not None:
+            self._other.heal(site)
         if self._before is not None and not site.stack.kafka.is_running(self._before.broker):
             site.stack.kafka.restart_broker(self._before.broker)
 
