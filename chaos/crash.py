@@ -9,8 +9,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from onceproof.broker_away import BrokerAway, Who
 from onceproof.conductor import Site
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.leader_crash import LeaderCrash
 from onceproof.placing import (
     GATED,
     PARKED,
@@ -47,13 +49,27 @@ _OTHERS: dict[str, type[TaskCrash] | type[PostgresCrash]] = {
 
 class CrashSpec(FaultSpec):
     fault: Literal["crash"]
-    target: Literal["driver", "broker", "executor", "python-worker", "postgres", "postgres-backend"]
+    target: Literal["driver", "broker", "executor", "python-worker", "controller", "postgres", "postgres-backend"]
     leader_of: LeaderOf | None = None
+    coordinator_of: str | None = Field(None, description="broker: which coordinates this transactional.id")
     frame: TaskFrame | None = Field(
         None,
         description="executor, python-worker: who sends this frame in a task is struck; "
         "postgres, postgres-backend: the COMMIT that is about to come",
     )
+
+
+def _is_of_leader(spec: CrashSpec) -> bool:
+    """A leader that alone has records of the batch: it dies in the middle of it."""
+    return spec.target == "broker" and spec.at.point is Point.IN_TASKS
+
+
+def _is_of_node(spec: CrashSpec) -> bool:
+    return spec.target == "controller" or (spec.target == "broker" and spec.coordinator_of is not None)
+
+
+def _who(spec: CrashSpec) -> Who:
+    return Who(spec.leader_of, spec.coordinator_of, spec.target == "controller")
 
 
 @faults.register("crash")
@@ -73,11 +89,17 @@ class Crash:
         self._stores = (0, 0)
         self._before: Leadership | None = None
         other = _OTHERS.get(spec.target)
-        self._other = other(spec, spec.frame) if other is not None else None
+        self._other: TaskCrash | PostgresCrash | LeaderCrash | BrokerAway | None = None
+        if other is not None:
+            self._other = other(spec, spec.frame)
+        elif _is_of_leader(spec):
+            self._other = LeaderCrash(spec, spec.leader_of or "")
+        elif _is_of_node(spec):
+            self._other = BrokerAway(spec, _who(spec), "killed")
 
     @classmethod
     def reads_frames(cls, spec: CrashSpec) -> bool:
-        return spec.target in _OTHERS
+        return spec.target in _OTHERS or _is_of_leader(spec)
 
     @classmethod
     def problems(cls, spec: CrashSpec, scenario: Scenario) -> list[SpecProblem]:
@@ -87,9 +109,13 @@ class Crash:
         if spec.frame is not None:
             message = f"a frame says which task is struck; {spec.target} is struck at a point"
             return [SpecProblem(("frame",), message, f"remove it, or set target: {' or '.join(_OTHERS)}")]
+        if _is_of_leader(spec):
+            return LeaderCrash.problems(spec, spec.leader_of, scenario)
+        if _is_of_node(spec):
+            return BrokerAway.problems(spec, _who(spec), scenario)
         if spec.target == "broker":
             # A batch must be open when the broker goes; after its commit log none is.
-            places = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
+            places = tuple(p for p in (*WATCHED, Point.IN_TASKS, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
             return point_problems(spec, places) + leader_problems(spec.leader_of, scenario)
         problems = point_problems(spec, (*GATED, *WATCHED, *PARKED))
         if spec.at.point is Point.STATE_PARTLY_COMMITTED and not spec.at.batch:
@@ -97,6 +123,9 @@ class Crash:
             problems.append(SpecProblem(("at", "batch"), message, "choose batch 1 or a later one"))
         if spec.leader_of is not None:
             problems.append(SpecProblem(("leader_of",), "a driver leads no partition", "remove leader_of"))
+        if spec.coordinator_of is not None:
+            message = "a driver coordinates no transactions"
+            problems.append(SpecProblem(("coordinator_of",), message, "remove coordinator_of, or set target: broker"))
         return problems
 
     @classmethod
@@ -104,6 +133,10 @@ class Crash:
         other = _OTHERS.get(spec.target)
         if other is not None:
             return other.placement(spec, scenario)
+        if _is_of_leader(spec):
+            return LeaderCrash.placement(spec, spec.leader_of, scenario)
+        if _is_of_node(spec):
+            return BrokerAway.placement(spec, _who(spec), "killed", scenario)
         if spec.target == "driver":
             replay = {
                 Point.BEFORE_OFFSET_LOG: f", and batch {spec.at.batch} planned and committed afterwards",

@@ -15,7 +15,9 @@ parser.add_argument("--topic", default="flights", help="input topic")
 parser.add_argument("--output", default="departures", help="topic to write to")
 parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
 parser.add_argument("--at-least", type=int, default=None, help="a batch waits for so many records")
-parser.add_argument("--acks", default="all", choices=["all", "1"], help="who must have a record before it counts as sent")
+parser.add_argument(
+    "--acks", default="all", choices=["all", "1"], help="who must have a record before it counts as sent"
+)
 parser.add_argument("--no-idempotence", action="store_true", help="retries are not recognised by the broker")
 
 

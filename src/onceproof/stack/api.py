@@ -82,6 +82,21 @@ class Kafka(Protocol):
 
     def is_running(self, broker: int) -> bool: ...
 
+    @property
+    def controller(self) -> int:
+        """Its node, which kill, restart, pause and resume take too; a single node is its own."""
+
+    def pid(self, broker: int) -> int: ...
+
+    def pause_broker(self, broker: int) -> None:
+        """SIGSTOP."""
+
+    def resume_broker(self, broker: int) -> None:
+        """SIGCONT, and wait until it is back in every ISR. Idempotent."""
+
+    def quorum_epoch(self) -> int:
+        """Epoch in which the controller leads the metadata quorum, from its own files."""
+
 
 class Postgres(Protocol):
     client_uri: str

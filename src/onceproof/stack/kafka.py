@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -237,8 +238,17 @@ class EmbeddedKafka:
     def restart_broker(self, broker: int) -> None:
         """Start it on its old folder; return when it answers and is back in every ISR. Raises as `start` does."""
         node = self.nodes[broker]
+        epoch = -1 if node.node.is_broker else self.quorum_epoch()
         node.start()
         self._killed.discard(broker)
+        if not node.node.is_broker:
+            wait_until(
+                f"{node.name} to lead the quorum after its restart",
+                lambda: self.quorum_epoch() > epoch,
+                deadline_s=_REJOIN_DEADLINE_S,
+                abandon=self.check_health,
+            )
+            return
         own = AdminClient(client_config(self.harness_address(broker)))
         wait_until(
             f"{node.name} to answer after its restart",
@@ -246,9 +256,34 @@ class EmbeddedKafka:
             deadline_s=_REJOIN_DEADLINE_S,
             abandon=self.check_health,
         )
+        self._wait_for_isr(broker, "its restart")
+
+    def pause_broker(self, broker: int) -> None:
+        self.nodes[broker].service.freeze()
+
+    def resume_broker(self, broker: int) -> None:
+        """Continue it; return when it is back in every ISR. Idempotent."""
+        self.nodes[broker].service.thaw()
+        if self.nodes[broker].node.is_broker:
+            self._wait_for_isr(broker, "its stall")
+
+    @property
+    def controller(self) -> int:
+        return next(id for id, node in self.nodes.items() if "controller" in node.node.roles)
+
+    def pid(self, broker: int) -> int:
+        return self.nodes[broker].service.pid
+
+    def quorum_epoch(self) -> int:
+        """Of KRaft's ``quorum-state`` file (KIP-595), as the controller wrote it when it was elected."""
+        state = self.nodes[self.controller].data / "__cluster_metadata-0" / "quorum-state"
+        return int(json.loads(state.read_text(encoding="utf-8"))["leaderEpoch"])
+
+    def _wait_for_isr(self, broker: int, what: str) -> None:
         others = self.admin(asking_not=broker if len(self.brokers) > 1 else None)
+        name = self.nodes[broker].name
         wait_until(
-            f"{node.name} to be back in every ISR after its restart",
+            f"{name} to be back in every ISR after {what}",
             lambda: not _out_of_sync(others, broker),
             deadline_s=_REJOIN_DEADLINE_S,
             abandon=self.check_health,
