@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onceproof.errors import EnvironmentProblem
@@ -34,6 +35,8 @@ class Site:
     timeline: Timeline
     told: list[Told] = field(default_factory=list)
     """What the sinks reported, in order."""
+    events: Path | None = None
+    """Folder of Spark's own event logs (`onceproof.spark_events`), in a run with a fault that strikes tasks."""
 
     def told_since(self, at: float, event: str, *, sink: str, query: str, batch: int) -> Told | None:
         """The first such report about the batch that came after ``at`` (seconds of the run's clock)."""
@@ -100,6 +103,11 @@ class Conductor:
     def quiet(self) -> bool:
         """No fault is between firing and healing."""
         return not any(a.in_progress for a in self.armed)
+
+    @property
+    def feeds(self) -> bool:
+        """Whether the next chunk may be released: each fault between firing and healing is one that needs input to go on."""
+        return all(getattr(a.fault, "needs_input", False) for a in self.armed if a.in_progress)
 
     # -- what the instruments call --------------------------------------------------------------------------------
 
