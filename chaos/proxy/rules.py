@@ -129,8 +129,11 @@ class Rule:
 
     # -- what the proxy calls -------------------------------------------------------------------------------------
 
-    def takes(self, frame: Frame) -> bool:
-        """Whether this frame is to be stopped; if not, it is remembered as near, with what was missing."""
+    def takes(self, frame: Frame, *, taken: bool = False) -> bool:
+        """Whether this frame is to be stopped; if not, it is remembered as near, with what was missing.
+
+        ``taken``: another rule stops it already. It counts all the same: which one is the n-th does not depend on others.
+        """
         with self._lock:
             why = self.condition.why_not(frame)
             if why is None and self.proceed is not None and not self.proceed(frame):
@@ -142,7 +145,16 @@ class Rule:
             if self.fitting < self.nth:
                 self.near.append((frame, f"it was number {self.fitting}, not {self.nth}"))
                 return False
-            return self.times is None or self.fitting < self.nth + self.times
+            if self.times is not None and self.fitting >= self.nth + self.times:
+                return False
+            if taken:
+                self.near.append((frame, "another rule stopped it"))
+            return not taken
+
+    def saw(self, kind: str) -> None:
+        """A frame of that kind passed, whether it was looked at or not."""
+        with self._lock:
+            self.seen[kind] += 1
 
     def when_released(self, act: Callable[[], None]) -> None:
         """``act`` is called once, at once if it is released already."""
@@ -196,10 +208,12 @@ class Rule:
 
     def nearest(self) -> str:
         """What was seen instead of a frame that fits, as a sentence: for a rule that never matched."""
-        if self.near:
-            return "; ".join(f"{frame.describe()}: {why}" for frame, why in self.near)
-        if self.seen:
-            kinds = ", ".join(f"{kind} ({count})" for kind, count in self.seen.most_common(12))
+        with self._lock:  # the proxy's thread adds to both meanwhile, and an iteration would notice
+            near, seen = list(self.near), self.seen.copy()
+        if near:
+            return "; ".join(f"{frame.describe()}: {why}" for frame, why in near)
+        if seen:
+            kinds = ", ".join(f"{kind} ({count})" for kind, count in seen.most_common(12))
             return f"no {self.condition.kind} at all; seen were {kinds}"
         return "nothing was seen on these connections"
 
@@ -228,12 +242,16 @@ class Board:
 
     def wants(self, kind: str) -> bool:
         for rule in self._rules:
-            rule.seen[kind] += 1
+            rule.saw(kind)
         return kind in self._kinds
 
     def rule_for(self, frame: Frame) -> Rule | None:
-        """The first armed rule that stops this frame; those armed later do not count it then."""
-        return next((rule for rule in self._rules if rule.condition.kind == frame.kind and rule.takes(frame)), None)
+        """The first armed rule that stops this frame."""
+        chosen: Rule | None = None
+        for rule in self._rules:
+            if rule.condition.kind == frame.kind and rule.takes(frame, taken=chosen is not None):
+                chosen = rule
+        return chosen
 
     def _set(self, rules: tuple[Rule, ...]) -> None:
         self._rules = rules

@@ -263,7 +263,7 @@ def _pipeline(
         gate.start()
         ending.callback(failpoints.close)
         failpoints.start()
-        conductor.arm(Site(stack, job, watcher, timeline))
+        conductor.arm(Site(stack, job, watcher, timeline, attempt=gate.attempt))
         ending.callback(job.stop)
         job.start()
         try:
