@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Any
 
 from onceproof.chaos.proxy.frames import Answer, Encrypted, Frame, Interest, Piece
-from onceproof.chaos.proxy.kafka_schema import Cursor, Undecodable, api_name, layout, named
+from onceproof.chaos.proxy.kafka_schema import Cursor, Undecodable, api_name, layout, named, request_fields
 
 #: ``socket.request.max.bytes`` is 100 MiB by default; nothing honest is longer, on either way.
 _LONGEST = 256 * 1024 * 1024
@@ -120,6 +120,12 @@ class KafkaConversation:
 
 
 _METADATA = 3
+
+
+def tells(api: str, fact: str) -> bool:
+    """Whether requests of an API say something that conditions can ask for: ``topics``, ``transactional_id`` or ``committed``."""
+    names = _TOPIC_LISTS if fact == "topics" else _FACTS[fact]
+    return bool(request_fields(api) & set(names))
 
 
 def _said(body: dict[str, Any], names: dict[bytes, str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from onceproof.chaos.proxy.frames import Answer, Frame
 from onceproof.chaos.proxy.kafka_schema import api_names
-from onceproof.errors import UsageError
+from onceproof.errors import UsageError, WaitTimeout
 from onceproof.registry import suggest
 from onceproof.waiting import wait_until
 
@@ -96,6 +96,7 @@ class Hit:
     cut_at: float | None = None
     """When we cut the client off."""
     undeliverable: str | None = None
+    """Why it can reach the service no more: one of the two peers has gone."""
 
     def told(self) -> dict[str, Any]:
         """For an event."""
@@ -125,6 +126,7 @@ class Rule:
     fitting: int = 0
     _released: threading.Event = field(default_factory=threading.Event)
     _on_release: list[Callable[[], None]] = field(default_factory=list)
+    _on_end: list[Callable[[], None]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     # -- what the proxy calls -------------------------------------------------------------------------------------
@@ -164,7 +166,20 @@ class Rule:
                 return
         act()
 
+    def when_over(self, act: Callable[[], None]) -> None:
+        """``act`` is called when the rule is disarmed."""
+        with self._lock:
+            self._on_end.append(act)
+
     # -- what a fault calls ---------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """It is disarmed: who was left in silence may know. Idempotent."""
+        self.release()
+        with self._lock:
+            acts, self._on_end = self._on_end, []
+        for act in acts:
+            act()
 
     def release(self) -> None:
         """Deliver what is late, let go on what is parked. Idempotent."""
@@ -189,13 +204,14 @@ class Rule:
         )
 
     def wait_for_answer(self, hit: Hit, deadline_s: float) -> Answer:
-        """What the service said to a frame that was delivered."""
+        """What the service said to a frame that was delivered. Raises `WaitTimeout`, at once where a peer has gone."""
+
+        def gone() -> None:
+            if hit.answer is None and hit.undeliverable is not None:
+                raise WaitTimeout(f"there is no answer to a {hit.frame.kind}: {hit.undeliverable}")
+
         return wait_until(
-            f"the answer to a {hit.frame.kind}",
-            lambda: hit.answer,
-            deadline_s=deadline_s,
-            every_s=0.01,
-            explain=lambda: hit.undeliverable or "no answer",
+            f"the answer to a {hit.frame.kind}", lambda: hit.answer, deadline_s=deadline_s, every_s=0.01, abandon=gone
         )
 
     def describe(self) -> str:
@@ -231,10 +247,10 @@ class Board:
             self._set((*self._rules, rule))
 
     def disarm(self, rule: Rule) -> None:
-        """It stops nothing more; what it has stopped is let go."""
+        """It stops nothing more; what it has stopped is let go, and connections that it left silent are closed."""
         with self._lock:
             self._set(tuple(r for r in self._rules if r is not rule))
-        rule.release()
+        rule.end()
 
     @property
     def active(self) -> bool:
