@@ -7,12 +7,14 @@ that batches are ours to place. A chunk may become several batches; faults go by
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from onceproof.checkpoint import CheckpointWatcher
 from onceproof.conductor import Conductor
 from onceproof.errors import EnvironmentProblem, WaitTimeout
 from onceproof.events import Timeline
+from onceproof.faults import frame_number
 from onceproof.feed import Feeder
 from onceproof.pipeline import Pipeline
 from onceproof.scenario.model import Scenario
@@ -66,6 +68,9 @@ class Drive:
         self._healthy_at = 0.0
         self._temporary_at: float | None = None
         self._last_sign = (0.0, (0, 0))
+        # The n-th COMMIT of a batch may be that of its n-th partition. Records reach the partitions one after the other, and a
+        # batch planned meanwhile holds some of them only: so the driver looks when all of a chunk is there.
+        self._whole = any(frame_number(spec) > 1 for spec in scenario.chaos)
 
     def feed_and_drain(self, feeders: Sequence[Feeder]) -> None:
         """Returns when the input is drained and every fault is settled, or when there is no use in waiting any longer."""
@@ -76,9 +81,10 @@ class Drive:
                 feeder.warm_up()
             self._until("the job to fix its start offsets", self._watcher.has_started, deadline)
             for chunk in range(max(spec.chunks for spec in self._scenario.input)):
-                for spec, feeder in zip(self._scenario.input, feeders, strict=True):
-                    if chunk < spec.chunks:
-                        self._ends[spec.topic] = feeder.send_chunk(chunk)
+                with self._job.frozen() if self._whole else nullcontext():
+                    for spec, feeder in zip(self._scenario.input, feeders, strict=True):
+                        if chunk < spec.chunks:
+                            self._ends[spec.topic] = feeder.send_chunk(chunk)
                 self._fed = chunk + 1 == max(spec.chunks for spec in self._scenario.input)
                 if self._fed:
                     self._timeline.emit("phase", name="drain")

@@ -104,4 +104,9 @@ def strikes_at(spec: FaultSpec) -> Point:
     return Point.AFTER_OFFSET_LOG if reads_frames([spec]) else spec.at.point
 
 
+def frame_number(spec: FaultSpec) -> int:
+    """Which of a batch's frames that fit the fault is about; 1 for a fault of no frame."""
+    return int(getattr(getattr(spec, "frame", None), "nth", 1))
+
+
 faults: Registry[type[Fault]] = Registry("fault", "onceproof.chaos", "onceproof.faults")
