@@ -143,6 +143,8 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
             drive = Drive(scenario, stack, job, watcher, conductor, timeline)
             drive.feed_and_drain(feeders)
         conductor.check()
+        if stack.frames is not None:
+            stack.frames.check()  # what the proxy could not do, or had to refuse, since the drive last looked
         for feeder in feeders:
             feeder.close()
         timeline.emit("phase", name="collect")
@@ -268,7 +270,7 @@ def _pipeline(
         gate.start()
         ending.callback(failpoints.close)
         failpoints.start()
-        conductor.arm(Site(stack, job, watcher, timeline, events=events))
+        conductor.arm(Site(stack, job, watcher, timeline, events=events, attempt=gate.attempt))
         ending.callback(job.stop)
         job.start()
         try:

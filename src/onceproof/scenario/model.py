@@ -142,6 +142,9 @@ class At(Model):
     batch: Annotated[int, Field(ge=0)] = Field(description="Spark's batch id")
     point: Point = Field(description="the place in the batch's commit protocol")
     query: str | None = Field(None, description="checkpoint folder of the query below {checkpoint}; default: any")
+    attempt: PositiveInt | None = Field(
+        None, description="which attempt at the batch: 2 is its first replay (default: the first that gets there)"
+    )
 
 
 class FaultSpec(Model):
