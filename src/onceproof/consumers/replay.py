@@ -92,8 +92,8 @@ def stored_scenario(run_dir: Path) -> Scenario:
     return frame.model_copy(update={"chaos": chaos, "oracle": oracle})
 
 
-def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
-    """Play the schedule of ``run_dir`` ``times`` times. Raises as a run does, and `HistoryError` for a run without a history."""
+def playable(run_dir: Path) -> Scenario:
+    """The scenario of a run that can be played again and compared with. Raises `UsageError` and `HistoryError`."""
     scenario = stored_scenario(run_dir)
     _must_be_whole(run_dir)
     for secret in scenario.pipeline.secrets:
@@ -102,6 +102,12 @@ def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
                 f"secret {secret!r}: no environment variable of that name is set",
                 hint=f"export {secret}=... before the replay",
             )
+    return scenario
+
+
+def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
+    """Play the schedule of ``run_dir`` ``times`` times. Raises as a run does, and `HistoryError` for a run without a history."""
+    scenario = playable(run_dir)
     wanted = _result(run_dir, judge(run_dir))
     here = Path(str(read_document(run_dir).get("scenario_path", run_dir))).resolve().parent
     folder = run_dir / "replays"
