@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from onceproof.consumers.crew import Crew
-from onceproof.consumers.faults import consumer_faults
+from onceproof.consumers.faults import Scene, consumer_faults
 from onceproof.consumers.moves import Move
 from onceproof.faults import Placement, Proof, SpecProblem
 from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario
@@ -54,8 +53,11 @@ class Crash:
         why = "consumers ask before each step, and nobody moves while it is killed"
         return Placement("exact", "gate of the consumers", why, proof)
 
-    def strike(self, crew: Crew) -> None:
-        crew.kill(self._spec.target)
+    def strike(self, scene: Scene) -> None:
+        scene.crew.kill(self._spec.target)
+
+    def heal(self, scene: Scene, since: Sequence[Move]) -> bool:
+        return True  # what is dead comes back when the schedule says so
 
     def prove(self, before: Sequence[Move], after: Sequence[Move]) -> Proof:
         target, at = self._spec.target, self._spec.at

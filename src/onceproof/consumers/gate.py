@@ -32,16 +32,20 @@ from onceproof.errors import EnvironmentProblem
 
 _LINE_BYTES = 65_536
 
+Step = Literal["take", "effect", "acknowledge", "commit", "release", "retry"]
+
 
 class Did(BaseModel):
     """The step that a consumer has just done."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    step: Literal["take", "effect", "acknowledge", "commit"]
+    step: Step
     message: str | None = None
     queue: str | None = None
     redelivered: bool = False
+    refused: bool = False
+    """The output said no to the effect."""
 
 
 class Ask(BaseModel):
@@ -50,7 +54,7 @@ class Ask(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     consumer: str
-    before: Literal["take", "effect", "acknowledge", "commit"]
+    before: Step
     did: Did | None = None
 
 

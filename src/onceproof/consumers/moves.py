@@ -11,8 +11,22 @@ from typing import Any, Literal
 from onceproof.errors import HistoryError
 from onceproof.events import Event
 
-Kind = Literal["publish", "take", "effect", "acknowledge", "commit", "start", "crash", "return", "end"]
-"""``crash``: a fault killed the consumer; ``end``: it ended by itself."""
+Kind = Literal[
+    "publish",
+    "take",
+    "effect",
+    "acknowledge",
+    "commit",
+    "start",
+    "crash",
+    "return",
+    "end",
+    "refuse",
+    "release",
+    "retry",
+]
+"""``crash``: a fault killed the consumer; ``end``: it ended by itself; ``refuse``: the output said no to an
+effect; ``release``: given back unprocessed; ``retry``: put into the retry topic."""
 _PREFIX = "consumers."
 
 

@@ -20,9 +20,10 @@ _TEMPLATES = ("here", "python")
 _TWIN = "#input"
 
 
-def input_queues(spec: InputSpec) -> list[str]:
+def input_queues(spec: InputSpec, broker: str = "amqp") -> list[str]:
     """The queues of an input: its topic, or as many as it has partitions."""
-    return [spec.topic] if spec.partitions == 1 else [f"{spec.topic}.{n}" for n in range(spec.partitions)]
+    separator = "." if broker == "amqp" else "-"
+    return [spec.topic] if spec.partitions == 1 else [f"{spec.topic}{separator}{n}" for n in range(spec.partitions)]
 
 
 def twin(queue: str) -> str:
@@ -41,8 +42,8 @@ def complaints(scenario: Scenario) -> list[Complaint]:
     spec = scenario.pipeline.consumers
     assert spec is not None, "called for scenarios of consumers"
     return [
-        *_stack(scenario),
-        *_outputs(scenario),
+        *_stack(scenario, spec),
+        *_outputs(scenario, spec),
         *_templates(scenario),
         *_crew(scenario, spec),
         *_faults(scenario, spec),
@@ -50,8 +51,8 @@ def complaints(scenario: Scenario) -> list[Complaint]:
     ]
 
 
-def _stack(scenario: Scenario) -> Iterator[Complaint]:
-    if scenario.stack.amqp is None:
+def _stack(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
+    if spec.broker == "amqp" and scenario.stack.amqp is None:
         yield Complaint(
             ("pipeline", "consumers"),
             "consumers need an AMQP broker, and the stack has none",
@@ -60,20 +61,22 @@ def _stack(scenario: Scenario) -> Iterator[Complaint]:
     if len(scenario.input) > 1:
         message = f"consumers take from one input for now, and there are {len(scenario.input)}"
         yield Complaint(("input", 1), message, "give it several queues with partitions")
-    if len(scenario.outputs) > 1:
-        message = f"consumers write to one output for now, and there are {len(scenario.outputs)}"
-        yield Complaint(("outputs",), message, "leave one of them", at_key=True)
+    if len(scenario.outputs) > 1 and not spec.groups:
+        message = f"consumers write to one output, and there are {len(scenario.outputs)}"
+        yield Complaint(
+            ("outputs",), message, "leave one of them, or give each a consumer group of its own", at_key=True
+        )
     for name, output in scenario.outputs.items():
         if output.topic is None or output.table is not None:
             message = f"output {name!r} of consumers is a queue for now"
             yield Complaint(("outputs", name), message, "name it with topic", at_key=True)
 
 
-def _outputs(scenario: Scenario) -> Iterator[Complaint]:
+def _outputs(scenario: Scenario, consumers: ConsumersSpec) -> Iterator[Complaint]:
     """An effect must not come back as a message."""
     for name, output in scenario.outputs.items():
         for spec in scenario.input:
-            queues = input_queues(spec)
+            queues = input_queues(spec, consumers.broker)
             if output.topic == spec.topic:
                 message = f"output {name!r} is the input topic {spec.topic!r}"
             elif output.topic in queues:
