@@ -53,5 +53,5 @@ def test_an_interrupted_search_leaves_its_best_schedule_and_a_run_of_it(run_once
 def test_a_run_without_the_finding_is_refused(run_once: RunOnce) -> None:
     with pytest.raises(UsageError, match=r"the run is held.*\n.*shrink a run that is violated"):
         shrink_run(run_once("amqp-queue-per-consumer").run_dir, anomaly=None, most=60, tell=print)
-    with pytest.raises(UsageError, match="shows no 'reorderd'.*reordered"):
+    with pytest.raises(UsageError, match=r"shows no 'reorderd'.*reordered"):
         shrink_run(run_once("amqp-redelivery-reorders").run_dir, anomaly="reorderd", most=60, tell=print)

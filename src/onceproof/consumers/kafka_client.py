@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from onceproof.consumers.client import Client, Refused, Taken
+from onceproof.consumers.client import Client, Lost, Refused, Taken
 from onceproof.stack.clients import client_config, producer_config
 
 #: To become a member, or to be given a record that is known to be there: a first rebalance takes a second.
@@ -110,9 +110,17 @@ class KafkaGroup:
         return taken_of(found[0], redelivered=False)
 
     def acknowledge(self, taken: Taken) -> None:
-        for found in self.consumer.commit(offsets=[self.after(taken)], asynchronous=False):
-            if found.error is not None:
-                raise KafkaException(found.error)
+        try:
+            for found in self.consumer.commit(offsets=[self.after(taken)], asynchronous=False):
+                if found.error is not None:
+                    raise KafkaException(found.error)
+        except KafkaException as error:
+            self.forget()
+            raise Lost(str(error)) from error
+
+    def forget(self) -> None:
+        """Go on from what the group has: what was taken since is taken again."""
+        self._next.clear()
 
     def release(self, taken: Taken) -> None:
         topic, partition, offset = taken.tag
@@ -185,6 +193,9 @@ def _place(queue: str) -> tuple[str, int]:
 
 
 def open_client(acknowledge: str) -> Client:
-    assert acknowledge != "with-effect", "validated"
+    if acknowledge == "with-effect":
+        from onceproof.consumers import kafka_transaction
+
+        return kafka_transaction.open_client()
     retry = os.environ.get("ONCEPROOF_RETRY")
     return Client(KafkaGroup(), KafkaTopic(os.environ["ONCEPROOF_OUTPUT"]), None, KafkaTopic(retry) if retry else None)

@@ -14,8 +14,10 @@ import pyarrow.parquet as pq
 from ruamel.yaml import YAML
 
 from onceproof.consumers import moves as moves_module
+from onceproof.consumers import services
+from onceproof.consumers.broker import Broker
 from onceproof.consumers.clues import Clues
-from onceproof.consumers.replay import Told, play_once, playable
+from onceproof.consumers.replay import Told, play_once, playable, start_broker
 from onceproof.consumers.schedule import Schedule, Whole
 from onceproof.consumers.shrink import Played, Shrink, Shrunk, to_json
 from onceproof.errors import Interrupted, UsageError
@@ -29,8 +31,6 @@ from onceproof.scenario import consumer_check
 from onceproof.scenario.load import load
 from onceproof.scenario.model import WORKER, Scenario
 from onceproof.scenario.templates import fill
-from onceproof.stack import components
-from onceproof.stack.amqp import EmbeddedAmqp
 from onceproof.stack.processes import Owner
 
 FOLDER = "shrunk"
@@ -106,9 +106,9 @@ def shrink_run(run_dir: Path, *, anomaly: str | None, most: int, tell: Told) -> 
     whole = Whole(scenario)
     clues = Clues(whole.schedule, moves_module.of_run(run_dir), _witnesses(run_dir, verdict, wanted))
     folder = run_dir / FOLDER
-    fetched = components.ensure_amqp()
+    start = services.fetched(scenario)
     with Owner() as owner:
-        broker = EmbeddedAmqp.start(owner, run_dir / "logs" / "shrink-amqp.log", fetched)
+        broker = start_broker(start, owner, run_dir / "logs" / "shrink")
         shutil.rmtree(folder, ignore_errors=True)
         plays = _Plays(whole, here, broker, folder, most, tell)
         # One execution is left for the run of what it comes to.
@@ -154,7 +154,7 @@ def _witnesses(run_dir: Path, verdict: Verdict, wanted: frozenset[str]) -> list[
 class _Plays:
     """Plays schedules, each in a folder and with queues of its own, and keeps that of the best."""
 
-    def __init__(self, whole: Whole, here: Path, broker: EmbeddedAmqp, folder: Path, most: int, tell: Told) -> None:
+    def __init__(self, whole: Whole, here: Path, broker: Broker, folder: Path, most: int, tell: Told) -> None:
         self._whole = whole
         self._here = here
         self._broker = broker

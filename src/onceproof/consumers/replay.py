@@ -115,7 +115,7 @@ def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
     different: list[str] = []
     start = services.fetched(scenario)
     with Owner() as owner:
-        broker = _start(start, owner, run_dir / "logs" / "replay")
+        broker = start_broker(start, owner, run_dir / "logs" / "replay")
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier replay: worth keeping until this one can be
         for number in range(1, times + 1):
             began = time.monotonic()
@@ -141,7 +141,7 @@ def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
     return Replay(str(run_dir), times, times - len(different), dict(verdicts), tuple(seconds), tuple(different))
 
 
-def _start(start: services.Start, owner: Owner, folder: Path) -> Broker:
+def start_broker(start: services.Start, owner: Owner, folder: Path) -> Broker:
     """The broker of all plays; its logs go below ``folder``."""
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     timeline = Timeline(folder / "events.jsonl")

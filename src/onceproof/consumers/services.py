@@ -8,6 +8,7 @@ from typing import Protocol
 
 from onceproof.consumers.amqp_broker import AmqpBroker
 from onceproof.consumers.broker import Broker
+from onceproof.consumers.faults import consumer_faults
 from onceproof.consumers.kafka_broker import KafkaBroker
 from onceproof.events import Timeline
 from onceproof.scenario.model import Scenario
@@ -39,9 +40,10 @@ def _amqp() -> Start:
 
 def _kafka(scenario: Scenario) -> Start:
     found = components.ensure()
+    frames = any(consumer_faults.get(fault.fault).reads_frames for fault in scenario.chaos)
 
     def start(owner: Owner, folder: Path, timeline: Timeline) -> Broker:
-        return KafkaBroker(EmbeddedStack.start(scenario.stack, owner, folder, found, timeline))
+        return KafkaBroker(EmbeddedStack.start(scenario.stack, owner, folder, found, timeline, read_frames=frames))
 
     return start
 
