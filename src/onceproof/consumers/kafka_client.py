@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
+from functools import partial
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
 from onceproof.consumers.client import Client, Lost, Refused, Taken
 from onceproof.stack.clients import client_config, producer_config
@@ -47,67 +49,60 @@ class KafkaGroup:
         )
         self.consumer.subscribe(sorted({topic for topic in os.environ["ONCEPROOF_TOPICS"].split(",") if topic}))
         self._next: dict[tuple[str, int], int] = {}
+        self._fetched: dict[tuple[str, int], deque[Message]] = {place: deque() for place in self._places}
+        self._held: Message | None = None
 
     def idle(self) -> None:
-        """Take part in rebalances. A record that comes before it is asked for is fetched again."""
-        self.consumer.poll(0)
+        """Take part in rebalances, and keep what was fetched ahead."""
+        self._poll(0.0)
 
     def take(self) -> Taken | None:
         self._await("its partitions", self._assigned)
-        for topic, partition in self._places:
-            position = self._position(topic, partition)
-            _low, high = self.consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_ANSWER_S)
-            if high > position:
-                return self._fetched(topic, partition, position)
+        for place in self._places:
+            position = self._position(place)
+            _low, high = self.consumer.get_watermark_offsets(TopicPartition(*place), timeout=_ANSWER_S)
+            if (
+                high > position
+            ):  # then it comes: waiting for it, not for whichever is here first, makes a play the same each time
+                self._await(f"the record of {place} at offset {position}", partial(self._has, place))
+                self._held = message = self._fetched[place].popleft()
+                self._next[place] = _number(message.offset()) + 1
+                return taken_of(message, redelivered=False)
         return None
 
     def _assigned(self) -> bool:
         if {(place.topic, place.partition) for place in self.consumer.assignment()} == set(self._places):
             return True
-        self.consumer.poll(_POLL_S)
+        self._poll(_POLL_S)
         return False
 
-    def _position(self, topic: str, partition: int) -> int:
+    def _position(self, place: tuple[str, int]) -> int:
         """Where it goes on: behind what it took last, or where the group was when this process began."""
-        if (topic, partition) not in self._next:
-            (found,) = self.consumer.committed([TopicPartition(topic, partition)], timeout=_ANSWER_S)
+        if place not in self._next:
+            (found,) = self.consumer.committed([TopicPartition(*place)], timeout=_ANSWER_S)
             if found.error is not None:
                 raise KafkaException(found.error)
-            self._next[topic, partition] = max(found.offset, 0)
-        return self._next[topic, partition]
+            self._next[place] = max(found.offset, 0)
+        return self._next[place]
 
-    def _fetched(self, topic: str, partition: int, position: int) -> Taken:
-        """The record at that offset. Only its partition is fetched from meanwhile, so that it is sure which comes."""
-        self.consumer.pause(self.consumer.assignment())
+    def _has(self, place: tuple[str, int]) -> bool:
+        """Whether the next record of the partition is here. What a rebalance made it fetch again is dropped."""
+        fetched = self._fetched[place]
+        while fetched and _number(fetched[0].offset()) < self._next[place]:
+            fetched.popleft()
+        if not fetched:
+            self._poll(_POLL_S)
+        return bool(fetched) and _number(fetched[0].offset()) >= self._next[place]
 
-        def sought() -> bool:
-            try:
-                self.consumer.seek(TopicPartition(topic, partition, position))
-            except KafkaException as early:
-                if early.args[0].code() != KafkaError._STATE:
-                    raise
-                self.consumer.poll(_POLL_S)  # it was assigned a moment ago
-                return False
-            return True
-
-        self._await(f"{topic}-{partition} to be fetched from", sought)
-        self.consumer.resume([TopicPartition(topic, partition)])
-        found: list[Message] = []
-
-        def polled() -> bool:
-            message = self.consumer.poll(_POLL_S)
-            if message is None:
-                return False
-            if (error := message.error()) is not None:
-                raise KafkaException(error)
-            if message.partition() == partition and message.topic() == topic and _number(message.offset()) >= position:
-                found.append(message)
-            return bool(found)
-
-        self._await(f"the record of {topic}-{partition} at offset {position}", polled)
-        self.consumer.pause([TopicPartition(topic, partition)])
-        self._next[topic, partition] = _number(found[0].offset()) + 1
-        return taken_of(found[0], redelivered=False)
+    def _poll(self, timeout_s: float) -> None:
+        message = self.consumer.poll(timeout_s)
+        if message is None:
+            return
+        if (error := message.error()) is not None:
+            raise KafkaException(error)
+        fetched = self._fetched.setdefault((str(message.topic()), _number(message.partition())), deque())
+        if not fetched or _number(message.offset()) > _number(fetched[-1].offset()):
+            fetched.append(message)
 
     def acknowledge(self, taken: Taken) -> None:
         try:
@@ -125,6 +120,8 @@ class KafkaGroup:
     def release(self, taken: Taken) -> None:
         topic, partition, offset = taken.tag
         self._next[topic, partition] = offset
+        assert self._held is not None, "it was taken"
+        self._fetched[topic, partition].appendleft(self._held)
 
     @staticmethod
     def after(taken: Taken) -> TopicPartition:
