@@ -110,12 +110,15 @@ class KafkaGroup:
                 if found.error is not None:
                     raise KafkaException(found.error)
         except KafkaException as error:
-            self.forget()
+            self.go_back(taken)
             raise Lost(str(error)) from error
 
-    def forget(self) -> None:
-        """Go on from what the group has: what was taken since is taken again."""
-        self._next.clear()
+    def go_back(self, taken: Taken) -> None:
+        """Go on from what the group has: this message again, unless it was acknowledged after all."""
+        topic, partition, offset = taken.tag
+        del self._next[topic, partition]
+        if self._position((topic, partition)) <= offset:
+            self.release(taken)
 
     def release(self, taken: Taken) -> None:
         topic, partition, offset = taken.tag

@@ -17,6 +17,7 @@ from onceproof.stack.clients import producer_config
 
 #: Shorter than the transaction's time-out at the broker (10 s): the client learns of a failure from its own clock.
 _ANSWER_S = 5.0
+_OFFSETS_S = 3.0
 
 
 class Transaction:
@@ -48,10 +49,10 @@ class TransactionalGroup(KafkaGroup):
     def acknowledge(self, taken: Taken) -> None:
         member = self.consumer.consumer_group_metadata()
         try:
-            self._transaction.producer.send_offsets_to_transaction([self.after(taken)], member, _ANSWER_S)
+            self._transaction.producer.send_offsets_to_transaction([self.after(taken)], member, _OFFSETS_S)
         except KafkaException as error:
-            self.forget()
-            self._transaction.abandon()
+            self._transaction.abandon()  # first: an offset in an open transaction is neither committed nor not
+            self.go_back(taken)
             raise Lost(str(error)) from error
 
 
