@@ -8,7 +8,8 @@ from typing import Protocol
 
 from onceproof.consumers.amqp_broker import AmqpBroker
 from onceproof.consumers.broker import Broker
-from onceproof.consumers.kafka_broker import KafkaBroker
+from onceproof.consumers.kafka_broker import GroupQueues, KafkaBroker
+from onceproof.consumers.share_broker import ShareQueues
 from onceproof.events import Timeline
 from onceproof.scenario.model import Scenario
 from onceproof.stack import components
@@ -25,7 +26,7 @@ def fetched(scenario: Scenario) -> Start:
     """Fetch what the scenario's broker needs, and say how to start it. Raises `EnvironmentProblem`."""
     consumers = scenario.pipeline.consumers
     assert consumers is not None, "a scenario of consumers"
-    return _amqp() if consumers.broker == "amqp" else _kafka(scenario)
+    return _amqp() if consumers.broker == "amqp" else _kafka(scenario, consumers.broker)
 
 
 def _amqp() -> Start:
@@ -37,11 +38,12 @@ def _amqp() -> Start:
     return start
 
 
-def _kafka(scenario: Scenario) -> Start:
+def _kafka(scenario: Scenario, kind: str) -> Start:
     found = components.ensure()
 
     def start(owner: Owner, folder: Path, timeline: Timeline) -> Broker:
-        return KafkaBroker(EmbeddedStack.start(scenario.stack, owner, folder, found, timeline))
+        stack = EmbeddedStack.start(scenario.stack, owner, folder, found, timeline)
+        return KafkaBroker(stack, GroupQueues if kind == "kafka-group" else ShareQueues)
 
     return start
 
