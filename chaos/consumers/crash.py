@@ -73,14 +73,15 @@ class Crash:
             if theirs is None or theirs.message != other.holds:
                 return Proof(False, (*told, f"{other.consumer} did not hold message {other.holds} then"))
             told.append(f"{other.consumer} had taken message {other.holds} from {theirs.queue} at tick {theirs.tick}")
-        if not any(m.kind == "return" and m.message == at.message for m in after):
+        if not any(m.kind == "return" and m.consumer == target and m.message == at.message for m in after):
             told.append(f"message {at.message} was acknowledged by then: the broker has no reason to give it out again")
             if any(m.kind == "effect" for m in _since(before, lost)):
                 return Proof(
                     False, (*told, "its effect was done as well: there was nothing that the crash could break")
                 )
             return Proof(True, tuple(told))
-        again = next((m for m in after if m.kind == "take" and m.message == at.message), None)
+        of_group = [m for m in after if m.group == lost.group]  # another group has a copy of its own
+        again = next((m for m in of_group if m.kind == "take" and m.message == at.message), None)
         if again is None and (unseen := _unseen_take(before, after)) is not None:
             why = f"{unseen.consumer} ended by itself in a take at tick {unseen.tick}, before it told what it was given"
             return Proof(False, (*told, f"whether message {at.message} was given out again was not seen: {why}"))

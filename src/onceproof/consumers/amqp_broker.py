@@ -84,6 +84,9 @@ class AmqpQueues:
     def await_gone(self, consumer: str, mark: str) -> None:
         self._broker.await_gone(mark)
 
+    def refuse(self, output: str, refusing: bool) -> None:
+        raise NotImplementedError("validated: a queue refuses nothing")
+
     def committed(self, group: str) -> None:
         """A queue counts what is in it, not what went: a passive declare counts what is unacknowledged too."""
         return

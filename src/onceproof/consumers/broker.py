@@ -34,6 +34,9 @@ class Queues(Protocol):
     def await_gone(self, consumer: str, mark: str) -> None:
         """Wait until the broker has taken back what this start of the consumer, which is dead, held."""
 
+    def refuse(self, output: str, refusing: bool) -> None:
+        """Have the output refuse every effect, or none. Returns when it is so."""
+
     def committed(self, group: str) -> Mapping[int, int] | None:
         """Partition -> how many messages the broker counts as done without a gap. None: it cannot be asked."""
 

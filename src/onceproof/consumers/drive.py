@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onceproof.consumers.broker import Queues
@@ -222,7 +222,8 @@ class Drive:
             ask = self.crew.step(hand.name)
             did = ask.did
             assert did is not None
-            self._move("refuse" if did.refused else "lost" if did.lost else did.step, hand.name, message)
+            kind = "refuse" if did.refused else "lost" if did.lost else did.step
+            self._move(kind, hand.name, self._whereto(did, message))
             hand.acknowledged = hand.acknowledged or (did.step == "acknowledge" and not did.lost)
             hand.released = hand.released or did.step == "release"
             if did.step == "retry":
@@ -253,6 +254,12 @@ class Drive:
                 return
         self._ready[hand.group, message.queue].add(message.number)
         self._move("return", hand.name, message)
+
+    def _whereto(self, did: Did, message: Message) -> Message:
+        """The message as its move tells it: put into the retry topic, it is in another queue from then on."""
+        if did.step == "retry" and self.layout.retry is not None:
+            return Message(message.number, self.layout.retry)
+        return message
 
     def _put_off(self, hand: _Hand, message: Message) -> None:
         """A copy of it is in the retry topic now."""
@@ -363,13 +370,13 @@ class Drive:
         self._append(Move(kind, self._tick, consumer=hand.name, message=hand.holds.number if hand.holds else 0))
 
     def _move(self, kind: Kind, consumer: str, message: Message, *, redelivered: bool = False) -> None:
-        self._append(Move(kind, self._tick, 0.0, consumer, message.number, message.queue, redelivered))
+        groups = self.layout.groups()
+        group = self.layout.group_of[consumer] if consumer and len(groups) > 1 else ""
+        self._append(Move(kind, self._tick, 0.0, consumer, message.number, message.queue, redelivered, group))
 
     def _append(self, move: Move) -> None:
         event = self.timeline.emit(event_kind(move), **move.event())
-        self.moves.append(
-            Move(move.kind, move.tick, event.at, move.consumer, move.message, move.queue, move.redelivered)
-        )
+        self.moves.append(replace(move, at=event.at))
 
 
 def _described(index: int, spec: ConsumerFaultSpec) -> dict[str, Any]:

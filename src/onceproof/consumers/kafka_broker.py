@@ -6,12 +6,19 @@ committed: a member that dies holds nothing, and its partition begins again at t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented, not all re-exported
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
+from onceproof.consumers.broker import Queues
 from onceproof.consumers.layout import Layout, Message
 from onceproof.data import Record
 from onceproof.errors import EnvironmentProblem
@@ -40,16 +47,17 @@ _MEMBER = "{index:03d}-{consumer}"
 class KafkaBroker:
     """Implements `onceproof.consumers.broker.Broker`: the stack of a Spark job, whose Kafka serves consumers too."""
 
-    def __init__(self, stack: EmbeddedStack) -> None:
+    def __init__(self, stack: EmbeddedStack, queues: Callable[[EmbeddedStack, Layout], Queues]) -> None:
         self.stack = stack
+        self._queues = queues
         self.versions: Mapping[str, Any] = stack.versions()
         self.secrets: tuple[str, ...] = ()
 
     def check(self) -> None:
         self.stack.check_health()
 
-    def lay_out(self, layout: Layout) -> GroupQueues:
-        return GroupQueues(self.stack, layout)
+    def lay_out(self, layout: Layout) -> Queues:
+        return self._queues(self.stack, layout)
 
 
 class KafkaQueues:
@@ -96,6 +104,28 @@ class KafkaQueues:
         if answers != [None]:
             self._stack.check_health()
             raise EnvironmentProblem(f"Kafka did not take message {message.number}: {answers or 'no answer'}")
+
+    def refuse(self, output: str, refusing: bool) -> None:
+        topic = self._name(self._layout.outputs[output])
+        self._set(topic, "max.message.bytes", "1" if refusing else "1048588")
+        # A broker shows a new setting a moment before its logs go by it, and takes one change after the other: when it shows
+        # the second, the first is in force.
+        self._set(topic, "file.delete.delay.ms", "60001" if refusing else "60000")
+
+    def _set(self, topic: str, name: str, value: str) -> None:
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        changed = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        self.admin.incremental_alter_configs([changed], request_timeout=_ANSWER_S)[changed].result()
+        asked = ConfigResource(ResourceType.TOPIC, topic)
+        wait_until(
+            f"topic {topic} to have {name}={value}",
+            lambda: (
+                self.admin.describe_configs([asked], request_timeout=_ANSWER_S)[asked].result()[name].value == value
+            ),
+            deadline_s=_ANSWER_S,
+            every_s=0.005,
+            abandon=self._stack.check_health,
+        )
 
     def collect(self, writer: HistoryWriter, timeline: Timeline) -> None:
         outputs = {name: self._name(topic) for name, topic in self._layout.outputs.items()}

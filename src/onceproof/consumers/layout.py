@@ -55,6 +55,7 @@ def of_scenario(scenario: Scenario, prefix: str = "") -> Layout:
     if consumers.retry is not None:
         queues_of[consumers.retry.consumer] = (consumers.retry.topic,)
     first = next(iter(scenario.outputs))
+    of_group = {output.query: name for name, output in scenario.outputs.items()}
     return Layout(
         prefix=prefix,
         topic=spec.topic,
@@ -63,7 +64,7 @@ def of_scenario(scenario: Scenario, prefix: str = "") -> Layout:
         retry=consumers.retry.topic if consumers.retry is not None else None,
         queues_of=queues_of,
         group_of=group_of,
-        output_of={name: group if consumers.groups else first for name, group in group_of.items()},
+        output_of={name: of_group[group] if consumers.groups else first for name, group in group_of.items()},
     )
 
 

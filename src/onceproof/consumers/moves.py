@@ -44,11 +44,13 @@ class Move:
     """Its number in the data set, from 1; 0 where it is about none."""
     queue: str = ""
     redelivered: bool = False
+    group: str = ""
+    """The consumer's, where there are several: each has copies of its own of all messages."""
 
     def event(self) -> dict[str, Any]:
         """What goes into the timeline beside ``at`` and ``kind``."""
         fields = asdict(self)
-        return {name: fields[name] for name in ("tick", "consumer", "message", "queue", "redelivered")}
+        return {name: fields[name] for name in ("tick", "consumer", "message", "queue", "redelivered", "group")}
 
 
 def event_kind(move: Move) -> str:

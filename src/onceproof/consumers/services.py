@@ -9,7 +9,8 @@ from typing import Protocol
 from onceproof.consumers.amqp_broker import AmqpBroker
 from onceproof.consumers.broker import Broker
 from onceproof.consumers.faults import consumer_faults
-from onceproof.consumers.kafka_broker import KafkaBroker
+from onceproof.consumers.kafka_broker import GroupQueues, KafkaBroker
+from onceproof.consumers.share_broker import ShareQueues
 from onceproof.events import Timeline
 from onceproof.scenario.model import Scenario
 from onceproof.stack import components
@@ -26,7 +27,7 @@ def fetched(scenario: Scenario) -> Start:
     """Fetch what the scenario's broker needs, and say how to start it. Raises `EnvironmentProblem`."""
     consumers = scenario.pipeline.consumers
     assert consumers is not None, "a scenario of consumers"
-    return _amqp() if consumers.broker == "amqp" else _kafka(scenario)
+    return _amqp() if consumers.broker == "amqp" else _kafka(scenario, consumers.broker)
 
 
 def _amqp() -> Start:
@@ -38,12 +39,13 @@ def _amqp() -> Start:
     return start
 
 
-def _kafka(scenario: Scenario) -> Start:
+def _kafka(scenario: Scenario, kind: str) -> Start:
     found = components.ensure()
     frames = any(consumer_faults.get(fault.fault).reads_frames for fault in scenario.chaos)
 
     def start(owner: Owner, folder: Path, timeline: Timeline) -> Broker:
-        return KafkaBroker(EmbeddedStack.start(scenario.stack, owner, folder, found, timeline, read_frames=frames))
+        stack = EmbeddedStack.start(scenario.stack, owner, folder, found, timeline, read_frames=frames)
+        return KafkaBroker(stack, GroupQueues if kind == "kafka-group" else ShareQueues)
 
     return start
 

@@ -27,6 +27,7 @@ STEPS = {
 CLIENTS = {
     "amqp": "onceproof.consumers.amqp_client",
     "kafka-group": "onceproof.consumers.kafka_client",
+    "share-group": "onceproof.consumers.share_client",
 }
 
 #: A consumer that is held answers its broker this often.

@@ -110,7 +110,8 @@ class ConsumersSpec(Model):
     retry: RetrySpec | None = Field(None, description="the retry topic")
     groups: dict[str, list[str]] = Field(
         default_factory=dict,
-        description="consumer groups that each read all: name of a group's output -> its consumers",
+        description="consumer groups that each read all: name -> its consumers (default: all are one); an output names its group "
+        "with query",
     )
     restart_after: PositiveInt | None = Field(None, description="ticks until one that died is back (default: never)")
 
