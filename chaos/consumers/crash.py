@@ -24,6 +24,7 @@ class Crash:
 
     Spec: ClassVar[type[ConsumerFaultSpec]] = CrashSpec
     about: ClassVar[str] = "SIGKILL of a consumer that has a message, at a step and while another has its own"
+    reads_frames: ClassVar[bool] = False
 
     def __init__(self, spec: CrashSpec) -> None:
         self._spec = spec

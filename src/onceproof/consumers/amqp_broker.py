@@ -55,6 +55,11 @@ class AmqpQueues:
         self._bindings = {**kept, **others}
         broker.declare(self._exchange, self._bindings)
 
+    @property
+    def frames(self) -> None:
+        """The proxy reads Kafka and Postgres."""
+        return
+
     def environment(self, consumer: str, mark: str) -> Mapping[str, str]:
         layout = self._layout
         return {

@@ -12,10 +12,15 @@ from onceproof.consumers.layout import Layout, Message
 from onceproof.data import Record
 from onceproof.events import Timeline
 from onceproof.history.writer import HistoryWriter
+from onceproof.stack.api import FrameRules
 
 
 class Queues(Protocol):
     """The queues of one play, which are there as long as this is. Where nothing else is said: the names of `Layout`."""
+
+    @property
+    def frames(self) -> FrameRules | None:
+        """What stops frames on their way to the broker, in a run with a fault that needs it."""
 
     def environment(self, consumer: str, mark: str) -> Mapping[str, str]:
         """What a consumer needs to find them. ``mark`` is of one start of it."""

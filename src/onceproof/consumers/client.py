@@ -10,6 +10,10 @@ class Refused(Exception):
     """The output said no to an effect, for good: it is not there."""
 
 
+class Lost(Exception):
+    """An acknowledgement was sent and no answer came. Its sender has begun anew: it goes on from what the broker has."""
+
+
 @dataclass(frozen=True)
 class Taken:
     """A message as its consumer has it."""
@@ -31,7 +35,8 @@ class Source(Protocol):
     def take(self) -> Taken | None:
         """One message; None where there is none."""
 
-    def acknowledge(self, taken: Taken) -> None: ...
+    def acknowledge(self, taken: Taken) -> None:
+        """Raises `Lost` where nobody knows whether it arrived."""
 
     def release(self, taken: Taken) -> None:
         """Give it back unprocessed: it may be taken again, by whomever the broker likes."""

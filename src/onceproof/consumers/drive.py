@@ -222,13 +222,17 @@ class Drive:
             ask = self.crew.step(hand.name)
             did = ask.did
             assert did is not None
-            self._move("refuse" if did.refused else did.step, hand.name, self._whereto(did, message))
-            hand.acknowledged = hand.acknowledged or did.step == "acknowledge"
+            kind = "refuse" if did.refused else "lost" if did.lost else did.step
+            self._move(kind, hand.name, self._whereto(did, message))
+            hand.acknowledged = hand.acknowledged or (did.step == "acknowledge" and not did.lost)
             hand.released = hand.released or did.step == "release"
             if did.step == "retry":
                 self._put_off(hand, message)
             self._strike()
             if not hand.alive:
+                return
+            if did.lost:
+                self._forgotten(hand, message)
                 return
             if did.refused and ask.before == "effect":
                 hand.due = self._tick + self.spec.work  # it tries again, and holds on to the message meanwhile
@@ -244,6 +248,18 @@ class Drive:
         if did.step == "retry" and self.layout.retry is not None:
             return Message(message.number, self.layout.retry)
         return message
+
+    def _forgotten(self, hand: _Hand, message: Message) -> None:
+        """No answer came to its acknowledgement: the broker is asked what it has of it."""
+        hand.holds = None
+        committed = self.queues.committed(hand.group)
+        if committed is not None:
+            place = [m.number for m in self.messages if m.queue == message.queue].index(message.number)
+            if committed[self.layout.inputs.index(message.queue)] > place:
+                self._open[hand.group, message.number] -= 1
+                return
+        self._ready[hand.group, message.queue].add(message.number)
+        self._move("return", hand.name, message)
 
     def _put_off(self, hand: _Hand, message: Message) -> None:
         """A copy of it is in the retry topic now."""

@@ -34,6 +34,8 @@ class ConsumerFault(Protocol):
 
     Spec: ClassVar[type[ConsumerFaultSpec]]
     about: ClassVar[str]
+    reads_frames: ClassVar[bool]
+    """Whether it needs the protocol proxy (`Queues.frames`)."""
 
     def __init__(self, spec: Any) -> None: ...
 

@@ -46,6 +46,8 @@ class Did(BaseModel):
     redelivered: bool = False
     refused: bool = False
     """The output said no to the effect."""
+    lost: bool = False
+    """No answer came to the acknowledgement, and the consumer goes on from what the broker has."""
 
 
 class Ask(BaseModel):

@@ -25,6 +25,7 @@ from onceproof.errors import EnvironmentProblem
 from onceproof.events import Timeline
 from onceproof.history.kafka import collect_topics
 from onceproof.history.writer import HistoryWriter
+from onceproof.stack.api import FrameRules
 from onceproof.stack.clients import client_config, producer_config
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.waiting import wait_until
@@ -71,6 +72,10 @@ class KafkaQueues:
         stack.kafka.create_topic(self._name(layout.topic), len(layout.inputs))
         for topic in self._single():
             stack.kafka.create_topic(topic, 1)
+
+    @property
+    def frames(self) -> FrameRules | None:
+        return self._stack.frames
 
     def environment(self, consumer: str, mark: str) -> Mapping[str, str]:
         layout = self._layout

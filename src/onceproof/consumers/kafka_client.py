@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
-from onceproof.consumers.client import Client, Refused, Taken
+from onceproof.consumers.client import Client, Lost, Refused, Taken
 from onceproof.stack.clients import client_config, producer_config
 
 #: To become a member, or to be given a record that is known to be there: a first rebalance takes a second.
@@ -105,9 +105,20 @@ class KafkaGroup:
             fetched.append(message)
 
     def acknowledge(self, taken: Taken) -> None:
-        for found in self.consumer.commit(offsets=[self.after(taken)], asynchronous=False):
-            if found.error is not None:
-                raise KafkaException(found.error)
+        try:
+            for found in self.consumer.commit(offsets=[self.after(taken)], asynchronous=False):
+                if found.error is not None:
+                    raise KafkaException(found.error)
+        except KafkaException as error:
+            self.go_back(taken)
+            raise Lost(str(error)) from error
+
+    def go_back(self, taken: Taken) -> None:
+        """Go on from what the group has: this message again, unless it was acknowledged after all."""
+        topic, partition, offset = taken.tag
+        del self._next[topic, partition]
+        if self._position((topic, partition)) <= offset:
+            self.release(taken)
 
     def release(self, taken: Taken) -> None:
         topic, partition, offset = taken.tag
@@ -182,6 +193,9 @@ def _place(queue: str) -> tuple[str, int]:
 
 
 def open_client(acknowledge: str) -> Client:
-    assert acknowledge != "with-effect", "validated"
+    if acknowledge == "with-effect":
+        from onceproof.consumers import kafka_transaction
+
+        return kafka_transaction.open_client()
     retry = os.environ.get("ONCEPROOF_RETRY")
     return Client(KafkaGroup(), KafkaTopic(os.environ["ONCEPROOF_OUTPUT"]), None, KafkaTopic(retry) if retry else None)

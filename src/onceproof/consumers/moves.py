@@ -24,9 +24,11 @@ Kind = Literal[
     "refuse",
     "release",
     "retry",
+    "lost",
 ]
 """``crash``: a fault killed the consumer; ``end``: it ended by itself; ``refuse``: the output said no to an
-effect; ``release``: given back unprocessed; ``retry``: put into the retry topic."""
+effect; ``release``: given back unprocessed; ``retry``: put into the retry topic; ``lost``: no answer came to
+an acknowledgement."""
 _PREFIX = "consumers."
 
 

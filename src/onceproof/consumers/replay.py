@@ -91,8 +91,8 @@ def stored_scenario(run_dir: Path) -> Scenario:
     return frame.model_copy(update={"chaos": chaos, "oracle": oracle})
 
 
-def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
-    """Play the schedule of ``run_dir`` ``times`` times. Raises as a run does, and `HistoryError` for a run without a history."""
+def playable(run_dir: Path) -> Scenario:
+    """The scenario of a run that can be played again and compared with. Raises `UsageError` and `HistoryError`."""
     scenario = stored_scenario(run_dir)
     _must_be_whole(run_dir)
     for secret in scenario.pipeline.secrets:
@@ -101,6 +101,12 @@ def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
                 f"secret {secret!r}: no environment variable of that name is set",
                 hint=f"export {secret}=... before the replay",
             )
+    return scenario
+
+
+def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
+    """Play the schedule of ``run_dir`` ``times`` times. Raises as a run does, and `HistoryError` for a run without a history."""
+    scenario = playable(run_dir)
     wanted = _result(run_dir, judge(run_dir))
     here = Path(str(read_document(run_dir).get("scenario_path", run_dir))).resolve().parent
     folder = run_dir / "replays"
@@ -109,7 +115,7 @@ def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
     different: list[str] = []
     start = services.fetched(scenario)
     with Owner() as owner:
-        broker = _start(start, owner, run_dir / "logs" / "replay")
+        broker = start_broker(start, owner, run_dir / "logs" / "replay")
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier replay: worth keeping until this one can be
         for number in range(1, times + 1):
             began = time.monotonic()
@@ -135,7 +141,7 @@ def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
     return Replay(str(run_dir), times, times - len(different), dict(verdicts), tuple(seconds), tuple(different))
 
 
-def _start(start: services.Start, owner: Owner, folder: Path) -> Broker:
+def start_broker(start: services.Start, owner: Owner, folder: Path) -> Broker:
     """The broker of all plays; its logs go below ``folder``."""
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     timeline = Timeline(folder / "events.jsonl")

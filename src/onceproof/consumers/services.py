@@ -8,6 +8,7 @@ from typing import Protocol
 
 from onceproof.consumers.amqp_broker import AmqpBroker
 from onceproof.consumers.broker import Broker
+from onceproof.consumers.faults import consumer_faults
 from onceproof.consumers.kafka_broker import GroupQueues, KafkaBroker
 from onceproof.consumers.share_broker import ShareQueues
 from onceproof.events import Timeline
@@ -40,9 +41,10 @@ def _amqp() -> Start:
 
 def _kafka(scenario: Scenario, kind: str) -> Start:
     found = components.ensure()
+    frames = any(consumer_faults.get(fault.fault).reads_frames for fault in scenario.chaos)
 
     def start(owner: Owner, folder: Path, timeline: Timeline) -> Broker:
-        stack = EmbeddedStack.start(scenario.stack, owner, folder, found, timeline)
+        stack = EmbeddedStack.start(scenario.stack, owner, folder, found, timeline, read_frames=frames)
         return KafkaBroker(stack, GroupQueues if kind == "kafka-group" else ShareQueues)
 
     return start

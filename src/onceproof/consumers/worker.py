@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from onceproof.consumers.client import Client, Refused, Taken
+from onceproof.consumers.client import Client, Lost, Refused, Taken
 
 STEPS = {
     "after-effect": ("effect", "acknowledge"),
@@ -77,7 +77,10 @@ class Worker:
             except Refused:
                 return {**did, "refused": True}
         elif step == "acknowledge":
-            self._client.source.acknowledge(taken)
+            try:
+                self._client.source.acknowledge(taken)
+            except Lost:
+                return {**did, "lost": True}
         elif step == "release":
             self._client.source.release(taken)
         elif step == "retry":
@@ -103,6 +106,8 @@ class Worker:
             did = self.do(step, taken)
             if did.get("refused"):
                 left = self.steps_after_refusal(left)
+            elif did.get("lost"):
+                return did
         return did
 
 
