@@ -26,6 +26,7 @@ class Reject:
     """
 
     Spec: ClassVar[type[ConsumerFaultSpec]] = RejectSpec
+    reads_frames: ClassVar[bool] = False
     about: ClassVar[str] = "the output refuses the effect of a message, so many times"
     reads_frames: ClassVar[bool] = False
 
