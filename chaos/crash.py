@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 from onceproof.conductor import Site
@@ -22,6 +23,7 @@ from onceproof.placing import (
     state_written,
 )
 from onceproof.points import Point
+from onceproof.qualify.job import Job, Try, at_checkpoint
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.stack.api import Leadership
 from onceproof.waiting import wait_until
@@ -74,6 +76,10 @@ class Crash:
             }.get(spec.at.point, f", and the replay of batch {spec.at.batch}")
             return placement(spec.at.point, f"offsets/ and commits/ as they were left, the restart{replay}", scenario)
         return placement(spec.at.point, f"the process is gone and another broker leads {spec.leader_of}", scenario)
+
+    @classmethod
+    def tries(cls, job: Job) -> Iterable[Try]:
+        return at_checkpoint(job, (*GATED, *WATCHED, *PARKED), {"target": "driver"})
 
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)

@@ -5,12 +5,14 @@ A job that swallows the error stays alive and loses data, which no kill would sh
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 from onceproof.conductor import Site
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
 from onceproof.placing import RESTART_S, committed, instruments_of, one_line, placement, planned, point_problems
 from onceproof.points import Point
+from onceproof.qualify.job import Job, Try, at_checkpoint
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.waiting import wait_until
 
@@ -49,6 +51,13 @@ class Reject:
         return placement(
             spec.at.point, f"an attempt at batch {n} failed while Postgres was away; {n} committed after", scenario
         )
+
+    @classmethod
+    def tries(cls, job: Job) -> Iterable[Try]:
+        point = Point.AFTER_OFFSET_LOG
+        if not any(sink.target == "postgres" for sink in job.sinks):
+            return [Try(point, n_a="no commit of the job to a Postgres was seen, and only that can refuse so far")]
+        return at_checkpoint(job, (point,), {"target": "postgres", "how": "unavailable"})
 
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
