@@ -52,7 +52,7 @@ def qualify(
     people = Output(as_json=True).console()  # stderr, whoever reads stdout
     with Teller(people, progress.scenario, budget_s) as teller:
         if progress.replaced:
-            teller.says(f"the scenario's own faults ({progress.replaced}) are replaced by those of the matrix")
+            teller.says(f"the scenario's own chaos ({progress.replaced}) is replaced by the faults of the matrix")
         result = session.Session(directory, progress, budget_s=budget_s, teller=teller).work()
     console = output.console()
     color = console.is_terminal and console.color_system is not None and not console.no_color

@@ -20,6 +20,7 @@ from onceproof.stack.api import Stack
 from onceproof.waiting import wait_until
 
 _HEALTH_EVERY_S = 1.0
+_TAIL_LINES = 12
 
 #: What Spark says (ResolveWriteToStream) where a query is given no checkpoint and its sink does not insist on one.
 _TEMPORARY = "Temporary checkpoint location created"
@@ -61,6 +62,7 @@ class Drive:
         self._drained = False
         self._note: str | None = None
         self._traceback: str | None = None
+        self._log_tail = ""
         self._nudged = False
         self._stuck = False
         self._healthy_at = 0.0
@@ -91,8 +93,10 @@ class Drive:
             self._note = str(enough)
             self._traceback = self._job.last_words()
         except WaitTimeout as late:
-            self._note = str(late)
+            cap = self._scenario.limits.deadline_s
+            self._note = f"the job never came to the end of its input within limits.deadline_s ({cap:.0f} s): {late}"
             self._traceback = self._job.last_words()
+        self._log_tail = self._job.last_words(_TAIL_LINES)
 
     def summary(self) -> dict[str, Any]:
         """What ``run.json`` keeps of the drive."""
@@ -109,6 +113,7 @@ class Drive:
                 "died_before_fault": self._job.died_before_fault,
                 "given_up": self._job.given_up,
                 "traceback": self._traceback,
+                "log_tail": self._log_tail,
             },
         }
 
@@ -159,6 +164,8 @@ class Drive:
             return
         if not self._watcher.has_started():
             raise _Enough(f"the job wrote no checkpoint below {{checkpoint}} within {stuck_s:.0f} s", stuck=False)
+        if unread := self._unread():
+            raise _Enough(unread, stuck=False)
         if self._nudged:
             if awaited := self._watcher.awaited():
                 message = (
@@ -167,7 +174,7 @@ class Drive:
                 raise _Enough(f"{message}; there are: {', '.join(self._watcher.queries())}", stuck=False)
             # Before any fault a silent job says nothing about recovery; it may be slow, or wait for something.
             raise _Enough(
-                f"no progress for {stuck_s:.0f} s with every service healthy, and none after a restart "
+                f"no progress for {stuck_s:.0f} s with every service healthy, and none after a restart{self._unended()} "
                 "(a batch that takes longer needs a larger limits.stuck_s)",
                 stuck=self._conductor.any_fired,
             )
@@ -175,6 +182,24 @@ class Drive:
         self._timeline.emit("warning", message=f"no progress for {stuck_s:.0f} s: starting the job once more")
         self._last_sign = (now, sign)
         self._job.kill_driver()
+
+    def _unread(self) -> str | None:
+        """That no query reads a topic that was fed, although every one that will come has planned a batch by now."""
+        reads: dict[str, set[str]] = {}
+        for batch in self._watcher.batches():
+            reads.setdefault(batch.query, set()).update(batch.ends)
+        if self._watcher.awaited() or set(reads) != set(self._watcher.queries()):
+            return None
+        unread = [topic for topic in self._ends if not any(topic in topics for topics in reads.values())]
+        if not unread:
+            return None
+        what = "; ".join(f"query {query} reads {', '.join(sorted(t)) or 'no topic'}" for query, t in reads.items())
+        return f"the job never reads topic {', '.join(unread)}: {what} (is its topic given as {{topic.{unread[0]}}}?)"
+
+    def _unended(self) -> str:
+        """The batches that were planned and never came to their end."""
+        open_ = [f"{b.batch} of query {b.query}" for b in self._watcher.batches() if b.committed_at is None]
+        return f": batch {', '.join(open_)} never ended" if open_ else ""
 
     def _sign(self) -> tuple[int, int]:
         """Grows with every log write of every query."""

@@ -138,7 +138,7 @@ def cells(job: Job, scenario: Scenario, registry: Registry[type[Fault]] = faults
         tries: list[Try] = list(getattr(registry.get(kind), "tries")(job))  # noqa: B009  # optional, so not in the protocol
         made = [_cell(kind, one, scenario, registry) for one in tries]
         offered = {cell.point for cell in made}
-        elsewhere = f"{kind} strikes at {', '.join(p for p in Point if p in offered) or 'no point of this job'}"
+        elsewhere = f"{kind} strikes only at {', '.join(p for p in Point if p in offered) or 'no point of this job'}"
         missing = [
             Cell(f"{kind}-{point}", kind, point, state=State.N_A, why=elsewhere)
             for point in Point

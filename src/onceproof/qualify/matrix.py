@@ -56,16 +56,17 @@ def statement(result: Result) -> str:
     reachable = [cell for cell in result.cells if cell.reachable]
     exercised = [cell for cell in reachable if cell.exercised]
     near = sum(cell.state is State.APPROXIMATE for cell in exercised)
-    of = f"{len(exercised)} of {len(reachable)} reachable cells" + (f" ({near} of them approximately)" if near else "")
+    of = f"{len(exercised)} of {len(reachable)} reachable cells, each exercised once"
+    of += f" ({near} of them approximately)" if near else ""
     strongest = result.strongest
     if strongest is None:
         return f"nothing is claimed: of {len(reachable)} reachable cells none was exercised"
-    held = [strongest.delivery] if strongest.delivery else []
+    held: list[str] = [strongest.delivery] if strongest.delivery else []
     held += [f"{name} {value}" for name, value in strongest.others.items()]
     what = f"the strongest claim that held is {', '.join(held)}" if held else "no claim held"
     missing = len(reachable) - len(exercised)
     rest = f"; of the {missing} not exercised nothing is claimed" if missing else ""
-    return f"in {of} {what}{rest}"
+    return f"in {of}, {what}{rest}"
 
 
 def _proven(page: Page, result: Result) -> None:
@@ -79,7 +80,7 @@ def _proven(page: Page, result: Result) -> None:
     for doubt in strongest.doubts:
         page.line("in doubt", doubt)
     if result.progress.replaced:
-        page.line("replaced", f"the scenario's own {result.progress.replaced} faults were not used")
+        page.line("replaced", f"the scenario's own chaos ({result.progress.replaced}) was not used")
 
 
 def _table(found: Iterable[Cell]) -> Table:
