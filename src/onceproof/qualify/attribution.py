@@ -39,6 +39,7 @@ def _alone(cell: Cell, verdict: Verdict, instrument: str | None, run: str) -> Ce
             state=_state(cell, instrument),
             verdict=verdict.outcome,
             anomalies=dict(verdict.anomalies()),
+            outputs=_outputs(verdict),
             why=why,
         )
     violated = verdict.outcome is Outcome.VIOLATED
@@ -49,6 +50,7 @@ def _alone(cell: Cell, verdict: Verdict, instrument: str | None, run: str) -> Ce
         # What was found was found, whether or not the fault can be proven to have hit.
         verdict=Outcome.VIOLATED if violated else None,
         anomalies=dict(verdict.anomalies()) if violated else {},
+        outputs=_outputs(verdict) if violated else (),
     )
 
 
@@ -59,10 +61,7 @@ def _shared(step: Step, index: int, verdict: Verdict, instrument: str | None, ru
     if fault is None or not fault.hit:
         return replace(ran, alone=True, why=_missed(fault))
     window = _window(step, index, verdict.batches)
-    anomalies: dict[str, int] = {}
-    for batch in window:
-        for anomaly, effects in batch.anomalies.items():
-            anomalies[anomaly] = anomalies.get(anomaly, 0) + effects
+    anomalies, outputs = _found(verdict, {f"{batch.query}/{batch.batch}" for batch in window})
     if anomalies:
         done = Outcome.VIOLATED
     elif unplaced is None and window and all(batch.verdict is Outcome.HELD for batch in window):
@@ -71,13 +70,29 @@ def _shared(step: Step, index: int, verdict: Verdict, instrument: str | None, ru
         return replace(
             ran, alone=True, why=unplaced or "the run that it shared does not tell whether its batches are right"
         )
-    return replace(ran, state=_state(cell, instrument), verdict=done, anomalies=anomalies, why=None)
+    return replace(ran, state=_state(cell, instrument), verdict=done, anomalies=anomalies, outputs=outputs, why=None)
 
 
 def _window(step: Step, index: int, batches: Sequence[BatchReport]) -> list[BatchReport]:
     first = step.batches[index]
     end = step.batches[index + 1] if index + 1 < len(step.batches) else None
     return [batch for batch in batches if batch.batch >= first and (end is None or batch.batch < end)]
+
+
+def _found(verdict: Verdict, window: set[str]) -> tuple[dict[str, int], tuple[str, ...]]:
+    """What violates the claim in these batches: anomaly -> effects, and the outputs that show it."""
+    anomalies: dict[str, int] = {}
+    outputs = set()
+    for finding in verdict.findings:
+        effects = sum(count for batch, count in finding.batches.items() if batch in window)
+        if effects and finding.allowed is None:
+            anomalies[finding.anomaly] = anomalies.get(finding.anomaly, 0) + effects
+            outputs.add(finding.output)
+    return anomalies, tuple(sorted(outputs))
+
+
+def _outputs(verdict: Verdict) -> tuple[str, ...]:
+    return tuple(sorted({finding.output for finding in verdict.findings if finding.allowed is None}))
 
 
 def _unplaced(step: Step, verdict: Verdict) -> str | None:

@@ -50,6 +50,8 @@ class Cell:
     verdict: Outcome | None = None
     anomalies: Mapping[str, int] = field(default_factory=dict)
     """Anomaly -> effects, after the claim."""
+    outputs: tuple[str, ...] = ()
+    """Where they were found."""
     evidence: tuple[str, ...] = ()
     alone: bool = False
     """It needs a run of its own: one that it shared did not tell."""
@@ -94,6 +96,7 @@ class Cell:
                 "state": State(stored["state"]),
                 "verdict": None if verdict is None else Outcome(verdict),
                 "evidence": tuple(stored["evidence"]),
+                "outputs": tuple(stored["outputs"]),
                 "runs": tuple(stored["runs"]),
             }
         )

@@ -36,7 +36,7 @@ class Sink:
     frame: Mapping[str, Any]
     """What a scenario says under ``frame:``."""
     words: str
-    """``COMMIT of departures``, ``EndTxn``, ``first Produce to departures``."""
+    """``COMMIT of departures``, ``EndTxn``, ``first Produce to departures, which has no commit``."""
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,9 @@ def _entry(found: list[Cell]) -> Text:
     reachable = [cell for cell in found if cell.reachable]
     if not reachable:
         return Text("n/a", style="dim")
-    return Text("\n").join(_word(cell) for cell in reachable)
+    if len(reachable) == 1:
+        return _word(reachable[0])
+    return Text("\n").join(_word(cell) + f" {cell.query or cell.target}" for cell in reachable)
 
 
 def _word(cell: Cell) -> Text:
@@ -118,7 +120,8 @@ def _violated(page: Page, result: Result) -> None:
         page.blank()
         page.below(Text("violated  ", style="bold red") + Text(cell.title()), 0)
         found = ", ".join(f"{anomaly} {count:,} effects" for anomaly, count in sorted(cell.anomalies.items()))
-        page.below(found or "see its run", 1)
+        where = f" in {', '.join(cell.outputs)}" if cell.outputs else ""
+        page.below(f"{found or 'see its run'}{where}", 1)
         if not cell.exercised:
             page.below(f"the fault is not proven to have hit: {cell.why}", 1, "yellow")
         for sentence in cell.evidence:
@@ -162,10 +165,8 @@ def _not_applicable(page: Page, found: Iterable[Cell]) -> None:
     if reasons:
         page.blank()
     for index, (why, cells) in enumerate(reasons.items()):
-        elsewhere = why.startswith(f"{cells[0].partition(' ')[0]} strikes at")
-        page.line(
-            "n/a" if index == 0 else "", f"{why}, nowhere else" if elsewhere else f"{', '.join(cells)}: {why}", "dim"
-        )
+        elsewhere = why.startswith(f"{cells[0].partition(' ')[0]} strikes only at")
+        page.line("n/a" if index == 0 else "", why if elsewhere else f"{', '.join(cells)}: {why}", "dim")
 
 
 def as_json(result: Result) -> dict[str, Any]:
@@ -210,6 +211,7 @@ def _cell(cell: Cell, result: Result) -> dict[str, Any]:
         "state": cell.state.value,
         "verdict": None if cell.verdict is None else cell.verdict.value,
         "anomalies": dict(cell.anomalies),
+        "outputs": list(cell.outputs),
         "runs": [str(result.directory.path / run) for run in cell.runs],
         "repeat": result.directory.command_of(cell) if violated else None,
     }

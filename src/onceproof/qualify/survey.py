@@ -194,7 +194,7 @@ def _topic(output: OutputSpec, within: _Within) -> _Found | str:
         return {}, "EndTxn", ended
     if produced:
         first = {"kind": "Produce", "topic": output.topic}
-        return first, f"first Produce to {output.topic} (no commit)", [open_ for _, open_ in produced]
+        return first, f"first Produce to {output.topic}, which has no commit", [open_ for _, open_ in produced]
     return f"no Produce to {output.topic} was seen in any batch with data"
 
 
