@@ -65,6 +65,7 @@ class Drive:
         self._log_tail = ""
         self._nudged = False
         self._stuck = False
+        self._never_reads = False
         self._healthy_at = 0.0
         self._temporary_at: float | None = None
         self._last_sign = (0.0, (0, 0))
@@ -107,6 +108,7 @@ class Drive:
             # False where only the hard cap ended a run that was still going on: what is missing then is not lost.
             "stuck": self._stuck,
             "nudged": self._nudged,
+            "never_reads": self._never_reads,
             "job": {
                 "starts": self._job.starts,
                 "exits": [{"start": e.start, "code": e.code, "at": e.at, "killed": e.killed} for e in self._job.exits],
@@ -165,6 +167,7 @@ class Drive:
         if not self._watcher.has_started():
             raise _Enough(f"the job wrote no checkpoint below {{checkpoint}} within {stuck_s:.0f} s", stuck=False)
         if unread := self._unread():
+            self._never_reads = True
             raise _Enough(unread, stuck=False)
         if self._nudged:
             if awaited := self._watcher.awaited():

@@ -177,6 +177,8 @@ class _Evidence:
         last_words = f"; the job's last words:\n{self.job['traceback']}" if self.job.get("traceback") else ""
         if run.get("drain_note") and not case.number("SELECT count(*) FROM history.input"):
             return [f"nothing was fed: {run['drain_note']}{last_words}"]  # what else is missing, is missing for that
+        if run.get("never_reads"):
+            return [f"{run['drain_note']}{last_words}"]  # and so with what is missing of its effects
         doubts = []
         doubts += _emptiness(case)
         doubts += ledger.doubts(case)

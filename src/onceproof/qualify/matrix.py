@@ -50,8 +50,8 @@ def statement(result: Result) -> str:
     """One sentence that claims no more than was exercised."""
     if not result.cells:
         return (
-            f"without any fault the job is {result.first.outcome}: no fault was tried, "
-            "for what it does under one would say nothing"
+            f"without any fault the verdict is {result.first.outcome}: no fault was tried, "
+            "for what the job does under one would say nothing"
         )
     reachable = [cell for cell in result.cells if cell.reachable]
     exercised = [cell for cell in reachable if cell.exercised]
