@@ -11,6 +11,9 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
+from onceproof.broker_away import BrokerAway, Who
 from onceproof.checkpoint import Batch
 from onceproof.conductor import Site
 from onceproof.errors import WaitTimeout
@@ -19,6 +22,7 @@ from onceproof.placing import (
     PARKED,
     RESTART_S,
     WATCHED,
+    LeaderOf,
     committed,
     instruments_of,
     one_line,
@@ -43,7 +47,13 @@ _PLACES = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LO
 
 class StallSpec(FaultSpec):
     fault: Literal["stall"]
-    target: Literal["driver"]
+    target: Literal["driver", "broker", "controller"]
+    leader_of: LeaderOf | None = None
+    coordinator_of: str | None = Field(None, description="broker: which coordinates this transactional.id")
+
+
+def _who(spec: StallSpec) -> Who:
+    return Who(spec.leader_of, spec.coordinator_of, spec.target == "controller")
 
 
 @faults.register("stall")
@@ -51,7 +61,9 @@ class Stall:
     """The driver pauses, is replaced, and wakes when its successor has gone on: what it writes then is a zombie's."""
 
     Spec: ClassVar[type[FaultSpec]] = StallSpec
-    about: ClassVar[str] = "SIGSTOP of the driver while a second one takes over, then SIGCONT: the zombie"
+    about: ClassVar[str] = (
+        "SIGSTOP of the driver while a second one takes over, then SIGCONT: the zombie; or of a broker or the controller"
+    )
 
     def __init__(self, spec: StallSpec) -> None:
         self._spec = spec
@@ -60,9 +72,15 @@ class Stall:
         self._start = 0
         self._zombie: Service | None = None
         self._open = False
+        self._away = BrokerAway(spec, _who(spec), "stopped") if spec.target != "driver" else None
 
     @classmethod
     def problems(cls, spec: StallSpec, scenario: Scenario) -> list[SpecProblem]:
+        if spec.target != "driver":
+            return BrokerAway.problems(spec, _who(spec), scenario)
+        if spec.leader_of is not None or spec.coordinator_of is not None:
+            loc = "leader_of" if spec.leader_of is not None else "coordinator_of"
+            return [SpecProblem((loc,), "a driver is no broker", f"remove {loc}, or set target: broker")]
         problems = point_problems(spec, _PLACES)
         last = scenario.guaranteed_batches() - 2
         if spec.at.batch > last:
@@ -72,6 +90,8 @@ class Stall:
 
     @classmethod
     def placement(cls, spec: StallSpec, scenario: Scenario) -> Placement:
+        if spec.target != "driver":
+            return BrokerAway.placement(spec, _who(spec), "stopped", scenario)
         proof = (
             f"batch {spec.at.batch} was open when the driver was stopped; a second driver committed it and a batch of its "
             "own; then the first went on, and ended; the sinks before and after"
@@ -87,6 +107,9 @@ class Stall:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
     def strike(self, site: Site, seen: Occurrence) -> None:
+        if self._away is not None:
+            self._away.strike(site, seen)
+            return
         self._site, self._query = site, seen.query
         self._start, self._zombie = site.job.take_over()
         self._open = planned(site, seen.query, seen.batch) and not committed(site, seen.query, seen.batch)
@@ -95,6 +118,8 @@ class Stall:
             seen.release()  # it waits for an answer that it can read only when it is awake
 
     def prove(self, site: Site, seen: Occurrence) -> Proof:
+        if self._away is not None:
+            return self._away.prove(site, seen)
         assert self._zombie is not None
         n, second = seen.batch, self._start + 1
         if not self._open:
@@ -140,6 +165,8 @@ class Stall:
         return Proof(True, tuple(words))
 
     def heal(self, site: Site) -> None:
+        if self._away is not None:
+            self._away.heal(site)
         if self._zombie is not None:
             self._zombie.kill()
 
