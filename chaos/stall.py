@@ -9,6 +9,7 @@ checkpoint does not fence the sink: the first finishes its batch, and learns of 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -32,13 +33,15 @@ from onceproof.placing import (
 )
 from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec, Scenario
-from onceproof.sink_state import changes, sink_state, stable_ends
+from onceproof.sink_state import State, changes, sink_state, stable_ends, undecided
 from onceproof.stack.processes import Service
 from onceproof.waiting import wait_until
 
 _AWAKE_S = 60.0
 """The rest of one batch and an error: a second or two. A job that is still there then is not going to notice."""
-_REPLACED = "CONCURRENT_STREAM_LOG_UPDATE"
+_MARKERS_S = 5.0
+"""They are written within milliseconds of the answer."""
+_REPLACED = re.compile("CONCURRENT_STREAM_LOG_UPDATE|SparkConcurrentModificationException")
 """What Spark says to a driver whose next log entry somebody else has written."""
 _ERROR = re.compile(r"^\s*(?:[\w.]+\.)?(\w*(?:Error|Exception|Fenced)\b: .*)$", re.MULTILINE)
 # After its commit log there is nothing left of the batch that a zombie could write.
@@ -146,7 +149,7 @@ class Stall:
         try:
             wait_until(
                 "the old driver to end, or to be told that it was replaced",
-                lambda: not zombie.is_running() or _REPLACED in zombie.log_tail(400),
+                lambda: not zombie.is_running() or _REPLACED.search(zombie.log_tail(400)),
                 deadline_s=_AWAKE_S,
             )
         except WaitTimeout:
@@ -159,10 +162,20 @@ class Stall:
         site.timeline.emit("driver.ended", start=self._start)
         end = one_line(said[-1])[:300] if said else "its end, without an error"
         words.append(f"awake again, the old driver went on until{code}: {end}")
-        words += [f"meanwhile {change}" for change in changes(before, sink_state(site.stack))] or [
-            "no sink has changed"
-        ]
+        written = self._written(site, before)
+        words += [f"meanwhile {change}" for change in written] or ["no sink has changed"]
         return Proof(True, tuple(words))
+
+    @staticmethod
+    def _written(site: Site, before: State) -> list[str]:
+        """What differs since, once a commit that Kafka has just answered can be seen (its markers come after the answer)."""
+        with suppress(WaitTimeout):  # then a transaction is open that nobody ends: there is no more to see
+            wait_until(
+                "the zombie's transaction to be decided",
+                lambda: changes(before, sink_state(site.stack)) or not undecided(site.stack.kafka),
+                deadline_s=_MARKERS_S,
+            )
+        return changes(before, sink_state(site.stack))
 
     def heal(self, site: Site) -> None:
         if self._away is not None:

@@ -45,16 +45,23 @@ def changes(before: State, after: State) -> list[str]:
     ]
 
 
+def undecided(kafka: Kafka) -> bool:
+    """Whether records of a transaction that has not ended are in some topic; one that was just ended has its markers to come."""
+    return stable_ends(kafka) != _ends(kafka, IsolationLevel.READ_UNCOMMITTED)
+
+
 def stable_ends(kafka: Kafka) -> dict[str, dict[int, int]]:
     """Topic -> partition -> last stable offset, of all topics but the brokers' own."""
+    return _ends(kafka, IsolationLevel.READ_COMMITTED)
+
+
+def _ends(kafka: Kafka, isolation: IsolationLevel) -> dict[str, dict[int, int]]:
     admin = AdminClient(client_config(kafka.harness_bootstrap))
     topics = admin.list_topics(timeout=_ASK_S).topics
     partitions = [
         TopicPartition(name, p) for name, t in topics.items() if not name.startswith("__") for p in t.partitions
     ]
-    futures = admin.list_offsets(
-        dict.fromkeys(partitions, _LATEST), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ASK_S
-    )
+    futures = admin.list_offsets(dict.fromkeys(partitions, _LATEST), isolation_level=isolation, request_timeout=_ASK_S)
     ends: dict[str, dict[int, int]] = {}
     for partition, future in futures.items():
         ends.setdefault(partition.topic, {})[partition.partition] = int(future.result(_ASK_S).offset)
