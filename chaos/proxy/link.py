@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from struct import pack
 from typing import TYPE_CHECKING, Any, Literal
 
-from onceproof.chaos.proxy.frames import Answer, Encrypted, Frame, Piece
+from onceproof.chaos.proxy.frames import Answer, Encrypted, Frame, Piece, Reply
 from onceproof.chaos.proxy.rules import Hit, Rule, now
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class Link:
         try:
             await asyncio.get_running_loop().create_connection(lambda: self.server, target.host, target.port)
         except OSError:
+            self.proxy.board.told(Reply(now(), self.proxy.name, "connection", "refused", f"from {self._peer}"))
             self.end("reset")  # as near as can be to being refused by the service itself
             return
         self.client.resume()

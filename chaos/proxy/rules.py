@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from onceproof.chaos.proxy.frames import Answer, Frame
+from onceproof.chaos.proxy.frames import Answer, Frame, Reply
 from onceproof.chaos.proxy.kafka_schema import api_names
 from onceproof.errors import UsageError, WaitTimeout
 from onceproof.registry import suggest
@@ -240,7 +240,26 @@ class Board:
     def __init__(self) -> None:
         self._rules: tuple[Rule, ...] = ()
         self._kinds: frozenset[str] = frozenset()
+        self._ears: tuple[list[Reply], ...] = ()
         self._lock = threading.Lock()
+
+    def listen(self, ear: list[Reply]) -> None:
+        """From now on what the service says is added to ``ear``."""
+        with self._lock:
+            self._ears = (*self._ears, ear)
+
+    def unlisten(self, ear: list[Reply]) -> None:
+        """Idempotent."""
+        with self._lock:
+            self._ears = tuple(one for one in self._ears if one is not ear)
+
+    @property
+    def listens(self) -> bool:
+        return bool(self._ears)
+
+    def told(self, reply: Reply) -> None:
+        for ear in self._ears:
+            ear.append(reply)
 
     def arm(self, rule: Rule) -> None:
         with self._lock:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onceproof.errors import EnvironmentProblem
@@ -37,6 +38,8 @@ class Site:
     """What the sinks reported, in order."""
     attempt: Callable[[str, int], int | None] = lambda _query, _batch: None
     """Which attempt at a batch of a query is the last that has begun, from 1; None where nobody counts them."""
+    events: Path | None = None
+    """Folder of Spark's own event logs (`onceproof.spark_events`), in a run with a fault that strikes tasks."""
 
     def told_since(self, at: float, event: str, *, sink: str, query: str, batch: int) -> Told | None:
         """The first such report about the batch that came after ``at`` (seconds of the run's clock)."""
@@ -103,6 +106,11 @@ class Conductor:
     def quiet(self) -> bool:
         """No fault is between firing and healing."""
         return not any(a.in_progress for a in self.armed)
+
+    @property
+    def feeds(self) -> bool:
+        """Whether the next chunk may be released: each fault between firing and healing is one that needs input to go on."""
+        return all(getattr(a.fault, "needs_input", False) for a in self.armed if a.in_progress)
 
     # -- what the instruments call --------------------------------------------------------------------------------
 

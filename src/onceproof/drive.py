@@ -1,7 +1,8 @@
 """Driving a run: chunks of input released one after the other, faults in between, then the drain.
 
-A chunk is released when the one before was committed by every query that reads its topic and no fault is in progress, so
-that batches are ours to place. A chunk may become several batches; faults go by Spark's batch id.
+A chunk is released when the one before was committed by every query that reads its topic and no fault is in progress (but
+one that needs input to go on), so that batches are ours to place. A chunk is one batch unless the job takes less at a time;
+faults go by Spark's batch id.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from onceproof.checkpoint import CheckpointWatcher
 from onceproof.conductor import Conductor
 from onceproof.errors import EnvironmentProblem, WaitTimeout
 from onceproof.events import Timeline
-from onceproof.faults import frame_number
 from onceproof.feed import Feeder
 from onceproof.pipeline import Pipeline
 from onceproof.scenario.model import Scenario
@@ -22,6 +22,8 @@ from onceproof.stack.api import Stack
 from onceproof.waiting import wait_until
 
 _HEALTH_EVERY_S = 1.0
+#: Records that are sent within a second or so. A driver that is stopped for longer loses its executors and its leases.
+_AT_ONCE = 50_000
 
 #: What Spark says (ResolveWriteToStream) where a query is given no checkpoint and its sink does not insist on one.
 _TEMPORARY = "Temporary checkpoint location created"
@@ -68,9 +70,6 @@ class Drive:
         self._healthy_at = 0.0
         self._temporary_at: float | None = None
         self._last_sign = (0.0, (0, 0))
-        # The n-th COMMIT of a batch may be that of its n-th partition. Records reach the partitions one after the other, and a
-        # batch planned meanwhile holds some of them only: so the driver looks when all of a chunk is there.
-        self._whole = any(frame_number(spec) > 1 for spec in scenario.chaos)
 
     def feed_and_drain(self, feeders: Sequence[Feeder]) -> None:
         """Returns when the input is drained and every fault is settled, or when there is no use in waiting any longer."""
@@ -81,14 +80,12 @@ class Drive:
                 feeder.warm_up()
             self._until("the job to fix its start offsets", self._watcher.has_started, deadline)
             for chunk in range(max(spec.chunks for spec in self._scenario.input)):
-                with self._job.frozen() if self._whole else nullcontext():
-                    for spec, feeder in zip(self._scenario.input, feeders, strict=True):
-                        if chunk < spec.chunks:
-                            self._ends[spec.topic] = feeder.send_chunk(chunk)
+                self._send(chunk, feeders)
                 self._fed = chunk + 1 == max(spec.chunks for spec in self._scenario.input)
                 if self._fed:
                     self._timeline.emit("phase", name="drain")
-                self._until(f"chunk {chunk} to be committed by every query", self._committed, deadline)
+                done = self._committed if self._fed else self._ready_for_more
+                self._until(f"chunk {chunk} to be committed by every query", done, deadline)
                 # Now, while nothing is under way: looking through the connections takes long enough to make the watcher late.
                 self._check_bypass()
             self._drained = True
@@ -118,8 +115,20 @@ class Drive:
             },
         }
 
+    def _send(self, chunk: int, feeders: Sequence[Feeder]) -> None:
+        """The chunk of every input, with the driver stopped meanwhile: what is sent piecemeal would be planned piecemeal, and
+        the batch that a fault waits for hold one record, or none that has an effect."""
+        due = [pair for pair in zip(self._scenario.input, feeders, strict=True) if chunk < pair[0].chunks]
+        together = sum(len(range(*feeder.chunk(chunk))) for _spec, feeder in due) <= _AT_ONCE
+        with self._job.frozen() if together else nullcontext():
+            for spec, feeder in due:
+                self._ends[spec.topic] = feeder.send_chunk(chunk)
+
     def _committed(self) -> bool:
         return self._watcher.covers(self._ends) and self._conductor.quiet
+
+    def _ready_for_more(self) -> bool:
+        return self._watcher.covers(self._ends) and self._conductor.feeds
 
     def _until(self, reason: str, probe: Callable[[], bool], deadline: float) -> None:
         self._last_sign = (self._timeline.now(), self._sign())

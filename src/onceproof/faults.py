@@ -66,7 +66,11 @@ class Proof:
 
 
 class Fault(Protocol):
-    """One fault of one run. Constructed from its validated spec."""
+    """One fault of one run. Constructed from its validated spec.
+
+    A fault that cannot go on without input has a property ``needs_input`` as well: while it is true the feed goes on,
+    which otherwise waits until the fault is healed.
+    """
 
     Spec: ClassVar[type[FaultSpec]]
     about: ClassVar[str]
@@ -99,14 +103,14 @@ def reads_frames(specs: Iterable[FaultSpec]) -> bool:
     return any(getattr(faults.get(spec.fault), "reads_frames", lambda _spec: False)(spec) for spec in specs)
 
 
+def strikes_tasks(spec: FaultSpec) -> bool:
+    """Whether it strikes what runs a batch's tasks, and is proven by what Spark tells of their attempts."""
+    return spec.at.point is Point.IN_TASKS
+
+
 def strikes_at(spec: FaultSpec) -> Point:
     """The point at which the fault must be told of its batch: its own, or that of the plan where it reads the batch's frames."""
     return Point.AFTER_OFFSET_LOG if reads_frames([spec]) else spec.at.point
-
-
-def frame_number(spec: FaultSpec) -> int:
-    """Which of a batch's frames that fit the fault is about; 1 for a fault of no frame."""
-    return int(getattr(getattr(spec, "frame", None), "nth", 1))
 
 
 faults: Registry[type[Fault]] = Registry("fault", "onceproof.chaos", "onceproof.faults")

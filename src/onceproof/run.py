@@ -33,7 +33,7 @@ from onceproof.errors import EnvironmentProblem, Interrupted, OnceproofError
 from onceproof.events import Listener, Timeline
 from onceproof.expect import ask_oracle
 from onceproof.failpoints import FailpointServer
-from onceproof.faults import reads_frames
+from onceproof.faults import reads_frames, strikes_tasks
 from onceproof.feed import Feeder
 from onceproof.history.collect import collect
 from onceproof.history.schema import VERSION
@@ -199,6 +199,9 @@ def _pipeline(
     socket = owner.scratch / "failpoints"
     files = CheckpointFiles(stack.checkpoint_jar, owner.scratch / "checkpoint") if stack.checkpoint_jar else None
     spec = scenario.pipeline
+    events = directory.logs / "spark-events" if any(strikes_tasks(fault) for fault in scenario.chaos) else None
+    if events is not None:
+        events.mkdir(parents=True)
     watcher: CheckpointWatcher
 
     def committed_batches() -> int:
@@ -215,6 +218,8 @@ def _pipeline(
             own={name: fill(value, values) for name, value in spec.env.items()},
             secrets=spec.secrets,
             checkpoint=files,
+            cluster=stack.spark.conf if stack.spark is not None else None,
+            events=events,
         ),
         owner=owner,
         timeline=timeline,
@@ -265,7 +270,7 @@ def _pipeline(
         gate.start()
         ending.callback(failpoints.close)
         failpoints.start()
-        conductor.arm(Site(stack, job, watcher, timeline, attempt=gate.attempt))
+        conductor.arm(Site(stack, job, watcher, timeline, attempt=gate.attempt, events=events))
         ending.callback(job.stop)
         job.start()
         try:
@@ -286,6 +291,8 @@ def _template_values(scenario: Scenario, path: Path, stack: Stack, directory: Ru
     if stack.postgres is not None:
         values |= {"postgres": stack.postgres.client_uri, "postgres.jdbc": stack.postgres.jdbc_url}
         values["postgres.driver"] = str(stack.postgres_driver)
+    if stack.spark is not None:
+        values["spark.master"] = stack.spark.master_url
     values |= {f"topic.{name}": name for name in scenario.topics()}
     values |= {f"table.{name}": str(directory.tables / f"{name}.parquet") for name in scenario.pipeline.prepare.tables}
     return values

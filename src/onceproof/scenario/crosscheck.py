@@ -240,6 +240,9 @@ def _templates(scenario: Scenario) -> Iterator[Complaint]:
             if kind == "postgres" and scenario.stack.postgres is None:
                 message = f"template {{{template}}} needs a Postgres, and the stack has none"
                 yield Complaint(loc, message, "add 'postgres: {}' under stack")
+            if kind == "spark" and scenario.stack.spark is None:
+                message = f"template {{{template}}} needs a standalone Spark, and the stack has none"
+                yield Complaint(loc, message, "add 'spark: {}' under stack")
 
 
 def _command(scenario: Scenario, here: Path) -> Iterator[Complaint]:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onceproof.chaos.proxy.engine import FrameProxy, ProxyLoop, Service, Target
-from onceproof.chaos.proxy.frames import Frame
+from onceproof.chaos.proxy.frames import Frame, Reply
 from onceproof.chaos.proxy.rules import Action, Board, Condition, Cut, Rule
 from onceproof.errors import EnvironmentProblem, UsageError, WaitTimeout
 from onceproof.waiting import wait_until
@@ -336,8 +336,12 @@ def test_nobody_upstream_means_reset_and_a_cut_means_refused(loop: ProxyLoop) ->
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
     proxied = Proxied(loop, port, "kafka")
+    ear: list[Reply] = []
+    proxied.board.listen(ear)
     with pytest.raises(ConnectionResetError), proxied.connect() as client:
         receive(client, 1)
+    assert [(reply.what, reply.code, reply.road) for reply in ear] == [("connection", "refused", proxied.proxy.name)]
+    proxied.board.unlisten(ear)
     proxied.proxy.cut()
     with pytest.raises(ConnectionRefusedError):
         proxied.connect()
@@ -345,6 +349,7 @@ def test_nobody_upstream_means_reset_and_a_cut_means_refused(loop: ProxyLoop) ->
     with pytest.raises(ConnectionResetError), proxied.connect() as client:
         receive(client, 1)
     target = Target("kafka", "127.0.0.1", port)
+    assert len(ear) == 1, "nobody listened any more"
     other = FrameProxy(loop, "second", ("127.0.0.1", proxied.proxy.port), target, Board())
     with pytest.raises(EnvironmentProblem, match=f"second cannot listen on 127.0.0.1:{proxied.proxy.port}"):
         other.open()
