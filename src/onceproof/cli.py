@@ -141,6 +141,30 @@ def replay(
         raise typer.Exit(replay_run(directory, times, output))
 
 
+@app.command(epilog=EXIT_CODES)
+def shrink(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A violated run of a scenario with consumers.")],
+    anomaly: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The anomaly that must stay (default: all of the run's).")
+    ] = None,
+    executions: Annotated[int, typer.Option(min=3, max=10_000, help="How many plays at most.")] = 60,
+    as_json: Json = False,
+) -> None:
+    """Find the fewest messages, consumers and faults that still show what a run has shown.
+
+    Writes the minimal scenario and a run of it to RUN/shrunk. Exit code 0 if nothing more can be taken away, 3 if that was
+    not proved. Ctrl-C ends the search and keeps the best until then.
+
+    \b
+    onceproof shrink onceproof-runs/latest
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli_run import shrink_run
+
+        raise typer.Exit(shrink_run(directory, anomaly, executions, output))
+
+
 @app.command()
 def picture(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of a scenario with consumers.")],

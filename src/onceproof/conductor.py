@@ -36,10 +36,10 @@ class Site:
     timeline: Timeline
     told: list[Told] = field(default_factory=list)
     """What the sinks reported, in order."""
-    attempt: Callable[[str, int], int | None] = lambda _query, _batch: None
-    """Which attempt at a batch of a query is the last that has begun, from 1; None where nobody counts them."""
     events: Path | None = None
     """Folder of Spark's own event logs (`onceproof.spark_events`), in a run with a fault that strikes tasks."""
+    attempt: Callable[[str, int], int | None] = lambda _query, _batch: None
+    """Which attempt at a batch of a query is the last that has begun, from 1; None where nobody counts them."""
 
     def told_since(self, at: float, event: str, *, sink: str, query: str, batch: int) -> Told | None:
         """The first such report about the batch that came after ``at`` (seconds of the run's clock)."""

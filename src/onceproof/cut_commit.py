@@ -39,9 +39,8 @@ class CutCommitSpec(FaultSpec):
     target: Literal["postgres", "kafka"]
     at: CommitAt
     frame: FrameSpec | None = Field(None, description="which request, where the protocol proxy places the fault")
-    connection: Literal["reset", "silent"] = Field(
-        "reset",
-        description="what the client feels where the protocol proxy places the fault: an error at once, or nothing until its time-out",
+    cut: Cut = Field(
+        "reset", description="how the client learns of it there: reset, close, or silence until its own time-out"
     )
 
 
@@ -55,8 +54,7 @@ class CutCommit:
         self._stopped: StoppedFrame | None = None
         if self.reads_frames(spec):
             action: Action = "drop-answer" if self.stream == "downstream" else "drop-request"
-            cut: Cut = "silence" if spec.connection == "silent" else "reset"
-            self._stopped = StoppedFrame(spec.frame or FrameSpec(), spec.target, action, hold=True, cut=cut)
+            self._stopped = StoppedFrame(spec.frame or FrameSpec(), spec.target, action, hold=True, cut=spec.cut)
         self._proxies: list[Proxy] = []
         self._struck_at = 0.0
         self._open: OpenTransaction | None = None
@@ -78,9 +76,9 @@ class CutCommit:
         if spec.frame is not None:
             mend = f"say at: {{point: {cls.frame_point()}}}, or leave `frame` out"
             problems.append(SpecProblem(("frame",), f"at {spec.at.point} the sink says what it commits", mend))
-        if spec.connection == "silent":
-            mend = f"say at: {{point: {cls.frame_point()}}}, or leave `connection` out"
-            problems.append(SpecProblem(("connection",), f"at {spec.at.point} no frame is stopped", mend))
+        if spec.cut != "reset":
+            mend = f"say at: {{point: {cls.frame_point()}}}, or leave `cut` out"
+            problems.append(SpecProblem(("cut",), f"at {spec.at.point} it is Toxiproxy that cuts, in one way", mend))
         if spec.target == "postgres" and scenario.stack.postgres is None:
             problems.append(SpecProblem(("target",), "this stack has no Postgres", "add `postgres: {}` to the stack"))
         return problems

@@ -117,7 +117,7 @@ class Drive:
 
     def _send(self, chunk: int, feeders: Sequence[Feeder]) -> None:
         """The chunk of every input, with the driver stopped meanwhile: what is sent piecemeal would be planned piecemeal, and
-        the batch that a fault waits for hold one record, or none that has an effect."""
+        the batch that a fault waits for hold one record, or that of one partition only, and no n-th COMMIT."""
         due = [pair for pair in zip(self._scenario.input, feeders, strict=True) if chunk < pair[0].chunks]
         together = sum(len(range(*feeder.chunk(chunk))) for _spec, feeder in due) <= _AT_ONCE
         with self._job.frozen() if together else nullcontext():

@@ -228,14 +228,17 @@ def prove_loss(stopped: StoppedFrame, site: Site, seen: Occurrence) -> Proof:
     words = [f"{which(found.frame)} was stopped by {found.proxy} while batch {seen.batch} was open"]
     stopped.rule.release()
     lost_answer = stopped.rule.action == "drop-answer"
-    silent = stopped.rule.cut == "silence"
     if found.undeliverable is not None:
         return Proof(False, (*words, found.undeliverable))
     if lost_answer:
         answer = stopped.rule.wait_for_answer(found, ANSWER_S)
         told = {name: value for name, value in answer.facts.items() if value is not None}
-        how = "was lost, with the connection left standing" if silent else "was lost with the connection"
-        words.append(f"it was delivered; the service answered {told}, and the answer {how}")
+        how = (
+            "and its client was left waiting"
+            if stopped.rule.cut == "silence"
+            else "and the answer was lost with the connection"
+        )
+        words.append(f"it was delivered; the service answered {told}, {how}")
         why_not = not_applied(found.frame, answer, stopped.xid)
         if why_not is not None:
             return Proof(False, (*words, why_not))
@@ -243,7 +246,8 @@ def prove_loss(stopped: StoppedFrame, site: Site, seen: Occurrence) -> Proof:
         wait_until("the request to be lost", lambda: found.cut_at or found.undeliverable, deadline_s=ANSWER_S)
         if found.undeliverable is not None:
             return Proof(False, (*words, found.undeliverable))
-        words.append(f"it was never delivered, and its client's connection {'left standing' if silent else 'reset'}")
+        end = {"reset": "and its client's connection reset", "close": "and its client's connection closed"}
+        words.append(f"it was never delivered, {end.get(stopped.rule.cut, 'and its client was left waiting')}")
         if stopped.target == "postgres" and stopped.xid is None:
             if found.frame.kind == "commit":
                 return Proof(False, (*words, "the transaction had no id: it had written nothing, so nothing was lost"))

@@ -270,7 +270,7 @@ def _pipeline(
         gate.start()
         ending.callback(failpoints.close)
         failpoints.start()
-        conductor.arm(Site(stack, job, watcher, timeline, attempt=gate.attempt, events=events))
+        conductor.arm(Site(stack, job, watcher, timeline, events=events, attempt=gate.attempt))
         ending.callback(job.stop)
         job.start()
         try:

@@ -92,6 +92,16 @@ def test_a_job_that_has_no_topic_to_write_to_sends_no_such_request(
     assert lost.problems(spec, scenario()) == []
 
 
+@pytest.mark.parametrize("fault", ["lost-ack", "lost-request"])
+def test_how_the_client_learns_of_it_is_the_protocol_proxys(
+    problems: Callable[..., list[SpecProblem]], fault: str
+) -> None:
+    at = {"batch": 2, "point": "commit-unacknowledged" if fault == "lost-ack" else "commit-lost"}
+    assert problems({"fault": fault, "target": "postgres", "at": at, "cut": "silence"}) == []
+    (problem,) = problems({"fault": fault, "target": "postgres", "at": {"batch": 2}, "cut": "silence"})
+    assert problem.loc == ("cut",) and "Toxiproxy" in problem.message
+
+
 class Running:
     """A job whose processes cannot be stopped: there are none."""
 
