@@ -28,7 +28,6 @@ class Reject:
     Spec: ClassVar[type[ConsumerFaultSpec]] = RejectSpec
     reads_frames: ClassVar[bool] = False
     about: ClassVar[str] = "the output refuses the effect of a message, so many times"
-    reads_frames: ClassVar[bool] = False
 
     def __init__(self, spec: RejectSpec) -> None:
         self._spec = spec

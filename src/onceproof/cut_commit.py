@@ -7,6 +7,7 @@ became of it is then asked of the service directly, and the sink must have repor
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
@@ -19,6 +20,7 @@ from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
 from onceproof.frame_faults import FrameSpec, StoppedFrame, frame_placement, frame_problems, is_planned, prove_loss
 from onceproof.placing import RESTART_S, committed, one_line, placement, point_problems
 from onceproof.points import Point
+from onceproof.qualify.job import Job, Try, at_checkpoint, at_commit
 from onceproof.scenario.model import At, FaultSpec, Scenario
 from onceproof.stack.api import Proxy, Stream
 from onceproof.waiting import wait_until
@@ -82,6 +84,16 @@ class CutCommit:
         if spec.target == "postgres" and scenario.stack.postgres is None:
             problems.append(SpecProblem(("target",), "this stack has no Postgres", "add `postgres: {}` to the stack"))
         return problems
+
+    @classmethod
+    def tries(cls, job: Job) -> Iterator[Try]:
+        """At the frame itself; and where a sink of ours parks, at its own commit, of which it reports what it heard."""
+        yield from at_commit(job, cls.frame_point())
+        for query in job.queries:
+            for target in query.parks:
+                yield Try(Point.BEFORE_SINK_COMMIT, {"target": target}, job.of(query), words=f"{target} sink, parked")
+        if not any(query.parks for query in job.queries):
+            yield from at_checkpoint(job, (Point.BEFORE_SINK_COMMIT,), {})
 
     @classmethod
     def placement(cls, spec: CutCommitSpec, scenario: Scenario) -> Placement:
