@@ -52,7 +52,13 @@ class Road:
         with psycopg.connect(stack.postgres.client_uri, passfile=str(stack.postgres.passfile)) as connection:
             connection.execute(f"CREATE TABLE {name} (id bigint, key text, seq bigint, payload text)".encode())
         job = files("onceproof") / "scenarios" / "jobs" / "numbers_to_postgres.py"
-        words = [f"--kafka={kafka}", f"--postgres={postgres}", f"--topic={name}", f"--table={name}"]
+        words = [
+            f"--kafka={kafka}",
+            f"--postgres={postgres}",
+            f"--topic={name}",
+            f"--table={name}",
+            f"--pipeline={name}",
+        ]
         environment = job_environment(
             class_path=stack.spark_class_path,
             archive=stack.spark_archive,

@@ -34,7 +34,7 @@ parser.add_argument("--jobs", nargs="+", choices=["jdbc", "psycopg", "kafka"], d
 parser.add_argument("--few", type=int, default=3, help="trials of each point and kind")
 parser.add_argument("--many", type=int, default=20, help="trials of the three that matter most")
 parser.add_argument("--points", nargs="+", help="these points only")
-parser.add_argument("--json", type=Path, help="every trial, as JSON")
+parser.add_argument("--json", type=Path, help="every trial, as JSON; goes on with what the file holds")
 parser.add_argument("--runs", type=Path, help="where the run directories are kept (default: nowhere)")
 
 _ROWS_A_BATCH = 60
@@ -256,6 +256,8 @@ def main() -> int:
     args = parser.parse_args()
     print(machine(), flush=True)
     rows: list[dict[str, Any]] = []
+    if args.json is not None and args.json.exists():
+        rows = json.loads(args.json.read_text())
     with tempfile.TemporaryDirectory(prefix="onceproof-benchmark-") as scratch:
         runs = args.runs or Path(scratch)
         runs.mkdir(parents=True, exist_ok=True)
