@@ -158,13 +158,13 @@ class Conductor:
             return False
         with self._lock:
             ready: list[Armed] = []
+            taken: set[str] = set()
             for armed in self.armed:
-                taken = not reads_frames([armed.spec]) and armed.spec.target in {
-                    other.spec.target for other in ready if not reads_frames([other.spec])
-                }
-                if not taken and self._waits_for(armed, seen):
+                acts = not reads_frames([armed.spec])
+                if not (acts and armed.spec.target in taken) and self._waits_for(armed, seen):
                     ready.append(armed)
-            ready.sort(key=lambda armed: armed.spec.target == "driver")
+                    taken |= {armed.spec.target} if acts else set()
+            ready.sort(key=lambda armed: armed.spec.target == "driver" and not reads_frames([armed.spec]))
             for armed in ready:
                 armed.fired_at = self._timeline.now()
         # What is parked goes on when all have struck, if one of them wants it to.
