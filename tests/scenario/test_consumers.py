@@ -111,6 +111,7 @@ def said_of(tmp_path: Path, name: str, old: str, new: str) -> str:
         ("kafka-partition-per-key", "    restart_after: 10\n", "", r"its partitions wait for it.*\n.*restart_after: TICKS"),
         ("share-group-redelivery-reorders", "names:", "acknowledge: with-effect\n    names:", "part of no transaction"),
         ("share-group-redelivery-reorders", "names:", "queues: own\n    names:", "members of a share group take from all"),
+        ("share-group-redelivery-reorders", "partitions: 1", "partitions: 2", r"up to the group.*\n.*partitions: 1"),
         ("share-group-redelivery-reorders", "share-group\n", "sharing\n", r"unknown broker 'sharing'\n.*'share-group'"),
         ("retry-topic-reorders", "    on_refusal: retry-topic\n", "", "on_refusal: retry-topic and retry go together"),
         ("retry-topic-reorders", "consumer: retrier", "consumer: nobody", r"no other consumer 'nobody'.*\n.*c1, retrier"),
