@@ -160,6 +160,8 @@ class _Reader:
 
     def _partitions(self, topic: str) -> list[int]:
         metadata = self._all.list_topics(topic, timeout=30.0).topics[topic]
+        # A consumer that is told to read what it has never heard of looks for its leader a second later.
+        self._visible.list_topics(topic, timeout=30.0)
         if metadata.error is not None:
             hint = "declare it under pipeline.prepare.topics, or let the job create it before it stops"
             raise HistoryError(f"topic {topic!r} cannot be read back: {metadata.error.str()}", hint=hint)
