@@ -243,12 +243,6 @@ class Drive:
         elif hand.released:
             self._ready[hand.group, message.queue].add(message.number)
 
-    def _whereto(self, did: Did, message: Message) -> Message:
-        """The message as its move tells it: put into the retry topic, it is in another queue from then on."""
-        if did.step == "retry" and self.layout.retry is not None:
-            return Message(message.number, self.layout.retry)
-        return message
-
     def _forgotten(self, hand: _Hand, message: Message) -> None:
         """No answer came to its acknowledgement: the broker is asked what it has of it."""
         hand.holds = None
@@ -260,6 +254,12 @@ class Drive:
                 return
         self._ready[hand.group, message.queue].add(message.number)
         self._move("return", hand.name, message)
+
+    def _whereto(self, did: Did, message: Message) -> Message:
+        """The message as its move tells it: put into the retry topic, it is in another queue from then on."""
+        if did.step == "retry" and self.layout.retry is not None:
+            return Message(message.number, self.layout.retry)
+        return message
 
     def _put_off(self, hand: _Hand, message: Message) -> None:
         """A copy of it is in the retry topic now."""

@@ -126,7 +126,7 @@ def _of_document(document: Mapping[str, Any], run_dir: Path) -> Picture | None:
         str(scenario["name"]),
         moves_module.of_run(run_dir),
         list(consumers["names"]),
-        str(output["topic"]),
+        str(output.get("topic") or output["table"]),
         keys,
         order=str(claim.get("order", "none")),
         with_effect=consumers.get("acknowledge") == "with-effect",
@@ -209,6 +209,8 @@ def _row(move: Move, place: Mapping[tuple[str, str], int], output: int, *, again
             return Row("effect", move.tick, consumer, output, move.message)
         case "acknowledge":
             return Row("acknowledge", move.tick, consumer, queue, move.message)
+        case "lost":
+            return Row("lost", move.tick, consumer, queue, move.message)
         case "return":
             return Row("return", move.tick, consumer, queue, move.message)
         case "release":
