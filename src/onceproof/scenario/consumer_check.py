@@ -176,6 +176,9 @@ def _refusals(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
     if spec.retry.consumer not in spec.names or len(spec.names) == 1:
         message = f"there is no other consumer {spec.retry.consumer!r}, which would take from the retry topic alone"
         yield Complaint((*here, "retry", "consumer"), message, f"others: {', '.join(spec.names)}")
+    if spec.acknowledge == "with-effect" and spec.broker == "kafka-group":
+        message = "a retry topic is not part of the transaction of effect and acknowledgement"
+        yield Complaint((*here, "acknowledge"), message, "use after-effect or before-effect")
     if spec.groups or spec.broker == "share-group":
         message = f"a retry topic is not there for {'several groups' if spec.groups else 'share groups'} yet"
         yield Complaint((*here, "retry"), message, "use one consumer group", at_key=True)
