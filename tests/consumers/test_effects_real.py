@@ -20,6 +20,7 @@ RunOnce = Callable[[str | Path], Result]
 TWINS = [
     ("ack-lost-duplicates", "ack-lost-transactional", "duplicate"),
     ("crash-before-offset-duplicates", "crash-before-offset-transactional", "duplicate"),
+    ("crash-before-position-duplicates", "position-with-row", "duplicate"),
     ("offset-before-effect-loses", "offset-before-effect-transactional", "lost-write"),
 ]
 
