@@ -102,7 +102,8 @@ def test_a_schedule_that_shows_something_else_is_not_taken() -> None:
 def test_what_makes_no_valid_scenario_costs_nothing_and_is_not_counted() -> None:
     whole = schedule(2, names=("c1",))
     done = Shrink(whole, WANTED, WANTED, lambda given: None, 1).run()
-    assert done.best == whole and done.executions == 0 and done.tried == () and done.minimal
+    assert done.best == whole and done.executions == 0 and done.minimal
+    assert {t.came_to for t in done.tried} == {"no scenario: the other parts need it"}
 
 
 def test_used_up_executions_are_told_and_nothing_is_called_minimal() -> None:

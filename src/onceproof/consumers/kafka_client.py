@@ -194,6 +194,10 @@ def _place(queue: str) -> tuple[str, int]:
 
 
 def open_client(acknowledge: str) -> Client:
+    if "ONCEPROOF_TABLE" in os.environ:
+        from onceproof.consumers import postgres_client
+
+        return postgres_client.open_client(acknowledge)
     if acknowledge == "with-effect":
         from onceproof.consumers import kafka_transaction
 

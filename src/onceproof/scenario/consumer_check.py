@@ -69,9 +69,19 @@ def _stack(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
             ("outputs",), message, "leave one of them, or give each a consumer group of its own", at_key=True
         )
     for name, output in scenario.outputs.items():
-        if output.topic is None or output.table is not None:
-            message = f"output {name!r} of consumers is a queue for now"
-            yield Complaint(("outputs", name), message, "name it with topic", at_key=True)
+        if (output.topic is None) == (output.table is None):
+            found = "neither" if output.topic is None else "both"
+            yield Complaint(("outputs", name), f"output {name!r} needs topic or table, and has {found}", at_key=True)
+            continue
+        if output.table is not None and spec.broker != "kafka-group":
+            message = f"output {name!r} is a table, which consumers of broker {spec.broker} do not write"
+            yield Complaint(("outputs", name, "table"), message, "name a queue with topic, or use broker: kafka-group")
+        if output.table is not None and scenario.stack.postgres is None:
+            message = f"output table {output.table!r} needs a Postgres, and the stack has none"
+            yield Complaint(("outputs", name, "table"), message, "add 'postgres: {}' under stack")
+        if output.table is not None and not scenario.pipeline.prepare.sql.strip():
+            message = f"nothing makes table {output.table!r} before the consumers start"
+            yield Complaint(("outputs", name, "table"), message, "write its CREATE TABLE under pipeline: prepare: sql")
 
 
 def _outputs(scenario: Scenario, consumers: ConsumersSpec) -> Iterator[Complaint]:
