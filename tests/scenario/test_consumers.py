@@ -38,7 +38,9 @@ def said(tmp_path: Path, old: str, new: str) -> str:
         ("names: [c1, c2]", "names: [c1, c2]\n    queues: own", "queues: own gives each of 2 consumers a queue, and there are 1"),
         ("amqp: {}", "postgres: {}", r"need an AMQP broker.*\n.*add 'amqp: \{\}'"),
         ("fault: crash", "fault: stall", r"unknown fault of consumers 'stall'\n.*crash"),
-        ("{topic: processed,", "{table: processed,", "is a queue for now"),
+        ("{topic: processed,", "{table: processed,", r"a table, which consumers of broker amqp do not write\n.*topic, or use broker: kafka-group"),
+        ("{topic: processed,", "{topic: processed, table: processed,", "needs topic or table, and has both"),
+        ("{topic: processed,", "{", "needs topic or table, and has neither"),
         ("at: {message: 3", "at: {batch: 3, message: 3", "batch"),
         ("{topic: processed,", "{topic: orders,", "output 'processed' is the input topic 'orders'"),
         ("{topic: processed,", "{topic: 'orders#input',", "where the copies of input 'orders' are kept"),
@@ -152,3 +154,21 @@ def test_a_remedy_differs_from_its_naive_twin_in_one_thing(naive: str, remedy: s
     assert (one.chaos, one.claim, one.oracle, one.outputs) == (other.chaos, other.claim, other.oracle, other.outputs)
     assert one.pipeline.consumers is not None and other.pipeline.consumers is not None
     assert one.pipeline.consumers.model_copy(update=differs) == other.pipeline.consumers
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("stack:\n  postgres: {}\n", "", r"output table 'processed' needs a Postgres.*\n.*add 'postgres: \{\}'"),
+        ("  prepare: {", "  env: {", r"nothing makes table 'processed' before.*\n.*CREATE TABLE under pipeline: prepare: sql"),
+        ("fault: crash", "fault: lost-ack", "keep their positions in Postgres and send no acknowledgement"),
+    ],
+)  # fmt: skip
+def test_a_table_as_an_output_needs_what_it_needs(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    text = find("position-with-row").read_text()
+    assert old in text
+    path = tmp_path / "position-with-row.yaml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(ScenarioError) as refused:
+        load(path)
+    assert re.search(expected, str(refused.value)), str(refused.value)
