@@ -112,7 +112,9 @@ def departures(spark: SparkSession, kafka: str, topic: str, at_least: int | None
     )
 
 
-def flights_with_planes(spark: SparkSession, kafka: str, topic: str, planes: str) -> DataFrame:
+def flights_with_planes(
+    spark: SparkSession, kafka: str, topic: str, planes: str, at_least: int | None = None
+) -> DataFrame:
     """Flights that departed, with the maker and model of their plane where it is known. Columns: `COLUMNS`."""
     known_planes = f.broadcast(spark.read.parquet(planes).select("tailnum", "manufacturer", "model"))
-    return departures(spark, kafka, topic).join(known_planes, "tailnum", "left").select(*COLUMNS)
+    return departures(spark, kafka, topic, at_least).join(known_planes, "tailnum", "left").select(*COLUMNS)
