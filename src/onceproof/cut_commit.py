@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from onceproof.chaos.proxy.rules import Action
+from onceproof.chaos.proxy.rules import Action, Cut
 from onceproof.commits import OpenTransaction, postgres_status
 from onceproof.conductor import Site
 from onceproof.failpoints import Told
@@ -39,6 +39,10 @@ class CutCommitSpec(FaultSpec):
     target: Literal["postgres", "kafka"]
     at: CommitAt
     frame: FrameSpec | None = Field(None, description="which request, where the protocol proxy places the fault")
+    connection: Literal["reset", "silent"] = Field(
+        "reset",
+        description="what the client feels where the protocol proxy places the fault: an error at once, or nothing until its time-out",
+    )
 
 
 class CutCommit:
@@ -51,7 +55,8 @@ class CutCommit:
         self._stopped: StoppedFrame | None = None
         if self.reads_frames(spec):
             action: Action = "drop-answer" if self.stream == "downstream" else "drop-request"
-            self._stopped = StoppedFrame(spec.frame or FrameSpec(), spec.target, action, hold=True)
+            cut: Cut = "silence" if spec.connection == "silent" else "reset"
+            self._stopped = StoppedFrame(spec.frame or FrameSpec(), spec.target, action, hold=True, cut=cut)
         self._proxies: list[Proxy] = []
         self._struck_at = 0.0
         self._open: OpenTransaction | None = None
@@ -73,6 +78,9 @@ class CutCommit:
         if spec.frame is not None:
             mend = f"say at: {{point: {cls.frame_point()}}}, or leave `frame` out"
             problems.append(SpecProblem(("frame",), f"at {spec.at.point} the sink says what it commits", mend))
+        if spec.connection == "silent":
+            mend = f"say at: {{point: {cls.frame_point()}}}, or leave `connection` out"
+            problems.append(SpecProblem(("connection",), f"at {spec.at.point} no frame is stopped", mend))
         if spec.target == "postgres" and scenario.stack.postgres is None:
             problems.append(SpecProblem(("target",), "this stack has no Postgres", "add `postgres: {}` to the stack"))
         return problems

@@ -1,12 +1,14 @@
 """Driving a run: chunks of input released one after the other, faults in between, then the drain.
 
 A chunk is released when the one before was committed by every query that reads its topic and no fault is in progress (but
-one that needs input to go on), so that batches are ours to place. A chunk may become several batches; faults go by Spark's batch id.
+one that needs input to go on), so that batches are ours to place. A chunk is one batch unless the job takes less at a time;
+faults go by Spark's batch id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from onceproof.checkpoint import CheckpointWatcher
@@ -20,6 +22,8 @@ from onceproof.stack.api import Stack
 from onceproof.waiting import wait_until
 
 _HEALTH_EVERY_S = 1.0
+#: Records that are sent within a second or so. A driver that is stopped for longer loses its executors and its leases.
+_AT_ONCE = 50_000
 
 #: What Spark says (ResolveWriteToStream) where a query is given no checkpoint and its sink does not insist on one.
 _TEMPORARY = "Temporary checkpoint location created"
@@ -76,9 +80,7 @@ class Drive:
                 feeder.warm_up()
             self._until("the job to fix its start offsets", self._watcher.has_started, deadline)
             for chunk in range(max(spec.chunks for spec in self._scenario.input)):
-                for spec, feeder in zip(self._scenario.input, feeders, strict=True):
-                    if chunk < spec.chunks:
-                        self._ends[spec.topic] = feeder.send_chunk(chunk)
+                self._send(chunk, feeders)
                 self._fed = chunk + 1 == max(spec.chunks for spec in self._scenario.input)
                 if self._fed:
                     self._timeline.emit("phase", name="drain")
@@ -112,6 +114,15 @@ class Drive:
                 "traceback": self._traceback,
             },
         }
+
+    def _send(self, chunk: int, feeders: Sequence[Feeder]) -> None:
+        """The chunk of every input, with the driver stopped meanwhile: what is sent piecemeal would be planned piecemeal, and
+        the batch that a fault waits for hold one record, or none that has an effect."""
+        due = [pair for pair in zip(self._scenario.input, feeders, strict=True) if chunk < pair[0].chunks]
+        together = sum(len(range(*feeder.chunk(chunk))) for _spec, feeder in due) <= _AT_ONCE
+        with self._job.frozen() if together else nullcontext():
+            for spec, feeder in due:
+                self._ends[spec.topic] = feeder.send_chunk(chunk)
 
     def _committed(self) -> bool:
         return self._watcher.covers(self._ends) and self._conductor.quiet

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field, PositiveInt
 
 from onceproof.chaos.proxy.frames import Answer, Frame
-from onceproof.chaos.proxy.rules import POSTGRES_KINDS, Action, Condition, Hit, Rule
+from onceproof.chaos.proxy.rules import POSTGRES_KINDS, Action, Condition, Cut, Hit, Rule
 from onceproof.commits import postgres_status, postgres_xid
 from onceproof.conductor import Site
 from onceproof.errors import UsageError, WaitTimeout
@@ -113,9 +113,9 @@ def is_planned(seen: Occurrence) -> bool:
 class StoppedFrame:
     """One frame of one batch: armed by `arm`, found by `found`, let go by `close`."""
 
-    def __init__(self, spec: FrameSpec, target: Target, action: Action, *, hold: bool) -> None:
+    def __init__(self, spec: FrameSpec, target: Target, action: Action, *, hold: bool, cut: Cut = "reset") -> None:
         self.target = target
-        self.rule = Rule(spec.condition(target), action, "reset", nth=spec.nth, hold=hold, name=action)
+        self.rule = Rule(spec.condition(target), action, cut, nth=spec.nth, hold=hold, name=action)
         self.xid: str | None = None
         self._was_open = False
 
@@ -224,16 +224,18 @@ def prove_loss(stopped: StoppedFrame, site: Site, seen: Occurrence) -> Proof:
     words = [f"{which(found.frame)} was stopped by {found.proxy} while batch {seen.batch} was open"]
     stopped.rule.release()
     lost_answer = stopped.rule.action == "drop-answer"
+    silent = stopped.rule.cut == "silence"
     if lost_answer:
         answer = stopped.rule.wait_for_answer(found, ANSWER_S)
         told = {name: value for name, value in answer.facts.items() if value is not None}
-        words.append(f"it was delivered; the service answered {told}, and the answer was lost with the connection")
+        how = "was lost, with the connection left standing" if silent else "was lost with the connection"
+        words.append(f"it was delivered; the service answered {told}, and the answer {how}")
         why_not = not_applied(found.frame, answer, stopped.xid)
         if why_not is not None:
             return Proof(False, (*words, why_not))
     else:
         wait_until("the request to be lost", lambda: found.cut_at, deadline_s=ANSWER_S)
-        words.append("it was never delivered, and its client's connection reset")
+        words.append(f"it was never delivered, and its client's connection {'left standing' if silent else 'reset'}")
         if stopped.target == "postgres" and stopped.xid is None:
             if found.frame.kind == "commit":
                 return Proof(False, (*words, "the transaction had no id: it had written nothing, so nothing was lost"))
