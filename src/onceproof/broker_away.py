@@ -141,7 +141,8 @@ class BrokerAway:
             words.append(f"it was started again, and leads the quorum in epoch {epoch} (before: {self._epoch})")
             if epoch <= self._epoch:
                 return Proof(False, tuple(words))
-        words.append(wait_for_commit(site, seen))
+        if not committed(site, seen.query, seen.batch) or not self._who.controller:
+            words.append(wait_for_commit(site, seen))
         return Proof(True, tuple(words))
 
     def heal(self, site: Site) -> None:
