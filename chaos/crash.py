@@ -5,6 +5,7 @@ Healed by a restart: ours for a broker, the supervisor's for a driver, Spark's f
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -30,6 +31,7 @@ from onceproof.placing import (
 )
 from onceproof.points import Point
 from onceproof.postgres_crash import POSTGRES_TARGETS, PostgresCrash
+from onceproof.qualify.job import Job, Try, at_checkpoint
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.stack.api import Leadership
 from onceproof.task_crash import TaskCrash
@@ -144,6 +146,10 @@ class Crash:
             }.get(spec.at.point, f", and the replay of batch {spec.at.batch}")
             return placement(spec.at.point, f"offsets/ and commits/ as they were left, the restart{replay}", scenario)
         return placement(spec.at.point, f"the process is gone and another broker leads {spec.leader_of}", scenario)
+
+    @classmethod
+    def tries(cls, job: Job) -> Iterable[Try]:
+        return at_checkpoint(job, (*GATED, *WATCHED, *PARKED), {"target": "driver"})
 
     def matches(self, seen: Occurrence) -> bool:
         if self._other is not None:

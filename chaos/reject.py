@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterable
 from typing import ClassVar, Literal
 from weakref import WeakKeyDictionary
 
@@ -18,6 +19,7 @@ from onceproof.errors import WaitTimeout
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
 from onceproof.placing import RESTART_S, committed, instruments_of, one_line, placement, planned, point_problems
 from onceproof.points import Point
+from onceproof.qualify.job import Job, Try, at_checkpoint
 from onceproof.refusing import Locked, Refusing, Revoked, Stopped, TooFewReplicas, TopicSetting, Unavailable
 from onceproof.registry import suggest
 from onceproof.scenario.model import FaultSpec, Scenario
@@ -87,6 +89,13 @@ class Reject:
         n = spec.at.batch
         proof = f"what {spec.target} said to the job while batch {n} was open; {n} committed by Spark in the end"
         return placement(spec.at.point, proof, scenario)
+
+    @classmethod
+    def tries(cls, job: Job) -> Iterable[Try]:
+        point = Point.AFTER_OFFSET_LOG
+        if not any(sink.target == "postgres" for sink in job.sinks):
+            return [Try(point, n_a="no commit of the job to a Postgres was seen, and only that can refuse so far")]
+        return at_checkpoint(job, (point,), {"target": "postgres", "how": "unavailable"})
 
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)

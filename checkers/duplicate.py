@@ -120,8 +120,10 @@ _ATTRIBUTED = """
             AND x."partition" = t.twin_partition AND x."offset" = t.twin_offset)
         GROUP BY d.copy),
     active AS (
-        SELECT d.copy, string_agg(DISTINCT w.fault, ', ' ORDER BY w.fault) AS fault
-        FROM duplicates d JOIN judge.windows w ON w.query = d.query AND w.batch = d.batch GROUP BY ALL)
+        SELECT copy, string_agg(DISTINCT fault, ', ' ORDER BY fault) AS fault
+        FROM (SELECT d.copy, w.fault FROM duplicates d JOIN judge.windows w ON w.query = d.query AND w.batch = d.batch
+              UNION SELECT d.copy, k.fault FROM duplicates d JOIN judge.struck k USING (topic, "partition", "offset"))
+        GROUP BY ALL)
     SELECT d.*, a.fault, t.twin, z.after.later AS later, z.after.start AS later_by, r.copy IS NOT NULL AS resent,
            CASE WHEN z.copy IS NOT NULL THEN 'zombie' WHEN r.copy IS NOT NULL THEN 'producer retry'
                 WHEN d.apart OR d.unplaced THEN 'batch replay'
@@ -165,7 +167,7 @@ class Duplicate:
     - ``input``: the committed input holds that very record more than once, and the oracle expects one effect of them all;
     - ``task retry``: while its batch ran, once, a fault was active, and the copy was written in that time or in the very
       commit of the first one;
-    - ``fault``: nothing of this, but a fault was active in its batch;
+    - ``fault``: nothing of this, but a fault was active in its batch, or struck a consumer that had its message;
     - ``unknown``: nothing in the history explains it. A copy that a job wrote by itself, without a fault, is of this kind.
     """
 
@@ -265,6 +267,8 @@ def _why(row: Row) -> str:
         + ("never committed" if row["committed_by"] is None else f"committed by start {row['committed_by']}"),
         "input": f"The input holds this very record more than once, again at {row['topic']}/{row['twin']}",
         "task retry": f"{batch} ran once, and while it did, a task could be retried: {row['fault']}",
-        "fault": f"Active in its batch: {row['fault']}",
+        "fault": f"Active in its batch: {row['fault']}"
+        if row["batch"] is not None
+        else f"A consumer had it when a fault struck: {row['fault']}",
         "unknown": "Nothing in the history explains a copy",
     }[row["source"]]

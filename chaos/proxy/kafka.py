@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from onceproof.chaos.proxy.frames import Answer, Encrypted, Frame, Interest, Piece, Reply
-from onceproof.chaos.proxy.kafka_schema import Cursor, Undecodable, api_name, layout, named
+from onceproof.chaos.proxy.kafka_schema import Cursor, Undecodable, api_name, layout, named, request_fields
 
 #: ``socket.request.max.bytes`` is 100 MiB by default; nothing honest is longer, on either way.
 _LONGEST = 256 * 1024 * 1024
@@ -137,6 +137,12 @@ class KafkaConversation:
 
 _PRODUCE = 0
 _METADATA = 3
+
+
+def tells(api: str, fact: str) -> bool:
+    """Whether requests of an API say something that conditions can ask for: ``topics``, ``transactional_id`` or ``committed``."""
+    names = _TOPIC_LISTS if fact == "topics" else _FACTS[fact]
+    return bool(request_fields(api) & set(names))
 
 
 def _said(body: dict[str, Any], names: dict[bytes, str]) -> dict[str, Any]:

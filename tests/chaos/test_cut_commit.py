@@ -67,5 +67,5 @@ def test_a_frame_is_told_where_it_cannot_be(problems: Callable[..., list[SpecPro
 
 @pytest.mark.parametrize("kind", FRAME_POINT)
 def test_a_silent_connection_needs_a_frame(problems: Callable[..., list[SpecProblem]], kind: str) -> None:
-    assert problems(spec(kind, point=FRAME_POINT[kind]) | {"connection": "silent"}) == []
-    assert problems(spec(kind) | {"connection": "silent"})[0].loc == ("connection",)
+    assert problems(spec(kind, point=FRAME_POINT[kind]) | {"cut": "silence"}) == []
+    assert problems(spec(kind) | {"cut": "silence"})[0].loc == ("cut",)

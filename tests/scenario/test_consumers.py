@@ -37,7 +37,7 @@ def said(tmp_path: Path, old: str, new: str) -> str:
         ("names: [c1, c2]", "names: [c1, c2, ../c3]", "its name becomes that of a queue"),
         ("names: [c1, c2]", "names: [c1, c2]\n    queues: own", "queues: own gives each of 2 consumers a queue, and there are 1"),
         ("amqp: {}", "postgres: {}", r"need an AMQP broker.*\n.*add 'amqp: \{\}'"),
-        ("fault: crash", "fault: reject", r"unknown fault of consumers 'reject'\n.*crash"),
+        ("fault: crash", "fault: stall", r"unknown fault of consumers 'stall'\n.*crash"),
         ("{topic: processed,", "{table: processed,", "is a queue for now"),
         ("at: {message: 3", "at: {batch: 3, message: 3", "batch"),
         ("{topic: processed,", "{topic: orders,", "output 'processed' is the input topic 'orders'"),

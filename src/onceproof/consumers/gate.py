@@ -32,16 +32,22 @@ from onceproof.errors import EnvironmentProblem
 
 _LINE_BYTES = 65_536
 
+Step = Literal["take", "effect", "acknowledge", "commit", "release", "retry"]
+
 
 class Did(BaseModel):
     """The step that a consumer has just done."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    step: Literal["take", "effect", "acknowledge", "commit"]
+    step: Step
     message: str | None = None
     queue: str | None = None
     redelivered: bool = False
+    refused: bool = False
+    """The output said no to the effect."""
+    lost: bool = False
+    """No answer came to the acknowledgement, and the consumer goes on from what the broker has."""
 
 
 class Ask(BaseModel):
@@ -50,7 +56,7 @@ class Ask(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     consumer: str
-    before: Literal["take", "effect", "acknowledge", "commit"]
+    before: Step
     did: Did | None = None
 
 

@@ -94,7 +94,8 @@ def plan(scenario: Scenario) -> Plan:
 
 
 def _stack(scenario: Scenario) -> tuple[str, ...]:
-    if scenario.pipeline.consumers is not None:
+    consumers = scenario.pipeline.consumers
+    if consumers is not None and consumers.broker == "amqp":
         return ("an AMQP 0-9-1 broker (Qpid Broker-J)",)
     brokers = scenario.stack.kafka.brokers
     kafka = "Kafka, 1 node" if brokers == 1 else f"Kafka, {brokers} brokers and a controller"

@@ -86,6 +86,16 @@ _SMALL = {
     "background.threads": 2,
 }
 
+#: Share groups (KIP-932): locks may be short, where they are to end, or long, where a consumer is held.
+_SHARE = {
+    "group.share.min.record.lock.duration.ms": 1000,
+    "group.share.max.record.lock.duration.ms": 3600000,
+    "group.share.min.heartbeat.interval.ms": 200,
+    "group.share.heartbeat.interval.ms": 300,
+    "group.share.min.session.timeout.ms": 1000,
+    "group.share.session.timeout.ms": 3000,
+}
+
 _BEHAVIOUR = {
     "auto.create.topics.enable": "false",
     # A fault kills brokers; one that hands over its leaders first would soften nothing but our own SIGTERM.
@@ -144,6 +154,7 @@ def server_properties(node: Node, *, brokers: int, data: Path) -> str:
         "share.coordinator.state.topic.min.isr": min_insync(brokers),
         **FAST_FAILOVER,
         **_SMALL,
+        **_SHARE,
         **_BEHAVIOUR,
     }
     if node.is_broker:
