@@ -238,3 +238,22 @@ def test_a_hasty_way_out_does_not_wait_for_a_slow_heal(
     conductor.heal_briefly(0.1)
     assert not conductor.quiet
     hold.set()
+
+
+def test_the_feed_goes_on_for_a_fault_that_needs_input_and_waits_for_any_other(
+    conduct: Callable[..., Conductor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conductor, go_on = conduct(spec()), threading.Event()
+
+    def waits() -> Proof:
+        go_on.wait(5)
+        return Proof(True, ("seen",))
+
+    Recorded.proves = staticmethod(waits)
+    assert conductor.feeds
+    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+    assert not conductor.feeds and not conductor.quiet
+    monkeypatch.setattr(Recorded, "needs_input", True, raising=False)
+    assert conductor.feeds and not conductor.quiet
+    go_on.set()
+    settle(conductor)

@@ -104,6 +104,11 @@ class Conductor:
         """No fault is between firing and healing."""
         return not any(a.in_progress for a in self.armed)
 
+    @property
+    def feeds(self) -> bool:
+        """Whether the next chunk may be released: each fault between firing and healing is one that needs input to go on."""
+        return all(getattr(a.fault, "needs_input", False) for a in self.armed if a.in_progress)
+
     # -- what the instruments call --------------------------------------------------------------------------------
 
     def wanted(self) -> list[tuple[int, Point]]:

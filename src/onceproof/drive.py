@@ -1,7 +1,7 @@
 """Driving a run: chunks of input released one after the other, faults in between, then the drain.
 
-A chunk is released when the one before was committed by every query that reads its topic and no fault is in progress, so
-that batches are ours to place. A chunk may become several batches; faults go by Spark's batch id.
+A chunk is released when the one before was committed by every query that reads its topic and no fault is in progress (but
+one that needs input to go on), so that batches are ours to place. A chunk may become several batches; faults go by Spark's batch id.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class Drive:
                 self._fed = chunk + 1 == max(spec.chunks for spec in self._scenario.input)
                 if self._fed:
                     self._timeline.emit("phase", name="drain")
-                self._until(f"chunk {chunk} to be committed by every query", self._committed, deadline)
+                done = self._committed if self._fed else self._ready_for_more
+                self._until(f"chunk {chunk} to be committed by every query", done, deadline)
                 # Now, while nothing is under way: looking through the connections takes long enough to make the watcher late.
                 self._check_bypass()
             self._drained = True
@@ -114,6 +115,9 @@ class Drive:
 
     def _committed(self) -> bool:
         return self._watcher.covers(self._ends) and self._conductor.quiet
+
+    def _ready_for_more(self) -> bool:
+        return self._watcher.covers(self._ends) and self._conductor.feeds
 
     def _until(self, reason: str, probe: Callable[[], bool], deadline: float) -> None:
         self._last_sign = (self._timeline.now(), self._sign())

@@ -64,7 +64,11 @@ class Proof:
 
 
 class Fault(Protocol):
-    """One fault of one run. Constructed from its validated spec."""
+    """One fault of one run. Constructed from its validated spec.
+
+    A fault that cannot go on without input has a property ``needs_input`` as well: while it is true the feed goes on,
+    which otherwise waits until the fault is healed.
+    """
 
     Spec: ClassVar[type[FaultSpec]]
     about: ClassVar[str]
