@@ -30,7 +30,7 @@ from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.stack.api import Leadership
 from onceproof.task_crash import TaskCrash
-from onceproof.task_faults import TASK_TARGETS, TaskFrame
+from onceproof.task_faults import TASK_TARGETS, TaskFrame, frame_of_no_task
 from onceproof.waiting import wait_until
 
 _ELECTION_S = 30.0
@@ -70,11 +70,10 @@ class Crash:
 
     @classmethod
     def problems(cls, spec: CrashSpec, scenario: Scenario) -> list[SpecProblem]:
-        if spec.target not in TASK_TARGETS and spec.frame is not None:
-            message = f"a frame says which task is struck; {spec.target} is struck at a point"
-            return [SpecProblem(("frame",), message, f"remove it, or set target: {' or '.join(TASK_TARGETS)}")]
         if spec.target in TASK_TARGETS:
             return TaskCrash.problems(spec, spec.frame, scenario)
+        if spec.frame is not None:
+            return frame_of_no_task(spec.target)
         if spec.target == "broker":
             # A batch must be open when the broker goes; after its commit log none is.
             places = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LOG)

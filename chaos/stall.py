@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from onceproof.checkpoint import Batch
 from onceproof.conductor import Site
 from onceproof.errors import WaitTimeout
@@ -30,6 +32,8 @@ from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.sink_state import changes, sink_state, stable_ends
 from onceproof.stack.processes import Service
+from onceproof.task_faults import TASK_TARGETS, TaskFrame, frame_of_no_task
+from onceproof.task_stall import TaskStall
 from onceproof.waiting import wait_until
 
 _AWAKE_S = 60.0
@@ -43,7 +47,10 @@ _PLACES = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LO
 
 class StallSpec(FaultSpec):
     fault: Literal["stall"]
-    target: Literal["driver"]
+    target: Literal["driver", "executor", "python-worker"]
+    frame: TaskFrame | None = Field(
+        None, description="executor, python-worker: who sends this frame in a task is struck"
+    )
 
 
 @faults.register("stall")
@@ -51,7 +58,9 @@ class Stall:
     """The driver pauses, is replaced, and wakes when its successor has gone on: what it writes then is a zombie's."""
 
     Spec: ClassVar[type[FaultSpec]] = StallSpec
-    about: ClassVar[str] = "SIGSTOP of the driver while a second one takes over, then SIGCONT: the zombie"
+    about: ClassVar[str] = (
+        "SIGSTOP of the driver, or of who runs a task, while another takes over, then SIGCONT: the zombie"
+    )
 
     def __init__(self, spec: StallSpec) -> None:
         self._spec = spec
@@ -60,9 +69,18 @@ class Stall:
         self._start = 0
         self._zombie: Service | None = None
         self._open = False
+        self._task = TaskStall(spec, spec.frame) if spec.target in TASK_TARGETS else None
+
+    @classmethod
+    def reads_frames(cls, spec: StallSpec) -> bool:
+        return spec.target in TASK_TARGETS
 
     @classmethod
     def problems(cls, spec: StallSpec, scenario: Scenario) -> list[SpecProblem]:
+        if spec.target in TASK_TARGETS:
+            return TaskStall.problems(spec, spec.frame, scenario)
+        if spec.frame is not None:
+            return frame_of_no_task(spec.target)
         problems = point_problems(spec, _PLACES)
         last = scenario.guaranteed_batches() - 2
         if spec.at.batch > last:
@@ -72,6 +90,8 @@ class Stall:
 
     @classmethod
     def placement(cls, spec: StallSpec, scenario: Scenario) -> Placement:
+        if spec.target in TASK_TARGETS:
+            return TaskStall.placement(spec, scenario)
         proof = (
             f"batch {spec.at.batch} was open when the driver was stopped; a second driver committed it and a batch of its "
             "own; then the first went on, and ended; the sinks before and after"
@@ -84,9 +104,14 @@ class Stall:
         return self._open and not self._own_batches()
 
     def matches(self, seen: Occurrence) -> bool:
+        if self._task is not None:
+            return self._task.matches(seen)
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
     def strike(self, site: Site, seen: Occurrence) -> None:
+        if self._task is not None:
+            self._task.strike(site, seen)
+            return
         self._site, self._query = site, seen.query
         self._start, self._zombie = site.job.take_over()
         self._open = planned(site, seen.query, seen.batch) and not committed(site, seen.query, seen.batch)
@@ -95,6 +120,8 @@ class Stall:
             seen.release()  # it waits for an answer that it can read only when it is awake
 
     def prove(self, site: Site, seen: Occurrence) -> Proof:
+        if self._task is not None:
+            return self._task.prove(site, seen)
         assert self._zombie is not None
         n, second = seen.batch, self._start + 1
         if not self._open:
@@ -140,6 +167,8 @@ class Stall:
         return Proof(True, tuple(words))
 
     def heal(self, site: Site) -> None:
+        if self._task is not None:
+            self._task.heal(site)
         if self._zombie is not None:
             self._zombie.kill()
 

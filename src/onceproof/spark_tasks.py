@@ -53,13 +53,25 @@ class TaskProcess:
 
 def sender(client: str, pids: Iterable[int]) -> TaskProcess | None:
     """Which of these processes holds the connection whose local end is ``client`` (``host:port``); None if none of them."""
-    port = int(client.rpartition(":")[2])
     for pid in pids:
-        with suppress(psutil.Error):
-            process = psutil.Process(pid)
-            if any(c.laddr.port == port for c in process.net_connections("tcp") if c.laddr and c.raddr):
-                return _who(process)
+        if _has(pid, client):
+            with suppress(psutil.Error):
+                return _who(psutil.Process(pid))
     return None
+
+
+def holds(process: TaskProcess, client: str) -> bool:
+    """Whether it is there and still holds that connection."""
+    stat = procfs.stat(process.pid)
+    return stat is not None and stat.start_ticks == process.start_ticks and _has(process.pid, client)
+
+
+def _has(pid: int, client: str) -> bool:
+    port = int(client.rpartition(":")[2])
+    with suppress(psutil.Error):
+        connections = psutil.Process(pid).net_connections("tcp")
+        return any(c.laddr.port == port for c in connections if c.laddr and c.raddr)
+    return False
 
 
 def _who(process: psutil.Process) -> TaskProcess | None:

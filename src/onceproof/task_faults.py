@@ -30,6 +30,8 @@ TASK_TARGETS = ("executor", "python-worker")
 
 _TOLD_S = 20.0
 """Spark writes its event log from a queue of its own, milliseconds behind."""
+_WORKER_GONE = "Python worker exited unexpectedly"
+"""What Spark says of a task whose Python worker's connection ends (``PythonRunner``)."""
 _WRITES = r"\b(insert|update|delete|merge|copy)\b"
 
 Service = Literal["postgres", "kafka"]
@@ -60,6 +62,12 @@ def task_problems(spec: FaultSpec, frame: TaskFrame | None, scenario: Scenario) 
         message = "this stack has no Postgres"
         return [*problems, SpecProblem(("frame", "service"), message, "add `postgres: {}` to the stack")]
     return problems + frame_problems(_with_kind(frame, service), service, scenario, query=spec.at.query)
+
+
+def frame_of_no_task(target: str) -> list[SpecProblem]:
+    """``frame`` with a target that is struck at a point, not in the middle of a task."""
+    message = f"a frame says which task is struck; {target} is struck at a point of its own"
+    return [SpecProblem(("frame",), message, f"remove it, or set target: {' or '.join(TASK_TARGETS)}")]
 
 
 def task_placement(spec: FaultSpec, proof: str, scenario: Scenario) -> Placement:
@@ -173,7 +181,7 @@ def retried(found: list[Attempt], victim: TaskProcess) -> str | None:
     """That an attempt failed as it does when its process dies, and that a later one at the same task succeeded."""
     on = victim.executor or "driver"
     for lost in found:
-        if lost.executor != on or lost.reason not in ("ExecutorLostFailure", "ExceptionFailure"):
+        if lost.executor != on or not _died(lost, victim):
             continue
         again = next(
             (a for a in found if a.reason == "Success" and a.task == lost.task and a.launched_ms > lost.launched_ms),
@@ -184,6 +192,13 @@ def retried(found: list[Attempt], victim: TaskProcess) -> str | None:
             said = f" ({lost.why})" if lost.why else ""
             return f"Spark's event log: {lost.describe()}{said}; {again.describe()}{where}"
     return None
+
+
+def _died(lost: Attempt, victim: TaskProcess) -> bool:
+    """Whether the attempt failed as one does whose process is gone, and not for a reason of its own."""
+    if lost.reason == "ExecutorLostFailure":
+        return victim.executor is not None
+    return lost.reason == "ExceptionFailure" and victim.role == "python-worker" and _WORKER_GONE in lost.why
 
 
 def wait_for_batch(site: Site, seen: Occurrence) -> str:
