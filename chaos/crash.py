@@ -62,15 +62,15 @@ class Crash:
         self._next_planned = False
         self._stores = (0, 0)
         self._before: Leadership | None = None
-        self._task = TaskCrash(spec, spec.frame) if spec.target in TASK_TARGETS else None
+        self._task = TaskCrash(spec, spec.frame) if self.reads_frames(spec) else None
 
     @classmethod
     def reads_frames(cls, spec: CrashSpec) -> bool:
-        return spec.target in TASK_TARGETS
+        return spec.target in TASK_TARGETS or (spec.target == "driver" and spec.at.point is Point.IN_TASKS)
 
     @classmethod
     def problems(cls, spec: CrashSpec, scenario: Scenario) -> list[SpecProblem]:
-        if spec.target in TASK_TARGETS:
+        if cls.reads_frames(spec):
             return TaskCrash.problems(spec, spec.frame, scenario)
         if spec.frame is not None:
             return frame_of_no_task(spec.target)
@@ -82,13 +82,16 @@ class Crash:
         if spec.at.point is Point.STATE_PARTLY_COMMITTED and not spec.at.batch:
             message = "batch 0 has no state before it by which to tell how much of it was written"
             problems.append(SpecProblem(("at", "batch"), message, "choose batch 1 or a later one"))
+        if spec.at.point is Point.STATE_PARTLY_COMMITTED and scenario.stack.spark is not None:
+            message = "executors of a standalone Spark write their state without waiting for each other's"
+            problems.append(SpecProblem(("at", "point"), message, "leave spark out of the stack for this point"))
         if spec.leader_of is not None:
             problems.append(SpecProblem(("leader_of",), "a driver leads no partition", "remove leader_of"))
         return problems
 
     @classmethod
     def placement(cls, spec: CrashSpec, scenario: Scenario) -> Placement:
-        if spec.target in TASK_TARGETS:
+        if cls.reads_frames(spec):
             return TaskCrash.placement(spec, scenario)
         if spec.target == "driver":
             replay = {

@@ -25,7 +25,7 @@ from onceproof.spark_events import Attempt, attempts
 from onceproof.spark_tasks import TaskProcess, sender
 from onceproof.waiting import wait_until
 
-#: Targets that are struck in the middle of a task.
+#: Targets that can only be struck in the middle of a task.
 TASK_TARGETS = ("executor", "python-worker")
 
 _TOLD_S = 20.0
@@ -66,7 +66,7 @@ def task_problems(spec: FaultSpec, frame: TaskFrame | None, scenario: Scenario) 
 
 def frame_of_no_task(target: str) -> list[SpecProblem]:
     """``frame`` with a target that is struck at a point, not in the middle of a task."""
-    message = f"a frame says which task is struck; {target} is struck at a point of its own"
+    message = f"a frame says in which task; {target} is struck at a point of its own here"
     return [SpecProblem(("frame",), message, f"remove it, or set target: {' or '.join(TASK_TARGETS)}")]
 
 
@@ -124,9 +124,15 @@ class InTask:
 
     def _why_not(self, process: TaskProcess) -> str | None:
         """What keeps the sender from being the one that is meant. The driver is never struck in an executor's place."""
+        fetches = "its driver writes; a frame that executors send is {service: kafka, kind: Fetch}"
+        if self._spec.target == "executor" and process.executor is None:
+            local = "in local mode the executor is the driver (does the job set its master itself?)"
+            return fetches if process.role == "driver" else local
         if self._spec.target == "executor":
-            mine = "in local mode the executor is the driver (does the job set its master itself?)"
-            return None if process.executor is not None else mine
+            return None
+        if self._spec.target == "driver":
+            own = "no task is under way there; what the driver itself writes is at before-sink-commit"
+            return own if process.role == "driver" else None
         if process.role == "python-worker":
             return None
         writer = (

@@ -75,7 +75,7 @@ class TaskStall:
                 False, (*words, "the driver was started again meanwhile: what committed the batch is no other attempt")
             )
         words.append(f"batch {n} was committed by Spark while it was stopped")
-        won = told(site, seen, lambda found: _won(found, process), "another attempt that succeeded")
+        won = told(site, seen, lambda found: won(found, process), "another attempt that succeeded")
         words.append(won)
         if process.pid not in tree.alive():
             # By Spark (spark.python.task.killTimeout), or with an executor that was given up.
@@ -104,7 +104,7 @@ class TaskStall:
         self._task.close(site)
 
 
-def _won(found: list[Attempt], victim: TaskProcess) -> str | None:
+def won(found: list[Attempt], victim: TaskProcess) -> str | None:
     """An attempt at a task of the victim's, somewhere else, that succeeded while the victim's own had not ended well."""
     on = victim.executor or "driver"
     for old in found:
