@@ -16,7 +16,8 @@ from onceproof.spark_tasks import Role, Tree, holds, sender
 from onceproof.stack import procfs
 from onceproof.waiting import wait_until
 
-#: Starts what its last argument says (a list of argument lists, outermost first), and opens the connection where it is empty.
+#: Starts what its last argument says (a list of argument lists, outermost first), each in the one before; the innermost
+#: connects. Each is given the program itself, as SOURCE.
 NEST = """
 import ast, os, socket, subprocess, sys
 port, rest = int(sys.argv[-2]), ast.literal_eval(sys.argv[-1])
@@ -30,7 +31,7 @@ if not rest:
     connection.sendall(str(os.getpid()).encode() + b"\\n")
     connection.recv(1)
 else:
-    subprocess.run([sys.executable, "-c", sys.argv[0] if False else SOURCE, *rest[0], str(port), repr(rest[1:])])
+    subprocess.run([sys.executable, "-c", SOURCE, *rest[0], str(port), repr(rest[1:])])
 """
 PROGRAM = f"SOURCE = {NEST!r}\nSOURCE = 'SOURCE = ' + repr(SOURCE) + chr(10) + SOURCE\n" + NEST
 EXECUTOR = ["org.apache.spark.executor.CoarseGrainedExecutorBackend", "--executor-id", "7"]
@@ -53,8 +54,9 @@ def connected(*nested: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int
                 pid = int(connection.makefile().readline())
                 yield outer, pid, f"{host}:{client}"
         finally:
-            for process in [*psutil.Process(outer.pid).children(recursive=True), outer]:
-                process.kill()
+            if outer.poll() is None:
+                for process in [*psutil.Process(outer.pid).children(recursive=True), outer]:
+                    process.kill()
             outer.wait()
 
 
