@@ -229,7 +229,8 @@ def _kafka_problems(spec: RejectSpec, scenario: Scenario) -> list[SpecProblem]:
 def _counted(refused: list[Reply]) -> str:
     """``refused 3 times: connection refused (2), 42501 permission denied for table departures (1)``."""
     kinds = Counter(
-        "connection refused" if reply.what == "connection" else f"{reply.code} {reply.message}" for reply in refused
+        f"connection {reply.code}" if reply.what == "connection" else f"{reply.code} {reply.message}"
+        for reply in refused
     )
     said = ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common(3))
     return f"the service refused {len(refused)} time{'' if len(refused) == 1 else 's'}: {said}"

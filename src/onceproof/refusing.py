@@ -35,11 +35,11 @@ class Refusing(Protocol):
 
 
 class Unavailable:
-    """Connections are closed and new ones turned away on the road to a server that is well."""
+    """Nobody gets through to a server that is well: who connects is reset, and so is who uses a connection that stands."""
 
     def begin(self, site: Site) -> str:
         postgres_of(site).proxy.turn_away()
-        return "Postgres was out of reach: its connections closed, new ones refused"
+        return "Postgres was out of reach: connections were reset, old ones when they were used"
 
     def end(self, site: Site) -> None:
         postgres_of(site).proxy.heal()
