@@ -247,6 +247,39 @@ def test_a_job_without_its_package_is_inconclusive_and_shows_its_own_words(run_o
     assert any("ModuleNotFoundError" in reason for reason in verdict.reasons), verdict.reasons
 
 
+def test_refusals_that_a_job_hides_are_known_from_the_services_own_words(run_once: RunOnce) -> None:
+    """The driver never died: were its death the proof, nothing would have hit."""
+    result = run_once("sink-refuses-swallowed")
+    assert json.loads((result.run_dir / "run.json").read_text())["job"]["starts"] == 1
+    words = {f.batch: " ".join(f.evidence) for f in result.verdict.faults}
+    assert "connection refused" in words[2] and "42501 permission denied" in words[3] and "55P03" in words[4]
+    assert all("hid the refusal" in said for said in words.values())
+    finding = the_finding(result.verdict, "lost-write")
+    assert {witness.batch for witness in finding.witnesses} <= {2, 3, 4}
+
+
+def test_brokers_and_the_controller_can_be_away_in_every_way(run_once: RunOnce) -> None:
+    verdict = run_once(HERE / "brokers-away.yaml").verdict
+    assert verdict.outcome is Outcome.HELD, said(verdict)
+    assert all(f.hit for f in verdict.faults), said(verdict)
+    words = [" ".join(f.evidence) for f in verdict.faults]
+    assert ["moved from broker" in said for said in words[:3]] == [True] * 3
+    assert "leads the quorum in epoch" in words[3] and "batch 5 was committed without it" in words[4]
+    assert "it was not heard" in words[5] and "NOT_ENOUGH_REPLICAS" in words[6] and "MSG_SIZE_TOO_LARGE" in words[7]
+
+
+def test_what_a_lone_leader_acknowledged_is_all_that_is_lost(run_once: RunOnce) -> None:
+    """Of batch 2, in the partition whose leader died, and nothing else."""
+    result = run_once("leader-crash-acks-1")
+    finding = the_finding(result.verdict, "lost-write")
+    assert list(finding.attribution) == [source for source in finding.attribution if "batch 2" in source]
+    history = result.run_dir / "history"
+    ends = f"""SELECT end_offset - start_offset FROM '{history}/batches.parquet'
+               WHERE batch = 2 AND topic = 'flights' ORDER BY "partition" """
+    sizes = [size for (size,) in duckdb.execute(ends).fetchall()]
+    assert 0 < finding.total <= max(sizes), "one output partition, which holds the keys of one input partition"
+
+
 def test_a_job_that_swallows_its_sinks_errors_is_caught(run_once: RunOnce) -> None:
     verdict = run_once(HERE / "swallows-errors.yaml").verdict
     assert verdict.outcome is Outcome.VIOLATED, said(verdict)

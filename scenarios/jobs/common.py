@@ -117,8 +117,14 @@ def departures(
 
 
 def flights_with_planes(
-    spark: SparkSession, kafka: str, topic: str, planes: str, isolation: str = "read_committed"
+    spark: SparkSession,
+    kafka: str,
+    topic: str,
+    planes: str,
+    isolation: str = "read_committed",
+    at_least: int | None = None,
 ) -> DataFrame:
     """Flights that departed, with the maker and model of their plane where it is known. Columns: `COLUMNS`."""
     known_planes = f.broadcast(spark.read.parquet(planes).select("tailnum", "manufacturer", "model"))
-    return departures(spark, kafka, topic, isolation=isolation).join(known_planes, "tailnum", "left").select(*COLUMNS)
+    flights = departures(spark, kafka, topic, isolation=isolation, at_least=at_least)
+    return flights.join(known_planes, "tailnum", "left").select(*COLUMNS)
