@@ -33,7 +33,7 @@ def main() -> None:
         commit_timeout_s=args.commit_timeout,
         commit_attempts=args.commit_attempts,
     )
-    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes, args.at_least)
+    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes, at_least=args.at_least)
     query = flights.writeStream.foreachBatch(sink).option("checkpointLocation", args.checkpoint).start()
     query.awaitTermination()
 

@@ -36,7 +36,7 @@ def main() -> None:
         with psycopg.connect(args.postgres) as connection, connection.cursor() as cursor:
             cursor.executemany(insert, rows)
 
-    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes, args.isolation)
+    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes, isolation=args.isolation)
     query = flights.writeStream.foreachBatch(write).option("checkpointLocation", args.checkpoint).start()
     query.awaitTermination()
 

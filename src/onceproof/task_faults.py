@@ -61,7 +61,9 @@ def task_problems(spec: FaultSpec, frame: TaskFrame | None, scenario: Scenario) 
     if service == "postgres" and scenario.stack.postgres is None:
         message = "this stack has no Postgres"
         return [*problems, SpecProblem(("frame", "service"), message, "add `postgres: {}` to the stack")]
-    return problems + frame_problems(_with_kind(frame, service), service, scenario, query=spec.at.query)
+    # Its kind alone: that it writes, which is the default besides, tells no query from another.
+    frame = frame.model_copy(update={"kind": _with_kind(frame, service).kind})
+    return problems + frame_problems(frame, service, scenario, query=spec.at.query)
 
 
 def frame_of_no_task(target: str) -> list[SpecProblem]:
@@ -117,12 +119,12 @@ class InTask:
         process = sender(found.client, pids)
         if process is None:
             return Proof(False, (said, f"no process of the job holds its connection ({found.client})"))
-        why = self._why_not(process)
+        why = self.why_not(process)
         if why is not None:
             return Proof(False, (said, f"it was sent by {process.describe()}: {why}"))
         return Victim(process, found, (said, f"it was sent by {process.describe()}"))
 
-    def _why_not(self, process: TaskProcess) -> str | None:
+    def why_not(self, process: TaskProcess) -> str | None:
         """What keeps the sender from being the one that is meant. The driver is never struck in an executor's place."""
         fetches = "its driver writes; a frame that executors send is {service: kafka, kind: Fetch}"
         if self._spec.target == "executor" and process.executor is None:

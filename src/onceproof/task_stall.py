@@ -9,6 +9,7 @@ order to stop reaches it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from onceproof.chaos.proxy.rules import Hit
@@ -75,8 +76,7 @@ class TaskStall:
                 False, (*words, "the driver was started again meanwhile: what committed the batch is no other attempt")
             )
         words.append(f"batch {n} was committed by Spark while it was stopped")
-        won = told(site, seen, lambda found: won(found, process), "another attempt that succeeded")
-        words.append(won)
+        words.append(told(site, seen, partial(won, victim=process), "another attempt that succeeded"))
         if process.pid not in tree.alive():
             # By Spark (spark.python.task.killTimeout), or with an executor that was given up.
             return Proof(True, (*words, "Spark killed it while it was stopped: its frame was never delivered"))

@@ -11,6 +11,8 @@ from onceproof.faults import Fault, Occurrence, SpecProblem, faults, reads_frame
 from onceproof.points import Point
 from onceproof.scenario.model import Scenario, SparkStack
 from onceproof.spark_conf import FILE_MANAGER
+from onceproof.spark_tasks import TaskProcess
+from onceproof.task_faults import InTask
 
 Make = Callable[..., Scenario]
 BOTH = pytest.mark.parametrize("kind", ["crash", "stall"])
@@ -83,9 +85,10 @@ def test_a_frame_for_postgres_needs_one_and_without_one_tasks_write_to_kafka(sce
 
 def test_with_several_queries_the_default_frame_is_not_enough(scenario: Make) -> None:
     two = scenario(queries=["a", "b"])
-    spec = task("crash", "python-worker")
-    assert found(spec, two.model_copy(update={"stack": two.stack.model_copy(update={"postgres": None})}))
-    assert found(task("crash", "python-worker", frame={"sql": "INSERT INTO mine"}), two) == []
+    for service, apart in [("postgres", {"sql": "INSERT INTO mine"}), ("kafka", {"topic": "out"})]:
+        (problem,) = found(task("crash", "python-worker", frame={"service": service}), two)
+        assert problem.loc == ("frame",) and "told apart" in (problem.hint or "")
+        assert found(task("crash", "python-worker", frame={"service": service} | apart), two) == []
 
 
 def test_a_driver_can_crash_in_the_middle_of_a_task_and_a_broker_at_no_frame(scenario: Make) -> None:
@@ -120,3 +123,28 @@ def test_the_plan_says_how_exactly(kind: str, scenario: Make) -> None:
     assert fault_kind.placement(spec, scenario()).exactness == "exact"
     own = scenario(command=["python", "job.py", f"-D{FILE_MANAGER}=users.Own"])
     assert fault_kind.placement(spec, own).exactness == "approximate"
+
+
+PROCESSES = {
+    "worker": TaskProcess("python-worker", 3, 1, "0", 2),
+    "executor": TaskProcess("executor", 2, 1, "0", 2),
+    "local worker": TaskProcess("python-worker", 3, 1, None, 2),
+    "jvm": TaskProcess("driver-jvm", 2, 1, None, 2),
+    "program": TaskProcess("driver", 1, 1, None, 1),
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "mine"),
+    [
+        ("executor", {"worker", "executor"}),
+        ("python-worker", {"worker", "local worker"}),
+        ("driver", {"worker", "executor", "local worker", "jvm"}),
+    ],
+)
+def test_nobody_is_struck_in_the_place_of_who_is_meant(target: str, mine: set[str]) -> None:
+    kind = faults.get("crash")
+    in_task = InTask(kind.Spec.model_validate(task("crash", target)), None)
+    why = {name: in_task.why_not(process) for name, process in PROCESSES.items()}
+    assert {name for name, reason in why.items() if reason is None} == mine
+    assert "local mode" in (why["local worker"] or "local mode") and (why["program"] or "")
