@@ -15,7 +15,14 @@ from onceproof.qualify.schedule import Step, step
 from onceproof.scenario.load import find, load
 from onceproof.scenario.model import Scenario
 
-TABLE = Sink("postgres", "last_seen", {"transaction": "last_seen"}, "COMMIT of last_seen")
+TABLE = Sink(
+    "postgres",
+    "last_seen",
+    {"transaction": "last_seen"},
+    "COMMIT of last_seen",
+    "last_seen",
+    write={"kind": "statement", "sql": "last_seen", "nth": 2},
+)
 
 
 @pytest.fixture(scope="session")

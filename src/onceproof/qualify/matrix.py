@@ -84,14 +84,14 @@ def _proven(page: Page, result: Result) -> None:
 
 
 def _table(found: Iterable[Cell]) -> Table:
-    columns = [kind for kind in kinds() if any(cell.kind == kind for cell in found)]
+    columns = list(dict.fromkeys(cell.column for kind in kinds() for cell in found if cell.kind == kind))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("point", no_wrap=True)
-    for kind in columns:
-        table.add_column(kind, no_wrap=True)
+    for column in columns:
+        table.add_column(column, no_wrap=True)
     for point in Point:
         of_point = [cell for cell in found if cell.point is point]
-        table.add_row(Text(point), *(_entry([c for c in of_point if c.kind == kind]) for kind in columns))
+        table.add_row(Text(point), *(_entry([c for c in of_point if c.column == column]) for column in columns))
     return table
 
 
@@ -102,7 +102,13 @@ def _entry(found: list[Cell]) -> Text:
         return Text("n/a", style="dim")
     if len(reachable) == 1:
         return _word(reachable[0])
-    return Text("\n").join(_word(cell) + f" {cell.query or cell.target}" for cell in reachable)
+    return Text("\n").join(_word(cell) + f" {_apart(cell)}" for cell in reachable)
+
+
+def _apart(cell: Cell) -> str:
+    """A word that tells it from the others in its field."""
+    service = str(cell.settings.get("service", cell.target))
+    return str(cell.query or cell.settings.get("how") or service)
 
 
 def _word(cell: Cell) -> Text:
@@ -161,7 +167,7 @@ def _not_applicable(page: Page, found: Iterable[Cell]) -> None:
     reasons: dict[str, list[str]] = {}
     for cell in found:
         if not cell.reachable:
-            reasons.setdefault(str(cell.why), []).append(f"{cell.kind} at {cell.point}")
+            reasons.setdefault(str(cell.why), []).append(f"{cell.column} at {cell.point}")
     if reasons:
         page.blank()
     for index, (why, cells) in enumerate(reasons.items()):
@@ -170,12 +176,12 @@ def _not_applicable(page: Page, found: Iterable[Cell]) -> None:
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """``verdict``, ``statement``, ``strongest``, ``matrix`` (point -> kind -> cells), ``cells``, and where to go on."""
+    """``verdict``, ``statement``, ``strongest``, ``matrix`` (point -> column -> cells), ``cells``, and where to go on."""
     told = [_cell(cell, result) for cell in result.cells]
     matrix: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for cell in told:
         entry = {key: cell[key] for key in ("name", "state", "verdict", "why")}
-        matrix.setdefault(cell["point"], {}).setdefault(cell["kind"], []).append(entry)
+        matrix.setdefault(cell["point"], {}).setdefault(cell["column"], []).append(entry)
     unfinished = result.unfinished
     return {
         "scenario": result.scenario.name,
@@ -207,6 +213,7 @@ def _cell(cell: Cell, result: Result) -> dict[str, Any]:
     return {
         **{key: document[key] for key in ("name", "kind", "query", "words", "evidence", "why")},
         "point": str(cell.point),
+        "column": cell.column,
         "target": cell.target,
         "state": cell.state.value,
         "verdict": None if cell.verdict is None else cell.verdict.value,
