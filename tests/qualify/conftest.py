@@ -32,7 +32,7 @@ def upsert() -> Scenario:
 
 @pytest.fixture
 def job() -> Job:
-    return Job((Query("last_seen", 6),), (TABLE,), postgres=True, frames=12)
+    return Job((Query("last_seen", 6),), (TABLE,))
 
 
 @pytest.fixture

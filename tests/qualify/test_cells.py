@@ -63,14 +63,14 @@ def test_every_offer_is_a_fault_that_its_kind_takes(matrix: list[Cell], upsert: 
 
 def test_without_a_commit_there_is_none_to_lose(upsert: Scenario) -> None:
     why = "output last_seen: 12 statements that write and no COMMIT were seen in its batches: each commits by itself"
-    found = cells(Job((Query("last_seen", 6),), (), {"last_seen": why}, postgres=True), upsert)
+    found = cells(Job((Query("last_seen", 6),), (), {"last_seen": why}), upsert)
     lost = [cell for cell in found if cell.point is Point.COMMIT_LOST and cell.kind == "lost-request"]
     assert [(cell.state, cell.why) for cell in lost] == [(State.N_A, why)]
 
 
 def test_state_and_parked_sinks_open_their_points(upsert: Scenario) -> None:
     query = Query("last_seen", 6, state_stores=2, parks=("postgres",))
-    found = cells(Job((query,), (), postgres=True), upsert)
+    found = cells(Job((query,), ()), upsert)
     assert reachable(found) >= {
         ("crash", "state-partly-committed"),
         ("crash", "before-sink-commit"),
@@ -91,7 +91,7 @@ def test_of_several_queries_each_has_its_cells_and_says_which_it_is() -> None:
         Sink("postgres", "a", {"transaction": "by_airport"}, "COMMIT of by_airport"),
         Sink("postgres", "b", {"transaction": "last_seen"}, "COMMIT of last_seen"),
     )
-    found = cells(Job((Query("a", 3), Query("b", 3)), sinks, postgres=True), both)
+    found = cells(Job((Query("a", 3), Query("b", 3)), sinks), both)
     crashes = [c for c in found if c.kind == "crash" and c.point is Point.AFTER_SINK_COMMIT]
     assert [c.fault(2)["at"]["query"] for c in crashes] == ["a", "b"]
     acks = [c for c in found if c.kind == "lost-ack" and c.point is Point.COMMIT_UNACKNOWLEDGED]
@@ -133,10 +133,10 @@ def test_between_two_sinks_of_one_batch_there_is_a_point(upsert: Scenario) -> No
         Sink("postgres", "q", {"transaction": "a"}, "COMMIT of a", "a"),
         Sink("postgres", "q", {"transaction": "b"}, "COMMIT of b", "b"),
     )
-    found = cells(Job((Query("q", 6),), sinks, postgres=True), upsert)
+    found = cells(Job((Query("q", 6),), sinks), upsert)
     (between,) = [c for c in found if c.point is Point.BETWEEN_SINKS and c.reachable]
     assert between.words == "COMMIT of b, after a"
     assert between.fault(2)["frame"] == {"transaction": "b"}
-    alone = cells(Job((Query("q", 6),), sinks[:1], postgres=True), upsert)
+    alone = cells(Job((Query("q", 6),), sinks[:1]), upsert)
     (none,) = [c for c in alone if c.point is Point.BETWEEN_SINKS and c.column == "crash"]
     assert (none.state, none.why) == (State.N_A, "its batches write to a single sink")

@@ -54,10 +54,6 @@ class Job:
     """In the order in which a batch writes to them."""
     gaps: Mapping[str, str] = field(default_factory=dict)
     """Output -> why its commits cannot be told from what was seen."""
-    postgres: bool = False
-    """The stack has one."""
-    frames: int = 0
-    """How many frames that write were seen, of whatever sink."""
 
     def of(self, query: Query) -> str | None:
         """What a fault says under ``at: query:``: nothing where there is only one."""

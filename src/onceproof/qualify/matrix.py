@@ -96,19 +96,17 @@ def _table(found: Iterable[Cell]) -> Table:
 
 
 def _entry(found: list[Cell]) -> Text:
-    """Several tries of one kind at one point (two sinks, two queries) stand below each other; n/a ones only alone."""
+    """Several tries in one field (two sinks, two queries, two forms) are counted; below the table stands which is which."""
     reachable = [cell for cell in found if cell.reachable]
     if not reachable:
         return Text("n/a", style="dim")
-    if len(reachable) == 1:
-        return _word(reachable[0])
-    return Text("\n").join(_word(cell) + f" {_apart(cell)}" for cell in reachable)
-
-
-def _apart(cell: Cell) -> str:
-    """A word that tells it from the others in its field."""
-    service = str(cell.settings.get("service", cell.target))
-    return str(cell.query or cell.settings.get("how") or service)
+    words = [_word(cell) for cell in reachable]
+    if len(words) == 1:
+        return words[0]
+    distinct = {word.plain: word for word in words}
+    return Text("\n").join(
+        Text(f"{sum(word.plain == name for word in words)} ") + word for name, word in sorted(distinct.items())
+    )
 
 
 def _word(cell: Cell) -> Text:
@@ -149,7 +147,7 @@ def _findings(page: Page, findings: Iterable[Finding]) -> None:
 def _unsettled(page: Page, found: Iterable[Cell]) -> None:
     """What was reachable and says nothing good: not reached, or exercised and inconclusive. And what was only near."""
     lines = [
-        (cell.state.value if not cell.exercised else "unclear", f"{cell.title()}: {cell.why}")
+        ("unclear" if cell.exercised else "unreached", f"{cell.title()}: {cell.why}")
         for cell in found
         if cell.reachable and cell.verdict is not Outcome.VIOLATED and (cell.verdict is not Outcome.HELD)
     ]

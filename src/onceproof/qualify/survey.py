@@ -102,8 +102,6 @@ def read(run_dir: Path, scenario: Scenario) -> Job:
         ),
         sinks=tuple(sinks),
         gaps=gaps,
-        postgres=scenario.stack.postgres is not None,
-        frames=len(seen),
     )
 
 
