@@ -240,3 +240,12 @@ def test_the_report_is_text_of_100_columns_and_json(work: Callable[..., Any], to
     assert document["matrix"]["after-sink-commit"]["crash"][0]["verdict"] == "violated"
     assert document["continue"].startswith("onceproof qualify --continue")
     assert {cell["state"] for cell in document["cells"]} == {"exercised", "not reached", "n/a"}
+
+
+def test_the_statement_names_no_delivery_that_did_not_hold(work: Callable[..., Any]) -> None:
+    result = work()
+    assert matrix.statement(result).endswith("the strongest claim that held is effectively-once, liveness recovers")
+    none = replace(result, strongest=replace(result.strongest, delivery=None))
+    assert matrix.statement(none).endswith("no promise of delivery held; liveness recovers did")
+    bare = replace(result, strongest=replace(result.strongest, delivery=None, others={}))
+    assert matrix.statement(bare).endswith("no promise of delivery held")

@@ -61,9 +61,11 @@ def statement(result: Result) -> str:
     strongest = result.strongest
     if strongest is None:
         return f"nothing is claimed: of {len(reachable)} reachable cells none was exercised"
-    held: list[str] = [strongest.delivery] if strongest.delivery else []
-    held += [f"{name} {value}" for name, value in strongest.others.items()]
-    what = f"the strongest claim that held is {', '.join(held)}" if held else "no claim held"
+    others = ", ".join(f"{name} {value}" for name, value in strongest.others.items())
+    if strongest.delivery is not None:
+        what = f"the strongest claim that held is {strongest.delivery}{f', {others}' if others else ''}"
+    else:
+        what = f"no promise of delivery held{f'; {others} did' if others else ''}"
     missing = len(reachable) - len(exercised)
     rest = f"; of the {missing} not exercised nothing is claimed" if missing else ""
     return f"in {of}, {what}{rest}"
