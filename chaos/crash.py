@@ -5,7 +5,7 @@ Healed by a restart: ours for a broker, the supervisor's for a driver, Spark's f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -144,8 +144,16 @@ class Crash:
         return placement(spec.at.point, f"the process is gone and another broker leads {spec.leader_of}", scenario)
 
     @classmethod
-    def tries(cls, job: Job) -> Iterable[Try]:
-        return at_checkpoint(job, (*GATED, *WATCHED, *PARKED), {"target": "driver"})
+    def tries(cls, job: Job) -> Iterator[Try]:
+        """The driver's at the checkpoint; that of Postgres, or of a session there, at each sink's COMMIT."""
+        parked = any(query.parks for query in job.queries)  # else crash-at-frame is before the commit, of any job
+        yield from at_checkpoint(job, (*GATED, *WATCHED, *(PARKED if parked else ())), {"target": "driver"})
+        for sink in job.sinks:
+            if sink.target == "postgres":
+                query = sink.query if len(job.queries) > 1 else None
+                for target in POSTGRES_TARGETS:
+                    settings = {"target": target, "frame": dict(sink.frame)}
+                    yield Try(Point.BEFORE_SINK_COMMIT, settings, query, words=sink.words)
 
     def matches(self, seen: Occurrence) -> bool:
         if self._other is not None:

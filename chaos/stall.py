@@ -9,6 +9,7 @@ checkpoint does not fence the sink: the first finishes its batch, and learns of 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from typing import ClassVar, Literal
@@ -34,6 +35,7 @@ from onceproof.placing import (
     point_problems,
 )
 from onceproof.points import Point
+from onceproof.qualify.job import Job, Try, at_checkpoint
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.sink_state import State, changes, sink_state, stable_ends, undecided
 from onceproof.stack.processes import Service
@@ -132,6 +134,10 @@ class Stall:
             "own; then the first went on, and ended; the sinks before and after"
         )
         return placement(spec.at.point, proof, scenario)
+
+    @classmethod
+    def tries(cls, job: Job) -> Iterable[Try]:
+        return at_checkpoint(job, _PLACES, {"target": "driver"})
 
     @property
     def needs_input(self) -> bool:
