@@ -121,6 +121,8 @@ def said_of(tmp_path: Path, name: str, old: str, new: str) -> str:
         ("retry-topic-reorders", "kafka-group", "share-group", "not there for share groups yet"),
         ("retry-topic-reorders", "names:", "acknowledge: with-effect\n    names:", "not part of the transaction"),
         ("retry-topic-reorders", "{message: 3}", "{message: 3, after: effect}", r"nothing is left to be refused\n.*use take"),
+        ("retry-stops-the-partition", "input:", "stack: {kafka: {brokers: 3}}\ninput:", r"whichever broker is asked.*\n.*brokers: 1"),
+        ("retry-stops-the-partition", "names:", "acknowledge: with-effect\n    names:", "ends its transaction"),
         ("retry-stops-the-partition", "{message: 3}", "{message: 9}", "there is no message 9: they are numbered from 1 to 5"),
         ("fan-out", "billing: [biller],", "", "consumer 'biller' is in 0 groups"),
         ("fan-out", "audit: [auditor]", "audit: [auditer]", r"there is no consumer 'auditer'\n.*auditor"),
