@@ -105,7 +105,7 @@ class _Drawing:
             style = " bad" if bad else " ack" if row.kind == "acknowledge" else ""
             self._arrow(self._x(row.source), self._x(row.target), y, style)
             label = {"again": f"m{row.message} again", "return": f"m{row.message} back", "acknowledge": "ack"}
-            label |= {"refuse": f"m{row.message} refused", "retry": f"m{row.message} later", "lost": "ack lost"}
+            label |= {"refuse": f"m{row.message} refused", "lost": "ack lost", "retry": f"m{row.message} later"}
             text = label.get(row.kind, f"m{row.message}")
             kind = "badtext label" if bad or late else "small label" if row.kind == "acknowledge" else "label"
             self._write(self._mid(row), y - 6, text, kind, middle=True)

@@ -134,6 +134,26 @@ def test_while_frozen_nothing_of_the_job_runs(supervise: Callable[..., Pipeline]
     job.stop()
 
 
+def test_a_driver_that_was_replaced_is_supervised_no_more_and_gone_in_the_end(
+    supervise: Callable[..., Pipeline],
+) -> None:
+    job = supervise(SLEEP)
+    job.start()
+    old = job.pids()[0]
+    start, zombie = job.take_over()
+    assert (start, job.current_start, job.starts) == (0, 1, 2) and old not in job.pids()
+    until("it to be stopped", lambda: psutil.Process(old).status() == psutil.STATUS_STOPPED)
+    zombie.thaw()
+    until("it to be awake", lambda: psutil.Process(old).status() != psutil.STATUS_STOPPED)
+    zombie.kill()
+    job.kill_driver()
+    until("the successor's restart", lambda: job.starts == 3)
+    assert [one.start for one in job.exits] == [1], "the end of the old one is nobody's exit"
+    job.take_over()
+    job.stop()
+    assert not any(one.members() for one in (zombie, *job._aside)) and job.pids() == []
+
+
 def test_what_the_job_said_is_found_in_its_output(supervise: Callable[..., Pipeline]) -> None:
     job = supervise("print('a temporary one')\nraise RuntimeError")
     assert not job.said("a temporary one")

@@ -28,7 +28,6 @@ NOT_HERE = {
     "foreign-psycopg-upsert": "as the second query of foreign-two-queries",
     "foreign-kafka-sink": "its job is run by way of `onceproof init`, below",
     "foreign-two-sinks": "as foreign-kafka-sink and foreign-job, in one batch",
-    "foreign-swallows-errors": "as tests/scenarios/swallows-errors.yaml: whoever hides errors hides that a fault hit",
     "foreign-no-checkpoint": "below: no fault can be placed on it",
 }
 

@@ -39,6 +39,11 @@ class Reject:
         if consumers is not None and consumers.broker == "amqp":
             message = "a queue of an AMQP broker refuses nothing: reject needs a Kafka topic as output"
             found.append(SpecProblem(("fault",), message, "use broker: kafka-group or share-group"))
+        if scenario.stack.kafka.brokers > 1:
+            message = (
+                "whichever broker is asked may have the new setting before the one that leads the output's partition"
+            )
+            found.append(SpecProblem(("fault",), message, "stack: kafka: {brokers: 1}"))
         if consumers is not None and consumers.acknowledge == "with-effect":
             message = (
                 "a record that is refused ends its transaction, which the consumer that is shipped does not go on from"

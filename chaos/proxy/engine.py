@@ -130,10 +130,14 @@ class FrameProxy:
         """Close every connection and refuse new ones, until `open`."""
         self.loop.call(self.end())
 
+    def drop(self) -> None:
+        """Close every connection; new ones are still taken, and led to the service."""
+        self.loop.call(self._drop())
+
     def conversation(self) -> Conversation:
         if self.target.service == "kafka":
-            return KafkaConversation(self.board, self._topic_names)
-        return PostgresConversation(self.board)
+            return KafkaConversation(self.board, self._topic_names, self.name)
+        return PostgresConversation(self.board, self.name)
 
     async def _open(self) -> None:
         if self._server is None:
@@ -148,5 +152,8 @@ class FrameProxy:
         if self._server is not None:
             self._server.close()
             self._server = None
+        await self._drop()
+
+    async def _drop(self) -> None:
         for link in list(self.links):
             link.end("abort")

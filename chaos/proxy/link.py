@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from struct import pack
 from typing import TYPE_CHECKING, Any, Literal
 
-from onceproof.chaos.proxy.frames import Answer, Encrypted, Frame, Piece
-from onceproof.chaos.proxy.rules import Cut, Hit, Rule, now
+from onceproof.chaos.proxy.frames import Answer, Encrypted, Frame, Piece, Reply
+from onceproof.chaos.proxy.rules import Hit, Rule, now
 
 if TYPE_CHECKING:
     from onceproof.chaos.proxy.engine import FrameProxy
@@ -73,6 +73,7 @@ class Link:
         try:
             await asyncio.get_running_loop().create_connection(lambda: self.server, target.host, target.port)
         except OSError:
+            self.proxy.board.told(Reply(now(), self.proxy.name, "connection", "refused", f"from {self._peer}"))
             self.end("reset")  # as near as can be to being refused by the service itself
             return
         self.client.resume()
@@ -142,6 +143,10 @@ class Link:
 
     def _server_lost(self) -> None:
         self.server.cut("close")
+        if self._parked is not None:
+            parked, self._parked = self._parked, None
+            parked.hit.undeliverable = "the service closed the connection while it was parked; it was never delivered"
+            self._emit("frame.undeliverable", parked.rule, parked.hit, why=parked.hit.undeliverable)
         for rule, hit in self._waiting.values():
             hit.undeliverable = "the service closed the connection without an answer"
             self._emit("frame.undeliverable", rule, hit, why=hit.undeliverable)
@@ -174,12 +179,12 @@ class Link:
 
     def _act(self, rule: Rule, hit: Hit, behind: Sequence[Piece]) -> None:
         if rule.action == "drop-request":
-            self._cut_client(rule.cut, hit)
+            self._cut_client(rule, hit)
             if not self._silent:
                 self.server.cut("close")
         elif rule.action == "late":
             self._late = True
-            self._cut_client(rule.cut, hit)
+            self._cut_client(rule, hit)
             # What is behind belongs to it: without its Sync, Postgres would not flush the answer.
             rest = b"".join(map(_bytes, behind))
             rule.when_released(lambda: self.proxy.loop.soon(self._deliver_late, rule, hit, rest))
@@ -220,7 +225,7 @@ class Link:
         rule, hit = self._waiting.pop(id(answer.frame))
         hit.answered_at = now()
         if rule.action == "drop-answer" and not self._deaf:
-            self._cut_client(rule.cut, hit)
+            self._cut_client(rule, hit)
         if not self._deaf:
             self.client.write(answer.raw)
         elif not self._silent and not self._waiting:
@@ -231,19 +236,27 @@ class Link:
     def _left_while_parked(self) -> None:
         assert self._parked is not None
         parked, self._parked = self._parked, None
-        parked.hit.client_left_at = now()
         self._deaf = True
-        why = "its client left while it was parked; it was never delivered"
+        why = parked.hit.undeliverable = "its client left while it was parked; it was never delivered"
         self._emit("frame.abandoned", parked.rule, parked.hit, why=why)
+        parked.hit.client_left_at = now()
         self.end("close")
 
-    def _cut_client(self, how: Cut, hit: Hit) -> None:
+    def _cut_client(self, rule: Rule, hit: Hit) -> None:
         self._deaf = True
         hit.cut_at = now()
-        if how == "silence":
+        if rule.cut == "silence":
             self._silent = True
+            rule.when_over(lambda: self.proxy.loop.soon(self._break_silence))
         else:
-            self.client.cut(how)
+            self.client.cut(rule.cut)
+
+    def _break_silence(self) -> None:
+        """A client without a time-out of its own would wait for ever."""
+        self._silent = False
+        self.client.cut("close")
+        if not self._waiting and not self._late:
+            self.server.cut("close")
 
     # -- what is told ---------------------------------------------------------------------------------------------
 

@@ -317,6 +317,39 @@ def init(
         output.result(init_scenario(words, env or [], topic, output_topic, table, sample, to, force, as_json))
 
 
+@app.command(epilog=EXIT_CODES)
+def qualify(
+    scenario: Annotated[
+        str | None,
+        typer.Argument(metavar="SCENARIO", help="Name of a shipped one, or path of a YAML file.", show_default=False),
+    ] = None,
+    go_on: Annotated[
+        Path | None, typer.Option("--continue", metavar="DIR", help="Go on with a qualification, not a new one.")
+    ] = None,
+    budget: Annotated[str, typer.Option(metavar="TIME", help="How long it may take: 90s, 10m, 1h30m.")] = "10m",
+    as_json: Json = False,
+    runs: Annotated[Path, typer.Option(metavar="DIR", help="Where its directory is made.", file_okay=False)] = Path(
+        "onceproof-runs"
+    ),
+    seed: Annotated[int | None, typer.Option(help="Instead of the scenario's seed.")] = None,
+) -> None:
+    """Try every point x fault kind on a job, within a time budget: what held, what did not, and what was never exercised.
+
+    The job first runs without faults; if it is not right then, that is all that is said. The scenario's own faults are not
+    used. Exit code 3 where a cell that can be reached was not exercised.
+
+    \b
+    onceproof qualify my_job.yaml
+    onceproof qualify my_job.yaml --budget 30m --json
+    onceproof qualify --continue onceproof-runs/qualify-my_job-...
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli_qualify import qualify as begin
+
+        raise typer.Exit(begin(scenario, go_on=go_on, budget=budget, runs_dir=runs, seed=seed, output=output))
+
+
 @app.command()
 def explain(
     anomaly: Annotated[

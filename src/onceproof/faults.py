@@ -54,6 +54,8 @@ class Occurrence:
     """What the sink told: ``xid``, ``transactional_id``, ``topics``, ``progress_topic``, ..."""
     release: Callable[[], None] | None = None
     """Lets the parked sink go on; None where nothing is parked. Idempotent."""
+    attempt: int | None = None
+    """Which attempt at the batch this is, from 1; None where only the watcher saw it, who cannot tell."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,11 @@ class Proof:
 
 
 class Fault(Protocol):
-    """One fault of one run. Constructed from its validated spec."""
+    """One fault of one run. Constructed from its validated spec.
+
+    A fault that cannot go on without input has a property ``needs_input`` as well: while it is true the feed goes on,
+    which otherwise waits until the fault is healed.
+    """
 
     Spec: ClassVar[type[FaultSpec]]
     about: ClassVar[str]
@@ -95,6 +101,11 @@ class Fault(Protocol):
 def reads_frames(specs: Iterable[FaultSpec]) -> bool:
     """Whether one of these faults needs the protocol proxy: its class has ``reads_frames(spec)`` and says so."""
     return any(getattr(faults.get(spec.fault), "reads_frames", lambda _spec: False)(spec) for spec in specs)
+
+
+def strikes_tasks(spec: FaultSpec) -> bool:
+    """Whether it strikes what runs a batch's tasks, and is proven by what Spark tells of their attempts."""
+    return spec.at.point is Point.IN_TASKS
 
 
 def strikes_at(spec: FaultSpec) -> Point:

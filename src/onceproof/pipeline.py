@@ -5,6 +5,7 @@ A job that dies before any fault is a broken job, not a finding: it is not resta
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from onceproof.events import Timeline
 from onceproof.stack.processes import Owner, Service
 
 _POLL_S = 0.05
+#: Spark draws its stages over each other in one line, and clears that with blanks.
+_PROGRESS_BAR = re.compile(r"\[Stage \d+:|\s*$")
 _LEAVE_S = 6.0
 """After its leader is gone a driver's other processes get this long: a JVM outlived its Python by 3.3 s when measured."""
 
@@ -66,6 +69,7 @@ class Pipeline:
         self._freezes = 0
         self._lock = threading.RLock()
         self._service: Service | None = None
+        self._aside: list[Service] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self._starts = 0
@@ -86,6 +90,9 @@ class Pipeline:
         with self._lock:  # a launch that has begun is finished, and stopped here; none begins afterwards
             self._stopping.set()
             service = self._service
+            aside = list(self._aside)
+        for zombie in aside:
+            zombie.kill()
         if service is not None:
             service.stop(timeout_s=1.0)
         if self._thread.is_alive():
@@ -120,6 +127,20 @@ class Pipeline:
             self._killed = True
             service.kill()
         return start
+
+    def take_over(self) -> tuple[int, Service]:
+        """Stop the driver where it is (SIGSTOP), and start the next one beside it: a cluster took a pause for a death.
+
+        Returns which start the stopped one is, and its processes: whoever asked may let them go on (`Service.thaw`), and
+        must end them. `stop` does at the latest.
+        """
+        with self._lock:
+            start, service = self.current_start, self._service
+            assert service is not None, "a driver that reached a point was started"
+            service.freeze()
+            self._aside.append(service)
+            self._launch()
+        return start, service
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -156,7 +177,7 @@ class Pipeline:
         """The end of the job's own output (from its traceback on, if there is one), with the values of secrets masked."""
         with self._lock:
             text = self._service.log_tail(400) if self._service is not None else ""
-        rows = text.splitlines()
+        rows = [row for row in text.splitlines() if not _PROGRESS_BAR.match(row)]
         traceback = next((i for i, row in enumerate(rows) if row.startswith("Traceback (most recent call last)")), None)
         chosen = rows[traceback:] if traceback is not None else rows[-lines:]
         if len(chosen) > lines:
@@ -207,11 +228,12 @@ class Pipeline:
             self.failure = failure
 
     def _wait_for_exit(self) -> int | None:
-        service = self._service
-        assert service is not None
-        while service.is_running() and not self._stopping.is_set():
+        while True:
+            service = self._service  # another one, once a successor has taken over
+            assert service is not None
+            if self._stopping.is_set() or not service.is_running():
+                return service.returncode
             service.wait(_POLL_S)
-        return service.returncode
 
     def _clear_out(self) -> None:
         """A cluster restarts a driver in a new container: nothing of the old one may live on beside the new one."""

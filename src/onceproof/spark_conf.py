@@ -29,6 +29,9 @@ _PASSED_ON = (
 _PASSED_ON_PREFIXES = ("LC_", "JAVA_", "SPARK_", "PYSPARK_", "HADOOP_", "PYTHON")
 
 
+#: What a task needs of a job's environment, beside what its worker has: where the password is, and who watches sinks.
+_FOR_TASKS = ("PGPASSFILE", "ONCEPROOF_FAILPOINTS")
+
 #: What names the manager of checkpoint files; a job that sets it has its own.
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
@@ -47,6 +50,40 @@ class CheckpointFiles:
         }
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """A standalone Spark as a job gets it: a job that sets no master of its own runs its tasks there."""
+
+    master: str
+    """``spark://host:port``."""
+    arguments: Path
+    """Arguments for the driver's JVM that no list of processes may show: the secret of the cluster."""
+    memory_mb: int
+    """All that one executor's heap may take of its worker."""
+    archive: Path | None
+    """Spark's classes, for executors that start quickly."""
+
+    def settings(self, scratch: Path, executor_env: Mapping[str, str]) -> dict[str, str]:
+        options = [*driver_archive.options(self.archive), "-XX:+UseSerialGC", f"-Djava.io.tmpdir={scratch}"]
+        return {
+            "spark.authenticate": "true",
+            "spark.executor.memory": f"{self.memory_mb}m",
+            "spark.executor.extraJavaOptions": shlex.join(options),
+            # In local mode tasks find these in the driver's own environment.
+            **{f"spark.executorEnv.{name}": value for name, value in executor_env.items()},
+        }
+
+
+def event_log(folder: Path) -> dict[str, str]:
+    """Settings with which Spark tells in ``folder`` what became of each attempt of each task (`onceproof.spark_events`)."""
+    return {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": folder.absolute().as_uri(),
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.eventLog.compress": "false",
+    }
+
+
 def spark_environment(
     users: Mapping[str, str],
     *,
@@ -54,6 +91,8 @@ def spark_environment(
     archive: Path | None,
     scratch: Path,
     checkpoint: CheckpointFiles | None = None,
+    cluster: Cluster | None = None,
+    events: Path | None = None,
 ) -> dict[str, str]:
     """The Spark variables of a job whose environment would otherwise be ``users``: only those that ours change.
 
@@ -63,6 +102,9 @@ def spark_environment(
       written through ours. As system properties Spark's settings are defaults: over them wins what is in the user's
       ``spark-defaults.conf``, over that ``PYSPARK_SUBMIT_ARGS`` and the job's builder. The user's own value comes last,
       so it wins over ours too.
+
+    - ``MASTER``, where there is a ``cluster``: spark-submit would overwrite a ``spark.master`` among the system properties,
+      and looks here last of all. ``events``: the folder of `event_log`.
 
     ``SPARK_CONF_DIR`` is left alone: each run's own would be on the class path, and keep the class archive from use.
     """
@@ -77,12 +119,20 @@ def spark_environment(
         "java.io.tmpdir": str(scratch),  # a killed JVM leaves files there, temporary checkpoints among them
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         **(checkpoint.settings() if checkpoint is not None else {}),
+        **(event_log(events) if events is not None else {}),
     }
-    words = [*driver_archive.options(archive), *(f"-D{key}={value}" for key, value in settings.items())]
+    secret = []
+    if cluster is not None:
+        tasks = {name: users[name] for name in _FOR_TASKS if name in users}
+        settings |= cluster.settings(scratch, tasks)
+        del settings["spark.executor.extraClassPath"]  # its workers have them, after Spark's own, as archived
+        secret = [f"@{cluster.arguments}"]
+    words = [*driver_archive.options(archive), *secret, *(f"-D{key}={value}" for key, value in settings.items())]
     # Spark's launcher splits like a shell: paths with spaces need their quotes.
     return {
         "SPARK_DIST_CLASSPATH": os.pathsep.join(filter(None, [users.get("SPARK_DIST_CLASSPATH"), jars])),
         "SPARK_SUBMIT_OPTS": " ".join(filter(None, [shlex.join(words), users.get("SPARK_SUBMIT_OPTS")])),
+        **({"MASTER": users.get("MASTER", cluster.master)} if cluster is not None else {}),
     }
 
 
@@ -103,6 +153,8 @@ def job_environment(
     own: Mapping[str, str],
     secrets: Sequence[str],
     checkpoint: CheckpointFiles | None = None,
+    cluster: Cluster | None = None,
+    events: Path | None = None,
 ) -> dict[str, str]:
     """The whole environment of the job.
 
@@ -120,5 +172,13 @@ def job_environment(
         **{name: os.environ[name] for name in secrets if name in os.environ},
         **own,
     }
-    sparks = spark_environment(users, class_path=class_path, archive=archive, scratch=scratch, checkpoint=checkpoint)
+    sparks = spark_environment(
+        users,
+        class_path=class_path,
+        archive=archive,
+        scratch=scratch,
+        checkpoint=checkpoint,
+        cluster=cluster,
+        events=events,
+    )
     return {**users, **sparks}

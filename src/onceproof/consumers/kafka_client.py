@@ -17,8 +17,9 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 from onceproof.consumers.client import Client, Lost, Refused, Taken
 from onceproof.stack.clients import client_config, producer_config
 
-#: To become a member, or to be given a record that is known to be there: a first rebalance takes a second.
-_DEADLINE_S = 60.0
+#: To become a member, or to be given a record that is known to be there: a first rebalance takes a second. Shorter than the harness
+#: waits for a step, so that it is told why.
+_DEADLINE_S = 50.0
 _POLL_S = 0.05
 _ANSWER_S = 10.0
 _HEADER = "message"

@@ -60,6 +60,8 @@ _FROM_WRITES = """
     ANTI JOIN judge.zombies z ON z.output = {output} AND z.lane = c.lane AND z.pos = c.pos AND z.id = c.id"""
 
 # Who took over: per start of the driver, where the first effect of its own batches stands, and when one was committed.
+# ``held``: the records of a batch that changed hands may have been staged first and committed last, in a transaction that
+# its first owner kept open meanwhile. (Of all other batches what stands last was also committed last.)
 _OVERTAKEN = """
     CREATE OR REPLACE TEMP TABLE overtaken AS
     WITH spans AS (
@@ -74,9 +76,14 @@ _OVERTAKEN = """
     begun AS (
         SELECT s.query, o.planned_by AS start, s.lane, min(s.lo) AS first FROM spans s JOIN owners o USING (query, batch)
         WHERE o.planned_by = o.committed_by GROUP BY ALL),
+    held AS (
+        SELECT c.query, c.batch, c.lane, max(h.txn_end_ms) AS at_ms FROM judge.caused c JOIN owners o USING (query, batch)
+        JOIN history.output h ON h.output = {output} AND h."partition" = c.lane AND h."offset" = c.pos
+        WHERE c.output = {output} AND o.planned_by < o.committed_by GROUP BY ALL),
     tops AS (
-        SELECT s.*, o.planned_by, o.committed_by, coalesce(h.txn_end_ms, h.timestamp_ms, k.commit_time_us // 1000) AS at_ms
-        FROM spans s JOIN owners o USING (query, batch)
+        SELECT s.*, o.planned_by, o.committed_by,
+               greatest(coalesce(h.txn_end_ms, h.timestamp_ms, k.commit_time_us // 1000), z.at_ms) AS at_ms
+        FROM spans s JOIN owners o USING (query, batch) LEFT JOIN held z USING (query, batch, lane)
         LEFT JOIN history.output h ON h.output = {output} AND h."partition" = s.lane AND h."offset" = s.hi
         LEFT JOIN history.commits k ON s.lane = -1 AND k.commit_order = s.hi)
     SELECT t.query, t.batch, t.lane, t.planned_by, min(n.start) AS newer, min(g.first) FILTER (t.hi > g.first) AS first,

@@ -146,6 +146,9 @@ def _groups(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
     if spec.broker == "share-group" and spec.queues == "own":
         message = "members of a share group take from all partitions"
         yield Complaint((*here, "queues"), message, "use queues: shared, or broker: kafka-group")
+    if spec.broker == "share-group" and scenario.input[0].partitions > 1:
+        message = "which members of a share group serve which of several partitions is up to the group, and not to the schedule"
+        yield Complaint(("input", 0, "partitions"), message, "use partitions: 1")
     if not spec.groups:
         return
     if spec.broker == "amqp":

@@ -36,10 +36,23 @@ class AmqpStack(Model):
     pass
 
 
+class SparkStack(Model):
+    master: Literal["standalone"] = Field("standalone", description="a master and workers, each a process")
+    workers: Annotated[int, Field(ge=1, le=8)] = Field(
+        2, description="workers, each a machine to Spark: one executor each"
+    )
+    cores: PositiveInt = Field(1, description="cores of a worker: how many tasks its executor runs at once")
+    memory_mb: Annotated[int, Field(ge=512)] = Field(512, description="heap of an executor, MiB")
+
+
 class StackSpec(Model):
     provider: Literal["embedded"] = Field("embedded", description="processes on loopback")
     kafka: KafkaStack = Field(default_factory=KafkaStack)
     postgres: PostgresStack | None = Field(default=None, description="write {} to have one")
+    spark: SparkStack | None = Field(
+        default=None,
+        description="a standalone Spark that the job's tasks run on: write {} to have one (default: local)",
+    )
     amqp: AmqpStack | None = Field(
         default=None, description="an AMQP 0-9-1 broker, for consumers: write {} to have one"
     )
@@ -147,6 +160,9 @@ class At(Model):
     batch: Annotated[int, Field(ge=0)] = Field(description="Spark's batch id")
     point: Point = Field(description="the place in the batch's commit protocol")
     query: str | None = Field(None, description="checkpoint folder of the query below {checkpoint}; default: any")
+    attempt: PositiveInt | None = Field(
+        None, description="which attempt at the batch: 2 is its first replay (default: the first that gets there)"
+    )
 
 
 class FaultSpec(Model):

@@ -10,7 +10,7 @@ from onceproof.faults import Placement, faults
 from onceproof.judge.checker import checkers
 from onceproof.oracle import oracles
 from onceproof.scenario.crosscheck import rows_of
-from onceproof.scenario.model import OutputSpec, Scenario
+from onceproof.scenario.model import OutputSpec, Scenario, SparkStack
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,12 @@ def _stack(scenario: Scenario) -> tuple[str, ...]:
     brokers = scenario.stack.kafka.brokers
     kafka = "Kafka, 1 node" if brokers == 1 else f"Kafka, {brokers} brokers and a controller"
     postgres = ["Postgres"] if scenario.stack.postgres is not None else []
-    return (kafka, *postgres, "Toxiproxy in front of every client listener")
+    spark = [] if scenario.stack.spark is None else [_standalone(scenario.stack.spark)]
+    return (kafka, *postgres, *spark, "Toxiproxy in front of every client listener")
+
+
+def _standalone(spark: SparkStack) -> str:
+    return f"Spark standalone: a master and {spark.workers} worker(s) with {spark.cores} core(s) each"
 
 
 def _prepare(scenario: Scenario) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ MEANINGS = {
     "postgres": "libpq URI of the pipeline's database, without the password (that is in PGPASSFILE)",
     "postgres.jdbc": "JDBC URL of the same database",
     "postgres.driver": "jar of Postgres' JDBC driver, for --jars or spark.jars",
+    "spark.master": "address of the stack's standalone Spark, for a job that sets its master itself",
     "checkpoint": "folder for the checkpoints of the job's queries",
     "topic.NAME": "name of a topic of the input or of prepare.topics",
     "table.NAME": "Parquet file of a static table of prepare.tables",
@@ -24,7 +25,7 @@ MEANINGS = {
 }
 
 _TEMPLATE = re.compile(
-    r"\{(kafka|postgres(?:\.jdbc|\.driver)?|checkpoint|here|python|(?:topic|table|input|expected)\.[^{}\s\"']+)\}"
+    r"\{(kafka|postgres(?:\.jdbc|\.driver)?|spark\.master|checkpoint|here|python|(?:topic|table|input|expected)\.[^{}\s\"']+)\}"
 )
 
 

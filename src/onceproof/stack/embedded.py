@@ -27,6 +27,7 @@ from onceproof.stack.kafka_settings import HOST
 from onceproof.stack.ports import lease
 from onceproof.stack.postgres import EmbeddedPostgres
 from onceproof.stack.processes import Owner
+from onceproof.stack.spark import SparkCluster
 from onceproof.stack.toxiproxy import ToxiproxyProxy, ToxiproxyServer
 
 T = TypeVar("T")
@@ -42,8 +43,10 @@ class EmbeddedStack:
         kafka: EmbeddedKafka,
         postgres: EmbeddedPostgres | None,
         frames: Frames | None = None,
+        spark: SparkCluster | None = None,
     ) -> None:
         self.frames = frames
+        self.spark = spark
         self.kafka = kafka
         self.postgres = postgres
         self.toxiproxy = toxiproxy
@@ -64,7 +67,7 @@ class EmbeddedStack:
         *,
         read_frames: bool = False,
     ) -> Self:
-        """Start Toxiproxy, then Kafka and Postgres side by side, and prove that nothing goes around a proxy.
+        """Start Toxiproxy, then Kafka, Postgres and Spark side by side, and prove that nothing goes around a proxy.
 
         With ``read_frames`` the pipeline's roads lead through the protocol proxy too.
         Logs go to ``run_dir/logs``, data below the owner's scratch folder. Emits ``stack.starting`` and ``stack.ready``
@@ -106,13 +109,25 @@ class EmbeddedStack:
             postgres.prepare_capture()
             return postgres
 
+        def start_spark() -> SparkCluster:
+            assert spec.spark is not None
+            return SparkCluster.start(spec.spark, owner, logs, components)
+
         toxiproxy = timed("toxiproxy", start_toxiproxy)
         # A ThreadPool for its daemon threads: after an interrupt, nobody waits for a half-started service, which the
         # owner is about to kill.
-        with ThreadPool(2) as pool:
+        with ThreadPool(3) as pool:
             kafka = pool.apply_async(timed, ("kafka", start_kafka))
             postgres = pool.apply_async(timed, ("postgres", start_postgres)) if spec.postgres is not None else None
-            stack = cls(components, toxiproxy, kafka.get(), postgres.get() if postgres is not None else None, frames)
+            spark = pool.apply_async(timed, ("spark", start_spark)) if spec.spark is not None else None
+            stack = cls(
+                components,
+                toxiproxy,
+                kafka.get(),
+                postgres.get() if postgres is not None else None,
+                frames,
+                spark.get() if spark is not None else None,
+            )
         timed("self-test", stack.self_test)
         # After the self-test, whose cuts it would suffer from; the pipeline takes seconds to its first transaction.
         stack.kafka.warm_up_transactions()
@@ -127,11 +142,12 @@ class EmbeddedStack:
             raise EnvironmentProblem("; ".join(found), hint="faults on that link would have no effect")
 
     def check_bypass(self, pids: list[int]) -> list[str]:
-        """Of these processes, of the harness and of Kafka's nodes: connections past a proxy, as sentences."""
+        """Of these processes, of executors, of the harness and of Kafka's nodes: connections past a proxy, as sentences."""
         nodes = [node.service.pid for node in self.kafka.nodes.values() if node.is_running()]
         guarded = selftest.guards(self.kafka, self.postgres, self.toxiproxy.service.pid)
         guarded += self.frames.guards() if self.frames is not None else []
-        return selftest.bypasses(guarded, [*pids, *nodes, os.getpid()])
+        tasks = self.spark.pids() if self.spark is not None else []
+        return selftest.bypasses(guarded, [*pids, *tasks, *nodes, os.getpid()])
 
     def proxies(self) -> list[Proxy]:
         """Every proxy of the stack."""
@@ -140,9 +156,13 @@ class EmbeddedStack:
     def check_health(self) -> None:
         """Raise `ServiceFailed`, with the last log lines, if a service ended that no fault killed."""
         self.kafka.check_health()
+        if self.spark is not None:
+            self.spark.check_health()
         if self.frames is not None:
             self.frames.check()
-        services = [self.toxiproxy.service, *([self.postgres.service] if self.postgres is not None else [])]
+        services = [self.toxiproxy.service]
+        if self.postgres is not None and not self.postgres.is_away:
+            services.append(self.postgres.service)
         for service in services:
             if not service.is_running():
                 raise ServiceFailed(

@@ -88,6 +88,23 @@ def test_copy_that_became_visible_after_the_successors_batch_was_committed(taken
     assert finding.witnesses[0].positions == ("commits/1", "events/7@0")
 
 
+def test_copy_that_was_staged_first_and_committed_last(taken_over: Any) -> None:
+    """The zombie's open transaction: its records stand before the successor's, and become visible after them."""
+    taken_over.document["wall_start"] = 1000.0
+    taken_over.record("events", COPY, partition=7)
+    taken_over.record("events", COPY, partition=7)
+    for record in taken_over.tables["output"]:
+        if record["output"] == "events":
+            record.update(timestamp_ms=1_000_000, txn_end_offset=99, txn_end_ms=1_000_000)
+    taken_over.tables["output"][-2]["txn_end_ms"] = 1_001_600  # batch 1 was committed at 1.5 s
+    assert zombies(taken_over) == [], "batch 0 is one start's: what stands last was committed last"
+    for batch in taken_over.tables["batches"]:
+        batch["committed_by"] = 1
+    (finding,) = zombies(taken_over)
+    assert (finding.total, finding.source) == (1, "duplicate")
+    assert finding.witnesses[0].positions == ("commits/1", "events/7@0")
+
+
 def test_at_least_once_allows_its_copies(taken_over: Any) -> None:
     taken_over.scenario["claim"] = {"delivery": "at-least-once"}
     taken_over.record("events", COPY)

@@ -1,0 +1,199 @@
+"""Stall: a driver is stopped, a second one takes over on the same checkpoint, and the first wakes up again: the zombie.
+
+SIGSTOP of the driver's whole session (Python and JVM), as a long garbage collection or a paused virtual machine; then a
+second driver, as from a cluster that takes it for dead; SIGCONT once the second has committed a batch of its own. Spark's
+checkpoint does not fence the sink: the first finishes its batch, and learns of its successor only at its next log entry
+(SPARK-21145; M. Kleppmann, *Designing Data-Intensive Applications*, chapter 8, on fencing tokens).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from onceproof.broker_away import BrokerAway, Who
+from onceproof.checkpoint import Batch
+from onceproof.conductor import Site
+from onceproof.errors import WaitTimeout
+from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.placing import (
+    PARKED,
+    RESTART_S,
+    WATCHED,
+    LeaderOf,
+    committed,
+    instruments_of,
+    one_line,
+    placement,
+    planned,
+    point_problems,
+)
+from onceproof.points import Point
+from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.sink_state import changes, sink_state, stable_ends
+from onceproof.stack.processes import Service
+from onceproof.waiting import wait_until
+
+_AWAKE_S = 60.0
+"""The rest of one batch and an error: a second or two. A job that is still there then is not going to notice."""
+_REPLACED = "CONCURRENT_STREAM_LOG_UPDATE"
+"""What Spark says to a driver whose next log entry somebody else has written."""
+_ERROR = re.compile(r"^\s*(?:[\w.]+\.)?(\w*(?:Error|Exception|Fenced)\b: .*)$", re.MULTILINE)
+# After its commit log there is nothing left of the batch that a zombie could write.
+_PLACES = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
+
+
+class StallSpec(FaultSpec):
+    fault: Literal["stall"]
+    target: Literal["driver", "broker", "controller"]
+    leader_of: LeaderOf | None = None
+    coordinator_of: str | None = Field(None, description="broker: which coordinates this transactional.id")
+
+
+def _who(spec: StallSpec) -> Who:
+    return Who(spec.leader_of, spec.coordinator_of, spec.target == "controller")
+
+
+@faults.register("stall")
+class Stall:
+    """The driver pauses, is replaced, and wakes when its successor has gone on: what it writes then is a zombie's."""
+
+    Spec: ClassVar[type[FaultSpec]] = StallSpec
+    about: ClassVar[str] = (
+        "SIGSTOP of the driver while a second one takes over, then SIGCONT: the zombie; or of a broker or the controller"
+    )
+
+    def __init__(self, spec: StallSpec) -> None:
+        self._spec = spec
+        self._site: Site | None = None
+        self._query = ""
+        self._start = 0
+        self._zombie: Service | None = None
+        self._open = False
+        self._away = BrokerAway(spec, _who(spec), "stopped") if spec.target != "driver" else None
+
+    @classmethod
+    def problems(cls, spec: StallSpec, scenario: Scenario) -> list[SpecProblem]:
+        if spec.target != "driver":
+            return BrokerAway.problems(spec, _who(spec), scenario)
+        if spec.leader_of is not None or spec.coordinator_of is not None:
+            loc = "leader_of" if spec.leader_of is not None else "coordinator_of"
+            return [SpecProblem((loc,), "a driver is no broker", f"remove {loc}, or set target: broker")]
+        problems = point_problems(spec, _PLACES)
+        last = scenario.guaranteed_batches() - 2
+        if spec.at.batch > last:
+            message = f"batch {spec.at.batch} may be the last one, and who takes over must commit a batch of its own"
+            problems.append(SpecProblem(("at", "batch"), message, f"choose batch {last} or earlier, or more chunks"))
+        return problems
+
+    @classmethod
+    def placement(cls, spec: StallSpec, scenario: Scenario) -> Placement:
+        if spec.target != "driver":
+            return BrokerAway.placement(spec, _who(spec), "stopped", scenario)
+        proof = (
+            f"batch {spec.at.batch} was open when the driver was stopped; a second driver committed it and a batch of its "
+            "own; then the first went on, and ended; the sinks before and after"
+        )
+        return placement(spec.at.point, proof, scenario)
+
+    @property
+    def needs_input(self) -> bool:
+        """Until the successor has planned a batch of its own: then the feed waits until the zombie is gone."""
+        return self._open and not self._own_batches()
+
+    def matches(self, seen: Occurrence) -> bool:
+        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
+
+    def strike(self, site: Site, seen: Occurrence) -> None:
+        if self._away is not None:
+            self._away.strike(site, seen)
+            return
+        self._site, self._query = site, seen.query
+        self._start, self._zombie = site.job.take_over()
+        self._open = planned(site, seen.query, seen.batch) and not committed(site, seen.query, seen.batch)
+        site.timeline.emit("driver.stalled", start=self._start, query=seen.query, batch=seen.batch)
+        if seen.release is not None:
+            seen.release()  # it waits for an answer that it can read only when it is awake
+
+    def prove(self, site: Site, seen: Occurrence) -> Proof:
+        if self._away is not None:
+            return self._away.prove(site, seen)
+        assert self._zombie is not None
+        n, second = seen.batch, self._start + 1
+        if not self._open:
+            return Proof(False, (f"batch {n} was not open any more when the driver was stopped",))
+        words = [
+            f"driver start {self._start} was stopped at {seen.point} of batch {n}: offsets/{n} there, commits/{n} missing"
+        ]
+        wait_until(
+            f"batch {n} and one of its own to be committed by the driver that took over",
+            lambda: self._gone_on(site, seen),
+            deadline_s=RESTART_S,
+            explain=lambda: f"driver start {site.job.current_start}; {_newest(site, seen.query)}",
+        )
+        if site.job.current_start != second:
+            return Proof(False, (*words, f"driver start {second} took over and was replaced by another one"))
+        own = ", ".join(str(b.batch) for b in self._own_batches())
+        words.append(
+            f"driver start {second} took over on the same checkpoint and committed batch {n}, then {own} of its own"
+        )
+        before = sink_state(site.stack)
+        self._zombie.thaw()
+        site.timeline.emit("driver.resumed", start=self._start)
+        zombie = self._zombie
+        try:
+            wait_until(
+                "the old driver to end, or to be told that it was replaced",
+                lambda: not zombie.is_running() or _REPLACED in zombie.log_tail(400),
+                deadline_s=_AWAKE_S,
+            )
+        except WaitTimeout:
+            return Proof(
+                False, (*words, f"awake again, the old driver neither ended nor failed within {_AWAKE_S:.0f} s")
+            )
+        code = "" if zombie.is_running() else f" (exit code {zombie.returncode})"
+        said = _ERROR.findall(zombie.log_tail(400))
+        self.heal(site)
+        site.timeline.emit("driver.ended", start=self._start)
+        end = one_line(said[-1])[:300] if said else "its end, without an error"
+        words.append(f"awake again, the old driver went on until{code}: {end}")
+        words += [f"meanwhile {change}" for change in changes(before, sink_state(site.stack))] or [
+            "no sink has changed"
+        ]
+        return Proof(True, tuple(words))
+
+    def heal(self, site: Site) -> None:
+        if self._away is not None:
+            self._away.heal(site)
+        if self._zombie is not None:
+            self._zombie.kill()
+
+    def _own_batches(self) -> list[Batch]:
+        """Batches with data that the successor has planned."""
+        assert self._site is not None
+        return [
+            b
+            for b in self._site.checkpoint.batches()
+            if (b.query, b.planned_by > self._start) == (self._query, True)
+            and b.batch > self._spec.at.batch
+            and b.records() > 0
+        ]
+
+    def _gone_on(self, site: Site, seen: Occurrence) -> bool:
+        """Whether the successor has committed the batch, one of its own, and everything that there is to read: it is idle."""
+        own = self._own_batches()
+        if not committed(site, seen.query, seen.batch) or not own or any(b.committed_at is None for b in own):
+            return False
+        ends = stable_ends(site.stack.kafka)
+        return all(
+            ends.get(topic, {}).get(partition) == end
+            for topic, partitions in own[-1].ends.items()
+            for partition, end in partitions.items()
+        )
+
+
+def _newest(site: Site, query: str) -> str:
+    batches = [b for b in site.checkpoint.batches() if b.query == query]
+    return f"newest batch {batches[-1].batch}, planned by start {batches[-1].planned_by}" if batches else "no batch"

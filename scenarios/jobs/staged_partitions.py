@@ -1,0 +1,66 @@
+"""Flights to Postgres from the tasks, effectively once: each attempt stages its rows, and the driver publishes the winners'.
+
+Spark hands the driver the result of one attempt at each task, the one that it counts. So a task returns under which name it
+has staged, and only rows of those names are published: in one transaction with a note that this batch is. What lost attempts
+have staged is never read. (Spark's own file sink works so: a manifest names the files that count.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import uuid
+from collections.abc import Iterable, Iterator
+
+import psycopg
+from common import departures
+from psycopg import sql
+from pyspark.sql import DataFrame, Row, SparkSession
+
+COLUMNS = ["src_partition", "src_offset", "carrier", "flight", "tailnum", "origin", "dest", "dep_delay"]
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--kafka", required=True, help="bootstrap servers")
+parser.add_argument("--topic", default="flights", help="input topic")
+parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
+parser.add_argument("--table", default="departures", help="table to append to")
+parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
+parser.add_argument("--master", help="where tasks run (default: where the environment says)")
+
+STAGE = """
+    INSERT INTO staged (attempt, src_partition, src_offset, carrier, flight, tailnum, origin, dest, dep_delay)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)
+"""
+
+
+def main() -> None:
+    args = parser.parse_args()
+    builder = SparkSession.builder.appName("staged-partitions")
+    spark = (builder.master(args.master) if args.master else builder).getOrCreate()
+    postgres, stage_row = args.postgres, STAGE
+    columns = sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
+    publish = sql.SQL("INSERT INTO {table} ({columns}) SELECT {columns} FROM staged WHERE attempt = ANY(%s)").format(
+        table=sql.Identifier(args.table), columns=columns
+    )
+
+    def stage(rows: Iterable[Row]) -> Iterator[str]:
+        attempt = uuid.uuid4().hex
+        with psycopg.connect(postgres, autocommit=True) as connection:
+            for row in rows:
+                connection.execute(stage_row, (attempt, *row))
+        yield attempt
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        winners = batch.rdd.mapPartitions(stage).collect()
+        with psycopg.connect(postgres) as connection:
+            # The note first: a batch that is published already, or by a zombie at this moment, is found here.
+            note = "INSERT INTO published (batch) VALUES (%s) ON CONFLICT DO NOTHING RETURNING batch"
+            if connection.execute(note, (batch_id,)).fetchone() is not None:
+                connection.execute(publish, (winners,))
+            connection.execute("DELETE FROM staged WHERE attempt = ANY(%s)", (winners,))
+
+    flights = departures(spark, args.kafka, args.topic).select(*COLUMNS)
+    flights.writeStream.foreachBatch(write).option("checkpointLocation", args.checkpoint).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

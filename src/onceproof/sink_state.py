@@ -1,0 +1,74 @@
+"""What the sinks of a run hold at a moment, asked past every proxy: to tell whether somebody has written meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # exported, not in __all__
+from psycopg import sql
+
+from onceproof.stack.api import Kafka, Postgres, Stack
+from onceproof.stack.clients import client_config
+
+# Made here once: the class has no annotations.
+_LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_ASK_S = 10.0
+"""The harness's own listeners are never faulted; an answer that takes longer means that the service is gone."""
+
+_TABLES = """
+    SELECT schemaname, relname FROM pg_stat_user_tables WHERE NOT EXISTS (
+        SELECT FROM pg_class c WHERE c.oid = relid AND c.relkind = 'f') ORDER BY 1, 2"""
+
+State = Mapping[str, str]
+"""``table NAME`` or ``topic NAME`` -> what it holds, in words that differ if it was written meanwhile."""
+
+
+def sink_state(stack: Stack) -> State:
+    """All tables of the run's database, and all topics as a read_committed reader finds them."""
+    state: dict[str, str] = {
+        f"topic {topic}": f"stable up to {' '.join(f'{p}@{end}' for p, end in sorted(ends.items()))}"
+        for topic, ends in stable_ends(stack.kafka).items()
+    }
+    if stack.postgres is not None:
+        state |= _tables(stack.postgres)
+    return state
+
+
+def changes(before: State, after: State) -> list[str]:
+    """What differs, a sentence each."""
+    return [
+        f"{name}: {before.get(name, 'not there')} -> {held}" for name, held in after.items() if before.get(name) != held
+    ]
+
+
+def stable_ends(kafka: Kafka) -> dict[str, dict[int, int]]:
+    """Topic -> partition -> last stable offset, of all topics but the brokers' own."""
+    admin = AdminClient(client_config(kafka.harness_bootstrap))
+    topics = admin.list_topics(timeout=_ASK_S).topics
+    partitions = [
+        TopicPartition(name, p) for name, t in topics.items() if not name.startswith("__") for p in t.partitions
+    ]
+    futures = admin.list_offsets(
+        dict.fromkeys(partitions, _LATEST), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ASK_S
+    )
+    ends: dict[str, dict[int, int]] = {}
+    for partition, future in futures.items():
+        ends.setdefault(partition.topic, {})[partition.partition] = int(future.result(_ASK_S).offset)
+    return ends
+
+
+def _tables(postgres: Postgres) -> dict[str, str]:
+    held: dict[str, str] = {}
+    with psycopg.connect(postgres.harness_conninfo, connect_timeout=int(_ASK_S), autocommit=True) as connection:
+        for schema, table in connection.execute(_TABLES).fetchall():
+            # xmin: a row that was written again counts as well, though there are no more of them.
+            query = sql.SQL("SELECT count(*), coalesce(max(xmin::text::bigint), 0) FROM {}").format(
+                sql.Identifier(schema, table)
+            )
+            rows, newest = connection.execute(query).fetchone() or (0, 0)
+            held[f"table {table}"] = f"{rows} rows (the newest of transaction {newest})"
+    return held

@@ -1,0 +1,70 @@
+"""Crash of an executor or of a Python worker in the middle of a task: what that attempt wrote stays, and Spark tries again.
+
+SIGKILL, as from a kernel's out-of-memory killer or a container that is taken away. A task's side effects are its own affair
+(M. Zaharia et al., *Resilient Distributed Datasets*, NSDI 2012: tasks are to be deterministic and idempotent).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from onceproof.conductor import Site
+from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
+from onceproof.frame_faults import is_planned
+from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.spark_tasks import Tree
+from onceproof.task_faults import InTask, TaskFrame, retried, task_placement, task_problems, told, wait_for_batch
+
+
+class TaskCrash:
+    """`onceproof.chaos.crash` hands over to it for its targets executor and python-worker."""
+
+    def __init__(self, spec: FaultSpec, frame: TaskFrame | None) -> None:
+        self._spec = spec
+        self._task = InTask(spec, frame)
+        self._tree: Tree | None = None
+
+    @classmethod
+    def problems(cls, spec: FaultSpec, frame: TaskFrame | None, scenario: Scenario) -> list[SpecProblem]:
+        return task_problems(spec, frame, scenario)
+
+    @classmethod
+    def placement(cls, spec: FaultSpec, scenario: Scenario) -> Placement:
+        proof = (
+            f"the process is gone, Spark tells of its attempt's end and of another's success, {spec.at.batch} committed"
+        )
+        return task_placement(spec, proof, scenario)
+
+    def matches(self, seen: Occurrence) -> bool:
+        return is_planned(seen)
+
+    def strike(self, site: Site, seen: Occurrence) -> None:
+        self._task.arm(site, seen)
+
+    def prove(self, site: Site, seen: Occurrence) -> Proof:
+        victim = self._task.find(site, seen)
+        if isinstance(victim, Proof):
+            return victim
+        process = victim.process
+        # A container takes its Python workers with it; one of them alone is killed alone.
+        tree = self._tree = Tree.freeze(process.pid if self._spec.target == "python-worker" else process.jvm)
+        words = list(victim.words)
+        if not self._task.still_open(site, seen, victim):
+            return Proof(False, (*words, "it had gone on, or given up, by the time it was stopped"))
+        start = site.job.current_start
+        tree.kill()
+        others = len(tree.stats) - 1
+        below = f" and {others} below it" if others else ""
+        words.append(f"killed (SIGKILL): process {tree.stats[0].pid}{below}; all gone, its frame never delivered")
+        words.append(wait_for_batch(site, seen))
+        words.append(
+            told(site, seen, partial(retried, victim=process), "an attempt that failed and one that succeeded")
+        )
+        if site.job.current_start > start:
+            words.append("the query failed with it: the driver was started again, and the batch replayed")
+        return Proof(True, tuple(words))
+
+    def heal(self, site: Site) -> None:
+        if self._tree is not None:
+            self._tree.thaw()  # for one that was stopped and then not killed
+        self._task.close(site)

@@ -1,0 +1,51 @@
+"""Stall: where it can be placed. That it bites, and is proven, is shown by the real scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceproof.chaos.stall import Stall, StallSpec
+from onceproof.conductor import Armed
+from onceproof.faults import SpecProblem, faults
+from onceproof.sink_state import changes
+
+Problems = Callable[..., list[SpecProblem]]
+
+
+def spec(point: str, batch: int = 2) -> dict[str, Any]:
+    return {"fault": "stall", "target": "driver", "at": {"batch": batch, "point": point}}
+
+
+@pytest.mark.parametrize("point", ["after-offset-log", "before-sink-commit", "after-sink-commit"])
+def test_a_driver_can_be_stopped_while_its_batch_is_open(problems: Problems, point: str) -> None:
+    assert problems(spec(point)) == []
+
+
+@pytest.mark.parametrize("point", ["after-commit-log", "before-offset-log", "in-tasks"])
+def test_a_zombie_with_nothing_left_to_write_is_refused(problems: Problems, point: str) -> None:
+    (problem,) = problems(spec(point))
+    assert problem.loc == ("at", "point") and "after-offset-log" in (problem.hint or "")
+
+
+def test_who_takes_over_must_have_a_batch_left(problems: Problems) -> None:
+    assert problems(spec("after-offset-log", batch=8)) == []  # ten chunks
+    (problem,) = problems(spec("after-offset-log", batch=9))
+    assert problem.loc == ("at", "batch") and "batch 8 or earlier" in (problem.hint or "")
+
+
+def test_before_it_strikes_it_needs_no_input() -> None:
+    stall = Stall(StallSpec.model_validate(spec("after-offset-log")))
+    assert not stall.needs_input
+    assert not Armed(0, stall._spec, stall).in_progress and faults.get("stall") is Stall
+
+
+def test_of_two_states_what_differs_is_told() -> None:
+    before = {"table a": "1 rows", "table b": "2 rows"}
+    assert changes(before, before) == []
+    assert changes(before, {**before, "table b": "3 rows", "topic t": "empty"}) == [
+        "table b: 2 rows -> 3 rows",
+        "topic t: not there -> empty",
+    ]
