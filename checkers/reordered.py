@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import ClassVar
 
 from onceproof.judge import sources
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, checkers
+from onceproof.judge.claims import ACROSS_KEYS
 from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
 from onceproof.judge.witness import Row, cause_of, identity_of, sums, times
 
@@ -70,7 +72,8 @@ class Reordered:
     an output topic, and by commit in Postgres; there is no order across output partitions: where a claimed scope has
     effects in several of them, the claim can be broken but not be proved. Of a changelog each state is an effect, so an
     older state after a newer one is reordered. An upsert keeps last states only and shows no order, and neither do the rows of
-    an append that are written again.
+    an append that are written again. Of consumers, where a key's order is all that is claimed, what is out of order between keys
+    is a finding of its own, which the claim allows.
     """
 
     meaning: ClassVar[str] = "inside the promised scope, first effects stand in another order than their causes"
@@ -111,7 +114,10 @@ class Reordered:
                 yield Gap(output, gap)
                 continue
             case.caused()
-            yield from _late(case, output, keyed)
+            within = list(_late(case, output, keyed))
+            yield from within
+            if keyed and case.scenario.pipeline.consumers is not None:
+                yield from _across_keys(case, output, sum(finding.total for finding in within))
             if order != "none" and (split := _split(case, output, keyed)):
                 yield Gap(output, split)
 
@@ -144,6 +150,14 @@ def _late(case: Case, output: str, keyed: bool) -> Iterator[Finding]:
             witnesses=_witnesses(case, output, keyed),
             batches=sums(rows, "of_batch"),
         )
+
+
+def _across_keys(case: Case, output: str, within: int) -> Iterator[Finding]:
+    """Of a queue or a partition, what its keys alone do not show: allowed where only their order is claimed, and seen all the same."""
+    for finding in _late(case, output, keyed=False):
+        if finding.total > within:
+            more = "" if not within else f"; {times(within, 'effect')} of them within one key"
+            yield replace(finding, source=ACROSS_KEYS, summary=finding.summary + more)
 
 
 def _in_scope(query: str, keyed: bool) -> str:

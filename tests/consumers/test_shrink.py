@@ -234,7 +234,7 @@ def test_a_schedule_becomes_a_scenario_that_can_be_run_from_elsewhere(shipped: S
     spec = shipped.input[0].model_copy(update={"dataset": "numbers", "options": {"rows": 9}, "rows": None})
     whole = Whole(shipped.model_copy(update={"input": [spec], "pipeline": pipeline}))
     best = Schedule((3, 4), ("c2", "c1"), whole.schedule.faults)
-    written = load(minimal_module._write(whole, best, tmp_path / "shrunk", Path("/home"), ["reordered"]))
-    assert written.pipeline.env == {"WHERE": "/home/x"} and written.pipeline.command == shipped.pipeline.command
+    written = load(minimal_module._write(whole, best, tmp_path / "shrunk", Path("/elsewhere"), ["reordered"]))
+    assert written.pipeline.env == {"WHERE": "/elsewhere/x"} and written.pipeline.command == shipped.pipeline.command
     assert written.input[0].dataset == "file" and written.expect.anomalies == ["reordered"]
     assert written.claim == shipped.claim and written.chaos == whole.of(best, tmp_path / "r.jsonl").chaos

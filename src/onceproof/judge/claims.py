@@ -26,6 +26,10 @@ _IMPLIED = {"sink-disagreement", "zombie-write", "commit-ahead-of-effect", "dive
 _LOSSES = {"lost-write", "sink-disagreement", "commit-ahead-of-effect"}
 
 
+#: What a reordering is that no single key shows (its finding's ``source``).
+ACROSS_KEYS = "another key"
+
+
 def _atomic(finding: Finding, claim: Claim) -> str | None:
     if finding.anomaly != "torn-batch":
         return None
@@ -40,6 +44,8 @@ def _atomic(finding: Finding, claim: Claim) -> str | None:
 def _order(finding: Finding, claim: Claim) -> str | None:
     if finding.anomaly == "reordered" and claim.order == "none":
         return "no order is claimed"
+    if finding.anomaly == "reordered" and claim.order == "per-key" and finding.source == ACROSS_KEYS:
+        return "the order of each key is claimed, and none between keys"
     return None
 
 
