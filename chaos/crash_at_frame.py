@@ -6,7 +6,7 @@ between the sinks of one batch. What was sent before has arrived; nothing after 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -24,6 +24,7 @@ from onceproof.frame_faults import (
 )
 from onceproof.placing import RESTART_S, committed, planned, point_problems
 from onceproof.points import Point
+from onceproof.qualify.job import Job, Try, at_frames
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.sink_state import changes, sink_state
 from onceproof.waiting import wait_until
@@ -70,6 +71,10 @@ class CrashAtFrame:
             f"and batch {spec.at.batch} committed"
         )
         return frame_placement(spec.at.point, proof, scenario)
+
+    @classmethod
+    def tries(cls, job: Job) -> Iterable[Try]:
+        return at_frames(job, {"target": "driver"})
 
     def matches(self, seen: Occurrence) -> bool:
         return is_planned(seen)

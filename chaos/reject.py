@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 from weakref import WeakKeyDictionary
 
@@ -19,7 +19,7 @@ from onceproof.errors import WaitTimeout
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
 from onceproof.placing import RESTART_S, committed, instruments_of, one_line, placement, planned, point_problems
 from onceproof.points import Point
-from onceproof.qualify.job import Job, Try, at_checkpoint
+from onceproof.qualify.job import Job, Try
 from onceproof.refusing import Locked, Refusing, Revoked, Stopped, TooFewReplicas, TopicSetting, Unavailable
 from onceproof.registry import suggest
 from onceproof.scenario.model import FaultSpec, Scenario
@@ -91,11 +91,23 @@ class Reject:
         return placement(spec.at.point, proof, scenario)
 
     @classmethod
-    def tries(cls, job: Job) -> Iterable[Try]:
+    def tries(cls, job: Job) -> Iterator[Try]:
+        """Postgres away, and its refusal of the very table; a topic that takes no record. Each outlasts the job's own retries."""
         point = Point.AFTER_OFFSET_LOG
-        if not any(sink.target == "postgres" for sink in job.sinks):
-            return [Try(point, n_a="no commit of the job to a Postgres was seen, and only that can refuse so far")]
-        return at_checkpoint(job, (point,), {"target": "postgres", "how": "unavailable"})
+        away = False
+        for sink in job.sinks:
+            query = sink.query if len(job.queries) > 1 else None
+            if sink.target == "kafka":
+                settings = {"target": "kafka", "how": "too-large", "topic": sink.place}
+                yield Try(point, settings, query, words=f"too-large: {sink.place}")
+                continue
+            if not away:
+                away = True
+                yield Try(point, {"target": "postgres", "how": "unavailable"}, query, words="unavailable")
+            settings = {"target": "postgres", "how": "revoked", "table": sink.place}
+            yield Try(point, settings, query, words=f"revoked: {sink.place}")
+        if not job.sinks:
+            yield Try(point, n_a=job.no_commit())
 
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
@@ -187,8 +199,9 @@ def _form(spec: RejectSpec) -> Refusing:
         case "revoked":
             return Revoked(table)
         case "too-large":
-            # MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE. No record batch is as small as that.
-            return TopicSetting(topic, {"max.message.bytes": "1"}, (10, 18))
+            # MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE. A batch's head alone has 61 bytes; but the 78 of the marker that ends a
+            # transaction must pass, for the coordinator never sends a refused one again: the transaction would hang for ever.
+            return TopicSetting(topic, {"max.message.bytes": "100"}, (10, 18))
         case "too-few-replicas":
             return TooFewReplicas(topic)
 
@@ -228,7 +241,8 @@ def _kafka_problems(spec: RejectSpec, scenario: Scenario) -> list[SpecProblem]:
 def _counted(refused: list[Reply]) -> str:
     """``refused 3 times: connection refused (2), 42501 permission denied for table departures (1)``."""
     kinds = Counter(
-        "connection refused" if reply.what == "connection" else f"{reply.code} {reply.message}" for reply in refused
+        f"connection {reply.code}" if reply.what == "connection" else f"{reply.code} {reply.message}"
+        for reply in refused
     )
     said = ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common(3))
     return f"the service refused {len(refused)} time{'' if len(refused) == 1 else 's'}: {said}"

@@ -17,7 +17,7 @@ from onceproof.events import Timeline
 from onceproof.failpoints import Parked, Told
 from onceproof.faults import Fault, Occurrence, Proof, faults, reads_frames, strikes_at
 from onceproof.points import Point
-from onceproof.scenario.model import FaultSpec
+from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ class Site:
     timeline: Timeline
     told: list[Told] = field(default_factory=list)
     """What the sinks reported, in order."""
+    scenario: Scenario | None = None
+    """Of a run; None where a test needs none."""
     events: Path | None = None
     """Folder of Spark's own event logs (`onceproof.spark_events`), in a run with a fault that strikes tasks."""
     attempt: Callable[[str, int], int | None] = lambda _query, _batch: None

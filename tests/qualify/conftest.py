@@ -15,7 +15,14 @@ from onceproof.qualify.schedule import Step, step
 from onceproof.scenario.load import find, load
 from onceproof.scenario.model import Scenario
 
-TABLE = Sink("postgres", "last_seen", {"transaction": "last_seen"}, "COMMIT of last_seen")
+TABLE = Sink(
+    "postgres",
+    "last_seen",
+    {"transaction": "last_seen"},
+    "COMMIT of last_seen",
+    "last_seen",
+    write={"kind": "statement", "sql": "last_seen", "nth": 2},
+)
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +32,7 @@ def upsert() -> Scenario:
 
 @pytest.fixture
 def job() -> Job:
-    return Job((Query("last_seen", 6),), (TABLE,), postgres=True, frames=12)
+    return Job((Query("last_seen", 6),), (TABLE,))
 
 
 @pytest.fixture

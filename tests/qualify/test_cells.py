@@ -8,7 +8,7 @@ import pytest
 from onceproof.faults import faults
 from onceproof.judge.findings import Outcome
 from onceproof.points import Point
-from onceproof.qualify.cells import SOME_BATCH, Cell, State, cells, kinds, outcome
+from onceproof.qualify.cells import SOME_BATCH, Cell, State, cells, outcome
 from onceproof.qualify.job import Job, Query, Sink
 from onceproof.scenario.load import find, load
 from onceproof.scenario.model import Scenario
@@ -27,8 +27,13 @@ def test_a_foreign_job_has_the_points_that_its_checkpoint_and_its_frames_show(ma
         ("lost-ack", "commit-unacknowledged"),
         ("lost-request", "commit-lost"),
         ("reject", "after-offset-log"),
+        ("stall", "after-offset-log"),
+        ("crash-at-frame", "in-tasks"),
+        ("crash-at-frame", "before-sink-commit"),
     }
-    assert {(c.kind, c.point) for c in matrix} >= {(kind, point) for kind in kinds() for point in Point}
+    columns = {cell.column for cell in matrix}
+    assert columns >= {"crash", "lost-ack", "lost-request", "reject", "stall"} and "crash-at-frame" not in columns
+    assert {(c.column, c.point) for c in matrix} == {(column, point) for column in columns for point in Point}
     for cell in matrix:
         assert cell.reachable or cell.why, cell.name
     assert len({cell.name for cell in matrix}) == len(matrix)
@@ -42,6 +47,9 @@ def test_the_most_telling_come_first(matrix: list[Cell]) -> None:
         ("lost-request", "commit-lost"),
         ("reject", "after-offset-log"),
     ]
+    assert {cell.kind for cell in matrix if cell.reachable} >= {"stall"}
+    rest = [cell.kind for cell in matrix if cell.reachable]
+    assert rest[-rest.count("stall") :] == ["stall"] * rest.count("stall"), "zombies come after the matrix"
     assert [cell.reachable for cell in matrix] == sorted((c.reachable for c in matrix), reverse=True)
 
 
@@ -55,14 +63,14 @@ def test_every_offer_is_a_fault_that_its_kind_takes(matrix: list[Cell], upsert: 
 
 def test_without_a_commit_there_is_none_to_lose(upsert: Scenario) -> None:
     why = "output last_seen: 12 statements that write and no COMMIT were seen in its batches: each commits by itself"
-    found = cells(Job((Query("last_seen", 6),), (), {"last_seen": why}, postgres=True), upsert)
+    found = cells(Job((Query("last_seen", 6),), (), {"last_seen": why}), upsert)
     lost = [cell for cell in found if cell.point is Point.COMMIT_LOST and cell.kind == "lost-request"]
     assert [(cell.state, cell.why) for cell in lost] == [(State.N_A, why)]
 
 
 def test_state_and_parked_sinks_open_their_points(upsert: Scenario) -> None:
     query = Query("last_seen", 6, state_stores=2, parks=("postgres",))
-    found = cells(Job((query,), (), postgres=True), upsert)
+    found = cells(Job((query,), ()), upsert)
     assert reachable(found) >= {
         ("crash", "state-partly-committed"),
         ("crash", "before-sink-commit"),
@@ -80,14 +88,14 @@ def test_a_job_that_writes_past_the_gate_cannot_wait(upsert: Scenario) -> None:
 def test_of_several_queries_each_has_its_cells_and_says_which_it_is() -> None:
     both = load(find("foreign-two-queries"))
     sinks = (
-        Sink("kafka", "a", {"kind": "Produce", "topic": "departures"}, "first Produce"),
+        Sink("postgres", "a", {"transaction": "by_airport"}, "COMMIT of by_airport"),
         Sink("postgres", "b", {"transaction": "last_seen"}, "COMMIT of last_seen"),
     )
-    found = cells(Job((Query("a", 3), Query("b", 3)), sinks, postgres=True), both)
+    found = cells(Job((Query("a", 3), Query("b", 3)), sinks), both)
     crashes = [c for c in found if c.kind == "crash" and c.point is Point.AFTER_SINK_COMMIT]
     assert [c.fault(2)["at"]["query"] for c in crashes] == ["a", "b"]
     acks = [c for c in found if c.kind == "lost-ack" and c.point is Point.COMMIT_UNACKNOWLEDGED]
-    assert [(c.target, c.query) for c in acks] == [("kafka", "a"), ("postgres", "b")]
+    assert [(c.target, c.query) for c in acks] == [("postgres", "a"), ("postgres", "b")]
 
 
 def test_a_cell_goes_to_json_and_back(matrix: list[Cell]) -> None:
@@ -118,3 +126,17 @@ def test_one_cell_decides_the_whole(matrix: list[Cell], changed: dict[str, objec
 
 def test_a_matrix_with_nothing_reachable_proves_nothing(matrix: list[Cell]) -> None:
     assert outcome([replace(cell, state=State.N_A) for cell in matrix]) is Outcome.INCONCLUSIVE
+
+
+def test_between_two_sinks_of_one_batch_there_is_a_point(upsert: Scenario) -> None:
+    sinks = (
+        Sink("postgres", "q", {"transaction": "a"}, "COMMIT of a", "a"),
+        Sink("postgres", "q", {"transaction": "b"}, "COMMIT of b", "b"),
+    )
+    found = cells(Job((Query("q", 6),), sinks), upsert)
+    (between,) = [c for c in found if c.point is Point.BETWEEN_SINKS and c.reachable]
+    assert between.words == "COMMIT of b, after a"
+    assert between.fault(2)["frame"] == {"transaction": "b"}
+    alone = cells(Job((Query("q", 6),), sinks[:1]), upsert)
+    (none,) = [c for c in alone if c.point is Point.BETWEEN_SINKS and c.column == "crash"]
+    assert (none.state, none.why) == (State.N_A, "its batches write to a single sink")

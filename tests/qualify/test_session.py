@@ -28,6 +28,8 @@ class Quiet:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
+    def starts(self) -> None: ...
+
     def begins(self, what: str) -> None:
         self.lines.append(what)
 
@@ -116,13 +118,15 @@ def work(told: Told, tmp_path: Path) -> Callable[..., Any]:
 def test_every_cell_is_settled_and_the_state_is_kept(work: Callable[..., Any], told: Told) -> None:
     result = work()
     assert result.outcome is Outcome.HELD
-    assert len(told.files) == 2 and result.progress.steps == 2
+    names = [file.name for file in told.files]
+    assert names[0] == "01-without-faults.yaml" and all("-faults" in name for name in names[1:]), "shared, all of them"
+    assert len(names) == result.progress.steps
     assert {c.state for c in result.cells} == {State.EXERCISED, State.N_A}
     assert result.strongest.delivery == "effectively-once"
     assert not result.unfinished and result.progress.replaced == 1
     directory, stored = Directory.open(result.directory.path)
     assert stored == result.progress
-    assert load(directory.steps / "02-7-faults.yaml").chaos
+    assert load(directory.steps / names[1]).chaos
 
 
 def test_a_job_that_is_not_right_without_faults_gets_none(work: Callable[..., Any], told: Told) -> None:
@@ -137,7 +141,7 @@ def test_a_job_that_is_not_right_without_faults_gets_none(work: Callable[..., An
 def test_a_fault_that_misses_is_tried_alone_once(work: Callable[..., Any], told: Told) -> None:
     told.missing = {"crash before-offset-log"}
     result = work()
-    assert [file.name for file in told.files[2:]] == ["crash-driver-before-offset-log.yaml"]
+    assert [file.name for file in told.files if file.parent.name == "cells"] == ["crash-driver-before-offset-log.yaml"]
     (missed,) = [c for c in result.cells if c.state is State.NOT_REACHED]
     assert missed.name == "crash-driver-before-offset-log" and missed.why == "it fired and did not hit"
     assert result.outcome is Outcome.INCONCLUSIVE and not result.unfinished
@@ -174,7 +178,9 @@ def test_a_run_that_fails_is_tried_again_cell_by_cell_and_twice_is_the_machine(
 ) -> None:
     told.raising = {2: ServiceFailed("kafka died", hint="see its log")}
     assert work().outcome is Outcome.HELD
-    assert all(file.parent.name == "cells" for file in told.files[2:])
+    lost = {spec.fault for spec in load(told.files[1]).chaos}
+    alone = [load(file).chaos for file in told.files if file.parent.name == "cells"]
+    assert all(len(chaos) == 1 for chaos in alone) and {chaos[0].fault for chaos in alone} == lost
     told.files.clear()
     told.raising = {2: ServiceFailed("kafka died"), 3: ServiceFailed("kafka died again", hint="see its log")}
     with pytest.raises(EnvironmentProblem, match="2 runs in a row failed, the last with: kafka died again") as failed:
@@ -226,10 +232,20 @@ def test_the_report_is_text_of_100_columns_and_json(work: Callable[..., Any], to
     assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith(unbroken))
     assert "duplicate 1,234 effects" in text
     assert f"repeat   onceproof run {result.directory.cells / broken.name}.yaml" in text
-    for state in ("not reached", "n/a", "VIOLATED"):
+    for state in ("not reached", "n/a", "VIOLATED", "2 not reached"):
         assert state in text
+    assert "…" not in text, "nothing of the table is cut off"
     document = json.loads(json.dumps(matrix.as_json(result)))
     assert document["verdict"] == "violated"
     assert document["matrix"]["after-sink-commit"]["crash"][0]["verdict"] == "violated"
     assert document["continue"].startswith("onceproof qualify --continue")
     assert {cell["state"] for cell in document["cells"]} == {"exercised", "not reached", "n/a"}
+
+
+def test_the_statement_names_no_delivery_that_did_not_hold(work: Callable[..., Any]) -> None:
+    result = work()
+    assert matrix.statement(result).endswith("the strongest claim that held is effectively-once, liveness recovers")
+    none = replace(result, strongest=replace(result.strongest, delivery=None))
+    assert matrix.statement(none).endswith("no promise of delivery held; liveness recovers did")
+    bare = replace(result, strongest=replace(result.strongest, delivery=None, others={}))
+    assert matrix.statement(bare).endswith("no promise of delivery held")

@@ -46,7 +46,19 @@ def test_the_commit_of_the_outputs_table_is_named(tmp_path: Path, upsert: Scenar
     (sink,) = (job := read(run, upsert)).sinks
     assert (sink.target, sink.query, sink.words) == ("postgres", "last_seen", "COMMIT of last_seen")
     assert [(query.name, query.data_batches, query.waits) for query in job.queries] == [("last_seen", 1, True)]
-    assert job.queries[0].state_stores == 0 and job.postgres
+    assert job.queries[0].state_stores == 0
+
+
+def test_a_write_in_the_middle_and_the_order_of_sinks_are_seen(tmp_path: Path) -> None:
+    scenario = load(find("foreign-two-sinks"))
+    each = {"service": "postgres", "frame": "statement", "writes": ["INSERT INTO departures VALUES (1)"]}
+    late = {"at": 3.9, "kind": "frame.seen", **produce("departures")}
+    seen = (each, each, commit("INSERT INTO departures VALUES (1)"), late)
+    table, topic = read(stored(tmp_path, *seen, query="departures"), scenario).sinks
+    assert (table.target, table.commits, table.place) == ("postgres", True, "departures")
+    assert table.write is not None and (table.write["kind"], table.write["nth"]) == ("statement", 2)
+    assert (topic.target, topic.commits, topic.place) == ("kafka", False, "departures")
+    assert topic.write == {"kind": "Produce", "topic": "departures", "nth": 1}
 
 
 def test_looking_at_a_table_is_not_writing_to_it(tmp_path: Path, upsert: Scenario) -> None:

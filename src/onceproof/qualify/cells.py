@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -19,6 +19,11 @@ from onceproof.scenario.model import Scenario
 
 #: A batch that any qualification reaches; only for asking a kind what it thinks of a position.
 SOME_BATCH = 2
+_ROOM = 4
+"""Chunks after it: some kinds need a batch or two more."""
+
+
+_COLUMNS = {"crash-at-frame": "crash"}
 
 
 class State(StrEnum):
@@ -61,6 +66,11 @@ class Cell:
     @property
     def target(self) -> str:
         return str(self.settings.get("target", ""))
+
+    @property
+    def column(self) -> str:
+        """Of the matrix: kinds that differ only in how they are placed share one."""
+        return _COLUMNS.get(self.kind, self.kind)
 
     @property
     def reachable(self) -> bool:
@@ -109,9 +119,10 @@ _TELLING: tuple[tuple[str, Point | None], ...] = (
     ("lost-ack", Point.COMMIT_UNACKNOWLEDGED),
     ("lost-request", Point.COMMIT_LOST),
     ("reject", None),
-    ("crash", Point.BETWEEN_SINKS),
+    ("crash-at-frame", Point.BETWEEN_SINKS),
     ("crash", Point.STATE_PARTLY_COMMITTED),
-    ("crash", Point.IN_TASKS),
+    ("crash-at-frame", Point.IN_TASKS),
+    ("crash-at-frame", Point.BEFORE_SINK_COMMIT),
     ("lost-ack", None),
     ("lost-request", None),
     ("crash", Point.BEFORE_SINK_COMMIT),
@@ -136,18 +147,20 @@ def kinds(registry: Registry[type[Fault]] = faults) -> list[str]:
 
 def cells(job: Job, scenario: Scenario, registry: Registry[type[Fault]] = faults) -> list[Cell]:
     """Every cell of the matrix for this job, in the order of trying; those that are ``n/a`` with their reason, at the end."""
+    room = [spec.model_copy(update={"chunks": max(spec.chunks, SOME_BATCH + _ROOM)}) for spec in scenario.input]
+    roomy = scenario.model_copy(update={"input": room, "chaos": []})
     found: list[Cell] = []
     for kind in kinds(registry):
-        tries: list[Try] = list(getattr(registry.get(kind), "tries")(job))  # noqa: B009  # optional, so not in the protocol
-        made = [_cell(kind, one, scenario, registry) for one in tries]
-        offered = {cell.point for cell in made}
-        elsewhere = f"{kind} strikes only at {', '.join(p for p in Point if p in offered) or 'no point of this job'}"
-        missing = [
-            Cell(f"{kind}-{point}", kind, point, state=State.N_A, why=elsewhere)
+        offer: Callable[[Job], Iterable[Try]] = getattr(registry.get(kind), "tries")  # noqa: B009  # not in the protocol
+        found += [_cell(kind, one, roomy, registry) for one in offer(job)]
+    for column in dict.fromkeys(cell.column for cell in found):
+        offered = {cell.point for cell in found if cell.column == column}
+        elsewhere = f"{column} strikes only at {', '.join(p for p in Point if p in offered) or 'no point of this job'}"
+        found += [
+            Cell(f"{column}-{point}", column, point, state=State.N_A, why=elsewhere)
             for point in Point
             if point not in offered
         ]
-        found += made + missing
     return sorted(_named_apart(found), key=lambda cell: (not cell.reachable, telling(cell)))
 
 

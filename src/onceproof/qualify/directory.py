@@ -15,7 +15,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,6 @@ class Progress:
     first_s: float | None = None
     ended: str | None = None
     """Why no more was tried: ``done``, ``budget``, or what ended it; None while it goes on."""
-    notes: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
         return {"version": VERSION, **asdict(self)}
@@ -63,7 +62,7 @@ class Progress:
         """Raises `KeyError`, `TypeError` or `ValueError`."""
         known = {name: value for name, value in stored.items() if name != "version"}
         known["cells"] = tuple(Cell.from_json(cell) for cell in known["cells"])
-        return cls(**{**known, "decided": tuple(known["decided"]), "notes": tuple(known["notes"])})
+        return cls(**{**known, "decided": tuple(known["decided"])})
 
     def with_cells(self, changed: list[Cell]) -> Progress:
         """These cells in the place of those of the same names."""

@@ -37,6 +37,12 @@ class Sink:
     """What a scenario says under ``frame:``."""
     words: str
     """``COMMIT of departures``, ``EndTxn``, ``first Produce to departures, which has no commit``."""
+    place: str = ""
+    """The table or the topic."""
+    commits: bool = True
+    """False: records stand as soon as they are written, and ``frame`` is the first write of a batch."""
+    write: Mapping[str, Any] | None = None
+    """The frame of a write in the middle of a batch; None where none was seen."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +51,9 @@ class Job:
 
     queries: tuple[Query, ...]
     sinks: tuple[Sink, ...] = ()
+    """In the order in which a batch writes to them."""
     gaps: Mapping[str, str] = field(default_factory=dict)
     """Output -> why its commits cannot be told from what was seen."""
-    postgres: bool = False
-    """The stack has one."""
-    frames: int = 0
-    """How many frames that write were seen, of whatever sink."""
 
     def of(self, query: Query) -> str | None:
         """What a fault says under ``at: query:``: nothing where there is only one."""
@@ -99,6 +102,30 @@ def _never_passes(query: Query, point: Point) -> str | None:
     if point in (Point.STATE_PARTLY_COMMITTED, Point.BEFORE_OFFSET_LOG) and not query.waits:
         return "the job writes its checkpoint past onceproof's checkpoint file system"
     return None
+
+
+def at_frames(job: Job, settings: Mapping[str, Any]) -> Iterator[Try]:
+    """Tries at a request that is held in mid-air: a write in the tasks, the commit, and the next sink of the same batch."""
+    found: dict[Point, list[tuple[Sink, Mapping[str, Any], str]]] = {
+        Point.IN_TASKS: [(s, s.write, f"a write to {s.place}") for s in job.sinks if s.write is not None],
+        Point.BEFORE_SINK_COMMIT: [(s, s.frame, s.words) for s in job.sinks if s.commits],
+        Point.BETWEEN_SINKS: [
+            (later, later.frame, f"{later.words}, after {first.place}")
+            for first, later in zip(job.sinks, job.sinks[1:], strict=False)
+            if first.query == later.query
+        ],
+    }
+    missing = {
+        Point.IN_TASKS: "no write to an output was seen in its batches",
+        Point.BEFORE_SINK_COMMIT: job.no_commit() if not job.sinks else "no sink of it has a commit",
+        Point.BETWEEN_SINKS: "its batches write to a single sink",
+    }
+    for point, frames in found.items():
+        for sink, frame, words in frames:
+            query = sink.query if len(job.queries) > 1 else None
+            yield Try(point, {**settings, "service": sink.target, "frame": dict(frame)}, query, words=words)
+        if not frames:
+            yield Try(point, n_a=missing[point])
 
 
 def at_commit(job: Job, point: Point) -> Iterator[Try]:

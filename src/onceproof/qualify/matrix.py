@@ -61,9 +61,11 @@ def statement(result: Result) -> str:
     strongest = result.strongest
     if strongest is None:
         return f"nothing is claimed: of {len(reachable)} reachable cells none was exercised"
-    held: list[str] = [strongest.delivery] if strongest.delivery else []
-    held += [f"{name} {value}" for name, value in strongest.others.items()]
-    what = f"the strongest claim that held is {', '.join(held)}" if held else "no claim held"
+    others = ", ".join(f"{name} {value}" for name, value in strongest.others.items())
+    if strongest.delivery is not None:
+        what = f"the strongest claim that held is {strongest.delivery}{f', {others}' if others else ''}"
+    else:
+        what = f"no promise of delivery held{f'; {others} did' if others else ''}"
     missing = len(reachable) - len(exercised)
     rest = f"; of the {missing} not exercised nothing is claimed" if missing else ""
     return f"in {of}, {what}{rest}"
@@ -84,25 +86,29 @@ def _proven(page: Page, result: Result) -> None:
 
 
 def _table(found: Iterable[Cell]) -> Table:
-    columns = [kind for kind in kinds() if any(cell.kind == kind for cell in found)]
+    columns = list(dict.fromkeys(cell.column for kind in kinds() for cell in found if cell.kind == kind))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("point", no_wrap=True)
-    for kind in columns:
-        table.add_column(kind, no_wrap=True)
+    for column in columns:
+        table.add_column(column, no_wrap=True)
     for point in Point:
         of_point = [cell for cell in found if cell.point is point]
-        table.add_row(Text(point), *(_entry([c for c in of_point if c.kind == kind]) for kind in columns))
+        table.add_row(Text(point), *(_entry([c for c in of_point if c.column == column]) for column in columns))
     return table
 
 
 def _entry(found: list[Cell]) -> Text:
-    """Several tries of one kind at one point (two sinks, two queries) stand below each other; n/a ones only alone."""
+    """Several tries in one field (two sinks, two queries, two forms) are counted; below the table stands which is which."""
     reachable = [cell for cell in found if cell.reachable]
     if not reachable:
         return Text("n/a", style="dim")
-    if len(reachable) == 1:
-        return _word(reachable[0])
-    return Text("\n").join(_word(cell) + f" {cell.query or cell.target}" for cell in reachable)
+    words = [_word(cell) for cell in reachable]
+    if len(words) == 1:
+        return words[0]
+    distinct = {word.plain: word for word in words}
+    return Text("\n").join(
+        Text(f"{sum(word.plain == name for word in words)} ") + word for name, word in sorted(distinct.items())
+    )
 
 
 def _word(cell: Cell) -> Text:
@@ -143,7 +149,7 @@ def _findings(page: Page, findings: Iterable[Finding]) -> None:
 def _unsettled(page: Page, found: Iterable[Cell]) -> None:
     """What was reachable and says nothing good: not reached, or exercised and inconclusive. And what was only near."""
     lines = [
-        (cell.state.value if not cell.exercised else "unclear", f"{cell.title()}: {cell.why}")
+        ("unclear" if cell.exercised else "unreached", f"{cell.title()}: {cell.why}")
         for cell in found
         if cell.reachable and cell.verdict is not Outcome.VIOLATED and (cell.verdict is not Outcome.HELD)
     ]
@@ -161,7 +167,7 @@ def _not_applicable(page: Page, found: Iterable[Cell]) -> None:
     reasons: dict[str, list[str]] = {}
     for cell in found:
         if not cell.reachable:
-            reasons.setdefault(str(cell.why), []).append(f"{cell.kind} at {cell.point}")
+            reasons.setdefault(str(cell.why), []).append(f"{cell.column} at {cell.point}")
     if reasons:
         page.blank()
     for index, (why, cells) in enumerate(reasons.items()):
@@ -170,12 +176,12 @@ def _not_applicable(page: Page, found: Iterable[Cell]) -> None:
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """``verdict``, ``statement``, ``strongest``, ``matrix`` (point -> kind -> cells), ``cells``, and where to go on."""
+    """``verdict``, ``statement``, ``strongest``, ``matrix`` (point -> column -> cells), ``cells``, and where to go on."""
     told = [_cell(cell, result) for cell in result.cells]
     matrix: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for cell in told:
         entry = {key: cell[key] for key in ("name", "state", "verdict", "why")}
-        matrix.setdefault(cell["point"], {}).setdefault(cell["kind"], []).append(entry)
+        matrix.setdefault(cell["point"], {}).setdefault(cell["column"], []).append(entry)
     unfinished = result.unfinished
     return {
         "scenario": result.scenario.name,
@@ -207,6 +213,7 @@ def _cell(cell: Cell, result: Result) -> dict[str, Any]:
     return {
         **{key: document[key] for key in ("name", "kind", "query", "words", "evidence", "why")},
         "point": str(cell.point),
+        "column": cell.column,
         "target": cell.target,
         "state": cell.state.value,
         "verdict": None if cell.verdict is None else cell.verdict.value,

@@ -17,6 +17,7 @@ from onceproof.events import Event
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.qualify import attribution, survey
 from onceproof.qualify.cells import Cell, State, cells
+from onceproof.qualify.cells import outcome as outcome_of
 from onceproof.qualify.directory import Directory, Progress, digest_of
 from onceproof.qualify.job import Job
 from onceproof.qualify.scenario_file import Template
@@ -33,6 +34,8 @@ _LEAST_DEADLINE_S = 60.0
 """A run that was begun is given this long to feed and drain, also where the budget ends sooner: half a run tells nothing."""
 _A_CELL_S = 30.0
 """Longer than a restart and two batches took on two loaded cores, by a factor of three: added to the user's own deadline."""
+_CELL_OF_BASE = 0.6
+"""What a cell took of what the run without faults took, beside much other work: the first guess on a slow machine."""
 _MARGIN = 1.15
 """Of what a cell took so far, for those to come."""
 _FAILURES = 2
@@ -41,6 +44,9 @@ _FAILURES = 2
 
 class Teller(Protocol):
     """Hears what is going on, and tells people. Times are seconds."""
+
+    def starts(self) -> None:
+        """The budget's clock runs from here on."""
 
     def begins(self, what: str) -> None: ...
 
@@ -148,6 +154,7 @@ class Session:
         try:
             components.ensure()  # before the clock runs: what is fetched once is no part of a job's qualification
             self._began = self._clock()
+            self._teller.starts()
             return self._work()
         except (Interrupted, KeyboardInterrupt):
             self._save()
@@ -196,7 +203,8 @@ class Session:
 
     def _pace(self) -> Pace:
         known = Pace()
-        return Pace(self._progress.first_s or known.base_s, self._progress.cell_s or known.cell_s)
+        base_s = self._progress.first_s or known.base_s
+        return Pace(base_s, self._progress.cell_s or max(known.cell_s, _CELL_OF_BASE * base_s))
 
     def _try(self, chosen: Step) -> None:
         number = self._progress.steps + 1
@@ -295,19 +303,13 @@ class Session:
             cells=told,
             first=first,
             strongest=self._strongest(told) if exercised else None,
-            outcome=_outcome(told) if right else first.outcome,
+            outcome=outcome_of(told) if right else first.outcome,
             budget_s=self._budget_s,
         )
 
     def _strongest(self, told: tuple[Cell, ...]) -> Strongest:
         verdicts = [read_verdict(self._directory.path / name) for name in self._progress.decided]
         return strongest(verdicts, self._scenario)
-
-
-def _outcome(told: tuple[Cell, ...]) -> Outcome:
-    from onceproof.qualify.cells import outcome
-
-    return outcome(told)
 
 
 def _settled(cell: Cell, budget_s: float) -> Cell:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +102,6 @@ def read(run_dir: Path, scenario: Scenario) -> Job:
         ),
         sinks=tuple(sinks),
         gaps=gaps,
-        postgres=scenario.stack.postgres is not None,
-        frames=len(seen),
     )
 
 
@@ -141,66 +139,87 @@ def _state_stores(checkpoint: Path, query: str) -> int:
 def _sinks(
     scenario: Scenario, seen: list[dict[str, Any]], batches: list[_Open], queries: list[str]
 ) -> tuple[list[Sink], dict[str, str]]:
-    sinks: list[Sink] = []
+    found: list[tuple[float, Sink]] = []
     gaps: dict[str, str] = {}
-    during = [(event, {b.query for b in batches if b.since <= event["at"] <= b.until}) for event in seen]
-    within = [(event, open_) for event, open_ in during if open_]
+    within = [
+        _Seen(event, opened)
+        for event in seen
+        if (opened := {b.query: b.since for b in batches if b.since <= event["at"] <= b.until})
+    ]
     for name, output in scenario.outputs.items():
-        found = _table(output, within) if output.table is not None else _topic(output, within)
-        if isinstance(found, str):
-            gaps[name] = f"output {name}: {found}"
+        told = _table(output, within) if output.table is not None else _topic(output, within)
+        if isinstance(told, str):
+            gaps[name] = f"output {name}: {told}"
             continue
-        frame, words, opened = found
-        query = output.query or _only(opened, queries)
+        sink, decisive = told
+        query = output.query or _only(decisive, queries)
         if query is None:
             gaps[name] = f"output {name}: which query writes it cannot be told from its frames; say so under query:"
-            continue
-        target: Target = "postgres" if output.table is not None else "kafka"
-        sink = Sink(target, query, frame, words)
-        if len(queries) > 1 and target == "kafka" and frame.get("kind") is None:
+        elif len(queries) > 1 and sink.target == "kafka" and sink.frame.get("kind") is None:
             gaps[name] = f"output {name}: EndTxn names no topic, and with several queries it may be another's"
-        elif sink not in sinks:
-            sinks.append(sink)
-    return sinks, gaps
+        elif not any((sink.target, sink.frame) == (other.target, other.frame) for _, other in found):
+            after = min(one.event["at"] - one.opened.get(query, one.event["at"]) for one in decisive)
+            found.append((after, replace(sink, query=query)))
+    return [sink for _, sink in sorted(found, key=lambda item: item[0])], gaps
 
 
-_Within = list[tuple[dict[str, Any], set[str]]]
-_Found = tuple[dict[str, Any], str, list[set[str]]]
+@dataclass(frozen=True)
+class _Seen:
+    """A frame that was seen while batches with data were open."""
+
+    event: dict[str, Any]
+    opened: Mapping[str, float]
+    """Query -> when its batch was planned."""
 
 
-def _table(output: OutputSpec, within: _Within) -> _Found | str:
+_Found = tuple[Sink, list[_Seen]]
+"""The sink, its query still to be told, and the frames that decide about it."""
+
+
+def _table(output: OutputSpec, within: list[_Seen]) -> _Found | str:
     assert output.table is not None
     table = output.table.rpartition(".")[2].strip('"')
     # The verb too: Spark's JDBC writer looks at the table first, in a transaction of its own that ends in a COMMIT.
     pattern = rf"{_WRITING}[\s\S]*\b{re.escape(table)}\b"
-    commits = [(event, open_) for event, open_ in within if event["frame"] == "commit"]
-    named = [open_ for event, open_ in commits if any(re.search(pattern, t, re.IGNORECASE) for t in event["writes"])]
-    if named:
-        return {"transaction": pattern}, f"COMMIT of {table}", named
+    named = [one for one in within if any(re.search(pattern, t, re.IGNORECASE) for t in one.event.get("writes", ()))]
+    commits = [one for one in within if one.event["frame"] == "commit"]
+    statements = [one for one in named if one.event["frame"] == "statement"]
+    write = {"kind": "statement", "sql": pattern, "nth": _nth(statements)} if statements else None
+    of_table = [one for one in named if one.event["frame"] == "commit"]
+    sink = Sink("postgres", "", {"transaction": pattern}, f"COMMIT of {table}", output.table, write=write)
+    if of_table:
+        return sink, of_table
     if commits:  # by way of another table, or of a function
-        return {}, "COMMIT", [open_ for _, open_ in commits]
-    alone = sum(1 for event, _ in within if event["frame"] == "statement")
+        return replace(sink, frame={}, words="COMMIT"), commits
+    alone = sum(1 for one in within if one.event["frame"] == "statement")
     if alone:
         return f"{alone} statements that write and no COMMIT were seen in its batches: each commits by itself"
     return "no COMMIT of a transaction that wrote was seen in any batch with data"
 
 
-def _topic(output: OutputSpec, within: _Within) -> _Found | str:
-    produced = [
-        (event, open_) for event, open_ in within if event["frame"] == "Produce" and output.topic in event["topics"]
-    ]
-    ended = [open_ for event, open_ in within if event["frame"] == "EndTxn" and event["committed"]]
-    if ended and any(event["transactional_id"] for event, _ in produced):
-        return {}, "EndTxn", ended
-    if produced:
-        first = {"kind": "Produce", "topic": output.topic}
-        return first, f"first Produce to {output.topic}, which has no commit", [open_ for _, open_ in produced]
-    return f"no Produce to {output.topic} was seen in any batch with data"
+def _topic(output: OutputSpec, within: list[_Seen]) -> _Found | str:
+    assert output.topic is not None
+    produced = [one for one in within if one.event["frame"] == "Produce" and output.topic in one.event["topics"]]
+    if not produced:
+        return f"no Produce to {output.topic} was seen in any batch with data"
+    first = {"kind": "Produce", "topic": output.topic}
+    write = {**first, "nth": _nth(produced)}
+    ended = [one for one in within if one.event["frame"] == "EndTxn" and one.event["committed"]]
+    if ended and any(one.event["transactional_id"] for one in produced):
+        return Sink("kafka", "", {}, "EndTxn", output.topic, write=write), ended
+    words = f"first Produce to {output.topic}, which has no commit"
+    return Sink("kafka", "", first, words, output.topic, commits=False, write=write), produced
 
 
-def _only(opened: list[set[str]], queries: list[str]) -> str | None:
+def _nth(writes: list[_Seen]) -> int:
+    """The second write of a batch, where the first one seen has two: something has arrived by then, and more is to come."""
+    begun = [tuple(sorted(one.opened.items())) for one in writes]
+    return 2 if begun.count(begun[0]) > 1 else 1
+
+
+def _only(decisive: list[_Seen], queries: list[str]) -> str | None:
     """The one query that had a batch open at each of those frames."""
     if len(queries) == 1:
         return queries[0]
-    common = set.intersection(*opened)
+    common = set.intersection(*(set(one.opened) for one in decisive))
     return next(iter(common)) if len(common) == 1 else None

@@ -39,6 +39,9 @@ class Teller:
     ) -> None:
         self._live.stop()
 
+    def starts(self) -> None:
+        self._began = time.monotonic()
+
     def begins(self, what: str) -> None:
         with self._lock:
             self._what, self._state = what.partition(": ")[0], RunState()
