@@ -1,0 +1,78 @@
+"""A plain server of bytes, and the engine between it and a client."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from typing import Any
+
+from onceproof.chaos.proxy.engine import FrameProxy, ProxyLoop, Service, Target
+from onceproof.chaos.proxy.rules import Board
+from onceproof.waiting import wait_until
+
+
+class Echo:
+    """Sends back what it gets, and keeps it; closes when the other side has ended."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.got: list[bytearray] = []
+        self.taken: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.taken.append(connection)
+                self.got.append(bytearray())
+                threading.Thread(target=self._serve, args=(connection, self.got[-1]), daemon=True).start()
+
+    def _serve(self, connection: socket.socket, got: bytearray) -> None:
+        with suppress(OSError), connection:
+            while data := connection.recv(65536):
+                got += data
+                connection.sendall(data)
+
+    def wait_for(self, wanted: bytes) -> None:
+        """That the connection opened last has brought this, and no more."""
+        wait_until(
+            f"{wanted!r} to arrive",
+            lambda: self.got and bytes(self.got[-1]) == wanted,
+            deadline_s=10,
+            explain=lambda: repr(self.got[-1:]),
+        )
+
+    def hang_up(self) -> None:
+        """On the connection opened last."""
+        self.taken[-1].shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+class Proxied:
+    def __init__(self, loop: ProxyLoop, port: int, service: Service) -> None:
+        self.board = Board()
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        target = Target(service, "127.0.0.1", port)
+        self.proxy = FrameProxy(loop, "made-for-a-test", ("127.0.0.1", 0), target, self.board, emit=self.note)
+        self.proxy.open()
+
+    def note(self, kind: str, **data: Any) -> None:
+        self.events.append((kind, data))
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self.events]
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.proxy.port), timeout=10)
+
+
+def receive(connection: socket.socket, count: int) -> bytes:
+    got = bytearray()
+    while len(got) < count and (data := connection.recv(65536)):
+        got += data
+    return bytes(got)

@@ -1,0 +1,237 @@
+"""What rules do to frames on their way through the engine, and what is told of it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from struct import pack
+
+import pytest
+
+from onceproof.chaos.proxy.frames import Frame
+from onceproof.chaos.proxy.rules import Action, Condition, Cut, Rule
+from onceproof.errors import UsageError, WaitTimeout
+from onceproof.waiting import wait_until
+
+from . import wire
+from .echo import Echo, Proxied, receive
+from .wire import query
+
+
+def test_a_reset_is_a_reset(postgres: Proxied) -> None:
+    postgres.board.arm(rule := Rule(Condition("commit"), "drop-request", "reset"))
+    with postgres.connect() as client:
+        client.sendall(wire.startup() + query("COMMIT"))
+        with pytest.raises(ConnectionResetError):
+            receive(client, 10_000)
+    assert rule.hits[0].frame.facts["sql"] == "COMMIT"
+
+
+@pytest.mark.parametrize("cut", ["close", "silence"])
+def test_a_close_is_a_close_and_silence_is_silence(postgres: Proxied, echo: Echo, cut: Cut) -> None:
+    postgres.board.arm(rule := Rule(Condition("commit"), "drop-request", cut))
+    with postgres.connect() as client:
+        client.sendall(wire.startup())
+        assert receive(client, len(wire.startup())) == wire.startup()
+        client.sendall(query("COMMIT") + query("SELECT 1"))
+        rule.wait_for_hit(10)
+        if cut == "close":
+            assert client.recv(1) == b""
+        else:
+            client.sendall(query("SELECT 2"))
+            client.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                client.recv(1)
+    wait_until("the link to be forgotten", lambda: not postgres.proxy.links, deadline_s=10)
+    echo.wait_for(wire.startup())
+
+
+def test_what_is_behind_a_parked_frame_stays_behind_it(postgres: Proxied, echo: Echo) -> None:
+    postgres.board.arm(rule := Rule(Condition("commit"), "park"))
+    before, after, later = query("SELECT 1"), query("SELECT 2"), query("SELECT 3")
+    whole = wire.startup() + before + query("COMMIT") + after + later
+    with postgres.connect() as client:
+        client.sendall(wire.startup() + before + query("COMMIT") + after)
+        hit = rule.wait_for_hit(10)
+        client.sendall(later)
+        assert receive(client, len(wire.startup() + before)) == wire.startup() + before
+        echo.wait_for(wire.startup() + before)
+        assert hit.delivered_at is None
+        rule.release()
+        echo.wait_for(whole)
+    assert hit.delivered_at is not None and hit.delivered_at > hit.seen_at
+
+
+def test_two_rules_can_park_one_connection_one_after_the_other(postgres: Proxied, echo: Echo) -> None:
+    first, second = Rule(Condition("commit"), "park"), Rule(Condition("statement", sql="two"), "park")
+    postgres.board.arm(first)
+    postgres.board.arm(second)
+    with postgres.connect() as client:
+        client.sendall(wire.startup() + query("COMMIT") + query("SELECT 'two'") + query("SELECT 3"))
+        first.wait_for_hit(10)
+        assert second.hits == []
+        first.release()
+        second.wait_for_hit(10)
+        echo.wait_for(wire.startup() + query("COMMIT"))
+        second.release()
+        echo.wait_for(wire.startup() + query("COMMIT") + query("SELECT 'two'") + query("SELECT 3"))
+
+
+def test_a_loss_can_be_held_until_its_state_was_looked_at(postgres: Proxied, echo: Echo) -> None:
+    postgres.board.arm(rule := Rule(Condition("commit"), "drop-request", "reset", hold=True))
+    with postgres.connect() as client:
+        client.sendall(wire.startup())
+        receive(client, len(wire.startup()))
+        client.sendall(query("COMMIT") + query("SELECT 1"))
+        hit = rule.wait_for_hit(10)
+        client.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.recv(1)
+        client.settimeout(10)
+        assert hit.cut_at is None
+        rule.release()
+        with pytest.raises(ConnectionResetError):
+            receive(client, 1)
+    echo.wait_for(wire.startup())
+    assert hit.cut_at is not None and hit.delivered_at is None
+
+
+@pytest.mark.parametrize("how", ["FIN", "RST"])
+def test_a_client_that_leaves_while_its_frame_is_parked_is_told_and_never_delivered(
+    postgres: Proxied, echo: Echo, how: str
+) -> None:
+    postgres.board.arm(rule := Rule(Condition("commit"), "park", name="mine"))
+    client = postgres.connect()
+    client.sendall(wire.startup() + query("COMMIT"))
+    hit = rule.wait_for_hit(10)
+    if how == "RST":
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
+    client.close()
+    wait_until("its leaving to be noticed", lambda: hit.client_left_at, deadline_s=10)
+    rule.release()
+    wait_until("the link to be forgotten", lambda: not postgres.proxy.links, deadline_s=10)
+    assert postgres.kinds() == ["frame.stopped", "frame.abandoned"] and hit.delivered_at is None
+    assert postgres.events[1][1]["rule"] == "mine"
+    echo.wait_for(wire.startup())
+
+
+@pytest.mark.parametrize("action", ["park", "drop-request", "drop-answer"])
+def test_a_service_that_goes_while_a_frame_for_it_is_parked_is_told_and_the_client_let_go(
+    postgres: Proxied, echo: Echo, action: Action
+) -> None:
+    postgres.board.arm(rule := Rule(Condition("commit"), action, hold=True))
+    with postgres.connect() as client:
+        client.sendall(wire.startup() + query("COMMIT"))
+        hit = rule.wait_for_hit(10)
+        assert receive(client, len(wire.startup())) == wire.startup()
+        echo.hang_up()
+        assert client.recv(1) == b""
+    rule.release()
+    with pytest.raises(WaitTimeout, match="closed the connection while it was parked"):
+        rule.wait_for_answer(hit, 10)
+    wait_until("the link to be forgotten", lambda: not postgres.proxy.links, deadline_s=10)
+    assert postgres.kinds() == ["frame.stopped", "frame.undeliverable"]
+    assert hit.delivered_at is None and hit.cut_at is None
+
+
+def test_silence_ends_when_the_rule_is_disarmed(postgres: Proxied, echo: Echo) -> None:
+    postgres.board.arm(rule := Rule(Condition("commit"), "drop-request", "silence"))
+    with postgres.connect() as client:
+        client.sendall(wire.startup())
+        assert receive(client, len(wire.startup())) == wire.startup()
+        client.sendall(query("COMMIT"))
+        rule.wait_for_hit(10)
+        client.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.recv(1)
+        client.settimeout(10)
+        postgres.board.disarm(rule)
+        assert client.recv(1) == b"", "a client without a time-out would wait for ever"
+    wait_until("the link to be forgotten", lambda: not postgres.proxy.links, deadline_s=10)
+
+
+def test_which_frame_is_the_second_does_not_depend_on_who_took_the_first(postgres: Proxied, echo: Echo) -> None:
+    first, second, never = (Rule(Condition("commit"), "park", nth=nth) for nth in (1, 2, 1))
+    for rule in (first, second, never):
+        postgres.board.arm(rule)
+    stream = wire.startup() + query("COMMIT AND CHAIN") + query("COMMIT")
+    with postgres.connect() as client:
+        client.sendall(stream)
+        assert first.wait_for_hit(10).frame.facts["sql"] == "COMMIT AND CHAIN"
+        first.release()
+        assert second.wait_for_hit(10).frame.facts["sql"] == "COMMIT"
+        second.release()
+        echo.wait_for(stream)
+    assert never.hits == [] and "another rule stopped it" in never.nearest()
+
+
+def test_what_was_near_can_be_told_while_more_comes() -> None:
+    """The proxy's thread adds to what the fault's thread reads out."""
+    rule = Rule(Condition("commit", transaction="departures"), "park")
+    frame, over = Frame(b"", "commit", {"sql": "COMMIT", "transaction": ["x"] * 50}), threading.Event()
+
+    def pass_by() -> None:
+        while not over.is_set():
+            assert not rule.takes(frame)
+            rule.saw("statement")
+
+    passing = threading.Thread(target=pass_by)
+    passing.start()
+    try:
+        wait_until("a frame", lambda: rule.near, deadline_s=10)
+        for _ in range(2_000):
+            assert "'departures' is not in its transaction" in rule.nearest()
+    finally:
+        over.set()
+        passing.join(10)
+
+
+def test_a_late_frame_comes_over_the_old_connection(postgres: Proxied, echo: Echo) -> None:
+    postgres.board.arm(rule := Rule(Condition("commit"), "late", "reset"))
+    with postgres.connect() as client:
+        client.sendall(wire.startup())
+        receive(client, len(wire.startup()))
+        client.sendall(query("COMMIT"))
+        with pytest.raises(ConnectionResetError):
+            receive(client, 10_000)
+    echo.wait_for(wire.startup())
+    rule.release()
+    echo.wait_for(wire.startup() + query("COMMIT"))
+
+
+def test_a_rule_that_never_matched_names_the_nearest_frames(postgres: Proxied) -> None:
+    rule = Rule(Condition("commit", transaction="departures"), "park")
+    postgres.board.arm(rule)
+    with postgres.connect() as client:
+        client.sendall(wire.startup())
+        with pytest.raises(WaitTimeout, match="nothing was seen"):
+            rule.wait_for_hit(0.05)
+        client.sendall(query("SELECT 1"))
+        wait_until("it to be seen", lambda: rule.seen, deadline_s=10)
+        with pytest.raises(WaitTimeout, match=r"no commit at all; seen were statement \(1\)"):
+            rule.wait_for_hit(0.05)
+        client.sendall(query("COMMIT"))
+        wait_until("it to be near", lambda: rule.near, deadline_s=10)
+        with pytest.raises(WaitTimeout, match="'departures' is not in its transaction"):
+            rule.wait_for_hit(0.05)
+
+
+def test_the_nth_and_no_more(postgres: Proxied, echo: Echo) -> None:
+    postgres.board.arm(rule := Rule(Condition("commit"), "park", nth=2))
+    with postgres.connect() as client:
+        client.sendall(wire.startup() + query("COMMIT") * 4)
+        rule.wait_for_hit(10)
+        rule.release()
+        echo.wait_for(wire.startup() + query("COMMIT") * 4)
+    assert len(rule.hits) == 1 and rule.fitting == 4
+
+
+@pytest.mark.parametrize("kind", ["EndTx", "Commit"])
+def test_an_unknown_kind_of_frame_is_refused_with_what_is_near(kind: str) -> None:
+    with pytest.raises(UsageError, match=f"no request is named '{kind}'"):
+        Condition(kind)
+
+
+def test_a_bad_expression_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"sql: '\(' is no regular expression"):
+        Condition("commit", sql="(")
