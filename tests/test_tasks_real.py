@@ -30,9 +30,9 @@ def test_a_driver_killed_in_a_task_and_an_executor_that_is_taken_for_dead(
     history = result.run_dir / "history"
     twice = f"""
         WITH rows AS (
-            SELECT CAST(content ->> 'src_offset' AS INTEGER) AS at FROM '{history}/snapshot.parquet'
+            SELECT CAST(content ->> 'src_offset' AS INTEGER) AS position FROM '{history}/snapshot.parquet'
         ), batches AS (SELECT batch, start_offset, end_offset FROM '{history}/batches.parquet' WHERE batch IN (2, 4))
-        SELECT batch, count(*) - count(DISTINCT at) FROM rows JOIN batches ON at >= start_offset AND at < end_offset
+        SELECT batch, count(*) - count(DISTINCT position) FROM rows JOIN batches ON position >= start_offset AND position < end_offset
         GROUP BY batch ORDER BY batch"""
     (_, replayed), (_, woken) = duckdb.execute(twice).fetchall()
     assert replayed == 19 and woken >= 20
