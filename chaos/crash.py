@@ -1,16 +1,21 @@
-"""Crash: SIGKILL of the driver (JVM and Python together), of a broker, of an executor or of a Python worker.
+"""Crash: SIGKILL of the driver (JVM and Python together), of a broker, of an executor or Python worker, or of Postgres.
 
 Healed by a restart: ours for a broker, the supervisor's for a driver, Spark's for what runs its tasks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from onceproof.broker_away import BrokerAway, Who
+from onceproof.by_target import HandedOver
 from onceproof.conductor import Site
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.leader_crash import LeaderCrash
 from onceproof.placing import (
     GATED,
     PARKED,
@@ -27,6 +32,8 @@ from onceproof.placing import (
     state_written,
 )
 from onceproof.points import Point
+from onceproof.postgres_crash import POSTGRES_TARGETS, PostgresCrash
+from onceproof.qualify.job import Job, Try, at_checkpoint
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.stack.api import Leadership
 from onceproof.task_crash import TaskCrash
@@ -39,11 +46,41 @@ _ELECTION_S = 30.0
 
 class CrashSpec(FaultSpec):
     fault: Literal["crash"]
-    target: Literal["driver", "broker", "executor", "python-worker"]
+    target: Literal["driver", "broker", "executor", "python-worker", "controller", "postgres", "postgres-backend"]
     leader_of: LeaderOf | None = None
+    coordinator_of: str | None = Field(None, description="broker: which coordinates this transactional.id")
     frame: TaskFrame | None = Field(
-        None, description="executor, python-worker: who sends this frame in a task is struck"
+        None,
+        description="executor, python-worker: who sends this frame in a task is struck; "
+        "postgres, postgres-backend: the COMMIT that is about to come",
     )
+
+
+def _handed_over(spec: CrashSpec) -> HandedOver | None:
+    """None for a driver at a point of the checkpoint or of a sink, and for a broker by what it leads."""
+    in_tasks = spec.at.point is Point.IN_TASKS
+    if spec.target in TASK_TARGETS or (spec.target == "driver" and in_tasks):
+        problems = partial(TaskCrash.problems, spec, spec.frame)
+        return HandedOver(
+            TaskCrash(spec, spec.frame),
+            problems,
+            partial(TaskCrash.placement, spec),
+            reads_frames=True,
+            takes_frame=True,
+        )
+    if spec.target in POSTGRES_TARGETS:
+        problems = partial(PostgresCrash.problems, spec, spec.frame)
+        placed = partial(PostgresCrash.placement, spec)
+        return HandedOver(PostgresCrash(spec, spec.frame), problems, placed, reads_frames=True, takes_frame=True)
+    if spec.target == "broker" and in_tasks:
+        problems = partial(LeaderCrash.problems, spec, spec.leader_of)
+        placed = partial(LeaderCrash.placement, spec, spec.leader_of)
+        return HandedOver(LeaderCrash(spec, spec.leader_of or ""), problems, placed, reads_frames=True)
+    if spec.target == "controller" or (spec.target == "broker" and spec.coordinator_of is not None):
+        who = Who(spec.leader_of, spec.coordinator_of, spec.target == "controller")
+        problems = partial(BrokerAway.problems, spec, who)
+        return HandedOver(BrokerAway(spec, who, "killed"), problems, partial(BrokerAway.placement, spec, who, "killed"))
+    return None
 
 
 @faults.register("crash")
@@ -62,21 +99,23 @@ class Crash:
         self._next_planned = False
         self._stores = (0, 0)
         self._before: Leadership | None = None
-        self._task = TaskCrash(spec, spec.frame) if self.reads_frames(spec) else None
+        self._other = handed.to if (handed := _handed_over(spec)) is not None else None
 
     @classmethod
     def reads_frames(cls, spec: CrashSpec) -> bool:
-        return spec.target in TASK_TARGETS or (spec.target == "driver" and spec.at.point is Point.IN_TASKS)
+        handed = _handed_over(spec)
+        return handed is not None and handed.reads_frames
 
     @classmethod
     def problems(cls, spec: CrashSpec, scenario: Scenario) -> list[SpecProblem]:
-        if cls.reads_frames(spec):
-            return TaskCrash.problems(spec, spec.frame, scenario)
-        if spec.frame is not None:
+        handed = _handed_over(spec)
+        if spec.frame is not None and (handed is None or not handed.takes_frame):
             return frame_of_no_task(spec.target)
+        if handed is not None:
+            return handed.problems(scenario)
         if spec.target == "broker":
             # A batch must be open when the broker goes; after its commit log none is.
-            places = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
+            places = tuple(p for p in (*WATCHED, Point.IN_TASKS, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
             return point_problems(spec, places) + leader_problems(spec.leader_of, scenario)
         problems = point_problems(spec, (*GATED, *WATCHED, *PARKED))
         if spec.at.point is Point.STATE_PARTLY_COMMITTED and not spec.at.batch:
@@ -87,12 +126,15 @@ class Crash:
             problems.append(SpecProblem(("at", "point"), message, "leave spark out of the stack for this point"))
         if spec.leader_of is not None:
             problems.append(SpecProblem(("leader_of",), "a driver leads no partition", "remove leader_of"))
+        if spec.coordinator_of is not None:
+            message = "a driver coordinates no transactions"
+            problems.append(SpecProblem(("coordinator_of",), message, "remove coordinator_of, or set target: broker"))
         return problems
 
     @classmethod
     def placement(cls, spec: CrashSpec, scenario: Scenario) -> Placement:
-        if cls.reads_frames(spec):
-            return TaskCrash.placement(spec, scenario)
+        if (handed := _handed_over(spec)) is not None:
+            return handed.placement(scenario)
         if spec.target == "driver":
             replay = {
                 Point.BEFORE_OFFSET_LOG: f", and batch {spec.at.batch} planned and committed afterwards",
@@ -101,14 +143,26 @@ class Crash:
             return placement(spec.at.point, f"offsets/ and commits/ as they were left, the restart{replay}", scenario)
         return placement(spec.at.point, f"the process is gone and another broker leads {spec.leader_of}", scenario)
 
+    @classmethod
+    def tries(cls, job: Job) -> Iterator[Try]:
+        """The driver's at the checkpoint; that of Postgres, or of a session there, at each sink's COMMIT."""
+        parked = any(query.parks for query in job.queries)  # else crash-at-frame is before the commit, of any job
+        yield from at_checkpoint(job, (*GATED, *WATCHED, *(PARKED if parked else ())), {"target": "driver"})
+        for sink in job.sinks:
+            if sink.target == "postgres":
+                query = sink.query if len(job.queries) > 1 else None
+                for target in POSTGRES_TARGETS:
+                    settings = {"target": target, "frame": dict(sink.frame)}
+                    yield Try(Point.BEFORE_SINK_COMMIT, settings, query, words=sink.words)
+
     def matches(self, seen: Occurrence) -> bool:
-        if self._task is not None:
-            return self._task.matches(seen)
+        if self._other is not None:
+            return self._other.matches(seen)
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
     def strike(self, site: Site, seen: Occurrence) -> None:
-        if self._task is not None:
-            self._task.strike(site, seen)
+        if self._other is not None:
+            self._other.strike(site, seen)
             return
         if self._spec.target == "driver":
             self._start = site.job.kill_driver()
@@ -127,8 +181,8 @@ class Crash:
             seen.release()
 
     def prove(self, site: Site, seen: Occurrence) -> Proof:
-        if self._task is not None:
-            return self._task.prove(site, seen)
+        if self._other is not None:
+            return self._other.prove(site, seen)
         return self._prove_driver(site, seen) if self._spec.target == "driver" else self._prove_broker(site, seen)
 
     def _prove_driver(self, site: Site, seen: Occurrence) -> Proof:
@@ -189,8 +243,8 @@ class Crash:
         )
 
     def heal(self, site: Site) -> None:
-        if self._task is not None:
-            self._task.heal(site)
+        if self._other is not None:
+            self._other.heal(site)
         if self._before is not None and not site.stack.kafka.is_running(self._before.broker):
             site.stack.kafka.restart_broker(self._before.broker)
 

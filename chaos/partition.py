@@ -1,4 +1,4 @@
-"""Partition: packets between a partition's leader and somebody are swallowed, both ways, with connections left standing.
+"""Partition: packets between a partition's leader and somebody are swallowed, both ways or one, with connections left standing.
 
 ``from: clients`` cuts the pipeline off; the leader still heartbeats, so nothing fails over and the batch must wait.
 ``from: cluster`` cuts the leader off from its followers and from the controller; it is fenced and another one leads.
@@ -28,7 +28,7 @@ from onceproof.placing import (
 )
 from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec, Scenario
-from onceproof.stack.api import Leadership, Proxy
+from onceproof.stack.api import Leadership, Proxy, Stream
 from onceproof.waiting import wait_until
 
 _FENCED_S = 30.0
@@ -40,6 +40,10 @@ class PartitionSpec(FaultSpec):
     target: Literal["leader"]
     leader_of: LeaderOf
     from_: Literal["clients", "cluster"] = Field("clients", alias="from", description="whom the leader is cut off from")
+    lost: Literal["both", "to-leader", "from-leader"] = Field(
+        "both",
+        description="which way packets are lost: with one of them the leader hears and is not heard, or the reverse",
+    )
     for_s: PositiveFloat = Field(4.0, le=60.0, description="how long, seconds")
 
 
@@ -88,10 +92,17 @@ class Partition:
             else:
                 self._proxies = [kafka.replication_proxy(broker), kafka.controller_proxy(broker)]
             for proxy in self._proxies:
-                proxy.add_toxic("timeout", "upstream", timeout=0)
-                proxy.add_toxic("timeout", "downstream", timeout=0)
+                for stream in self._lost_on(proxy, broker):
+                    proxy.add_toxic("timeout", stream, timeout=0)
             self._open = planned(site, seen.query, seen.batch) and not committed(site, seen.query, seen.batch)
         self._struck_at = site.timeline.now()
+
+    def _lost_on(self, proxy: Proxy, broker: int) -> tuple[Stream, ...]:
+        """Everybody asks the leader, but the controller: that one is asked by the leader."""
+        if self._spec.lost == "both":
+            return ("upstream", "downstream")
+        asks = proxy.name == f"controller-{broker}"
+        return ("downstream",) if asks == (self._spec.lost == "to-leader") else ("upstream",)
 
     def prove(self, site: Site, seen: Occurrence) -> Proof:
         if not self._open:
@@ -129,7 +140,8 @@ class Partition:
         return Proof(
             True,
             (
-                f"clients were cut off from broker {self._before.broker}, leader of {self._spec.leader_of}, for {lasted:.1f} s",
+                f"clients were cut off from broker {self._before.broker}, leader of {self._spec.leader_of}, for {lasted:.1f} s"
+                f"{self._ways()}",
                 f"batch {seen.batch} stayed open throughout, no commit meanwhile{restarted}",
                 f"batch {seen.batch} was committed afterwards",
             ),
@@ -151,6 +163,8 @@ class Partition:
             lambda: site.timeline.now() >= ends_at,
             deadline_s=self._spec.for_s + 5,
         )
+        # An acknowledgement that the leader gave by itself: what it had written is cut off when it follows another.
+        when = "meanwhile" if committed(site, seen.query, seen.batch) else "afterwards"
         self.heal(site)
         wait_until(
             f"batch {seen.batch} to be committed", lambda: committed(site, seen.query, seen.batch), deadline_s=RESTART_S
@@ -158,12 +172,16 @@ class Partition:
         return Proof(
             True,
             (
-                f"broker {before.broker} was cut off from its followers and the controller",
+                f"broker {before.broker} was cut off from its followers and the controller{self._ways()}",
                 f"the leader epoch of {self._spec.leader_of} went from {before.epoch} (broker {before.broker}) "
                 f"to {after.epoch} (broker {after.broker})",
-                f"batch {seen.batch} was committed afterwards",
+                f"batch {seen.batch} was committed {when}",
             ),
         )
+
+    def _ways(self) -> str:
+        ways = {"both": "", "to-leader": " (it heard nothing)", "from-leader": " (it was not heard)"}
+        return ways[self._spec.lost]
 
     def heal(self, site: Site) -> None:
         for proxy in self._proxies:

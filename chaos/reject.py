@@ -1,93 +1,248 @@
-"""Reject: a real refusal by the sink's service. Here: Postgres is away for one whole batch.
+"""Reject: the sink's service refuses, for real. The proof is what the service said, so that it holds for a job that hides its errors.
 
 A job that swallows the error stays alive and loses data, which no kill would show.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+from collections.abc import Iterator
 from typing import ClassVar, Literal
+from weakref import WeakKeyDictionary
 
+from pydantic import Field
+
+from onceproof.chaos.proxy.frames import Reply
 from onceproof.conductor import Site
+from onceproof.errors import WaitTimeout
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
 from onceproof.placing import RESTART_S, committed, instruments_of, one_line, placement, planned, point_problems
 from onceproof.points import Point
+from onceproof.qualify.job import Job, Try
+from onceproof.refusing import Locked, Refusing, Revoked, Stopped, TooFewReplicas, TopicSetting, Unavailable
+from onceproof.registry import suggest
 from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.stack.api import Stack
 from onceproof.waiting import wait_until
 
 _ATTEMPT_S = 60.0
 """A refused connection fails at once; this leaves room for a job that retries on its own for a while."""
 
+OF_POSTGRES = ("unavailable", "stopped", "locked", "revoked")
+OF_KAFKA = ("too-large", "too-few-replicas")
+_TURNS: WeakKeyDictionary[Stack, threading.Lock] = WeakKeyDictionary()
+_NEEDS_TABLE = ("locked", "revoked")
+
 
 class RejectSpec(FaultSpec):
     fault: Literal["reject"]
-    target: Literal["postgres"]
-    how: Literal["unavailable"]
+    target: Literal["postgres", "kafka"]
+    how: Literal["unavailable", "stopped", "locked", "revoked", "too-large", "too-few-replicas"]
+    table: str | None = Field(None, description="Postgres, locked and revoked: the table")
+    topic: str | None = Field(None, description="Kafka: the topic whose records are refused")
+    lasts: Literal["try", "batch"] = Field(
+        "batch",
+        description="try: over with the first refusal; batch: outlasts the job's own retries, until its attempt at the batch "
+        f"has failed, or it has given the batch up (at most {_ATTEMPT_S:.0f} s)",
+    )
 
 
 @faults.register("reject")
 class Reject:
-    """Connections are closed and refused from the moment the batch is planned until an attempt at it has failed."""
+    """The service says no from the moment the batch is planned: for one try, or until an attempt at the batch is over."""
 
     Spec: ClassVar[type[FaultSpec]] = RejectSpec
-    about: ClassVar[str] = "the service refuses: Postgres is unavailable for one whole batch"
+    about: ClassVar[str] = (
+        "the service refuses: Postgres away, a table locked, a right revoked; a topic's records too large, too few replicas"
+    )
 
     def __init__(self, spec: RejectSpec) -> None:
         self._spec = spec
-        self._struck_at: float | None = None
+        self._form = _form(spec)
+        self._heard: list[Reply] = []
+        self._done = ""
+        self._struck_at = 0.0
+        self._began = False
+        self._turn: threading.Lock | None = None
         self._open = False
+
+    @classmethod
+    def reads_frames(cls, spec: RejectSpec) -> bool:
+        """What the service said is read on its way to the job."""
+        return True
 
     @classmethod
     def problems(cls, spec: RejectSpec, scenario: Scenario) -> list[SpecProblem]:
         problems = point_problems(spec, (Point.AFTER_OFFSET_LOG,))
-        if scenario.stack.postgres is None:
-            problems.append(SpecProblem(("target",), "this stack has no Postgres", "add `postgres: {}` to the stack"))
-        return problems
+        forms = OF_POSTGRES if spec.target == "postgres" else OF_KAFKA
+        if spec.how not in forms:
+            message = f"{spec.target} cannot refuse by {spec.how!r}"
+            problems.append(SpecProblem(("how",), message, f"it can by: {', '.join(forms)}"))
+            return problems
+        if spec.target == "postgres":
+            return problems + _postgres_problems(spec, scenario)
+        return problems + _kafka_problems(spec, scenario)
 
     @classmethod
     def placement(cls, spec: RejectSpec, scenario: Scenario) -> Placement:
         n = spec.at.batch
-        return placement(
-            spec.at.point, f"an attempt at batch {n} failed while Postgres was away; {n} committed after", scenario
-        )
+        proof = f"what {spec.target} said to the job while batch {n} was open; {n} committed by Spark in the end"
+        return placement(spec.at.point, proof, scenario)
+
+    @classmethod
+    def tries(cls, job: Job) -> Iterator[Try]:
+        """Postgres away, and its refusal of the very table; a topic that takes no record. Each outlasts the job's own retries."""
+        point = Point.AFTER_OFFSET_LOG
+        away = False
+        for sink in job.sinks:
+            query = sink.query if len(job.queries) > 1 else None
+            if sink.target == "kafka":
+                settings = {"target": "kafka", "how": "too-large", "topic": sink.place}
+                yield Try(point, settings, query, words=f"too-large: {sink.place}")
+                continue
+            if not away:
+                away = True
+                yield Try(point, {"target": "postgres", "how": "unavailable"}, query, words="unavailable")
+            settings = {"target": "postgres", "how": "revoked", "table": sink.place}
+            yield Try(point, settings, query, words=f"revoked: {sink.place}")
+        if not job.sinks:
+            yield Try(point, n_a=job.no_commit())
 
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
     def strike(self, site: Site, seen: Occurrence) -> None:
-        assert site.stack.postgres is not None
+        assert site.stack.frames is not None, "the run has started the proxy: this fault reads frames"
+        # A batch that follows on one whose job hid the refusal may come before that one is over: its driver waits here.
+        turn = _turn_of(site.stack)
+        if turn.acquire(timeout=_ATTEMPT_S):
+            self._turn = turn
         self._struck_at = site.timeline.now()
+        self._began = True
         with site.job.frozen():
-            site.stack.postgres.proxy.cut()
+            self._done = self._form.begin(site)
+            site.stack.frames.listen(self._spec.target, self._heard)  # from here on it is the batch's
             self._open = planned(site, seen.query, seen.batch) and not committed(site, seen.query, seen.batch)
 
     def prove(self, site: Site, seen: Occurrence) -> Proof:
-        n, struck_at = seen.batch, self._struck_at
-        assert struck_at is not None
+        n = seen.batch
         if not self._open:
-            return Proof(False, (f"batch {n} was not open any more when Postgres went away",))
-
-        def over() -> str | None:
-            if committed(site, seen.query, n):
-                return "committed"
-            failed = site.told_since(struck_at, "attempt-failed", sink="postgres", query=seen.query, batch=n)
-            if failed is not None:
-                return f"the sink reported: {one_line(failed.facts.get('message'))}"
-            gone = site.job.failed_since(struck_at)
-            return None if gone is None else f"the driver's attempt failed (exit code {gone.code})"
-
-        attempt = wait_until(f"an attempt at batch {n} to fail", over, deadline_s=_ATTEMPT_S)
-        if attempt == "committed":
-            return Proof(
-                False, (f"batch {n} was committed while Postgres was away: it did not need Postgres, or hid the error",)
+            return Proof(False, (f"batch {n} was not open any more when {self._spec.target} began to refuse",))
+        try:
+            ended = wait_until(
+                f"an attempt at batch {n} to end", lambda: self._ended(site, seen), deadline_s=_ATTEMPT_S
             )
-        self.heal(site)
+        except WaitTimeout:
+            ended = f"the job was still at it after {_ATTEMPT_S:.0f} s"
+        refused, hidden = self._refused(), committed(site, seen.query, n)
+        with site.job.frozen():  # the batch after it is none of this fault's business
+            self.heal(site)
+        words = [self._done, f"{_counted(refused)} while batch {n} was open", ended]
+        if not refused:
+            return Proof(False, (self._done, f"{self._spec.target} refused nothing of batch {n}: {ended}"))
+        if hidden:
+            if len(site.checkpoint.queries()) > 1 and not (self._spec.table or self._spec.topic):
+                return Proof(False, (*words, "the job has several queries, and whose refusal it was is not known"))
+            return Proof(True, (*words, "the job did not fail: it hid the refusal, or wrote later what was refused"))
         wait_until(
-            f"batch {n} to be committed after Postgres came back",
+            f"batch {n} to be committed after {self._spec.target} gave in",
             lambda: committed(site, seen.query, n),
             deadline_s=RESTART_S,
         )
-        return Proof(True, (attempt, f"batch {n} was committed after Postgres came back"))
+        return Proof(True, (*words, f"batch {n} was committed after {self._spec.target} gave in"))
 
     def heal(self, site: Site) -> None:
-        if site.stack.postgres is not None and self._struck_at is not None:
-            site.stack.postgres.proxy.heal()
+        if not self._began:
+            return
+        try:
+            self._form.end(site)
+        finally:
+            if site.stack.frames is not None:
+                site.stack.frames.unlisten(self._spec.target, self._heard)
+            turn, self._turn = self._turn, None
+            if turn is not None:
+                turn.release()
+
+    def _refused(self) -> list[Reply]:
+        return [reply for reply in list(self._heard) if self._form.is_it(reply)]
+
+    def _ended(self, site: Site, seen: Occurrence) -> str | None:
+        """How the attempt at the batch ended, as far as the fault is meant to last."""
+        if self._spec.lasts == "try" and self._refused():
+            return "it was let go on after the first refusal"
+        if committed(site, seen.query, seen.batch):
+            return f"batch {seen.batch} was committed by Spark meanwhile"
+        wanted = {"sink": self._spec.target, "query": seen.query, "batch": seen.batch}
+        failed = site.told_since(self._struck_at, "attempt-failed", **wanted)  # type: ignore[arg-type]  # str and int
+        if failed is not None:
+            return f"the sink reported: {one_line(failed.facts.get('message'))}"
+        gone = site.job.failed_since(self._struck_at)
+        return None if gone is None else f"the driver's attempt failed (exit code {gone.code})"
+
+
+def _turn_of(stack: Stack) -> threading.Lock:
+    """One refusal at a time in a stack: the next could not begin while the server is away."""
+    return _TURNS.setdefault(stack, threading.Lock())
+
+
+def _form(spec: RejectSpec) -> Refusing:
+    # A spec without its table or topic is refused by `problems`, and must be constructible all the same.
+    table, topic = spec.table or "", spec.topic or ""
+    match spec.how:
+        case "unavailable":
+            return Unavailable()
+        case "stopped":
+            return Stopped()
+        case "locked":
+            return Locked(table)
+        case "revoked":
+            return Revoked(table)
+        case "too-large":
+            # MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE. A batch's head alone has 61 bytes; but the 78 of the marker that ends a
+            # transaction must pass, for the coordinator never sends a refused one again: the transaction would hang for ever.
+            return TopicSetting(topic, {"max.message.bytes": "100"}, (10, 18))
+        case "too-few-replicas":
+            return TooFewReplicas(topic)
+
+
+def _postgres_problems(spec: RejectSpec, scenario: Scenario) -> list[SpecProblem]:
+    problems = []
+    if scenario.stack.postgres is None:
+        problems.append(SpecProblem(("target",), "this stack has no Postgres", "add `postgres: {}` to the stack"))
+    if spec.how in _NEEDS_TABLE and not spec.table:
+        message = f"which table is {spec.how}? table is missing"
+        problems.append(SpecProblem((), message, "for example table: departures"))
+    if spec.how not in _NEEDS_TABLE and spec.table is not None:
+        problems.append(SpecProblem(("table",), f"{spec.how} is of the whole server, not of a table", "remove table"))
+    if spec.topic is not None:
+        problems.append(SpecProblem(("topic",), "Postgres has no topics", "remove topic, or set target: kafka"))
+    return problems
+
+
+def _kafka_problems(spec: RejectSpec, scenario: Scenario) -> list[SpecProblem]:
+    problems = []
+    topics = scenario.topics()
+    if spec.topic is None:
+        problems.append(SpecProblem((), "whose records are refused? topic is missing", "for example topic: my-output"))
+    elif spec.topic not in topics:
+        problems.append(SpecProblem(("topic",), f"no topic is named {spec.topic!r}", suggest(spec.topic, topics)))
+    elif spec.topic in {one.topic for one in scenario.input}:
+        message = f"topic {spec.topic!r} is fed by onceproof itself, which would be refused too"
+        problems.append(SpecProblem(("topic",), message, "name a topic that the pipeline writes to"))
+    if spec.table is not None:
+        problems.append(SpecProblem(("table",), "Kafka has no tables", "remove table, or set target: postgres"))
+    if spec.how == "too-few-replicas" and scenario.stack.kafka.brokers < 3:
+        message = "a single broker has no replicas that could be too few"
+        problems.append(SpecProblem(("how",), message, "set stack.kafka.brokers to 3"))
+    return problems
+
+
+def _counted(refused: list[Reply]) -> str:
+    """``refused 3 times: connection refused (2), 42501 permission denied for table departures (1)``."""
+    kinds = Counter(
+        f"connection {reply.code}" if reply.what == "connection" else f"{reply.code} {reply.message}"
+        for reply in refused
+    )
+    said = ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common(3))
+    return f"the service refused {len(refused)} time{'' if len(refused) == 1 else 's'}: {said}"

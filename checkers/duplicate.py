@@ -83,7 +83,7 @@ _ZOMBIES = """
     SELECT d.copy, min_by({later: t.later, start: t.later_by}, t.later) AS after
     FROM duplicates d JOIN taken_over t USING (output, query, batch)
     LEFT JOIN begun g ON g.output = d.output AND g.query = d.query AND g.later = t.later AND g.lane = d.lane
-    WHERE d.pos > g.pos OR d.at_ms > t.committed_ms GROUP BY d.copy"""
+    WHERE d.pos > g.pos OR greatest(d.at_ms, d.first_ms) > t.committed_ms GROUP BY d.copy"""
 
 # A producer that is not idempotent and sends a record again gives it the time of the first attempt.
 _RESENT = """
@@ -120,8 +120,10 @@ _ATTRIBUTED = """
             AND x."partition" = t.twin_partition AND x."offset" = t.twin_offset)
         GROUP BY d.copy),
     active AS (
-        SELECT d.copy, string_agg(DISTINCT w.fault, ', ' ORDER BY w.fault) AS fault
-        FROM duplicates d JOIN judge.windows w ON w.query = d.query AND w.batch = d.batch GROUP BY ALL)
+        SELECT copy, string_agg(DISTINCT fault, ', ' ORDER BY fault) AS fault
+        FROM (SELECT d.copy, w.fault FROM duplicates d JOIN judge.windows w ON w.query = d.query AND w.batch = d.batch
+              UNION SELECT d.copy, k.fault FROM duplicates d JOIN judge.struck k USING (topic, "partition", "offset"))
+        GROUP BY ALL)
     SELECT d.*, a.fault, t.twin, z.after.later AS later, z.after.start AS later_by, r.copy IS NOT NULL AS resent,
            CASE WHEN z.copy IS NOT NULL THEN 'zombie' WHEN r.copy IS NOT NULL THEN 'producer retry'
                 WHEN d.apart OR d.unplaced THEN 'batch replay'
@@ -155,7 +157,7 @@ class Duplicate:
     Each copy is attributed, in this order; one finding for each kind of source:
 
     - ``zombie``: it stands after an effect of a later batch that a later start of the driver planned and committed, or
-      came after that batch was committed: an older start was still alive;
+      one of the two could be read only after that batch was committed: an older start was still alive;
     - ``producer retry``: a producer that is not idempotent sent it again. Of the job: key, value, creation time and
       partition are those of the first copy. Of the input: that holds the record twice with one creation time, and the
       producer's ledger knows of one of them;
@@ -165,7 +167,7 @@ class Duplicate:
     - ``input``: the committed input holds that very record more than once, and the oracle expects one effect of them all;
     - ``task retry``: while its batch ran, once, a fault was active, and the copy was written in that time or in the very
       commit of the first one;
-    - ``fault``: nothing of this, but a fault was active in its batch;
+    - ``fault``: nothing of this, but a fault was active in its batch, or struck a consumer that had its message;
     - ``unknown``: nothing in the history explains it. A copy that a job wrote by itself, without a fault, is of this kind.
     """
 
@@ -254,7 +256,7 @@ def _why(row: Row) -> str:
     if row["source"] == "zombie":
         return (
             f"{batch} was planned by driver start {row['planned_by']}; start {row['later_by']} planned and committed batch "
-            f"{row['later']}, and the copy came after that"
+            f"{row['later']}, and one of the two came after that"
         )
     if row["source"] == "producer retry" and row["resent"]:
         return f"Both were created at {row['timestamp_ms']} ms with one key, by a producer that is not idempotent: one send, sent again"
@@ -265,6 +267,8 @@ def _why(row: Row) -> str:
         + ("never committed" if row["committed_by"] is None else f"committed by start {row['committed_by']}"),
         "input": f"The input holds this very record more than once, again at {row['topic']}/{row['twin']}",
         "task retry": f"{batch} ran once, and while it did, a task could be retried: {row['fault']}",
-        "fault": f"Active in its batch: {row['fault']}",
+        "fault": f"Active in its batch: {row['fault']}"
+        if row["batch"] is not None
+        else f"A consumer had it when a fault struck: {row['fault']}",
         "unknown": "Nothing in the history explains a copy",
     }[row["source"]]

@@ -106,7 +106,8 @@ def _argument(row: Row) -> str:
         done = f"Progress of {row['topic']}/{row['partition']} is recorded up to {row['end_offset']}"
     else:
         done = "The run drained to the end of the input"
-    active = f"active in its batch: {row['fault']}" if row["fault"] else "no fault was active in its batch"
+    where = "active in its batch" if row["batch"] is not None else "a consumer had it when a fault struck"
+    active = f"{where}: {row['fault']}" if row["fault"] else "no fault was active in its batch"
     return (
         f"{input_of(row)} is committed{_taken(row)}.\n{done}.\n"
         f"Yet of {times(row['expected'], 'expected effect')} {row['actual']} can be read; {active}."

@@ -76,7 +76,7 @@ class _Drawing:
     def _lane(self, number: int) -> None:
         lane, x = self._picture.lanes[number], self._x(number)
         self._write(x, _TOP - 36, lane.name, "head", most=_NAME, middle=True)
-        self._write(x, _TOP - 20, "" if lane.kind == lane.name else lane.kind, "small", middle=True)
+        self._write(x, _TOP - 20, "" if lane.kind == lane.name else lane.said or lane.kind, "small", middle=True)
         self._line("lane", x, _TOP - 12, x, self._bottom)
 
     def _absence(self, lane: int, first: int, last: int) -> None:
@@ -92,7 +92,7 @@ class _Drawing:
         ET.SubElement(self._svg[-1], "title").text = f"m{message}"
 
     def _row(self, number: int, row: Row) -> None:
-        y, bad = self._y(number), row.kind in ("again", "return")
+        y, bad = self._y(number), row.kind in ("again", "return", "refuse", "retry", "lost")
         if row.kind == "crash":
             x = self._x(row.source)
             for one, other in ((-9, 9), (9, -9)):
@@ -101,10 +101,11 @@ class _Drawing:
         elif row.kind == "start":
             self._write(self._x(row.source) + 12, y + 5, "back again", "small label")
         else:
-            late = row.kind == "effect" and row.message in self._picture.late_messages
+            late = self._picture.is_late(row)
             style = " bad" if bad else " ack" if row.kind == "acknowledge" else ""
             self._arrow(self._x(row.source), self._x(row.target), y, style)
             label = {"again": f"m{row.message} again", "return": f"m{row.message} back", "acknowledge": "ack"}
+            label |= {"refuse": f"m{row.message} refused", "lost": "ack lost", "retry": f"m{row.message} later"}
             text = label.get(row.kind, f"m{row.message}")
             kind = "badtext label" if bad or late else "small label" if row.kind == "acknowledge" else "label"
             self._write(self._mid(row), y - 6, text, kind, middle=True)

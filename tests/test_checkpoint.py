@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,6 +112,23 @@ def test_a_replay_is_a_batch_planned_by_one_driver_and_committed_by_the_next(
     seen.wait_for(("checkpoint", 0, Point.AFTER_COMMIT_LOG))
     batch = watcher.batch("checkpoint", 0)
     assert batch is not None and (batch.planned_by, batch.committed_by) == (0, 1)
+
+
+def test_a_checkpoint_that_was_removed_begins_again(watcher: CheckpointWatcher, seen: Seen) -> None:
+    spark = Spark(watcher.root)
+    for number in range(2):
+        spark.write("offsets", number, OFFSETS % (10 * number))
+        spark.write("commits", number)
+    wait_until("both", lambda: watcher.covers({"flights": {0: 10}}), deadline_s=5)
+    for entry in watcher.root.iterdir():
+        shutil.rmtree(entry)
+    wait_until("it to be forgotten", lambda: not watcher.batches(), deadline_s=5)
+    assert not watcher.covers({"flights": {0: 10}})
+    Spark(watcher.root).write("offsets", 0, OFFSETS % 20)
+    wait_until("its new batch 0", lambda: watcher.batches(), deadline_s=5)
+    assert [b.ends["flights"][0] for b in watcher.batches()] == [20]
+    old = watcher.batch("checkpoint", 1)
+    assert old is not None and old.ends["flights"][0] == 10, "what a fault struck at is still known"
 
 
 def test_covers_needs_every_query_that_reads_the_topic(watcher: CheckpointWatcher, seen: Seen) -> None:

@@ -43,7 +43,7 @@ import sys, threading
 from pathlib import Path
 from onceproof.checkpoint_gate import CheckpointGate
 from onceproof.points import Point
-def hold(query, batch, point):
+def hold(query, batch, point, attempt):
     print("parked", query, flush=True)
     threading.Event().wait()
 gate = CheckpointGate(

@@ -48,11 +48,13 @@ class Struck:
 
     def __init__(self) -> None:
         self.points: list[Seen] = []
+        self.attempts: list[int] = []
         self.failures: list[BaseException] = []
         self.go = threading.Event()
         self.go.set()
 
-    def __call__(self, query: str, batch: int, point: Point) -> None:
+    def __call__(self, query: str, batch: int, point: Point, attempt: int) -> None:
+        self.attempts.append(attempt)
         self.points.append((query, batch, point))
         assert self.go.wait(5)
 
@@ -142,6 +144,82 @@ def test_of_a_batchs_state_files_all_but_the_first_wait_until_it_has_struck(serv
     struck.go.set()
     assert {driver.answer(), driver.answer()} == {"go 5", "go 6"}
     assert struck.points == [("q", 1, Point.STATE_PARTLY_COMMITTED)]
+
+
+def log(root: Path, name: str) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).touch()
+
+
+def test_an_attempt_begins_with_its_plan_or_with_the_opening_of_a_plan_in_doubt(
+    serve: Serve, struck: Struck, tmp_path: Path
+) -> None:
+    gate = serve((2, Point.AFTER_SINK_COMMIT))
+    root, said = tmp_path / "a checkpoint", f"{tmp_path}/a%20checkpoint"
+    assert gate.attempt("q", 2) is None
+    first = Driver(gate)
+    first.open(Path(said), "q")
+    first.say(f"0 create {said}/q/offsets/2")
+    first.say(f"5 create {said}/q/commits/2")
+    assert first.answer() == "go 5" and struck.attempts == [1] and gate.attempt("q", 2) == 1
+    first.die()
+    log(root, "q/offsets/1")
+    log(root, "q/commits/1")
+    log(root, "q/offsets/2")
+    second = Driver(gate)
+    second.open(Path(said), "q")
+    second.say(f"2 open {said}/q/commits")  # of one start, whose attempt has begun already
+    assert second.answer() == "go 2"
+    second.say(f"5 create {said}/q/commits/2")
+    assert second.answer() == "go 5" and struck.attempts == [1, 2]
+    log(root, "q/commits/2")
+    second.die()
+    Driver(gate).open(Path(said), "q")  # nothing is in doubt any more
+    assert gate.attempt("q", 2) == 2 and gate.attempt("q", 3) is None
+
+
+def test_a_plan_that_is_made_anew_is_another_attempt(serve: Serve, struck: Struck, tmp_path: Path) -> None:
+    gate = serve((1, Point.BEFORE_OFFSET_LOG))
+    for attempt in (1, 2):
+        driver = Driver(gate)
+        driver.open(tmp_path / "a checkpoint", "q")
+        driver.say(f"3 create {tmp_path}/a%20checkpoint/q/offsets/1")
+        assert driver.answer() == "go 3" and struck.attempts[-1] == attempt
+        driver.die()
+
+
+def test_a_replay_waits_where_its_plan_is_found(serve: Serve, struck: Struck, tmp_path: Path) -> None:
+    """Spark does not write the plan again: the opening of its log is where the replay begins."""
+    log(tmp_path / "a checkpoint", "q/offsets/7")
+    gate = serve((7, Point.AFTER_OFFSET_LOG))
+    driver = Driver(gate)
+    struck.go.clear()
+    driver.say(f"1 open {tmp_path}/a%20checkpoint/q/offsets")
+    wait_until("the strike", lambda: struck.points, deadline_s=5)
+    driver.say(f"2 open {tmp_path}/a%20checkpoint/other/offsets")
+    assert driver.answer() == "go 2"
+    struck.go.set()
+    assert driver.answer() == "go 1"
+    assert struck.points == [("q", 7, Point.AFTER_OFFSET_LOG)]
+
+
+def test_the_state_of_a_replay_waits_for_a_strike_of_its_own(serve: Serve, struck: Struck, tmp_path: Path) -> None:
+    gate = serve((1, Point.STATE_PARTLY_COMMITTED))
+    said = f"{tmp_path}/a%20checkpoint"
+    log(tmp_path / "a checkpoint", "q/offsets/1")
+    for attempt in (1, 2):
+        driver = Driver(gate)
+        driver.open(Path(said), "q")
+        driver.say(f"4 rename {said}/q/state/0/0/2.changelog")
+        assert driver.answer() == "go 4"
+        driver.say(f"5 rename {said}/q/state/0/1/2.changelog")
+        struck.go.clear()
+        driver.say(f"6 renamed {said}/q/state/0/0/2.changelog")
+        wait_until("the strike", lambda n=attempt: len(struck.points) == n, deadline_s=5)
+        driver.open(Path(said), "other")  # an answer, and not that to question 5
+        struck.go.set()
+        assert {driver.answer(), driver.answer()} == {"go 5", "go 6"}
+        driver.die()
 
 
 def test_the_watcher_and_the_strike_wait_for_each_other(serve: Serve, struck: Struck) -> None:

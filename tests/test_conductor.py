@@ -86,8 +86,14 @@ def conduct(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> Callable[...
     return make
 
 
-def spec(batch: int = 2, point: Point = Point.AFTER_SINK_COMMIT, query: str | None = None) -> FaultSpec:
-    return FaultSpec(fault="recorded", target="driver", at=At(batch=batch, point=point, query=query))
+def spec(
+    batch: int = 2,
+    point: Point = Point.AFTER_SINK_COMMIT,
+    query: str | None = None,
+    target: str = "driver",
+    attempt: int | None = None,
+) -> FaultSpec:
+    return FaultSpec(fault="recorded", target=target, at=At(batch=batch, point=point, query=query, attempt=attempt))
 
 
 def calls(conductor: Conductor, index: int = 0) -> list[str]:
@@ -117,6 +123,72 @@ def test_a_fault_fires_once(conduct: Callable[..., Conductor]) -> None:
         conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
     settle(conductor)
     assert calls(conductor).count("strike") == 1
+
+
+def test_of_two_attempts_each_has_the_fault_that_names_it(conduct: Callable[..., Conductor]) -> None:
+    conductor = conduct(spec(attempt=3), spec(attempt=2), spec())
+    for attempt in (1, 2, 3):
+        conductor.on_write("checkpoint", 2, Point.AFTER_SINK_COMMIT, attempt)
+        fired = [armed.fired_at is not None for armed in conductor.armed]
+        assert fired == [attempt == 3, attempt >= 2, True]
+    settle(conductor)
+    rows = conductor.rows()
+    assert [row["evidence"].splitlines()[0] for row in rows] == ["attempt 3 at batch 2", "attempt 2 at batch 2", "seen"]
+
+
+def test_an_attempt_that_nobody_counts_is_none_that_a_fault_names(conduct: Callable[..., Conductor]) -> None:
+    conductor = conduct(spec(attempt=2))
+    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+    assert not conductor.any_fired
+    assert conductor.rows()[0]["evidence"] == "armed, but batch 2 was never seen at after-sink-commit in attempt 2"
+
+
+def test_at_one_position_all_strike_and_the_driver_last(
+    conduct: Callable[..., Conductor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conductor = conduct(spec(), spec(target="broker"), spec(target="postgres"), spec(target="broker"))
+    order: list[str] = []
+    monkeypatch.setattr(Recorded, "strike", lambda self, site, seen: order.append(self.spec.target))
+    conductor.on_write("checkpoint", 2, Point.AFTER_SINK_COMMIT, 1)
+    settle(conductor)
+    assert order == ["broker", "postgres", "driver"], "what is done to one target is done once"
+    assert [armed.fired_at is not None for armed in conductor.armed] == [True, True, True, False]
+
+
+def test_one_that_cannot_act_keeps_no_other_from_it(
+    conduct: Callable[..., Conductor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conductor = conduct(spec(), spec(target="broker"))
+
+    def strike(self: Recorded, site: Site, seen: Occurrence) -> None:
+        if self.spec.target == "broker":
+            raise RuntimeError("no leader")
+
+    monkeypatch.setattr(Recorded, "strike", strike)
+    conductor.on_write("checkpoint", 2, Point.AFTER_SINK_COMMIT, 1)
+    settle(conductor)
+    assert [row["hit"] for row in conductor.rows()] == [True, False]
+
+
+def test_a_parked_sink_goes_on_when_all_have_struck(
+    conduct: Callable[..., Conductor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conductor = conduct(
+        spec(7, Point.BEFORE_SINK_COMMIT, target="postgres"), spec(7, Point.BEFORE_SINK_COMMIT, target="kafka")
+    )
+    told: list[str] = []
+
+    def strike(self: Recorded, site: Site, seen: Occurrence) -> None:
+        assert seen.release is not None
+        seen.release()
+        told.append(self.spec.target)
+
+    hold = threading.Event()
+    monkeypatch.setattr(Recorded, "strike", strike)
+    Recorded.proves = staticmethod(lambda: Proof(hold.wait(5), ()))
+    conductor.on_point(Parked(Point.BEFORE_SINK_COMMIT, "kafka", 7, "id-1", {}, lambda: told.append("released")))
+    hold.set()
+    assert told[:3] == ["postgres", "kafka", "released"]
 
 
 def test_nothing_fires_before_it_is_armed(conduct: Callable[..., Conductor]) -> None:

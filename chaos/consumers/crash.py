@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from onceproof.consumers.crew import Crew
-from onceproof.consumers.faults import consumer_faults
+from onceproof.consumers.faults import Scene, consumer_faults
 from onceproof.consumers.moves import Move
 from onceproof.faults import Placement, Proof, SpecProblem
 from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario
@@ -25,6 +24,7 @@ class Crash:
 
     Spec: ClassVar[type[ConsumerFaultSpec]] = CrashSpec
     about: ClassVar[str] = "SIGKILL of a consumer that has a message, at a step and while another has its own"
+    reads_frames: ClassVar[bool] = False
 
     def __init__(self, spec: CrashSpec) -> None:
         self._spec = spec
@@ -54,8 +54,11 @@ class Crash:
         why = "consumers ask before each step, and nobody moves while it is killed"
         return Placement("exact", "gate of the consumers", why, proof)
 
-    def strike(self, crew: Crew) -> None:
-        crew.kill(self._spec.target)
+    def strike(self, scene: Scene) -> None:
+        scene.crew.kill(self._spec.target)
+
+    def heal(self, scene: Scene, since: Sequence[Move]) -> bool:
+        return True  # what is dead comes back when the schedule says so
 
     def prove(self, before: Sequence[Move], after: Sequence[Move]) -> Proof:
         target, at = self._spec.target, self._spec.at
@@ -70,14 +73,15 @@ class Crash:
             if theirs is None or theirs.message != other.holds:
                 return Proof(False, (*told, f"{other.consumer} did not hold message {other.holds} then"))
             told.append(f"{other.consumer} had taken message {other.holds} from {theirs.queue} at tick {theirs.tick}")
-        if not any(m.kind == "return" and m.message == at.message for m in after):
+        if not any(m.kind == "return" and m.consumer == target and m.message == at.message for m in after):
             told.append(f"message {at.message} was acknowledged by then: the broker has no reason to give it out again")
             if any(m.kind == "effect" for m in _since(before, lost)):
                 return Proof(
                     False, (*told, "its effect was done as well: there was nothing that the crash could break")
                 )
             return Proof(True, tuple(told))
-        again = next((m for m in after if m.kind == "take" and m.message == at.message), None)
+        of_group = [m for m in after if m.group == lost.group]  # another group has a copy of its own
+        again = next((m for m in of_group if m.kind == "take" and m.message == at.message), None)
         if again is None and (unseen := _unseen_take(before, after)) is not None:
             why = f"{unseen.consumer} ended by itself in a take at tick {unseen.tick}, before it told what it was given"
             return Proof(False, (*told, f"whether message {at.message} was given out again was not seen: {why}"))

@@ -100,6 +100,8 @@ class FrameProxy:
         self.target = target
         self.board = board
         self._emit = emit
+        self.away = False
+        """Whether everybody is turned away."""
         self.refusals: list[str] = []
         """Why connections were refused: the setting to change is named."""
         self.loop = loop
@@ -117,7 +119,8 @@ class FrameProxy:
             self.loop.failures.append(f"{self.name} could not write down {kind}: {failure!r}")
 
     def open(self) -> None:
-        """Listen. Idempotent. Raises `EnvironmentProblem` if the port is taken."""
+        """Listen, and turn nobody away. Idempotent. Raises `EnvironmentProblem` if the port is taken."""
+        self.away = False
         try:
             self.loop.call(self._open())
         except OSError as taken:
@@ -130,10 +133,14 @@ class FrameProxy:
         """Close every connection and refuse new ones, until `open`."""
         self.loop.call(self.end())
 
+    def turn_away(self) -> None:
+        """Reset who connects, and whoever says or is told anything, until `open`. A connection that nobody uses stands."""
+        self.away = True
+
     def conversation(self) -> Conversation:
         if self.target.service == "kafka":
-            return KafkaConversation(self.board, self._topic_names)
-        return PostgresConversation(self.board)
+            return KafkaConversation(self.board, self._topic_names, self.name)
+        return PostgresConversation(self.board, self.name)
 
     async def _open(self) -> None:
         if self._server is None:

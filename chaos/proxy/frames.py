@@ -38,6 +38,24 @@ class Answer:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Reply:
+    """What a service said that somebody listens for: an error of Postgres, each answer of Kafka to a Produce, or a connection
+    that the service did not take."""
+
+    at: float
+    """Seconds of the monotonic clock."""
+    road: str
+    """The proxy that it came through."""
+    what: str
+    """``error`` (Postgres), ``Produce`` or ``connection``."""
+    code: str
+    """SQLSTATE, or Kafka's error code (``0``: done); of a connection ``refused`` or ``broken``."""
+    message: str
+    where: str = ""
+    """Kafka: ``TOPIC/PARTITION``."""
+
+
 #: Bytes that are of no interest, a frame somebody asked for, an answer somebody waits for.
 Piece = bytes | Frame | Answer
 
@@ -55,6 +73,13 @@ class Interest(Protocol):
 
     def wants(self, kind: str) -> bool:
         """Told of every frame while something is wanted; whether it is to be given whole."""
+
+    @property
+    def listens(self) -> bool:
+        """Whether somebody wants to be `told`."""
+
+    def told(self, reply: Reply) -> None:
+        """What the service said. May come although nobody listens."""
 
 
 class Conversation(Protocol):

@@ -5,12 +5,15 @@ Format: a length, then API key, version and correlation id in a request, the cor
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
-from onceproof.chaos.proxy.frames import Answer, Encrypted, Frame, Interest, Piece
-from onceproof.chaos.proxy.kafka_schema import Cursor, Undecodable, api_name, layout, named
+from confluent_kafka import KafkaError
+
+from onceproof.chaos.proxy.frames import Answer, Encrypted, Frame, Interest, Piece, Reply
+from onceproof.chaos.proxy.kafka_schema import Cursor, Undecodable, api_name, layout, named, request_fields
 
 #: ``socket.request.max.bytes`` is 100 MiB by default; nothing honest is longer, on either way.
 _LONGEST = 256 * 1024 * 1024
@@ -29,8 +32,9 @@ class KafkaConversation:
     the answers to Metadata, which every client asks for first, tell which is which.
     """
 
-    def __init__(self, interest: Interest, topic_names: dict[bytes, str]) -> None:
+    def __init__(self, interest: Interest, topic_names: dict[bytes, str], road: str = "") -> None:
         self.readable = True
+        self._road = road
         self._interest = interest
         self._names = topic_names
         self._expected: dict[int, tuple[int, int, Frame | None]] = {}
@@ -72,7 +76,7 @@ class KafkaConversation:
     def _ask_for(self, head: tuple[int, ...]) -> bool:
         """Whether a request is wanted whole."""
         length, api, version, correlation = head
-        if api == _METADATA:
+        if api == _METADATA or (api == _PRODUCE and self._interest.listens):
             self._expected[correlation] = (api, version, None)
         return self._interest.active and self._interest.wants(api_name(api)) and length <= LONGEST_HELD
 
@@ -109,6 +113,8 @@ class KafkaConversation:
             facts["error_codes"] = sorted({*named(told, "ErrorCode"), *named(told, "PartitionErrorCode")})
             if api == _METADATA:
                 self._learn(told)
+            elif api == _PRODUCE and self._interest.listens:
+                self._tell(told)
         except Undecodable as trouble:
             facts["undecodable"] = str(trouble)
         return bytes(raw) if frame is None else Answer(bytes(raw), frame, facts)
@@ -118,8 +124,25 @@ class KafkaConversation:
             if topic.get("TopicId") and topic.get("Name"):
                 self._names[topic["TopicId"]] = topic["Name"]
 
+    def _tell(self, produced: dict[str, Any]) -> None:
+        at = time.monotonic()
+        for topic in produced.get("Responses") or ():
+            name = topic.get("Name") or self._names.get(topic.get("TopicId", b""), "?")
+            for partition in topic.get("PartitionResponses") or ():
+                code = partition.get("ErrorCode", 0)
+                message = KafkaError(code).name() if code else f"acknowledged at offset {partition.get('BaseOffset')}"
+                where = f"{name}/{partition.get('Index')}"
+                self._interest.told(Reply(at, self._road, "Produce", str(code), message, where))
 
+
+_PRODUCE = 0
 _METADATA = 3
+
+
+def tells(api: str, fact: str) -> bool:
+    """Whether requests of an API say something that conditions can ask for: ``topics``, ``transactional_id`` or ``committed``."""
+    names = _TOPIC_LISTS if fact == "topics" else _FACTS[fact]
+    return bool(request_fields(api) & set(names))
 
 
 def _said(body: dict[str, Any], names: dict[bytes, str]) -> dict[str, Any]:

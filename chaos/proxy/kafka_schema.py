@@ -120,6 +120,18 @@ def named(value: Any, name: str) -> Iterator[Any]:
             yield from named(inner, name)
 
 
+@cache
+def request_fields(api: str) -> frozenset[str]:
+    """Names of all fields, at any depth and of any version, of an API's requests; none where its bodies are not decoded."""
+    found: set[str] = set()
+    left = list(_messages().get(api, {}).get("request", {}).get("fields", []))
+    while left:
+        field = left.pop()
+        found.add(field["name"])
+        left += field.get("fields", [])
+    return frozenset(found)
+
+
 _Reader = Callable[[Cursor], Any]
 
 

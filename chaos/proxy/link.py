@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from struct import pack
 from typing import TYPE_CHECKING, Any, Literal
 
-from onceproof.chaos.proxy.frames import Answer, Encrypted, Frame, Piece
-from onceproof.chaos.proxy.rules import Cut, Hit, Rule, now
+from onceproof.chaos.proxy.frames import Answer, Encrypted, Frame, Piece, Reply
+from onceproof.chaos.proxy.rules import Hit, Rule, now
 
 if TYPE_CHECKING:
     from onceproof.chaos.proxy.engine import FrameProxy
@@ -63,6 +63,9 @@ class Link:
         assert self.client.transport is not None
         host, port = self.client.transport.get_extra_info("peername")[:2]
         self._peer = f"{host}:{port}"
+        if self.proxy.away:
+            self._turn_away("refused")
+            return
         self.client.pause()
         task = asyncio.get_running_loop().create_task(self._connect())
         self.proxy.tasks.add(task)
@@ -73,12 +76,20 @@ class Link:
         try:
             await asyncio.get_running_loop().create_connection(lambda: self.server, target.host, target.port)
         except OSError:
-            self.end("reset")  # as near as can be to being refused by the service itself
+            self._turn_away("refused")
             return
         self.client.resume()
 
+    def _turn_away(self, how: Literal["refused", "broken"]) -> None:
+        """A reset is as near as can be to being refused by the service itself."""
+        self.proxy.board.told(Reply(now(), self.proxy.name, "connection", how, f"from {self._peer}"))
+        self.end("reset")
+
     def _from_client(self, data: bytes) -> None:
         if self._deaf:
+            return
+        if self.proxy.away and self._parked is None:
+            self._turn_away("broken")
             return
         if self._parked is not None:
             self._parked.unread += data
@@ -105,6 +116,9 @@ class Link:
             self.server.write(_bytes(piece))
 
     def _from_server(self, data: bytes) -> None:
+        if self.proxy.away and not self._deaf and self._parked is None:
+            self._turn_away("broken")
+            return
         try:
             pieces = self._talk.from_server(data)
         except Encrypted as why:
@@ -142,6 +156,10 @@ class Link:
 
     def _server_lost(self) -> None:
         self.server.cut("close")
+        if self._parked is not None:
+            parked, self._parked = self._parked, None
+            parked.hit.undeliverable = "the service closed the connection while it was parked; it was never delivered"
+            self._emit("frame.undeliverable", parked.rule, parked.hit, why=parked.hit.undeliverable)
         for rule, hit in self._waiting.values():
             hit.undeliverable = "the service closed the connection without an answer"
             self._emit("frame.undeliverable", rule, hit, why=hit.undeliverable)
@@ -174,12 +192,12 @@ class Link:
 
     def _act(self, rule: Rule, hit: Hit, behind: Sequence[Piece]) -> None:
         if rule.action == "drop-request":
-            self._cut_client(rule.cut, hit)
+            self._cut_client(rule, hit)
             if not self._silent:
                 self.server.cut("close")
         elif rule.action == "late":
             self._late = True
-            self._cut_client(rule.cut, hit)
+            self._cut_client(rule, hit)
             # What is behind belongs to it: without its Sync, Postgres would not flush the answer.
             rest = b"".join(map(_bytes, behind))
             rule.when_released(lambda: self.proxy.loop.soon(self._deliver_late, rule, hit, rest))
@@ -220,7 +238,7 @@ class Link:
         rule, hit = self._waiting.pop(id(answer.frame))
         hit.answered_at = now()
         if rule.action == "drop-answer" and not self._deaf:
-            self._cut_client(rule.cut, hit)
+            self._cut_client(rule, hit)
         if not self._deaf:
             self.client.write(answer.raw)
         elif not self._silent and not self._waiting:
@@ -231,19 +249,27 @@ class Link:
     def _left_while_parked(self) -> None:
         assert self._parked is not None
         parked, self._parked = self._parked, None
-        parked.hit.client_left_at = now()
         self._deaf = True
-        why = "its client left while it was parked; it was never delivered"
+        why = parked.hit.undeliverable = "its client left while it was parked; it was never delivered"
         self._emit("frame.abandoned", parked.rule, parked.hit, why=why)
+        parked.hit.client_left_at = now()
         self.end("close")
 
-    def _cut_client(self, how: Cut, hit: Hit) -> None:
+    def _cut_client(self, rule: Rule, hit: Hit) -> None:
         self._deaf = True
         hit.cut_at = now()
-        if how == "silence":
+        if rule.cut == "silence":
             self._silent = True
+            rule.when_over(lambda: self.proxy.loop.soon(self._break_silence))
         else:
-            self.client.cut(how)
+            self.client.cut(rule.cut)
+
+    def _break_silence(self) -> None:
+        """A client without a time-out of its own would wait for ever."""
+        self._silent = False
+        self.client.cut("close")
+        if not self._waiting and not self._late:
+            self.server.cut("close")
 
     # -- what is told ---------------------------------------------------------------------------------------------
 

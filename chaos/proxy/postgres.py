@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
 
-from onceproof.chaos.proxy.frames import Answer, Encrypted, Frame, Interest, Piece
+from onceproof.chaos.proxy.frames import Answer, Encrypted, Frame, Interest, Piece, Reply
 
 #: A statement longer than this passes without being looked at, so that no more than this is kept in memory.
 LONGEST_HELD = 8 * 1024 * 1024
@@ -87,8 +87,9 @@ class _Watch:
 class PostgresConversation:
     """Implements `onceproof.chaos.proxy.frames.Conversation`."""
 
-    def __init__(self, interest: Interest) -> None:
+    def __init__(self, interest: Interest, road: str = "") -> None:
         self.readable = True
+        self._road = road
         self.backend_pid: int | None = None
         self._connected_at = time.monotonic()
         self._interest = interest
@@ -221,6 +222,9 @@ class PostgresConversation:
                 self._ends.popleft()
             if bytes(body[:1]) == b"I":
                 self._in_transaction.clear()
+        elif kind == b"E":
+            message = _field(body, b"M") or ""
+            self._interest.told(Reply(time.monotonic(), self._road, "error", _field(body, b"C") or "?", message))
         elif kind == b"K" and len(body) >= 4:
             (self.backend_pid,) = _LENGTH.unpack_from(body)
         elif kind == b"G" and self._ends and self._ends[0] == "S":
@@ -329,8 +333,8 @@ class PostgresConversation:
 
 
 _LOOKED_AT_CLIENT = frozenset((b"Q", b"P", b"B", b"E", b"C", b"S", b"F"))
-#: Completions too: one that came before somebody watched counts.
-_LOOKED_AT_SERVER = frozenset((b"Z", b"K", b"G", b"C", b"I", b"s"))
+#: Completions too: one that came before somebody watched counts. Errors, also those that answer no statement.
+_LOOKED_AT_SERVER = frozenset((b"Z", b"K", b"G", b"C", b"I", b"s", b"E"))
 
 
 def _text(body: memoryview) -> bytes:

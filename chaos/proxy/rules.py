@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from onceproof.chaos.proxy.frames import Answer, Frame
+from onceproof.chaos.proxy.frames import Answer, Frame, Reply
 from onceproof.chaos.proxy.kafka_schema import api_names
-from onceproof.errors import UsageError
+from onceproof.errors import UsageError, WaitTimeout
 from onceproof.registry import suggest
 from onceproof.waiting import wait_until
 
@@ -96,6 +96,7 @@ class Hit:
     cut_at: float | None = None
     """When we cut the client off."""
     undeliverable: str | None = None
+    """Why it can reach the service no more: one of the two peers has gone."""
 
     def told(self) -> dict[str, Any]:
         """For an event."""
@@ -125,12 +126,16 @@ class Rule:
     fitting: int = 0
     _released: threading.Event = field(default_factory=threading.Event)
     _on_release: list[Callable[[], None]] = field(default_factory=list)
+    _on_end: list[Callable[[], None]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     # -- what the proxy calls -------------------------------------------------------------------------------------
 
-    def takes(self, frame: Frame) -> bool:
-        """Whether this frame is to be stopped; if not, it is remembered as near, with what was missing."""
+    def takes(self, frame: Frame, *, taken: bool = False) -> bool:
+        """Whether this frame is to be stopped; if not, it is remembered as near, with what was missing.
+
+        ``taken``: another rule stops it already. It counts all the same: which one is the n-th does not depend on others.
+        """
         with self._lock:
             why = self.condition.why_not(frame)
             if why is None and self.proceed is not None and not self.proceed(frame):
@@ -142,7 +147,16 @@ class Rule:
             if self.fitting < self.nth:
                 self.near.append((frame, f"it was number {self.fitting}, not {self.nth}"))
                 return False
-            return self.times is None or self.fitting < self.nth + self.times
+            if self.times is not None and self.fitting >= self.nth + self.times:
+                return False
+            if taken:
+                self.near.append((frame, "another rule stopped it"))
+            return not taken
+
+    def saw(self, kind: str) -> None:
+        """A frame of that kind passed, whether it was looked at or not."""
+        with self._lock:
+            self.seen[kind] += 1
 
     def when_released(self, act: Callable[[], None]) -> None:
         """``act`` is called once, at once if it is released already."""
@@ -152,7 +166,20 @@ class Rule:
                 return
         act()
 
+    def when_over(self, act: Callable[[], None]) -> None:
+        """``act`` is called when the rule is disarmed."""
+        with self._lock:
+            self._on_end.append(act)
+
     # -- what a fault calls ---------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """It is disarmed: who was left in silence may know. Idempotent."""
+        self.release()
+        with self._lock:
+            acts, self._on_end = self._on_end, []
+        for act in acts:
+            act()
 
     def release(self) -> None:
         """Deliver what is late, let go on what is parked. Idempotent."""
@@ -177,13 +204,14 @@ class Rule:
         )
 
     def wait_for_answer(self, hit: Hit, deadline_s: float) -> Answer:
-        """What the service said to a frame that was delivered."""
+        """What the service said to a frame that was delivered. Raises `WaitTimeout`, at once where a peer has gone."""
+
+        def gone() -> None:
+            if hit.answer is None and hit.undeliverable is not None:
+                raise WaitTimeout(f"there is no answer to a {hit.frame.kind}: {hit.undeliverable}")
+
         return wait_until(
-            f"the answer to a {hit.frame.kind}",
-            lambda: hit.answer,
-            deadline_s=deadline_s,
-            every_s=0.01,
-            explain=lambda: hit.undeliverable or "no answer",
+            f"the answer to a {hit.frame.kind}", lambda: hit.answer, deadline_s=deadline_s, every_s=0.01, abandon=gone
         )
 
     def describe(self) -> str:
@@ -196,10 +224,12 @@ class Rule:
 
     def nearest(self) -> str:
         """What was seen instead of a frame that fits, as a sentence: for a rule that never matched."""
-        if self.near:
-            return "; ".join(f"{frame.describe()}: {why}" for frame, why in self.near)
-        if self.seen:
-            kinds = ", ".join(f"{kind} ({count})" for kind, count in self.seen.most_common(12))
+        with self._lock:  # the proxy's thread adds to both meanwhile, and an iteration would notice
+            near, seen = list(self.near), self.seen.copy()
+        if near:
+            return "; ".join(f"{frame.describe()}: {why}" for frame, why in near)
+        if seen:
+            kinds = ", ".join(f"{kind} ({count})" for kind, count in seen.most_common(12))
             return f"no {self.condition.kind} at all; seen were {kinds}"
         return "nothing was seen on these connections"
 
@@ -210,17 +240,36 @@ class Board:
     def __init__(self) -> None:
         self._rules: tuple[Rule, ...] = ()
         self._kinds: frozenset[str] = frozenset()
+        self._ears: tuple[list[Reply], ...] = ()
         self._lock = threading.Lock()
+
+    def listen(self, ear: list[Reply]) -> None:
+        """From now on what the service says is added to ``ear``."""
+        with self._lock:
+            self._ears = (*self._ears, ear)
+
+    def unlisten(self, ear: list[Reply]) -> None:
+        """Idempotent."""
+        with self._lock:
+            self._ears = tuple(one for one in self._ears if one is not ear)
+
+    @property
+    def listens(self) -> bool:
+        return bool(self._ears)
+
+    def told(self, reply: Reply) -> None:
+        for ear in self._ears:
+            ear.append(reply)
 
     def arm(self, rule: Rule) -> None:
         with self._lock:
             self._set((*self._rules, rule))
 
     def disarm(self, rule: Rule) -> None:
-        """It stops nothing more; what it has stopped is let go."""
+        """It stops nothing more; what it has stopped is let go, and connections that it left silent are closed."""
         with self._lock:
             self._set(tuple(r for r in self._rules if r is not rule))
-        rule.release()
+        rule.end()
 
     @property
     def active(self) -> bool:
@@ -228,12 +277,16 @@ class Board:
 
     def wants(self, kind: str) -> bool:
         for rule in self._rules:
-            rule.seen[kind] += 1
+            rule.saw(kind)
         return kind in self._kinds
 
     def rule_for(self, frame: Frame) -> Rule | None:
-        """The first armed rule that stops this frame; those armed later do not count it then."""
-        return next((rule for rule in self._rules if rule.condition.kind == frame.kind and rule.takes(frame)), None)
+        """The first armed rule that stops this frame."""
+        chosen: Rule | None = None
+        for rule in self._rules:
+            if rule.condition.kind == frame.kind and rule.takes(frame, taken=chosen is not None):
+                chosen = rule
+        return chosen
 
     def _set(self, rules: tuple[Rule, ...]) -> None:
         self._rules = rules

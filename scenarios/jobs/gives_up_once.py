@@ -1,4 +1,4 @@
-"""Flights to Kafka, one transaction a batch; one attempt is given up and made again: with a new producer, or with the same.
+"""Flights to Kafka, one transaction a batch; an attempt is given up and made again: with a new producer, or with the same.
 
 Giving up is what a job does when a lookup fails or a deadline passes in the middle of a batch: abort, and try again.
 With ``--reuse-producer`` it is done as many programs do it, by the same producer.
@@ -22,7 +22,7 @@ parser.add_argument("--topic", default="flights", help="input topic")
 parser.add_argument("--planes", required=True, help="Parquet file of the planes")
 parser.add_argument("--output", default="departures", help="topic to write to")
 parser.add_argument("--progress", default="departures-progress", help="topic that keeps the sink's progress")
-parser.add_argument("--give-up-in", type=int, required=True, help="batch whose first attempt is given up")
+parser.add_argument("--give-up-in", type=int, nargs="+", required=True, help="batches whose first attempt is given up")
 parser.add_argument("--reuse-producer", action="store_true", help="one producer for all transactions")
 parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
 
@@ -32,11 +32,11 @@ class GivenUp(Exception):
 
 
 class GivesUpOnce(KafkaTransactional):
-    """Writes the data, then the progress, and aborts the first attempt at one batch."""
+    """Writes the data, then the progress, and aborts the first attempt at some batches."""
 
-    def __init__(self, *args: Any, give_up_in: int, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, give_up_in: list[int], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._give_up_in: int | None = give_up_in
+        self._give_up_in = set(give_up_in)
 
     def write(self, rows: pa.Table, batch_id: int) -> bool:
         try:
@@ -46,8 +46,8 @@ class GivesUpOnce(KafkaTransactional):
 
     def _stage(self, producer: Producer, rows: pa.Table, progress: Progress) -> None:
         super()._stage(producer, rows, progress)
-        if progress.batch_id == self._give_up_in:
-            self._give_up_in = None
+        if progress.batch_id in self._give_up_in:
+            self._give_up_in.remove(progress.batch_id)
             producer.abort_transaction(self._timeout_s)
             raise GivenUp
 

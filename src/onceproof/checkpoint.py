@@ -123,6 +123,7 @@ class CheckpointWatcher:
         self._start_of_driver = start_of_driver
         self._on_log = on_log
         self._queries: dict[Path, _Query] = {}
+        self._retired: dict[tuple[str, int], Batch] = {}
         self._lock = threading.RLock()
         self._inotify = INotify()
         self._watches: dict[int, Path] = {}
@@ -149,8 +150,10 @@ class CheckpointWatcher:
             return [b for q in self._queries.values() for _, b in sorted(q.batches.items())]
 
     def batch(self, query: str, batch: int) -> Batch | None:
+        """That batch, also one of a checkpoint that was removed since (`batches` gives those of the one that is there)."""
         with self._lock:
-            return next((b for b in self.batches() if b.query == query and b.batch == batch), None)
+            now = next((b for b in self.batches() if b.query == query and b.batch == batch), None)
+            return now or self._retired.get((query, batch))
 
     def queries(self) -> dict[str, Path]:
         """Query name -> its checkpoint folder."""
@@ -238,6 +241,8 @@ class CheckpointWatcher:
                         continue
                     if event.mask & flags.IGNORED:  # it was removed; one of the same name may come
                         self._watched.discard(folder)
+                        if folder.name == "offsets":
+                            self._retire(folder.parent)
                     elif event.mask & flags.ISDIR:
                         self._watch_folder(folder / event.name)
                     elif folder.name in _LOGS:
@@ -265,6 +270,13 @@ class CheckpointWatcher:
         for child in folder.iterdir():
             if child.is_dir():
                 self._watch_folder(child)
+
+    def _retire(self, checkpoint: Path) -> None:
+        """It was removed: what is planned there from now on begins at batch 0 again, and has nothing to do with what was."""
+        with self._lock:
+            query = self._queries[checkpoint]
+            self._retired |= {(query.name, number): batch for number, batch in query.batches.items()}
+            query.batches = {}
 
     def _name(self, checkpoint: Path) -> str:
         return self.root.name if checkpoint == self.root else str(checkpoint.relative_to(self.root))

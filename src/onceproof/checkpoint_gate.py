@@ -9,6 +9,7 @@ everybody go: the kernel closes its sockets. The protocol is described in ``chao
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import socket
@@ -63,15 +64,20 @@ class _Driver:
     """Batches and points at which it waits."""
     first_state: dict[tuple[str, int], Path] = field(default_factory=dict)
     """Query and batch -> the state file that is written while the others wait."""
+    attempts: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Query and batch -> which attempt at the batch it is that this driver makes."""
     gone: threading.Event = field(default_factory=threading.Event)
 
 
 class CheckpointGate:
     """Serves the socket at ``path`` (in a private folder, short enough for a Unix socket address).
 
-    ``wanted()`` is asked when a driver says hello. ``on_point(query, batch, point)`` is called while the driver waits
-    there; it goes on when the call returns. A query is named by its checkpoint's path below ``root``, as by the watcher.
-    ``on_failure`` is told what went wrong in a thread of ours.
+    ``wanted()`` is asked when a driver says hello. ``on_point(query, batch, point, attempt)`` is called while the driver
+    waits there; it goes on when the call returns. A query is named by its checkpoint's path below ``root``, as by the
+    watcher. ``on_failure`` is told what went wrong in a thread of ours.
+
+    An attempt at a batch begins with the creation of ``offsets/N``, or, where a query finds that plan without ``commits/N``,
+    with the opening of its log: the driver then waits there, and has reached ``after-offset-log`` once more.
     """
 
     def __init__(
@@ -80,7 +86,7 @@ class CheckpointGate:
         root: Path,
         *,
         wanted: Callable[[], Iterable[tuple[int, Point]]],
-        on_point: Callable[[str, int, Point], object],
+        on_point: Callable[[str, int, Point, int], object],
         on_failure: Callable[[BaseException], object],
     ) -> None:
         self.path = path
@@ -92,7 +98,8 @@ class CheckpointGate:
         self._drivers: set[_Driver] = set()
         self._driver_of: dict[str, _Driver] = {}
         self._positions: dict[str, tuple[int, Point]] = {}
-        self._meetings: dict[tuple[str, int, Point], _Meeting] = {}
+        self._attempts: dict[tuple[str, int], int] = {}
+        self._meetings: dict[tuple[str, int, Point, int], _Meeting] = {}
         self._closing = threading.Event()
         outer = self
 
@@ -135,6 +142,11 @@ class CheckpointGate:
         with self._lock:
             return self._positions.get(query)
 
+    def attempt(self, query: str, batch: int) -> int | None:
+        """Which attempt at the batch is the last that has begun, from 1; None for a query that is not served."""
+        with self._lock:
+            return self._attempts.get((query, batch))
+
     def meet(self, query: str, batch: int, point: Point) -> None:
         """Called by the watcher for what it saw: returns when a fault that strikes there has struck.
 
@@ -145,7 +157,7 @@ class CheckpointGate:
             driver = self._driver_of.get(query)
         if driver is None or (batch, point) not in driver.rules:
             return
-        meeting = self._meeting(query, batch, point)
+        meeting = self._meeting(driver, query, batch, point)
         meeting.watched.set()
         for _ in range(int(_MEET_S / 0.05)):
             if meeting.struck.wait(0.05) or driver.gone.is_set():
@@ -192,16 +204,15 @@ class CheckpointGate:
         where = Path(os.path.normpath(unquote(match[3], errors="surrogateescape")))
         if moment == "open":
             query = self._query(where.parent)
-            if query is not None:
-                with self._lock:
-                    self._driver_of[query] = driver
-            say(f"go {number}")
+            self._open(driver, query, where, lambda: say(f"go {number}"))
             return
         checkpoint, log, batch = _place(where)
         query, point = self._query(checkpoint), _POINTS.get((log, moment))
         if query is not None and point is not None and log != "state":
             with self._lock:
                 self._positions[query] = (batch, point)
+            if point is Point.BEFORE_OFFSET_LOG:
+                self._begin(driver, query, batch)
         if not number:
             return
         if query is None:
@@ -214,12 +225,42 @@ class CheckpointGate:
         else:
             _thread(self._wait_turn, driver, query, batch, lambda: say(f"go {number}"))
 
-    def _hold(self, driver: _Driver, query: str, batch: int, point: Point, go: Callable[[], None]) -> None:
-        meeting = self._meeting(query, batch, point)
+    def _open(self, driver: _Driver, query: str | None, log: Path, go: Callable[[], None]) -> None:
+        """A query begins: with a new batch, or with one that an earlier attempt has left in doubt."""
+        batch = None
+        if query is not None:
+            with self._lock:
+                self._driver_of[query] = driver
+            batch = _in_doubt(log.parent) if log.name == "offsets" else None
+        if query is None or batch is None:
+            go()
+            return
+        self._begin(driver, query, batch)
+        if (batch, Point.AFTER_OFFSET_LOG) in driver.rules:
+            _thread(functools.partial(self._hold, watched=False), driver, query, batch, Point.AFTER_OFFSET_LOG, go)
+        else:
+            go()
+
+    def _begin(self, driver: _Driver, query: str, batch: int) -> None:
+        with self._lock:
+            attempt = self._attempts.get((query, batch), 0) + 1
+            self._attempts[query, batch] = driver.attempts[query, batch] = attempt
+
+    def _hold(
+        self,
+        driver: _Driver,
+        query: str,
+        batch: int,
+        point: Point,
+        go: Callable[[], None],
+        *,
+        watched: bool = True,
+    ) -> None:
+        meeting = self._meeting(driver, query, batch, point)
         try:
-            if point in _WATCHED:
+            if watched and point in _WATCHED:
                 meeting.watched.wait(_MEET_S)
-            self._on_point(query, batch, point)
+            self._on_point(query, batch, point, driver.attempts.get((query, batch), 1))
         except BaseException as failure:
             self._on_failure(failure)
         finally:
@@ -228,21 +269,35 @@ class CheckpointGate:
 
     def _wait_turn(self, driver: _Driver, query: str, batch: int, go: Callable[[], None]) -> None:
         """A state file, about to be renamed, while another of its version is the first."""
-        struck = self._meeting(query, batch, Point.STATE_PARTLY_COMMITTED).struck
+        struck = self._meeting(driver, query, batch, Point.STATE_PARTLY_COMMITTED).struck
         for _ in range(int(_TURN_S / 0.05)):
             if struck.wait(0.05) or driver.gone.is_set():
                 break
         go()
 
-    def _meeting(self, query: str, batch: int, point: Point) -> _Meeting:
+    def _meeting(self, driver: _Driver, query: str, batch: int, point: Point) -> _Meeting:
+        """Of this attempt: what struck at an earlier one has nothing to say to it."""
         with self._lock:
-            return self._meetings.setdefault((query, batch, point), _Meeting())
+            attempt = driver.attempts.get((query, batch), 1)
+            return self._meetings.setdefault((query, batch, point, attempt), _Meeting())
 
     def _query(self, checkpoint: Path) -> str | None:
         """None for a checkpoint that is not the run's business."""
         if checkpoint == self._root:
             return self._root.name
         return str(checkpoint.relative_to(self._root)) if checkpoint.is_relative_to(self._root) else None
+
+
+def _in_doubt(checkpoint: Path) -> int | None:
+    """The batch that is planned and not committed, if there is one: the next start replays it."""
+    planned = [int(entry.name) for entry in _entries(checkpoint / "offsets") if entry.name.isdigit()]
+    if not planned or (checkpoint / "commits" / str(max(planned))).exists():
+        return None
+    return max(planned)
+
+
+def _entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
 
 
 def _rules(batch: int, point: Point) -> list[str]:

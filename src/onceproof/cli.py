@@ -141,6 +141,30 @@ def replay(
         raise typer.Exit(replay_run(directory, times, output))
 
 
+@app.command(epilog=EXIT_CODES)
+def shrink(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A violated run of a scenario with consumers.")],
+    anomaly: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The anomaly that must stay (default: all of the run's).")
+    ] = None,
+    executions: Annotated[int, typer.Option(min=3, max=10_000, help="How many plays at most.")] = 60,
+    as_json: Json = False,
+) -> None:
+    """Find the fewest messages, consumers and faults that still show what a run has shown.
+
+    Writes the minimal scenario and a run of it to RUN/shrunk. Exit code 0 if nothing more can be taken away, 3 if that was
+    not proved. Ctrl-C ends the search and keeps the best until then.
+
+    \b
+    onceproof shrink onceproof-runs/latest
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli_run import shrink_run
+
+        raise typer.Exit(shrink_run(directory, anomaly, executions, output))
+
+
 @app.command()
 def picture(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of a scenario with consumers.")],
@@ -291,6 +315,39 @@ def init(
 
         words = list(command or [])
         output.result(init_scenario(words, env or [], topic, output_topic, table, sample, to, force, as_json))
+
+
+@app.command(epilog=EXIT_CODES)
+def qualify(
+    scenario: Annotated[
+        str | None,
+        typer.Argument(metavar="SCENARIO", help="Name of a shipped one, or path of a YAML file.", show_default=False),
+    ] = None,
+    go_on: Annotated[
+        Path | None, typer.Option("--continue", metavar="DIR", help="Go on with a qualification, not a new one.")
+    ] = None,
+    budget: Annotated[str, typer.Option(metavar="TIME", help="How long it may take: 90s, 10m, 1h30m.")] = "10m",
+    as_json: Json = False,
+    runs: Annotated[Path, typer.Option(metavar="DIR", help="Where its directory is made.", file_okay=False)] = Path(
+        "onceproof-runs"
+    ),
+    seed: Annotated[int | None, typer.Option(help="Instead of the scenario's seed.")] = None,
+) -> None:
+    """Try every point x fault kind on a job, within a time budget: what held, what did not, and what was never exercised.
+
+    The job first runs without faults; if it is not right then, that is all that is said. The scenario's own faults are not
+    used. Exit code 3 where a cell that can be reached was not exercised.
+
+    \b
+    onceproof qualify my_job.yaml
+    onceproof qualify my_job.yaml --budget 30m --json
+    onceproof qualify --continue onceproof-runs/qualify-my_job-...
+    """
+    output = Output(as_json)
+    with failing_well(output):
+        from onceproof.cli_qualify import qualify as begin
+
+        raise typer.Exit(begin(scenario, go_on=go_on, budget=budget, runs_dir=runs, seed=seed, output=output))
 
 
 @app.command()

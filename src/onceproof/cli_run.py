@@ -86,6 +86,20 @@ def replay_run(run: Path, times: int, output: Output) -> int:
     return 0 if done.same == done.times else Outcome.INCONCLUSIVE.exit_code
 
 
+def shrink_run(run: Path, anomaly: str | None, most: int, output: Output) -> int:
+    """Shrink a stored run's schedule; 0 if the result is proved to be minimal, else 3, or 130 for the best until Ctrl-C."""
+    _must_be_there(run)
+    from onceproof.consumers import minimal
+    from onceproof.run import interruptible
+
+    with interruptible():
+        done = minimal.shrink_run(run.resolve(), anomaly=anomaly, most=most, tell=output.say)
+    output.say(done.as_text())
+    if output.as_json:
+        output.result(json.dumps(done.to_json()))
+    return done.exit_code
+
+
 def _run_one(path: Path, scenario: Scenario, runs_dir: Path, seed: int | None, output: Output) -> ScenarioResult:
     from onceproof.run import run
 

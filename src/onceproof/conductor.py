@@ -7,6 +7,7 @@ strikes with the fault that waits for it, in the instrument's own thread, and pr
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from onceproof.errors import EnvironmentProblem
 from onceproof.events import Timeline
 from onceproof.failpoints import Parked, Told
-from onceproof.faults import Fault, Occurrence, Proof, faults, strikes_at
+from onceproof.faults import Fault, Occurrence, Proof, faults, reads_frames, strikes_at
 from onceproof.points import Point
-from onceproof.scenario.model import FaultSpec
+from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -35,8 +36,12 @@ class Site:
     timeline: Timeline
     told: list[Told] = field(default_factory=list)
     """What the sinks reported, in order."""
+    scenario: Scenario | None = None
+    """Of a run; None where a test needs none."""
     events: Path | None = None
     """Folder of Spark's own event logs (`onceproof.spark_events`), in a run with a fault that strikes tasks."""
+    attempt: Callable[[str, int], int | None] = lambda _query, _batch: None
+    """Which attempt at a batch of a query is the last that has begun, from 1; None where nobody counts them."""
 
     def told_since(self, at: float, event: str, *, sink: str, query: str, batch: int) -> Told | None:
         """The first such report about the batch that came after ``at`` (seconds of the run's clock)."""
@@ -119,14 +124,17 @@ class Conductor:
         """The checkpoint watcher saw it."""
         self._reached(Occurrence(query, batch, point, "watcher"))
 
-    def on_write(self, query: str, batch: int, point: Point) -> None:
+    def on_write(self, query: str, batch: int, point: Point, attempt: int) -> None:
         """The driver waits there, in the checkpoint file system, until this returns."""
-        self._reached(Occurrence(query, batch, point, "checkpoint"))
+        self._reached(Occurrence(query, batch, point, "checkpoint", attempt=attempt))
 
     def on_point(self, parked: Parked) -> None:
         query = self._query(parked.query_id)
         self._timeline.emit("point", point=parked.point, sink=parked.sink, batch=parked.batch, query=query)
-        seen = Occurrence(query, parked.batch, parked.point, "failpoint", parked.sink, parked.facts, parked.release)
+        attempt = self._site.attempt(query, parked.batch) if self._site is not None else None
+        seen = Occurrence(
+            query, parked.batch, parked.point, "failpoint", parked.sink, parked.facts, parked.release, attempt
+        )
         if not self._reached(seen):
             parked.release()
 
@@ -140,25 +148,47 @@ class Conductor:
         return known or query_id
 
     def _reached(self, seen: Occurrence) -> bool:
-        """Strike if a fault waits for this; say whether one did."""
+        """Strike with every fault that waits for this; say whether one did.
+
+        Those of the driver last: a rule on frames, or a broker's end, must stand before the driver is gone. Of several that
+        do something to one and the same target the first strikes, and the others go on waiting.
+        """
+        site = self._site
+        if site is None:
+            return False
         with self._lock:
-            waiting = next((a for a in self.armed if self._waits_for(a, seen)), None)
-            if waiting is None or self._site is None:
-                return False
-            waiting.fired_at = self._timeline.now()
+            ready: list[Armed] = []
+            taken: set[str] = set()
+            for armed in self.armed:
+                acts = not reads_frames([armed.spec])
+                if not (acts and armed.spec.target in taken) and self._waits_for(armed, seen):
+                    ready.append(armed)
+                    taken |= {armed.spec.target} if acts else set()
+            ready.sort(key=lambda armed: armed.spec.target == "driver" and not reads_frames([armed.spec]))
+            for armed in ready:
+                armed.fired_at = self._timeline.now()
+        # What is parked goes on when all have struck, if one of them wants it to.
+        go = threading.Event()
+        while_parked = replace(seen, release=go.set) if seen.release is not None else seen
+        for armed in ready:
+            self._strike(armed, site, seen, while_parked)
+        if seen.release is not None and go.is_set():
+            seen.release()
+        return bool(ready)
+
+    def _strike(self, armed: Armed, site: Site, seen: Occurrence, while_parked: Occurrence) -> None:
         try:
-            waiting.fault.strike(self._site, seen)
+            armed.fault.strike(site, while_parked)
         except Exception as failure:  # a fault that breaks must show as one that did not hit, with the cause
-            self._finish(waiting, seen, Proof(False, (f"the fault could not act: {failure!r}",)))
-            return True
-        waiting.query = seen.query
-        self._timeline.emit("fault.fired", **waiting.describe(), instrument=seen.instrument)
+            self._finish(armed, seen, Proof(False, (f"the fault could not act: {failure!r}",)))
+            return
+        armed.query = seen.query
+        self._timeline.emit("fault.fired", **armed.describe(), instrument=seen.instrument)
         thread = threading.Thread(
-            target=self._prove, args=(waiting, seen), name=f"fault-{waiting.index}-{waiting.spec.fault}", daemon=True
+            target=self._prove, args=(armed, seen), name=f"fault-{armed.index}-{armed.spec.fault}", daemon=True
         )
         self._threads.append(thread)
         thread.start()
-        return True
 
     @staticmethod
     def _waits_for(armed: Armed, seen: Occurrence) -> bool:
@@ -168,6 +198,7 @@ class Conductor:
             and armed.fired_at is None
             and seen.batch == at.batch
             and at.query in (None, seen.query)
+            and at.attempt in (None, seen.attempt)
             and armed.fault.matches(seen)
         )
 
@@ -177,6 +208,8 @@ class Conductor:
             proof = _in_danger(self._site, seen, armed.fault.prove(self._site, seen))
         except Exception as failure:  # see above
             proof = Proof(False, (f"the hit could not be proven: {failure}",))
+        if armed.spec.at.attempt is not None:
+            proof = replace(proof, evidence=(f"attempt {seen.attempt} at batch {seen.batch}", *proof.evidence))
         self._finish(armed, seen, proof)
 
     def _finish(self, armed: Armed, seen: Occurrence, proof: Proof) -> None:
@@ -255,5 +288,6 @@ def _why_not(armed: Armed) -> str:
     if armed.armed_at is None:
         return "never armed: the run ended before the job was started"
     if armed.fired_at is None:
-        return f"armed, but batch {at.batch} was never seen at {at.point}"
+        attempt = f" in attempt {at.attempt}" if at.attempt is not None else ""
+        return f"armed, but batch {at.batch} was never seen at {at.point}{attempt}"
     return "fired, but the run ended before the hit was proven"

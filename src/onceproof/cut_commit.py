@@ -7,11 +7,12 @@ became of it is then asked of the service directly, and the sink must have repor
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
 
-from onceproof.chaos.proxy.rules import Action
+from onceproof.chaos.proxy.rules import Action, Cut
 from onceproof.commits import OpenTransaction, postgres_status
 from onceproof.conductor import Site
 from onceproof.failpoints import Told
@@ -19,6 +20,7 @@ from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
 from onceproof.frame_faults import FrameSpec, StoppedFrame, frame_placement, frame_problems, is_planned, prove_loss
 from onceproof.placing import RESTART_S, committed, one_line, placement, point_problems
 from onceproof.points import Point
+from onceproof.qualify.job import Job, Try, at_checkpoint, at_commit
 from onceproof.scenario.model import At, FaultSpec, Scenario
 from onceproof.stack.api import Proxy, Stream
 from onceproof.waiting import wait_until
@@ -39,6 +41,9 @@ class CutCommitSpec(FaultSpec):
     target: Literal["postgres", "kafka"]
     at: CommitAt
     frame: FrameSpec | None = Field(None, description="which request, where the protocol proxy places the fault")
+    cut: Cut = Field(
+        "reset", description="how the client learns of it there: reset, close, or silence until its own time-out"
+    )
 
 
 class CutCommit:
@@ -51,7 +56,7 @@ class CutCommit:
         self._stopped: StoppedFrame | None = None
         if self.reads_frames(spec):
             action: Action = "drop-answer" if self.stream == "downstream" else "drop-request"
-            self._stopped = StoppedFrame(spec.frame or FrameSpec(), spec.target, action, hold=True)
+            self._stopped = StoppedFrame(spec.frame or FrameSpec(), spec.target, action, hold=True, cut=spec.cut)
         self._proxies: list[Proxy] = []
         self._struck_at = 0.0
         self._open: OpenTransaction | None = None
@@ -73,9 +78,22 @@ class CutCommit:
         if spec.frame is not None:
             mend = f"say at: {{point: {cls.frame_point()}}}, or leave `frame` out"
             problems.append(SpecProblem(("frame",), f"at {spec.at.point} the sink says what it commits", mend))
+        if spec.cut != "reset":
+            mend = f"say at: {{point: {cls.frame_point()}}}, or leave `cut` out"
+            problems.append(SpecProblem(("cut",), f"at {spec.at.point} it is Toxiproxy that cuts, in one way", mend))
         if spec.target == "postgres" and scenario.stack.postgres is None:
             problems.append(SpecProblem(("target",), "this stack has no Postgres", "add `postgres: {}` to the stack"))
         return problems
+
+    @classmethod
+    def tries(cls, job: Job) -> Iterator[Try]:
+        """At the frame itself; and where a sink of ours parks, at its own commit, of which it reports what it heard."""
+        yield from at_commit(job, cls.frame_point())
+        for query in job.queries:
+            for target in query.parks:
+                yield Try(Point.BEFORE_SINK_COMMIT, {"target": target}, job.of(query), words=f"{target} sink, parked")
+        if not any(query.parks for query in job.queries):
+            yield from at_checkpoint(job, (Point.BEFORE_SINK_COMMIT,), {})
 
     @classmethod
     def placement(cls, spec: CutCommitSpec, scenario: Scenario) -> Placement:

@@ -1,12 +1,14 @@
 """Driving a run: chunks of input released one after the other, faults in between, then the drain.
 
 A chunk is released when the one before was committed by every query that reads its topic and no fault is in progress (but
-one that needs input to go on), so that batches are ours to place. A chunk may become several batches; faults go by Spark's batch id.
+one that needs input to go on), so that batches are ours to place. A chunk is one batch unless the job takes less at a time;
+faults go by Spark's batch id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from onceproof.checkpoint import CheckpointWatcher
@@ -20,6 +22,9 @@ from onceproof.stack.api import Stack
 from onceproof.waiting import wait_until
 
 _HEALTH_EVERY_S = 1.0
+#: Records that are sent within a second or so. A driver that is stopped for longer loses its executors and its leases.
+_AT_ONCE = 50_000
+_TAIL_LINES = 12
 
 #: What Spark says (ResolveWriteToStream) where a query is given no checkpoint and its sink does not insist on one.
 _TEMPORARY = "Temporary checkpoint location created"
@@ -61,8 +66,10 @@ class Drive:
         self._drained = False
         self._note: str | None = None
         self._traceback: str | None = None
+        self._log_tail = ""
         self._nudged = False
         self._stuck = False
+        self._never_reads = False
         self._healthy_at = 0.0
         self._temporary_at: float | None = None
         self._last_sign = (0.0, (0, 0))
@@ -76,9 +83,7 @@ class Drive:
                 feeder.warm_up()
             self._until("the job to fix its start offsets", self._watcher.has_started, deadline)
             for chunk in range(max(spec.chunks for spec in self._scenario.input)):
-                for spec, feeder in zip(self._scenario.input, feeders, strict=True):
-                    if chunk < spec.chunks:
-                        self._ends[spec.topic] = feeder.send_chunk(chunk)
+                self._send(chunk, feeders)
                 self._fed = chunk + 1 == max(spec.chunks for spec in self._scenario.input)
                 if self._fed:
                     self._timeline.emit("phase", name="drain")
@@ -92,8 +97,10 @@ class Drive:
             self._note = str(enough)
             self._traceback = self._job.last_words()
         except WaitTimeout as late:
-            self._note = str(late)
+            cap = self._scenario.limits.deadline_s
+            self._note = f"the job never came to the end of its input within limits.deadline_s ({cap:.0f} s): {late}"
             self._traceback = self._job.last_words()
+        self._log_tail = self._job.last_words(_TAIL_LINES)
 
     def summary(self) -> dict[str, Any]:
         """What ``run.json`` keeps of the drive."""
@@ -104,14 +111,25 @@ class Drive:
             # False where only the hard cap ended a run that was still going on: what is missing then is not lost.
             "stuck": self._stuck,
             "nudged": self._nudged,
+            "never_reads": self._never_reads,
             "job": {
                 "starts": self._job.starts,
                 "exits": [{"start": e.start, "code": e.code, "at": e.at, "killed": e.killed} for e in self._job.exits],
                 "died_before_fault": self._job.died_before_fault,
                 "given_up": self._job.given_up,
                 "traceback": self._traceback,
+                "log_tail": self._log_tail,
             },
         }
+
+    def _send(self, chunk: int, feeders: Sequence[Feeder]) -> None:
+        """The chunk of every input, with the driver stopped meanwhile: what is sent piecemeal would be planned piecemeal, and
+        the batch that a fault waits for hold one record, or that of one partition only, and no n-th COMMIT."""
+        due = [pair for pair in zip(self._scenario.input, feeders, strict=True) if chunk < pair[0].chunks]
+        together = sum(len(range(*feeder.chunk(chunk))) for _spec, feeder in due) <= _AT_ONCE
+        with self._job.frozen() if together else nullcontext():
+            for spec, feeder in due:
+                self._ends[spec.topic] = feeder.send_chunk(chunk)
 
     def _committed(self) -> bool:
         return self._watcher.covers(self._ends) and self._conductor.quiet
@@ -163,6 +181,9 @@ class Drive:
             return
         if not self._watcher.has_started():
             raise _Enough(f"the job wrote no checkpoint below {{checkpoint}} within {stuck_s:.0f} s", stuck=False)
+        if unread := self._unread():
+            self._never_reads = True
+            raise _Enough(unread, stuck=False)
         if self._nudged:
             if awaited := self._watcher.awaited():
                 message = (
@@ -171,7 +192,7 @@ class Drive:
                 raise _Enough(f"{message}; there are: {', '.join(self._watcher.queries())}", stuck=False)
             # Before any fault a silent job says nothing about recovery; it may be slow, or wait for something.
             raise _Enough(
-                f"no progress for {stuck_s:.0f} s with every service healthy, and none after a restart "
+                f"no progress for {stuck_s:.0f} s with every service healthy, and none after a restart{self._unended()} "
                 "(a batch that takes longer needs a larger limits.stuck_s)",
                 stuck=self._conductor.any_fired,
             )
@@ -179,6 +200,24 @@ class Drive:
         self._timeline.emit("warning", message=f"no progress for {stuck_s:.0f} s: starting the job once more")
         self._last_sign = (now, sign)
         self._job.kill_driver()
+
+    def _unread(self) -> str | None:
+        """That no query reads a topic that was fed, although every one that will come has planned a batch by now."""
+        reads: dict[str, set[str]] = {}
+        for batch in self._watcher.batches():
+            reads.setdefault(batch.query, set()).update(batch.ends)
+        if self._watcher.awaited() or set(reads) != set(self._watcher.queries()):
+            return None
+        unread = [topic for topic in self._ends if not any(topic in topics for topics in reads.values())]
+        if not unread:
+            return None
+        what = "; ".join(f"query {query} reads {', '.join(sorted(t)) or 'no topic'}" for query, t in reads.items())
+        return f"the job never reads topic {', '.join(unread)}: {what} (is its topic given as {{topic.{unread[0]}}}?)"
+
+    def _unended(self) -> str:
+        """The batches that were planned and never came to their end."""
+        open_ = [f"{b.batch} of query {b.query}" for b in self._watcher.batches() if b.committed_at is None]
+        return f": batch {', '.join(open_)} never ended" if open_ else ""
 
     def _sign(self) -> tuple[int, int]:
         """Grows with every log write of every query."""

@@ -54,6 +54,8 @@ class Occurrence:
     """What the sink told: ``xid``, ``transactional_id``, ``topics``, ``progress_topic``, ..."""
     release: Callable[[], None] | None = None
     """Lets the parked sink go on; None where nothing is parked. Idempotent."""
+    attempt: int | None = None
+    """Which attempt at the batch this is, from 1; None where only the watcher saw it, who cannot tell."""
 
 
 @dataclass(frozen=True)

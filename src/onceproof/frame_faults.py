@@ -12,11 +12,12 @@ from typing import Literal
 from pydantic import Field, PositiveInt
 
 from onceproof.chaos.proxy.frames import Answer, Frame
-from onceproof.chaos.proxy.rules import POSTGRES_KINDS, Action, Condition, Hit, Rule
+from onceproof.chaos.proxy.rules import POSTGRES_KINDS, Action, Condition, Cut, Hit, Rule
 from onceproof.commits import postgres_status, postgres_xid
 from onceproof.conductor import Site
 from onceproof.errors import UsageError, WaitTimeout
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
+from onceproof.frame_checks import never_found
 from onceproof.placing import RESTART_S, committed, has_own_file_manager, instruments_of, planned
 from onceproof.points import LEFT_BEHIND, Point
 from onceproof.scenario.model import Model, Scenario
@@ -79,6 +80,9 @@ def frame_problems(
     if (condition.kind in POSTGRES_KINDS) != (target == "postgres"):
         mend = f"for postgres: {' or '.join(POSTGRES_KINDS)}; for kafka: EndTxn, Produce, AddPartitionsToTxn, ..."
         return [SpecProblem((loc, "kind"), f"{target} has no request {condition.kind!r}", mend)]
+    never = list(never_found(frame.model_dump(exclude={"kind", "nth"}), condition.kind, target, scenario, loc))
+    if never:
+        return never
     if several_queries(scenario, query) and not frame.tells_queries_apart(target):
         message = "a frame names no query: with several at work, one of another query could be stopped"
         apart = {
@@ -113,9 +117,9 @@ def is_planned(seen: Occurrence) -> bool:
 class StoppedFrame:
     """One frame of one batch: armed by `arm`, found by `found`, let go by `close`."""
 
-    def __init__(self, spec: FrameSpec, target: Target, action: Action, *, hold: bool) -> None:
+    def __init__(self, spec: FrameSpec, target: Target, action: Action, *, hold: bool, cut: Cut = "reset") -> None:
         self.target = target
-        self.rule = Rule(spec.condition(target), action, "reset", nth=spec.nth, hold=hold, name=action)
+        self.rule = Rule(spec.condition(target), action, cut, nth=spec.nth, hold=hold, name=action)
         self.xid: str | None = None
         self._was_open = False
 
@@ -224,16 +228,26 @@ def prove_loss(stopped: StoppedFrame, site: Site, seen: Occurrence) -> Proof:
     words = [f"{which(found.frame)} was stopped by {found.proxy} while batch {seen.batch} was open"]
     stopped.rule.release()
     lost_answer = stopped.rule.action == "drop-answer"
+    if found.undeliverable is not None:
+        return Proof(False, (*words, found.undeliverable))
     if lost_answer:
         answer = stopped.rule.wait_for_answer(found, ANSWER_S)
         told = {name: value for name, value in answer.facts.items() if value is not None}
-        words.append(f"it was delivered; the service answered {told}, and the answer was lost with the connection")
+        how = (
+            "and its client was left waiting"
+            if stopped.rule.cut == "silence"
+            else "and the answer was lost with the connection"
+        )
+        words.append(f"it was delivered; the service answered {told}, {how}")
         why_not = not_applied(found.frame, answer, stopped.xid)
         if why_not is not None:
             return Proof(False, (*words, why_not))
     else:
-        wait_until("the request to be lost", lambda: found.cut_at, deadline_s=ANSWER_S)
-        words.append("it was never delivered, and its client's connection reset")
+        wait_until("the request to be lost", lambda: found.cut_at or found.undeliverable, deadline_s=ANSWER_S)
+        if found.undeliverable is not None:
+            return Proof(False, (*words, found.undeliverable))
+        end = {"reset": "and its client's connection reset", "close": "and its client's connection closed"}
+        words.append(f"it was never delivered, {end.get(stopped.rule.cut, 'and its client was left waiting')}")
         if stopped.target == "postgres" and stopped.xid is None:
             if found.frame.kind == "commit":
                 return Proof(False, (*words, "the transaction had no id: it had written nothing, so nothing was lost"))

@@ -5,6 +5,7 @@ A job that dies before any fault is a broken job, not a finding: it is not resta
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from onceproof.events import Timeline
 from onceproof.stack.processes import Owner, Service
 
 _POLL_S = 0.05
+#: Spark draws its stages over each other in one line, and clears that with blanks.
+_PROGRESS_BAR = re.compile(r"\[Stage \d+:|\s*$")
 _LEAVE_S = 6.0
 """After its leader is gone a driver's other processes get this long: a JVM outlived its Python by 3.3 s when measured."""
 
@@ -174,7 +177,7 @@ class Pipeline:
         """The end of the job's own output (from its traceback on, if there is one), with the values of secrets masked."""
         with self._lock:
             text = self._service.log_tail(400) if self._service is not None else ""
-        rows = text.splitlines()
+        rows = [row for row in text.splitlines() if not _PROGRESS_BAR.match(row)]
         traceback = next((i for i, row in enumerate(rows) if row.startswith("Traceback (most recent call last)")), None)
         chosen = rows[traceback:] if traceback is not None else rows[-lines:]
         if len(chosen) > lines:

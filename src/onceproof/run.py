@@ -42,6 +42,7 @@ from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import check, write_verdict
 from onceproof.pipeline import Pipeline
 from onceproof.points import Point
+from onceproof.qualify.survey import watch
 from onceproof.rundir import RunDir, run_dir_problem
 from onceproof.scenario.load import load
 from onceproof.scenario.model import Scenario
@@ -67,8 +68,15 @@ class Result:
     run_dir: Path
 
 
-def run(scenario_path: Path, *, runs_dir: Path, seed: int | None = None, listeners: Sequence[Listener] = ()) -> Result:
-    """Run one scenario on a stack of its own and judge it.
+def run(
+    scenario_path: Path,
+    *,
+    runs_dir: Path,
+    seed: int | None = None,
+    listeners: Sequence[Listener] = (),
+    survey: bool = False,
+) -> Result:
+    """Run one scenario on a stack of its own and judge it. ``survey``: also note what it commits (`onceproof.qualify.survey`).
 
     Raises `UsageError` before anything is started, `EnvironmentProblem` (a service that does not come up, a full disk),
     `Interrupted` on SIGINT or SIGTERM. In each case the run directory, if there is one already, says so.
@@ -82,7 +90,7 @@ def run(scenario_path: Path, *, runs_dir: Path, seed: int | None = None, listene
         timeline.listen(listener)
     try:
         with interruptible(), _attentive():
-            _observe(scenario, Path(scenario_path), directory, timeline)
+            _observe(scenario, Path(scenario_path), directory, timeline, survey=survey)
             ask_oracle(scenario, Path(scenario_path), directory, timeline, observe=_observe)
             timeline.emit("phase", name="judge")
             verdict = replace(check(directory.path), seconds=round(timeline.now(), 3))  # of the run, not of its judge
@@ -103,7 +111,7 @@ def run(scenario_path: Path, *, runs_dir: Path, seed: int | None = None, listene
         timeline.close()
 
 
-def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeline) -> None:
+def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeline, *, survey: bool = False) -> None:
     """Everything that touches live services: from the first process to the last row of history."""
     directory.update(
         schema=VERSION,
@@ -120,8 +128,10 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
     fetched = components.ensure()
     with Owner() as owner, ExitStack() as healing:
         timeline.emit("phase", name="stack")
-        frames = reads_frames(scenario.chaos)
+        frames = survey or reads_frames(scenario.chaos)
         stack = EmbeddedStack.start(scenario.stack, owner, directory.path, fetched, timeline, read_frames=frames)
+        if survey and stack.frames is not None:
+            watch(stack.frames, timeline)
         directory.update(versions=stack.versions())
         timeline.emit("phase", name="prepare")
         _prepare(scenario, stack, directory)
@@ -143,6 +153,8 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
             drive = Drive(scenario, stack, job, watcher, conductor, timeline)
             drive.feed_and_drain(feeders)
         conductor.check()
+        if stack.frames is not None:
+            stack.frames.check()  # what the proxy could not do, or had to refuse, since the drive last looked
         for feeder in feeders:
             feeder.close()
         timeline.emit("phase", name="collect")
@@ -268,7 +280,7 @@ def _pipeline(
         gate.start()
         ending.callback(failpoints.close)
         failpoints.start()
-        conductor.arm(Site(stack, job, watcher, timeline, events=events))
+        conductor.arm(Site(stack, job, watcher, timeline, events=events, attempt=gate.attempt, scenario=scenario))
         ending.callback(job.stop)
         job.start()
         try:

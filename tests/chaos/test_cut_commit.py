@@ -63,3 +63,9 @@ def test_a_frame_is_told_where_it_cannot_be(problems: Callable[..., list[SpecPro
     assert problems(spec(kind) | {"frame": {}})[0].loc == ("frame",)
     assert problems(spec(kind, point=FRAME_POINT[kind]) | {"frame": {"kind": "EndTxn"}})[0].loc == ("frame", "kind")
     assert problems(spec(kind, point=FRAME_POINT[kind]), postgres=False)[0].loc == ("target",)
+
+
+@pytest.mark.parametrize("kind", FRAME_POINT)
+def test_a_silent_connection_needs_a_frame(problems: Callable[..., list[SpecProblem]], kind: str) -> None:
+    assert problems(spec(kind, point=FRAME_POINT[kind]) | {"cut": "silence"}) == []
+    assert problems(spec(kind) | {"cut": "silence"})[0].loc == ("cut",)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from onceproof.chaos.proxy.frames import Answer, Frame
-from onceproof.faults import SpecProblem, faults
-from onceproof.frame_faults import not_applied
+from onceproof.chaos.proxy.rules import Action, Board, Hit
+from onceproof.checkpoint import CheckpointWatcher
+from onceproof.conductor import Site
+from onceproof.events import Timeline
+from onceproof.faults import Occurrence, SpecProblem, faults
+from onceproof.frame_faults import FrameSpec, StoppedFrame, not_applied, prove_loss
+from onceproof.points import Point
 from onceproof.scenario.model import Scenario
 from onceproof.spark_conf import FILE_MANAGER
 
@@ -27,7 +35,6 @@ LOST = {"fault": "lost-ack", "target": "postgres", "at": {"batch": 2, "point": "
         ("kafka", {"transactional_id": "^sums-"}, True),
         ("kafka", {"kind": "Produce"}, False),
         ("kafka", {"kind": "Produce", "topic": "out"}, True),
-        ("kafka", {"kind": "EndTxn", "topic": "out"}, False),
     ],
 )
 def test_among_several_queries_a_frame_must_be_told_apart(
@@ -39,6 +46,122 @@ def test_among_several_queries_a_frame_must_be_told_apart(
     named = problems(spec | {"at": {"batch": 2, "point": "commit-unacknowledged", "query": "a"}})
     assert several == named
     assert [problem.loc for problem in several] == ([] if apart else [("frame",)])
+
+
+@pytest.mark.parametrize(
+    ("target", "frame", "key", "said", "mend"),
+    [
+        ("kafka", {"kind": "Produce", "topic": "uot"}, "topic", "no topic is named 'uot'", "did you mean 'out'"),
+        ("kafka", {"topic": "out"}, "topic", "EndTxn says nothing of a topic", "choose it by transactional_id"),
+        ("kafka", {"kind": "Fetch", "transactional_id": "x"}, "transactional_id", "Fetch says nothing", "leave it out"),
+        ("kafka", {"kind": "Produce", "committed": True}, "committed", "Produce says nothing", "leave it out"),
+        ("kafka", {"sql": "x"}, "sql", "a frame of kafka has no sql", "for postgres"),
+        ("postgres", {"topic": "out"}, "topic", "a frame of postgres has no topic", "for kafka"),
+        ("postgres", {"committed": False}, "committed", "a frame of postgres has no committed", "for kafka"),
+    ],
+)
+@pytest.mark.parametrize("fault", ["lost-ack", "lost-request", "late-request"])
+def test_a_frame_that_can_never_be_is_refused(
+    problems: Callable[..., list[SpecProblem]],
+    fault: str,
+    target: str,
+    frame: dict[str, Any],
+    key: str,
+    said: str,
+    mend: str,
+) -> None:
+    at = {"batch": 2, "point": "commit-unacknowledged" if fault == "lost-ack" else "commit-lost"}
+    spec = {"fault": fault, "target": target, "at": at, "frame": frame}
+    if fault == "late-request":
+        spec["deliver_before"] = {"kind": "statement" if target == "postgres" else "AddPartitionsToTxn"}
+    (problem,) = problems(spec)
+    assert problem.loc == ("frame", key) and said in problem.message
+    assert problem.hint is not None and mend in problem.hint
+
+
+@pytest.mark.parametrize("kind", [None, "Produce", "AddPartitionsToTxn"])
+def test_a_job_that_has_no_topic_to_write_to_sends_no_such_request(
+    scenario: Callable[..., Scenario], kind: str | None
+) -> None:
+    lost = faults.get("lost-ack")
+    spec = lost.Spec.model_validate(LOST | {"target": "kafka", "frame": {"kind": kind}})
+    nothing = scenario(prepare={})
+    output = nothing.outputs["out"].model_copy(update={"topic": None, "table": "t"})
+    (problem,) = lost.problems(spec, nothing.model_copy(update={"outputs": {"out": output}}))
+    assert problem.loc == ("frame",) and f"nothing here sends {kind or 'EndTxn'}" in problem.message
+    assert lost.problems(spec, scenario()) == []
+
+
+@pytest.mark.parametrize("fault", ["lost-ack", "lost-request"])
+def test_how_the_client_learns_of_it_is_the_protocol_proxys(
+    problems: Callable[..., list[SpecProblem]], fault: str
+) -> None:
+    at = {"batch": 2, "point": "commit-unacknowledged" if fault == "lost-ack" else "commit-lost"}
+    assert problems({"fault": fault, "target": "postgres", "at": at, "cut": "silence"}) == []
+    (problem,) = problems({"fault": fault, "target": "postgres", "at": {"batch": 2}, "cut": "silence"})
+    assert problem.loc == ("cut",) and "Toxiproxy" in problem.message
+
+
+class Running:
+    """A job whose processes cannot be stopped: there are none."""
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        yield
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A checkpoint with a batch in doubt, and a proxy's board; no service is asked."""
+    root = tmp_path / "checkpoint"
+    for log in ("offsets", "commits"):
+        (root / "q" / log).mkdir(parents=True)
+    (root / "q" / "offsets" / "2").touch()
+    timeline = Timeline(tmp_path / "events.jsonl")
+    watcher = CheckpointWatcher(root, clock=timeline.now, start_of_driver=lambda: 0, on_log=lambda *_: None)
+    board = Board()
+    rules = SimpleNamespace(
+        board=board, arm=lambda _service, rule: board.arm(rule), disarm=lambda _service, rule: board.disarm(rule)
+    )
+    stack: Any = SimpleNamespace(frames=rules, postgres=None)
+    job: Any = Running()
+    yield Site(stack, job, watcher, timeline)
+    timeline.close()
+
+
+@pytest.mark.parametrize("passed", [0, 1])
+def test_a_rule_that_never_matched_names_the_nearest_frames(
+    site: Site, seen: Callable[..., Occurrence], passed: int
+) -> None:
+    stopped = StoppedFrame(FrameSpec(kind="Produce", topic="out", nth=2), "kafka", "drop-answer", hold=True)
+    occurrence = seen(Point.AFTER_OFFSET_LOG)
+    stopped.arm(site, occurrence)
+    frames: Any = site.stack.frames
+    for number in range(passed):
+        assert frames.board.wants("Produce")
+        frame = Frame(b"", "Produce", {"correlation_id": 40 + number, "topics": ["out"]})
+        assert frames.board.rule_for(frame) is None
+    assert not frames.board.wants("Metadata")
+    (site.checkpoint.folder("q") / "commits" / "2").touch()
+    proof = prove_loss(stopped, site, occurrence)
+    nearest = "correlation_id 40, topics ['out']: it was number 1, not 2" if passed else "seen were Metadata (1)"
+    assert not proof.hit
+    assert proof.evidence[0] == "batch 2 was committed without a Produce number 2 with topic 'out'"
+    assert nearest in proof.evidence[1]
+
+
+@pytest.mark.parametrize("action", ["drop-answer", "drop-request"])
+def test_a_peer_that_goes_while_its_frame_is_held_is_told_at_once(
+    site: Site, seen: Callable[..., Occurrence], action: Action
+) -> None:
+    stopped = StoppedFrame(FrameSpec(), "kafka", action, hold=True)
+    occurrence = seen(Point.AFTER_OFFSET_LOG)
+    stopped.arm(site, occurrence)
+    hit = Hit(Frame(b"", "EndTxn", {"correlation_id": 9}), "client-1", "127.0.0.1:9", 0.0)
+    stopped.rule.hits.append(hit)
+    hit.undeliverable = "its client left while it was parked; it was never delivered"
+    proof = prove_loss(stopped, site, occurrence)
+    assert not proof.hit and proof.evidence[-1] == hit.undeliverable
 
 
 def test_with_a_file_manager_of_the_jobs_own_the_rule_is_armed_too_late_to_be_exact(

@@ -91,9 +91,10 @@ def test_with_several_queries_the_default_frame_is_not_enough(scenario: Make) ->
         assert found(task("crash", "python-worker", frame={"service": service} | apart), two) == []
 
 
-def test_a_driver_can_crash_in_the_middle_of_a_task_and_a_broker_cannot(scenario: Make) -> None:
+def test_a_driver_can_crash_in_the_middle_of_a_task_and_a_broker_at_no_frame(scenario: Make) -> None:
     assert found(task("crash", "driver"), scenario()) == []
-    assert found(task("crash", "broker", leader_of="out/0"), scenario())[0].loc == ("at", "point")
+    frame = {"kind": "Produce", "topic": "out"}
+    assert found(task("crash", "broker", leader_of="out/0", frame=frame), scenario())[0].loc == ("frame",)
     assert found(task("stall", "driver"), scenario())[0].loc == ("at", "point")
 
 

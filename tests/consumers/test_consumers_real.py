@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 import pyarrow.parquet as pq
 import pytest
 
+from onceproof.consumers.amqp_broker import AmqpBroker
 from onceproof.consumers.replay import play_once, replay
 from onceproof.errors import EnvironmentProblem, UsageError
 from onceproof.judge.findings import Outcome, Verdict
@@ -21,7 +22,6 @@ from onceproof.run import Result
 from onceproof.rundir import RunDir
 from onceproof.scenario.load import find, load
 from onceproof.stack import components
-from onceproof.stack.amqp import EmbeddedAmqp
 from onceproof.stack.processes import Owner
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
@@ -34,14 +34,14 @@ Play = Callable[..., tuple[Verdict, list[int]]]
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedAmqp]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmqpBroker]:
     with Owner() as owner:
         log = tmp_path_factory.mktemp("amqp") / "amqp.log"
-        yield EmbeddedAmqp.start(owner, log, components.ensure_amqp(progress=False))
+        yield AmqpBroker.start(owner, log, components.ensure_amqp(progress=False))
 
 
 @pytest.fixture
-def play(broker: EmbeddedAmqp, tmp_path: Path) -> Play:
+def play(broker: AmqpBroker, tmp_path: Path) -> Play:
     """``play(after=..., **consumers)``: the shipped schedule with another crash of c2 over m3 and other consumers, judged."""
 
     def once(

@@ -81,6 +81,30 @@ def test_job_that_ended_too_early_has_its_last_words(clean_run: Any) -> None:
     assert reason.endswith("no checkpoint in 60 s; the job's last words:\nAnalysisException: no such topic")
 
 
+def test_job_that_never_reads_its_topic_is_told_that_and_nothing_else(clean_run: Any) -> None:
+    clean_run.document.update(
+        drained=False, stuck=False, never_reads=True, drain_note="the job never reads topic in: query q reads x"
+    )
+    clean_run.document["job"]["traceback"] = "waiting for x"
+    clean_run.tables["output"].clear()
+    clean_run.tables["progress"].clear()
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    (reason,) = verdict.reasons
+    assert reason == "the job never reads topic in: query q reads x; the job's last words:\nwaiting for x"
+
+
+def test_job_that_wrote_nothing_is_told_so_first_with_its_last_lines(clean_run: Any) -> None:
+    clean_run.document["job"]["log_tail"] = "batch 1: dry run"
+    clean_run.tables["output"] = [row for row in clean_run.tables["output"] if row["output"] != "events"]
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.VIOLATED
+    assert verdict.reasons[0] == (
+        "nothing was written to output events, and 12 effects are expected there; the job's last log lines:\nbatch 1: dry run"
+    )
+    assert not any("output rows" in reason for reason in verdict.reasons)
+
+
 @pytest.mark.parametrize("outcome", [Outcome.HELD, Outcome.INCONCLUSIVE, Outcome.VIOLATED])
 def test_restart_by_the_harness_is_told(clean_run: Any, outcome: Outcome) -> None:
     clean_run.document["nudged"] = True

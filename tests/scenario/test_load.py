@@ -123,27 +123,31 @@ ONE_PROBLEM = {
             "after-sink-commit}",
             "after-sink-commit}\n  - fault: crash\n    target: driver\n    at: {batch: 2, point: after-sink-commit, query: q}",
         ),
-        "mine.yaml:23:9: only one fault can be put at batch 2, after-sink-commit for now\n"
-        "    fault 1 (crash driver) is there already: use another batch",
+        "mine.yaml:23:9: fault 1 (crash driver) is at batch 2, after-sink-commit already\n"
+        "    use another batch, or `attempt: 2` for its next attempt",
     ),
-    "two frames of one batch": (
+    "two losses of one frame": (
         (
             "fault: crash\n    target: driver\n    at: {batch: 2, point: after-sink-commit}",
             "{fault: lost-ack, target: postgres, at: {batch: 2, point: commit-unacknowledged}}\n"
-            "  - {fault: lost-request, target: kafka, at: {batch: 2, point: commit-lost}}",
+            "  - {fault: lost-ack, target: postgres, at: {batch: 2, point: commit-unacknowledged}}",
         ),
-        "mine.yaml:19:46: only one fault can be put at batch 2, after-offset-log for now: "
-        "the frame of commit-lost and of commit-unacknowledged is chosen when the batch is planned\n"
-        "    fault 1 (lost-ack postgres) is there already: use another batch",
+        "mine.yaml:19:45: fault 1 (lost-ack postgres) is at batch 2, commit-unacknowledged already, for the same frame\n"
+        "    use another batch, or `attempt: 2` for its next attempt",
     ),
-    "a frame of a batch whose plan has a fault": (
+    "an attempt that never comes": (
+        ("point: after-sink-commit}", "point: after-sink-commit, attempt: 2}"),
+        "mine.yaml:20:55: nothing makes batch 2 be attempted 2 times: no fault breaks an earlier attempt\n"
+        "    for example {fault: crash, target: driver, at: {batch: 2, point: after-sink-commit}}",
+    ),
+    "an attempt after the batch is done": (
         (
-            "after-sink-commit}",
-            "after-offset-log}\n  - {fault: lost-ack, target: postgres, at: {batch: 2, point: commit-unacknowledged}}",
+            "point: after-sink-commit}",
+            "point: after-commit-log}\n  - fault: crash\n    target: driver\n"
+            "    at: {batch: 2, point: after-sink-commit, attempt: 2}",
         ),
-        "mine.yaml:21:45: only one fault can be put at batch 2, after-offset-log for now: "
-        "the frame of commit-unacknowledged is chosen when the batch is planned\n"
-        "    fault 1 (crash driver) is there already: use another batch",
+        "mine.yaml:23:55: nothing makes batch 2 be attempted 2 times: no fault breaks an earlier attempt\n"
+        "    for example {fault: crash, target: driver, at: {batch: 2, point: after-sink-commit}}",
     ),
     "more rows than there are": (
         ("rows: 60000", "rows: 600000"),

@@ -84,6 +84,9 @@ class Crew:
             {"consumer": name, "start": member.starts - 1, "code": member.service.returncode, "killed": True}
         )
 
+    def is_alive(self, name: str) -> bool:
+        return self._members[name].service.is_running()
+
     def at_step(self, name: str) -> Ask:
         """Wait until the consumer is at its next step, and say which. Raises `ConsumerDied`."""
         member = self._members[name]

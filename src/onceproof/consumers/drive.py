@@ -7,14 +7,18 @@ plays of one schedule differ in nothing but what the broker does, and that is wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from onceproof.consumers.broker import Queues
 from onceproof.consumers.crew import ConsumerDied, Crew
-from onceproof.consumers.faults import ConsumerFault, consumer_faults
+from onceproof.consumers.faults import ConsumerFault, Scene, consumer_faults
 from onceproof.consumers.gate import Did
+from onceproof.consumers.layout import Layout, Message
 from onceproof.consumers.moves import Kind, Move, event_kind, holder
+from onceproof.data import Record
 from onceproof.errors import EnvironmentProblem
 from onceproof.events import Timeline
 from onceproof.faults import Proof
@@ -24,22 +28,17 @@ from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec
 _EMPTY_HANDED = 20
 
 
-@dataclass(frozen=True)
-class Message:
-    number: int
-    """From 1, in the order of the data set."""
-    queue: str
-
-
 @dataclass
 class _Hand:
     """One consumer, as the schedule sees it."""
 
     name: str
+    group: str
     queues: tuple[str, ...]
     alive: bool = True
     holds: Message | None = None
     acknowledged: bool = False
+    released: bool = False
     due: int = 0
     back_at: int | None = None
 
@@ -53,6 +52,7 @@ class Planned:
     fault: ConsumerFault
     armed_at: float
     fired_at: float | None = None
+    healed_at: float | None = None
     moves_before: int = 0
     proof: Proof | None = None
 
@@ -67,13 +67,11 @@ class Drive:
 
     spec: ConsumersSpec
     messages: Sequence[Message]
-    queues_of: dict[str, tuple[str, ...]]
+    layout: Layout
     crew: Crew
-    publish: Callable[[Message], None]
-    await_gone: Callable[[str], None]
-    """Wait until the broker has taken back what the client of this mark held."""
-    has_mark: Callable[[str], bool]
-    """Whether the broker knows of this mark."""
+    queues: Queues
+    records: Sequence[Record]
+    """Of each message, in order."""
     timeline: Timeline
     chaos: Sequence[ConsumerFaultSpec]
     deadline_s: float
@@ -86,9 +84,13 @@ class Drive:
     def __post_init__(self) -> None:
         self._tick = 0
         self._published = 0
-        self._ready: dict[str, set[int]] = {message.queue: set() for message in self.messages}
-        self._done: set[int] = set()
-        self._hands = [_Hand(name, self.queues_of[name]) for name in self.spec.names]
+        self._scene = Scene(self.crew, self.queues, self.layout)
+        # A group and a queue -> what its members may take there now; and what they may take there later.
+        self._ready: dict[tuple[str, str], set[int]] = {}
+        self._later: list[tuple[int, str, int]] = []
+        # A group and a message -> of how many copies the broker still waits for an acknowledgement.
+        self._open: Counter[tuple[str, int]] = Counter()
+        self._hands = [_Hand(name, self.layout.group_of[name], self.layout.queues_of[name]) for name in self.spec.names]
         self._by_id = {f"m{message.number}": message for message in self.messages}
         self._empty_handed = 0
         self.faults: list[Planned] = []
@@ -112,7 +114,7 @@ class Drive:
                     return
                 if self.timeline.now() > self.deadline_s:
                     raise _Enough(
-                        f"limits.deadline_s was over at tick {self._tick}, with {len(self._done)} of {len(self.messages)} messages done"
+                        f"limits.deadline_s was over at tick {self._tick}, with {len(self._all_done())} of {len(self.messages)} messages done"
                     )
                 self._tick = following
         except ConsumerDied as dead:
@@ -129,11 +131,14 @@ class Drive:
 
     @property
     def drained(self) -> bool:
-        return len(self._done) == len(self.messages)
+        return len(self._all_done()) == len(self.messages)
 
-    def acknowledged(self) -> set[int]:
-        """Numbers of the messages that the broker counts as done."""
-        return set(self._done)
+    def acknowledged(self, group: str) -> set[int]:
+        """Numbers of the messages that the broker counts as done by that group."""
+        return {message.number for message in self.messages[: self._published] if not self._open[group, message.number]}
+
+    def _all_done(self) -> set[int]:
+        return set[int].intersection(*(self.acknowledged(group) for group in self.layout.groups()))
 
     @property
     def any_fired(self) -> bool:
@@ -144,12 +149,19 @@ class Drive:
             self._finish(hand)
         if self._published < len(self.messages) and self._published * self.spec.every <= self._tick:
             self._publish(self.messages[self._published])
+        for entry in [entry for entry in self._later if entry[0] <= self._tick]:
+            self._later.remove(entry)
+            assert self.layout.retry is not None
+            self._ready.setdefault((entry[1], self.layout.retry), set()).add(entry[2])
         for hand in self._hands:
             if hand.back_at is not None and hand.back_at <= self._tick:
                 self._come_back(hand)
         for hand in self._hands:
-            if hand.alive and hand.holds is None and any(self._ready.get(queue) for queue in hand.queues):
+            if hand.alive and hand.holds is None and self._has_something(hand):
                 self._take(hand)
+
+    def _has_something(self, hand: _Hand) -> bool:
+        return any(self._ready.get((hand.group, queue)) for queue in hand.queues)
 
     def _next_tick(self) -> int | None:
         """When something is due next. None: nothing ever will be."""
@@ -157,21 +169,25 @@ class Drive:
         dues += [hand.back_at for hand in self._hands if hand.back_at is not None and not self.drained]
         if self._published < len(self.messages):
             dues.append(self._published * self.spec.every)
-        if any(h.alive and not h.holds and any(self._ready.get(q) for q in h.queues) for h in self._hands):
+        dues += [due for due, _group, _number in self._later]
+        if any(hand.alive and not hand.holds and self._has_something(hand) for hand in self._hands):
             dues.append(self._tick + 1)  # the broker had nothing for it, although something is ready
         if not dues and not self.drained:
             self.note = self._stranded()
         return max(min(dues), self._tick) if dues else None
 
     def _stranded(self) -> str:
-        left = ", ".join(str(m.number) for m in self.messages if m.number not in self._done)
+        done = self._all_done()
+        left = ", ".join(str(m.number) for m in self.messages if m.number not in done)
         self.stuck = self.any_fired
         return f"messages {left} are never acknowledged, and nobody is left who would take them"
 
     def _publish(self, message: Message) -> None:
-        self.publish(message)
+        self.queues.publish(message, self.records[message.number - 1])
         self._published += 1
-        self._ready[message.queue].add(message.number)
+        for group in self.layout.groups():
+            self._open[group, message.number] += 1
+            self._ready.setdefault((group, message.queue), set()).add(message.number)
         self._move("publish", "", message)
 
     def _take(self, hand: _Hand) -> None:
@@ -184,8 +200,8 @@ class Drive:
             return
         self._empty_handed = 0
         message = self._known(hand, did)
-        self._ready[message.queue].discard(message.number)
-        hand.holds, hand.acknowledged = message, False
+        self._ready[hand.group, message.queue].discard(message.number)
+        hand.holds, hand.acknowledged, hand.released = message, False, False
         hand.due = self._tick + self.spec.slow.get(message.number, self.spec.work)
         self._move("take", hand.name, message, redelivered=did.redelivered)
         self._strike()
@@ -194,6 +210,8 @@ class Drive:
         message = self._by_id.get(did.message or "")
         if message is None:
             raise _Enough(f"{hand.name} says that it took message {did.message!r}, which nobody has published")
+        if self.layout.retry in hand.queues:
+            return Message(message.number, self.layout.retry)
         return message
 
     def _finish(self, hand: _Hand) -> None:
@@ -201,16 +219,53 @@ class Drive:
         message = hand.holds
         assert message is not None
         while self.crew.at_step(hand.name).before != "take":
-            did = self.crew.step(hand.name).did
+            ask = self.crew.step(hand.name)
+            did = ask.did
             assert did is not None
-            self._move(did.step, hand.name, message)
-            hand.acknowledged = hand.acknowledged or did.step == "acknowledge"
+            kind = "refuse" if did.refused else "lost" if did.lost else did.step
+            self._move(kind, hand.name, self._whereto(did, message))
+            hand.acknowledged = hand.acknowledged or (did.step == "acknowledge" and not did.lost)
+            hand.released = hand.released or did.step == "release"
+            if did.step == "retry":
+                self._put_off(hand, message)
             self._strike()
             if not hand.alive:
                 return
+            if did.lost:
+                self._forgotten(hand, message)
+                return
+            if did.refused and ask.before == "effect":
+                hand.due = self._tick + self.spec.work  # it tries again, and holds on to the message meanwhile
+                return
         hand.holds = None
         if hand.acknowledged:
-            self._done.add(message.number)
+            self._open[hand.group, message.number] -= 1
+        elif hand.released:
+            self._ready[hand.group, message.queue].add(message.number)
+
+    def _forgotten(self, hand: _Hand, message: Message) -> None:
+        """No answer came to its acknowledgement: the broker is asked what it has of it."""
+        hand.holds = None
+        committed = self.queues.committed(hand.group)
+        if committed is not None:
+            place = [m.number for m in self.messages if m.queue == message.queue].index(message.number)
+            if committed[self.layout.inputs.index(message.queue)] > place:
+                self._open[hand.group, message.number] -= 1
+                return
+        self._ready[hand.group, message.queue].add(message.number)
+        self._move("return", hand.name, message)
+
+    def _whereto(self, did: Did, message: Message) -> Message:
+        """The message as its move tells it: put into the retry topic, it is in another queue from then on."""
+        if did.step == "retry" and self.layout.retry is not None:
+            return Message(message.number, self.layout.retry)
+        return message
+
+    def _put_off(self, hand: _Hand, message: Message) -> None:
+        """A copy of it is in the retry topic now."""
+        assert self.spec.retry is not None, "validated: who retries has a retry topic"
+        self._open[hand.group, message.number] += 1
+        self._later.append((self._tick + self.spec.retry.after, hand.group, message.number))
 
     def _come_back(self, hand: _Hand) -> None:
         hand.back_at = None
@@ -221,9 +276,10 @@ class Drive:
     def _arrive(self, hand: _Hand) -> None:
         """Wait until it is at its first step. One without a mark is refused now: its death could not be seen later."""
         self.crew.at_step(hand.name)
-        if not self.has_mark(self.crew.mark(hand.name)):
+        mark = self.crew.mark(hand.name)
+        if not self.queues.is_there(hand.name, mark):
             raise EnvironmentProblem(
-                f"consumer {hand.name} came to its first step without its mark: there is no queue {self.crew.mark(hand.name)}",
+                f"consumer {hand.name} came to its first step without its mark: there is no queue {mark}",
                 hint="it must declare and consume the queue ONCEPROOF_MARK before it asks at its gate (docs/consumers.md)",
             )
         self._note("start", hand)
@@ -235,9 +291,16 @@ class Drive:
             if planned.fired_at is None and self._is_there(planned.spec):
                 planned.moves_before = len(self.moves)
                 planned.fired_at = self.timeline.emit("fault.fired", **_described(planned.index, planned.spec)).at
-                planned.fault.strike(self.crew)
-                self._after_death(next(hand for hand in self._hands if hand.name == planned.spec.target))
-                self.timeline.emit("fault.healed", **_described(planned.index, planned.spec))
+                planned.fault.strike(self._scene)
+                hand = next(hand for hand in self._hands if hand.name == planned.spec.target)
+                if not self.crew.is_alive(hand.name):
+                    self._after_death(hand)
+            if planned.fired_at is not None and planned.healed_at is None:
+                self._heal(planned)
+
+    def _heal(self, planned: Planned) -> None:
+        if planned.fault.heal(self._scene, self.moves[planned.moves_before :]):
+            planned.healed_at = self.timeline.emit("fault.healed", **_described(planned.index, planned.spec)).at
 
     def _is_there(self, spec: ConsumerFaultSpec) -> bool:
         held = {hand.name: hand.holds.number for hand in self._hands if hand.alive and hand.holds is not None}
@@ -249,13 +312,13 @@ class Drive:
 
     def _after_death(self, hand: _Hand) -> None:
         self._note("crash", hand)
-        self.await_gone(self.crew.mark(hand.name))
+        self.queues.await_gone(hand.name, self.crew.mark(hand.name))
         message, hand.holds, hand.alive = hand.holds, None, False
         if message is not None and self._unsettled(hand, message):
-            self._ready[message.queue].add(message.number)
+            self._ready[hand.group, message.queue].add(message.number)
             self._move("return", hand.name, message)
         elif message is not None:
-            self._done.add(message.number)
+            self._open[hand.group, message.number] -= 1
         hand.back_at = None if self.spec.restart_after is None else self._tick + self.spec.restart_after
 
     def _unsettled(self, hand: _Hand, message: Message) -> bool:
@@ -294,7 +357,7 @@ class Drive:
                 "point": str(planned.spec.at),
                 "armed_at": planned.armed_at,
                 "fired_at": planned.fired_at,
-                "healed_at": planned.fired_at,
+                "healed_at": planned.healed_at,
                 "hit": planned.proof.hit if planned.proof else False,
                 "evidence": "\n".join(planned.proof.evidence) if planned.proof else "",
             }
@@ -307,13 +370,13 @@ class Drive:
         self._append(Move(kind, self._tick, consumer=hand.name, message=hand.holds.number if hand.holds else 0))
 
     def _move(self, kind: Kind, consumer: str, message: Message, *, redelivered: bool = False) -> None:
-        self._append(Move(kind, self._tick, 0.0, consumer, message.number, message.queue, redelivered))
+        groups = self.layout.groups()
+        group = self.layout.group_of[consumer] if consumer and len(groups) > 1 else ""
+        self._append(Move(kind, self._tick, 0.0, consumer, message.number, message.queue, redelivered, group))
 
     def _append(self, move: Move) -> None:
         event = self.timeline.emit(event_kind(move), **move.event())
-        self.moves.append(
-            Move(move.kind, move.tick, event.at, move.consumer, move.message, move.queue, move.redelivered)
-        )
+        self.moves.append(replace(move, at=event.at))
 
 
 def _described(index: int, spec: ConsumerFaultSpec) -> dict[str, Any]:

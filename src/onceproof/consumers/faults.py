@@ -6,6 +6,7 @@ As with those of a Spark job: placed by position, and proven by what was seen, n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from onceproof.consumers.moves import Move
@@ -14,7 +15,18 @@ from onceproof.registry import Registry
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
 
 if TYPE_CHECKING:
+    from onceproof.consumers.broker import Queues
     from onceproof.consumers.crew import Crew
+    from onceproof.consumers.layout import Layout
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a fault can lay hands on: the consumers' processes, and the broker's end of this play."""
+
+    crew: Crew
+    queues: Queues
+    layout: Layout
 
 
 class ConsumerFault(Protocol):
@@ -22,6 +34,8 @@ class ConsumerFault(Protocol):
 
     Spec: ClassVar[type[ConsumerFaultSpec]]
     about: ClassVar[str]
+    reads_frames: ClassVar[bool]
+    """Whether it needs the protocol proxy (`Queues.frames`)."""
 
     def __init__(self, spec: Any) -> None: ...
 
@@ -32,8 +46,11 @@ class ConsumerFault(Protocol):
     @classmethod
     def placement(cls, spec: Any, scenario: Scenario) -> Placement: ...
 
-    def strike(self, crew: Crew) -> None:
+    def strike(self, scene: Scene) -> None:
         """Act, while every consumer is held at a step."""
+
+    def heal(self, scene: Scene, since: Sequence[Move]) -> bool:
+        """Asked after it struck and after each move ``since``: whether it is over, ended by this call or before."""
 
     def prove(self, before: Sequence[Move], after: Sequence[Move]) -> Proof:
         """From the moves before and after it struck, once the run is over."""

@@ -4,6 +4,7 @@ What a consumer, also a user's own, is given in its environment:
 
 ``ONCEPROOF_GATE``      path of the socket: one connection a consumer, lines of JSON
 ``ONCEPROOF_CONSUMER``  its name
+``ONCEPROOF_BROKER``    the scenario's ``broker``, which says how to find it: what follows is AMQP's, Kafka's stand in docs/consumers.md
 ``ONCEPROOF_AMQP_URL``  the broker, with user and password
 ``ONCEPROOF_QUEUES``    the queues that it takes from, comma-separated, tried in this order
 ``ONCEPROOF_OUTPUT``    the queue that its effects go to
@@ -32,16 +33,22 @@ from onceproof.errors import EnvironmentProblem
 
 _LINE_BYTES = 65_536
 
+Step = Literal["take", "effect", "acknowledge", "commit", "release", "retry"]
+
 
 class Did(BaseModel):
     """The step that a consumer has just done."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    step: Literal["take", "effect", "acknowledge", "commit"]
+    step: Step
     message: str | None = None
     queue: str | None = None
     redelivered: bool = False
+    refused: bool = False
+    """The output said no to the effect."""
+    lost: bool = False
+    """No answer came to the acknowledgement, and the consumer goes on from what the broker has."""
 
 
 class Ask(BaseModel):
@@ -50,7 +57,7 @@ class Ask(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     consumer: str
-    before: Literal["take", "effect", "acknowledge", "commit"]
+    before: Step
     did: Did | None = None
 
 

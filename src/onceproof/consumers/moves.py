@@ -11,8 +11,24 @@ from typing import Any, Literal
 from onceproof.errors import HistoryError
 from onceproof.events import Event
 
-Kind = Literal["publish", "take", "effect", "acknowledge", "commit", "start", "crash", "return", "end"]
-"""``crash``: a fault killed the consumer; ``end``: it ended by itself."""
+Kind = Literal[
+    "publish",
+    "take",
+    "effect",
+    "acknowledge",
+    "commit",
+    "start",
+    "crash",
+    "return",
+    "end",
+    "refuse",
+    "release",
+    "retry",
+    "lost",
+]
+"""``crash``: a fault killed the consumer; ``end``: it ended by itself; ``refuse``: the output said no to an
+effect; ``release``: given back unprocessed; ``retry``: put into the retry topic; ``lost``: no answer came to
+an acknowledgement."""
 _PREFIX = "consumers."
 
 
@@ -28,11 +44,13 @@ class Move:
     """Its number in the data set, from 1; 0 where it is about none."""
     queue: str = ""
     redelivered: bool = False
+    group: str = ""
+    """The consumer's, where there are several: each has copies of its own of all messages."""
 
     def event(self) -> dict[str, Any]:
         """What goes into the timeline beside ``at`` and ``kind``."""
         fields = asdict(self)
-        return {name: fields[name] for name in ("tick", "consumer", "message", "queue", "redelivered")}
+        return {name: fields[name] for name in ("tick", "consumer", "message", "queue", "redelivered", "group")}
 
 
 def event_kind(move: Move) -> str:

@@ -17,13 +17,17 @@ from onceproof.data import open_dataset
 from onceproof.errors import HistoryError
 from onceproof.history.reader import read_document
 
-RowKind = Literal["publish", "take", "again", "effect", "acknowledge", "crash", "return", "start"]
+RowKind = Literal[
+    "publish", "take", "again", "effect", "acknowledge", "crash", "return", "start", "refuse", "retry", "lost"
+]
 
 
 @dataclass(frozen=True)
 class Lane:
     name: str
     kind: Literal["producer", "queue", "consumer", "output"]
+    said: str = ""
+    """What it is called, where that is not its kind."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,12 @@ class Result:
 
     message: int
     queue: str
+    """That it was published to."""
     key: str
     late: bool
     """After the effect of a later message, where the claim promises the order of the two."""
     repeated: bool
+    output: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,10 +77,21 @@ class Picture:
     results: tuple[Result, ...]
     late_messages: frozenset[int]
 
+    def is_late(self, row: Row) -> bool:
+        """Whether it is the effect of a message that is late where the effect goes to."""
+        late = {(result.output, result.message) for result in self.results if result.late}
+        return row.kind == "effect" and (self.lanes[row.target].name, row.message) in late
+
     def by_queue(self) -> dict[str, list[Result]]:
-        """The effects of each queue's messages, in their order. A queue without any is not there."""
-        queues = sorted({result.queue for result in self.results})
-        return {queue: [result for result in self.results if result.queue == queue] for queue in queues}
+        """The effects of each queue's messages, in their order: in each output, where there are several. Without empty ones."""
+        outputs = list(dict.fromkeys(lane.name for lane in self.lanes if lane.kind == "output"))
+        found: dict[str, list[Result]] = {}
+        for output in outputs if len(outputs) > 1 else [""]:
+            of_output = [result for result in self.results if output in ("", result.output)]
+            for queue in sorted({result.queue for result in of_output}):
+                named = f"{queue} in {output}" if output else queue
+                found[named] = [result for result in of_output if result.queue == queue]
+        return found
 
 
 def of_run(run_dir: Path) -> Picture | None:
@@ -100,17 +117,26 @@ def _of_document(document: Mapping[str, Any], run_dir: Path) -> Picture | None:
     keys = [
         record.key.decode(errors="replace") if record.key is not None else None for record in dataset.records(0, stop)
     ]
-    output = next(iter(scenario["outputs"].values()))
+    outputs: Mapping[str, Mapping[str, Any]] = scenario["outputs"]
+    output = next(iter(outputs.values()))
     claim = output.get("claim") or scenario.get("claim") or {}
+    groups: Mapping[str, Sequence[str]] = consumers.get("groups") or {}
+    by_group = {str(found.get("query")): str(found["topic"]) for found in outputs.values()}
     return of_moves(
         str(scenario["name"]),
         moves_module.of_run(run_dir),
         list(consumers["names"]),
-        str(output["topic"]),
+        str(output.get("topic") or output["table"]),
         keys,
         order=str(claim.get("order", "none")),
         with_effect=consumers.get("acknowledge") == "with-effect",
+        output_of={name: by_group[group] for group, names in groups.items() for name in names},
+        queues_are=_queues_are(str(consumers.get("broker", "amqp")), int(spec["partitions"])),
     )
+
+
+def _queues_are(broker: str, partitions: int) -> str:
+    return "queue" if broker == "amqp" else "topic" if partitions == 1 else "partition"
 
 
 def of_moves(
@@ -122,28 +148,40 @@ def of_moves(
     *,
     order: str = "per-partition",
     with_effect: bool = False,
+    output_of: Mapping[str, str] | None = None,
+    queues_are: str = "queue",
 ) -> Picture:
-    """``order`` is the claim's, ``with_effect``: an effect counts when its transaction is committed."""
+    """``order`` is the claim's, ``with_effect``: an effect counts when its transaction is committed.
+
+    ``output_of``: consumer -> where its effects go, where that is not ``output``.
+    """
+    goes_to = {name: (output_of or {}).get(name, output) for name in consumers}
     queues = sorted({move.queue for move in moves if move.kind == "publish"})
-    lanes = [Lane("producer", "producer"), *(Lane(queue, "queue") for queue in queues)]
-    lanes += [*(Lane(name, "consumer") for name in consumers), Lane(output, "output")]
+    retries = sorted({move.queue for move in moves if move.kind == "retry"})
+    lanes = [Lane("producer", "producer"), *(Lane(queue, "queue", queues_are) for queue in queues)]
+    lanes += [Lane(queue, "queue", "retry " + queues_are.replace("partition", "topic")) for queue in retries]
+    # Beside its group's output, where there are several: few arrows cross another group then.
+    for name in dict.fromkeys(goes_to.values()):
+        lanes += [*(Lane(each, "consumer") for each in consumers if goes_to[each] == name), Lane(name, "output")]
     place: dict[tuple[str, str], int] = {(lane.kind, lane.name): number for number, lane in enumerate(lanes)}
     rows: list[Row] = []
     holds: list[Hold] = []
     since: dict[int, tuple[int, int]] = {}
     dead: dict[int, int] = {}
     absences: list[tuple[int, int, int]] = []
-    taken: set[int] = set()  # not the broker's mark of a redelivery: it may leave that out
+    taken: set[tuple[str, int]] = set()  # not the broker's mark of a redelivery: it may leave that out
     for move, is_last in zip(moves, _last_ones(moves), strict=True):
-        row = _row(move, place, len(lanes) - 1, again=move.message in taken)
+        goes = goes_to.get(move.consumer, "")
+        copy = (goes, move.message)
+        row = _row(move, place, place.get(("output", goes), len(lanes) - 1), again=copy in taken)
         if row is None or (row.kind == "start" and row.source not in dead):
             continue  # everybody's first start says nothing
         rows.append(row)
         number = len(rows) - 1
         if move.kind == "take":
-            taken.add(move.message)
+            taken.add(copy)
             since[row.target] = (move.message, number)
-        elif row.kind in ("effect", "acknowledge", "crash") and row.source in since:
+        elif row.kind in ("effect", "acknowledge", "crash", "return", "retry", "lost") and row.source in since:
             message, first = since[row.source]
             if row.kind == "crash" or is_last:
                 holds.append(Hold(row.source, message, first, number, row.kind == "crash"))
@@ -154,7 +192,7 @@ def of_moves(
             absences.append((row.source, dead.pop(row.source), number))
     holds += [Hold(lane, message, first, len(rows) - 1, False) for lane, (message, first) in since.items()]
     absences += [(lane, first, len(rows)) for lane, first in dead.items()]
-    results = _results(moves, keys, order, with_effect=with_effect)
+    results = _results(moves, keys, order, goes_to, with_effect=with_effect)
     late = frozenset(result.message for result in results if result.late)
     return Picture(title, tuple(lanes), tuple(rows), tuple(holds), tuple(absences), results, late)
 
@@ -171,8 +209,18 @@ def _row(move: Move, place: Mapping[tuple[str, str], int], output: int, *, again
             return Row("effect", move.tick, consumer, output, move.message)
         case "acknowledge":
             return Row("acknowledge", move.tick, consumer, queue, move.message)
+        case "lost":
+            return Row("lost", move.tick, consumer, queue, move.message)
         case "return":
             return Row("return", move.tick, consumer, queue, move.message)
+        case "release":
+            return Row("return", move.tick, consumer, queue, move.message)
+        case "refuse":
+            return Row("refuse", move.tick, consumer, output, move.message)
+        case "lost":
+            return Row("lost", move.tick, consumer, queue, move.message)
+        case "retry":
+            return Row("retry", move.tick, consumer, queue, move.message)
         case "start":
             return Row("start", move.tick, consumer, consumer, move.message)
         case "crash" | "end":
@@ -192,22 +240,27 @@ def _last_ones(moves: Sequence[Move]) -> list[bool]:
     return last[::-1]
 
 
-def _results(moves: Sequence[Move], keys: Sequence[str | None], order: str, *, with_effect: bool) -> tuple[Result, ...]:
+def _results(
+    moves: Sequence[Move], keys: Sequence[str | None], order: str, goes_to: Mapping[str, str], *, with_effect: bool
+) -> tuple[Result, ...]:
     """The effects that count. Where a consumer works in transactions, those whose commit came."""
     # A command of the user's own may commit although the scenario does not ask for it.
     transactional = with_effect or any(move.kind == "commit" for move in moves)
     kind = "commit" if transactional else "effect"
-    furthest: dict[tuple[str, str | None], int] = {}
-    seen: set[int] = set()
+    # The queue that it was published to: the order of that one is what is promised, wherever it was put meanwhile.
+    origin = {move.message: move.queue for move in moves if move.kind == "publish"}
+    furthest: dict[tuple[str, str, str | None], int] = {}
+    seen: set[tuple[str, int]] = set()
     found = []
     for move in moves:
         if move.kind == kind:
-            again = move.message in seen
+            output, queue = goes_to.get(move.consumer, ""), origin.get(move.message, move.queue)
+            again = (output, move.message) in seen
             key = keys[move.message - 1] if move.message <= len(keys) else None
-            scope = (move.queue, key if order == "per-key" else None)
+            scope = (output, queue, key if order == "per-key" else None)
             promised = order == "per-partition" or (order == "per-key" and key is not None)
             late = promised and not again and move.message < furthest.get(scope, 0)
-            found.append(Result(move.message, move.queue, key or "", late, again))
+            found.append(Result(move.message, queue, key or "", late, again, output))
             furthest[scope] = max(furthest.get(scope, 0), move.message)
-            seen.add(move.message)
+            seen.add((output, move.message))
     return tuple(found)

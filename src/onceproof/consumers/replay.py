@@ -18,7 +18,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from onceproof import __version__
-from onceproof.consumers import stage
+from onceproof.consumers import services, stage
+from onceproof.consumers.broker import Broker
 from onceproof.consumers.faults import consumer_faults
 from onceproof.errors import HistoryError, Interrupted, UsageError
 from onceproof.events import Timeline
@@ -30,8 +31,6 @@ from onceproof.judge.verdict import judge, write_verdict
 from onceproof.oracle import oracles
 from onceproof.rundir import RunDir
 from onceproof.scenario.model import Scenario
-from onceproof.stack import components
-from onceproof.stack.amqp import EmbeddedAmqp
 from onceproof.stack.processes import Owner
 
 Told = Callable[[str], None]
@@ -92,8 +91,8 @@ def stored_scenario(run_dir: Path) -> Scenario:
     return frame.model_copy(update={"chaos": chaos, "oracle": oracle})
 
 
-def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
-    """Play the schedule of ``run_dir`` ``times`` times. Raises as a run does, and `HistoryError` for a run without a history."""
+def playable(run_dir: Path) -> Scenario:
+    """The scenario of a run that can be played again and compared with. Raises `UsageError` and `HistoryError`."""
     scenario = stored_scenario(run_dir)
     _must_be_whole(run_dir)
     for secret in scenario.pipeline.secrets:
@@ -102,15 +101,21 @@ def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
                 f"secret {secret!r}: no environment variable of that name is set",
                 hint=f"export {secret}=... before the replay",
             )
+    return scenario
+
+
+def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
+    """Play the schedule of ``run_dir`` ``times`` times. Raises as a run does, and `HistoryError` for a run without a history."""
+    scenario = playable(run_dir)
     wanted = _result(run_dir, judge(run_dir))
     here = Path(str(read_document(run_dir).get("scenario_path", run_dir))).resolve().parent
     folder = run_dir / "replays"
     verdicts: Counter[str] = Counter()
     seconds: list[float] = []
     different: list[str] = []
-    fetched = components.ensure_amqp()
+    start = services.fetched(scenario)
     with Owner() as owner:
-        broker = EmbeddedAmqp.start(owner, run_dir / "logs" / "replay-amqp.log", fetched)
+        broker = start_broker(start, owner, run_dir / "logs" / "replay")
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier replay: worth keeping until this one can be
         for number in range(1, times + 1):
             began = time.monotonic()
@@ -136,6 +141,16 @@ def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
     return Replay(str(run_dir), times, times - len(different), dict(verdicts), tuple(seconds), tuple(different))
 
 
+def start_broker(start: services.Start, owner: Owner, folder: Path) -> Broker:
+    """The broker of all plays; its logs go below ``folder``."""
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    timeline = Timeline(folder / "events.jsonl")
+    try:
+        return start(owner, folder, timeline)
+    finally:
+        timeline.close()
+
+
 def _must_be_whole(run_dir: Path) -> None:
     """Raises `HistoryError` for a run that ended before its history was written: there is nothing to come to again."""
     document = read_document(run_dir)
@@ -148,7 +163,7 @@ def _must_be_whole(run_dir: Path) -> None:
     )
 
 
-def play_once(scenario: Scenario, here: Path, broker: EmbeddedAmqp, directory: RunDir, number: int) -> None:
+def play_once(scenario: Scenario, here: Path, broker: Broker, directory: RunDir, number: int) -> None:
     """Play the schedule on a broker that is up, and leave a whole history in ``directory``; ``number`` keeps its queues apart."""
     timeline = Timeline(directory.events)
     try:
@@ -158,7 +173,7 @@ def play_once(scenario: Scenario, here: Path, broker: EmbeddedAmqp, directory: R
             scenario=scenario.model_dump(mode="json", by_alias=True),
             seed=scenario.seed,
             wall_start=timeline.wall_start,
-            versions=broker.versions,
+            versions=dict(broker.versions),
         )
         with Owner() as owner:
             stage.play(scenario, here, broker, owner, directory, timeline, prefix=f"replay{number}.")

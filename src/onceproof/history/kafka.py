@@ -60,19 +60,26 @@ class ReadBack:
 
 
 def collect_topics(
-    kafka: Cluster, inputs: list[str], outputs: Mapping[str, str], writer: HistoryWriter, timeline: Timeline
+    kafka: Cluster,
+    inputs: list[str],
+    outputs: Mapping[str, str],
+    writer: HistoryWriter,
+    timeline: Timeline,
+    *,
+    names: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, ReadBack], dict[str, ReadBack]]:
     """Write what the topics really hold: tables ``input``, ``output`` and ``partitions``.
 
-    ``inputs`` are topics, ``outputs`` maps an output's name to its topic; the results are keyed in the same way. Rows
+    ``inputs`` are topics, ``outputs`` maps an output's name to its topic; the results are keyed in the same way. ``names``:
+    what a topic is called in the history, where that is not its own name. Rows
     are in offset order within a partition. Raises `HistoryError` for a topic that does not exist, a record that cannot
     be read, or a log that contradicts what consumers are shown, and `WaitTimeout` where a partition stays silent.
     """
     found: dict[str, ReadBack] = {}
     back: dict[str, ReadBack] = {}
-    with _Reader(kafka, writer, timeline) as reader:
+    with _Reader(kafka, writer, timeline, names or {}) as reader:
         for topic in dict.fromkeys(inputs):
-            found[topic] = reader.copy(topic, "input", partial(input_batch, topic))
+            found[topic] = reader.copy(topic, "input", partial(input_batch, reader.name(topic)))
             timeline.emit("collect.input", topic=topic, committed=found[topic].committed, aborted=found[topic].aborted)
         for name, topic in outputs.items():
             back[name] = reader.copy(topic, "output", partial(output_batch, name))
@@ -91,8 +98,9 @@ class _Span:
 class _Reader:
     """Two consumers over one cluster, one for each isolation level; never in a group, never committing."""
 
-    def __init__(self, kafka: Cluster, writer: HistoryWriter, timeline: Timeline) -> None:
+    def __init__(self, kafka: Cluster, writer: HistoryWriter, timeline: Timeline, names: Mapping[str, str]) -> None:
         self._kafka = kafka
+        self._names = names
         self._writer = writer
         self._timeline = timeline
         self._admin = AdminClient(client_config(kafka.harness_bootstrap))
@@ -106,6 +114,9 @@ class _Reader:
     def __exit__(self, *_: object) -> None:
         self._all.close()
         self._visible.close()
+
+    def name(self, topic: str) -> str:
+        return self._names.get(topic, topic)
 
     def copy(self, topic: str, table: str, to_batch: Callable[..., pa.RecordBatch]) -> ReadBack:
         spans = self._measured(topic)
@@ -135,7 +146,7 @@ class _Reader:
             starts = ask(OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
             ends = ask(OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
             stable = ask(OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)  # type: ignore[no-untyped-call]
-            at = {"topic": topic, "collected_ms": int(time.time() * 1000)}
+            at = {"topic": self.name(topic), "collected_ms": int(time.time() * 1000)}
             # Asked for last, it may be above an end that was asked for before it.
             self._spans[topic] = {p: _Span(starts[p], min(stable[p], ends[p]), ends[p]) for p in partitions}
             self._writer.append(
@@ -148,7 +159,12 @@ class _Reader:
         return self._spans[topic]
 
     def _partitions(self, topic: str) -> list[int]:
-        metadata = self._all.list_topics(topic, timeout=30.0).topics[topic]
+        # Asked by the client that asks for offsets next: a leader lookup as a new client's first request may never be
+        # answered (`onceproof.sinks.kafka_progress`).
+        metadata = self._admin.list_topics(topic, timeout=30.0).topics[topic]
+        # And heard of by those that read: one that is told to read what it has never heard of looks for a leader a second later.
+        for reader in (self._all, self._visible):
+            reader.list_topics(topic, timeout=30.0)
         if metadata.error is not None:
             hint = "declare it under pipeline.prepare.topics, or let the job create it before it stops"
             raise HistoryError(f"topic {topic!r} cannot be read back: {metadata.error.str()}", hint=hint)

@@ -142,7 +142,7 @@ class _Evidence:
                 f"{f.anomaly} in {'output' if f.output in outputs else 'input'} {f.output}: {f.summary}"
                 for f in violations
             ]
-            reasons += also
+            reasons = _wrote_nothing(self.case) + reasons + also
             reasons += [f"effects were judged {self.case.basis}"] if self.case.basis else []
         elif doubts:
             outcome, reasons = Outcome.INCONCLUSIVE, doubts
@@ -177,6 +177,8 @@ class _Evidence:
         last_words = f"; the job's last words:\n{self.job['traceback']}" if self.job.get("traceback") else ""
         if run.get("drain_note") and not case.number("SELECT count(*) FROM history.input"):
             return [f"nothing was fed: {run['drain_note']}{last_words}"]  # what else is missing, is missing for that
+        if run.get("never_reads"):
+            return [f"{run['drain_note']}{last_words}"]  # and so with what is missing of its effects
         doubts = []
         doubts += _emptiness(case)
         doubts += ledger.doubts(case)
@@ -243,6 +245,20 @@ def _emptiness(case: Case) -> list[str]:
         elif (claim := _allows_nothing(case.scenario.claim_of(output))) and not case.effects_of(output):
             doubts.append(f"output {output} is empty, which {claim} would always allow")
     return doubts
+
+
+def _wrote_nothing(case: Case) -> list[str]:
+    """Outputs that are empty: of a job that wrote nothing it would say little to count what is lost."""
+    if case.oracle.kind == "slice":  # which holds a few effects of a run, and those that are missing may be all of them
+        return []
+    said = []
+    for output in case.expectations:
+        query = "SELECT count(*) FROM judge.expected WHERE output = $output"
+        expected = case.number(query, {"output": output})
+        if expected and not case.effects_of(output):
+            said.append(f"nothing was written to output {output}, and {times(expected, 'effect')} are expected there")
+    tail = (case.run.get("job") or {}).get("log_tail")
+    return [*said[:-1], f"{said[-1]}; the job's last log lines:\n{tail}"] if said and tail else said
 
 
 def _allows_nothing(claim: Claim) -> str | None:

@@ -172,3 +172,9 @@ def _batches(case: Case) -> None:
           ON f.fired_at IS NOT NULL AND (coalesce(f.query, '') IN ('', b.query))
          AND (f.batch = b.batch OR (b.planned_at <= coalesce(f.healed_at, f.fired_at)
                                     AND coalesce(b.committed_at, f.fired_at) >= f.fired_at))""")
+    # Consumers have no batches: their faults strike at a message, which the ledger has by its number.
+    case.sql("""CREATE VIEW judge.struck AS
+        SELECT DISTINCT s.topic, s."partition", s."offset", f.fault || ' ' || f.target || ' at ' || f.point AS fault
+        FROM history.faults f JOIN history.sent s
+          ON s.seq + 1 = TRY_CAST(regexp_extract(f.point, '^message ([0-9]+) after ', 1) AS BIGINT)
+        WHERE f.fired_at IS NOT NULL AND s."offset" IS NOT NULL""")

@@ -20,9 +20,10 @@ _TEMPLATES = ("here", "python")
 _TWIN = "#input"
 
 
-def input_queues(spec: InputSpec) -> list[str]:
+def input_queues(spec: InputSpec, broker: str = "amqp") -> list[str]:
     """The queues of an input: its topic, or as many as it has partitions."""
-    return [spec.topic] if spec.partitions == 1 else [f"{spec.topic}.{n}" for n in range(spec.partitions)]
+    separator = "." if broker == "amqp" else "-"
+    return [spec.topic] if spec.partitions == 1 else [f"{spec.topic}{separator}{n}" for n in range(spec.partitions)]
 
 
 def twin(queue: str) -> str:
@@ -41,17 +42,19 @@ def complaints(scenario: Scenario) -> list[Complaint]:
     spec = scenario.pipeline.consumers
     assert spec is not None, "called for scenarios of consumers"
     return [
-        *_stack(scenario),
-        *_outputs(scenario),
+        *_stack(scenario, spec),
+        *_outputs(scenario, spec),
         *_templates(scenario),
         *_crew(scenario, spec),
+        *_groups(scenario, spec),
+        *_refusals(scenario, spec),
         *_faults(scenario, spec),
         *_oracle(scenario),
     ]
 
 
-def _stack(scenario: Scenario) -> Iterator[Complaint]:
-    if scenario.stack.amqp is None:
+def _stack(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
+    if spec.broker == "amqp" and scenario.stack.amqp is None:
         yield Complaint(
             ("pipeline", "consumers"),
             "consumers need an AMQP broker, and the stack has none",
@@ -60,20 +63,32 @@ def _stack(scenario: Scenario) -> Iterator[Complaint]:
     if len(scenario.input) > 1:
         message = f"consumers take from one input for now, and there are {len(scenario.input)}"
         yield Complaint(("input", 1), message, "give it several queues with partitions")
-    if len(scenario.outputs) > 1:
-        message = f"consumers write to one output for now, and there are {len(scenario.outputs)}"
-        yield Complaint(("outputs",), message, "leave one of them", at_key=True)
+    if len(scenario.outputs) > 1 and not spec.groups:
+        message = f"consumers write to one output, and there are {len(scenario.outputs)}"
+        yield Complaint(
+            ("outputs",), message, "leave one of them, or give each a consumer group of its own", at_key=True
+        )
     for name, output in scenario.outputs.items():
-        if output.topic is None or output.table is not None:
-            message = f"output {name!r} of consumers is a queue for now"
-            yield Complaint(("outputs", name), message, "name it with topic", at_key=True)
+        if (output.topic is None) == (output.table is None):
+            found = "neither" if output.topic is None else "both"
+            yield Complaint(("outputs", name), f"output {name!r} needs topic or table, and has {found}", at_key=True)
+            continue
+        if output.table is not None and spec.broker != "kafka-group":
+            message = f"output {name!r} is a table, which consumers of broker {spec.broker} do not write"
+            yield Complaint(("outputs", name, "table"), message, "name a queue with topic, or use broker: kafka-group")
+        if output.table is not None and scenario.stack.postgres is None:
+            message = f"output table {output.table!r} needs a Postgres, and the stack has none"
+            yield Complaint(("outputs", name, "table"), message, "add 'postgres: {}' under stack")
+        if output.table is not None and not scenario.pipeline.prepare.sql.strip():
+            message = f"nothing makes table {output.table!r} before the consumers start"
+            yield Complaint(("outputs", name, "table"), message, "write its CREATE TABLE under pipeline: prepare: sql")
 
 
-def _outputs(scenario: Scenario) -> Iterator[Complaint]:
+def _outputs(scenario: Scenario, consumers: ConsumersSpec) -> Iterator[Complaint]:
     """An effect must not come back as a message."""
     for name, output in scenario.outputs.items():
         for spec in scenario.input:
-            queues = input_queues(spec)
+            queues = input_queues(spec, consumers.broker)
             if output.topic == spec.topic:
                 message = f"output {name!r} is the input topic {spec.topic!r}"
             elif output.topic in queues:
@@ -106,14 +121,80 @@ def _crew(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
             message = f"consumer {name!r}: its name becomes that of a queue and of a file"
             yield Complaint(("pipeline", "consumers", "names", index), message, "use letters, digits, - and _")
     queues = scenario.input[0].partitions
-    if spec.queues == "own" and queues != len(spec.names):
-        message = f"queues: own gives each of {len(spec.names)} consumers a queue, and there are {queues}"
-        yield Complaint(("pipeline", "consumers", "queues"), message, f"input: partitions: {len(spec.names)}")
+    takers = len(spec.names) - (spec.retry is not None)
+    if spec.queues == "own" and queues != takers:
+        message = f"queues: own gives each of {takers} consumers a queue, and there are {queues}"
+        yield Complaint(("pipeline", "consumers", "queues"), message, f"input: partitions: {takers}")
     rows = rows_of(scenario)
     for number in spec.slow:
         if number > rows:
             message = f"there is no message {number}: they are numbered from 1 to {rows}"
             yield Complaint(("pipeline", "consumers", "slow", number), message)
+
+
+def _groups(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
+    here: Loc = ("pipeline", "consumers")
+    crash = next((index for index, fault in enumerate(scenario.chaos) if fault.fault == "crash"), None)
+    if spec.broker == "kafka-group" and spec.restart_after is None and crash is not None:
+        message = (
+            "a consumer that dies never comes back, and its partitions wait for it: it is a static member of its group"
+        )
+        yield Complaint(("chaos", crash), message, "pipeline: consumers: restart_after: TICKS")
+    if spec.broker == "share-group" and spec.acknowledge == "with-effect":
+        message = "an acknowledgement to a share group is part of no transaction (KIP-1289 is not there yet)"
+        yield Complaint((*here, "acknowledge"), message, "use after-effect or before-effect")
+    if spec.broker == "share-group" and spec.queues == "own":
+        message = "members of a share group take from all partitions"
+        yield Complaint((*here, "queues"), message, "use queues: shared, or broker: kafka-group")
+    if spec.broker == "share-group" and scenario.input[0].partitions > 1:
+        message = "which members of a share group serve which of several partitions is up to the group, and not to the schedule"
+        yield Complaint(("input", 0, "partitions"), message, "use partitions: 1")
+    if not spec.groups:
+        return
+    if spec.broker == "amqp":
+        message = "what one takes from a queue no other has: groups that each read all need a log"
+        yield Complaint((*here, "groups"), message, "use broker: kafka-group or share-group", at_key=True)
+    members = [name for names in spec.groups.values() for name in names]
+    for name in spec.names:
+        if members.count(name) != 1:
+            message = f"consumer {name!r} is in {members.count(name)} groups"
+            yield Complaint((*here, "groups"), message, "name it in one", at_key=True)
+    for group, names in spec.groups.items():
+        for index, name in enumerate(names):
+            if name not in spec.names:
+                message = f"there is no consumer {name!r}"
+                yield Complaint((*here, "groups", group, index), message, suggest(name, spec.names))
+        count = sum(output.query == group for output in scenario.outputs.values())
+        if count != 1 or not names:
+            message = f"group {group!r} has {len(names)} consumers and {count} outputs"
+            yield Complaint((*here, "groups", group), message, f"give it consumers, and one output 'query: {group}'")
+    for output, its in scenario.outputs.items():
+        if its.query not in spec.groups:
+            message = f"output {output!r} is of no group: its query is {its.query!r}"
+            yield Complaint(("outputs", output), message, f"query: one of {', '.join(spec.groups)}", at_key=True)
+
+
+def _refusals(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
+    """What becomes of a message whose effect was refused."""
+    here: Loc = ("pipeline", "consumers")
+    if (spec.on_refusal == "retry-topic") != (spec.retry is not None):
+        message = "on_refusal: retry-topic and retry go together"
+        yield Complaint(here, message, "retry: {topic: NAME, consumer: WHO, after: TICKS}", at_key=True)
+    if spec.retry is None:
+        return
+    taken = [scenario.input[0].topic, *(str(output.topic) for output in scenario.outputs.values())]
+    if spec.retry.topic in [*taken, *input_queues(scenario.input[0], spec.broker)]:
+        message = f"the retry topic {spec.retry.topic!r} is the input or an output"
+        yield Complaint((*here, "retry", "topic"), message, "give it a name of its own")
+    if spec.retry.consumer not in spec.names or len(spec.names) == 1:
+        message = f"there is no other consumer {spec.retry.consumer!r}, which would take from the retry topic alone"
+        yield Complaint((*here, "retry", "consumer"), message, f"others: {', '.join(spec.names)}")
+    if spec.acknowledge == "with-effect" and spec.broker == "kafka-group":
+        message = "a retry topic is not part of the transaction of effect and acknowledgement"
+        yield Complaint((*here, "acknowledge"), message, "use after-effect or before-effect")
+    if spec.groups or spec.broker == "share-group":
+        message = f"a retry topic is not there for {'several groups' if spec.groups else 'share groups'} yet"
+        yield Complaint((*here, "retry"), message, "use one consumer group", at_key=True)
 
 
 def _faults(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:

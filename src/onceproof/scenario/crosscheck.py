@@ -13,15 +13,18 @@ from pathlib import Path
 
 from onceproof.data import datasets, open_dataset
 from onceproof.expectation import WorksAhead
-from onceproof.faults import SpecProblem, faults, strikes_at
+from onceproof.faults import SpecProblem, faults, reads_frames, strikes_at
 from onceproof.judge import decoders
 from onceproof.judge.checker import checkers
 from onceproof.oracle import oracles
+from onceproof.placing import has_own_file_manager
+from onceproof.points import Point
 from onceproof.registry import suggest
 from onceproof.scenario import consumer_check, output_models, templates
 from onceproof.scenario.document import Loc
 from onceproof.scenario.explain import Complaint
-from onceproof.scenario.model import InputSpec, Scenario
+from onceproof.scenario.model import FaultSpec, InputSpec, Scenario
+from onceproof.spark_conf import FILE_MANAGER
 
 
 def rows_of(spec: InputSpec, seed: int) -> int:
@@ -46,6 +49,7 @@ def complaints(scenario: Scenario, here: Path) -> list[Complaint]:
         *_input(scenario),
         *_batches(scenario),
         *_same_place(scenario),
+        *_attempts(scenario),
         *_outputs(scenario),
         *output_models.complaints(scenario),
         *_queries(scenario),
@@ -121,24 +125,58 @@ def _batches(scenario: Scenario) -> Iterator[Complaint]:
 
 
 def _same_place(scenario: Scenario) -> Iterator[Complaint]:
-    """Two faults that are told of their batch at one position: only the first would fire."""
+    """Two faults of which the second could never strike: its target, or its frame, is the first one's already."""
     for index, spec in enumerate(scenario.chaos):
         for number, other in enumerate(scenario.chaos[:index], start=1):
-            at, taken = spec.at, other.at
-            queries = {at.query, taken.query}
-            where = strikes_at(spec)
-            if (at.batch, where) == (taken.batch, strikes_at(other)) and (None in queries or len(queries) == 1):
-                # One that stops a frame stands elsewhere in the file than where it is armed: say both.
-                armed = [p for p in dict.fromkeys((at.point, taken.point)) if p is not where]
-                because = (
-                    f": the frame of {' and of '.join(armed)} is chosen when the batch is planned" if armed else ""
-                )
+            clash = _clash(spec, other)
+            if clash is not None:
+                where = f"batch {spec.at.batch}, {spec.at.point}"
+                another = spec.at.attempt or 1
                 yield Complaint(
                     ("chaos", index, "at"),
-                    f"only one fault can be put at batch {at.batch}, {where} for now{because}",
-                    f"fault {number} ({other.fault} {other.target}) is there already: use another batch",
+                    f"fault {number} ({other.fault} {other.target}) is at {where} already{clash}",
+                    f"use another batch, or `attempt: {another + 1}` for its next attempt",
                 )
                 break
+
+
+def _clash(spec: FaultSpec, other: FaultSpec) -> str | None:
+    """None if both can strike; else why not, to be read after "already"."""
+    queries = {spec.at.query, other.at.query}
+    if (spec.at.batch, spec.at.attempt or 1) != (other.at.batch, other.at.attempt or 1):
+        return None
+    if strikes_at(spec) is not strikes_at(other) or (None not in queries and len(queries) > 1):
+        return None
+    frames = [reads_frames([one]) for one in (spec, other)]
+    if spec.target != other.target or frames == [True, False] or frames == [False, True]:
+        return None
+    if all(frames):
+        wanted = [(one.at.point, getattr(one, "frame", None)) for one in (spec, other)]
+        return ", for the same frame" if wanted[0] == wanted[1] else None
+    return ""
+
+
+def _attempts(scenario: Scenario) -> Iterator[Complaint]:
+    """An attempt at a batch that never comes, or that nobody can tell from the first."""
+    for index, spec in enumerate(scenario.chaos):
+        at, loc = spec.at, ("chaos", index, "at", "attempt")
+        if at.attempt is None:
+            continue
+        if has_own_file_manager(scenario):
+            message = f"attempts are counted by the checkpoint file system, and the job sets {FILE_MANAGER} itself"
+            yield Complaint(loc, message, "leave `attempt` out, or let the job use Spark's default")
+            continue
+        earlier = [
+            other
+            for other in scenario.chaos
+            if other is not spec and other.at.batch == at.batch and (other.at.attempt or 1) < at.attempt
+        ]
+        if at.attempt > 1 and not any(other.at.point is not Point.AFTER_COMMIT_LOG for other in earlier):
+            message = (
+                f"nothing makes batch {at.batch} be attempted {at.attempt} times: no fault breaks an earlier attempt"
+            )
+            mend = f"for example {{fault: crash, target: driver, at: {{batch: {at.batch}, point: after-sink-commit}}}}"
+            yield Complaint(loc, message, mend)
 
 
 def _outputs(scenario: Scenario) -> Iterator[Complaint]:

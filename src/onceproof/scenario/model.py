@@ -91,11 +91,19 @@ def _key_as_number(key: Any) -> Any:
 _NumberAsKey = Annotated[PositiveInt, BeforeValidator(_key_as_number)]
 
 
+class RetrySpec(Model):
+    """A retry topic: what an output refused waits there while its consumer goes on with the next."""
+
+    topic: str
+    consumer: str = Field(description="takes from it, and from nothing else")
+    after: PositiveInt = Field(2, description="ticks until a message in it may be taken")
+
+
 class ConsumersSpec(Model):
     """Plain consumers as the pipeline. Inputs and outputs are queues then. Times are ticks of the schedule's own clock,
     which moves on when every consumer has come to its next step: a schedule plays the same whatever the machine's load."""
 
-    broker: Literal["amqp"] = Field("amqp", description="what they take messages from")
+    broker: Literal["amqp", "kafka-group", "share-group"] = Field("amqp", description="what they take messages from")
     names: list[str] = Field(min_length=1, description="a process each; of several that are free the first named takes")
     queues: Literal["shared", "own"] = Field(
         "shared", description="shared: all compete for all queues; own: queue i belongs to consumer i alone"
@@ -107,6 +115,16 @@ class ConsumersSpec(Model):
     work: PositiveInt = Field(1, description="ticks of work on a message ...")
     slow: dict[_NumberAsKey, PositiveInt] = Field(
         default_factory=dict, description="... and on these: number of the message, from 1 -> ticks"
+    )
+    on_refusal: Literal["again", "release", "retry-topic"] = Field(
+        "again",
+        description="an effect that the output refused: tried again, its message given back, or put into a retry topic",
+    )
+    retry: RetrySpec | None = Field(None, description="the retry topic")
+    groups: dict[str, list[str]] = Field(
+        default_factory=dict,
+        description="consumer groups that each read all: name -> its consumers (default: all are one); an output names its group "
+        "with query",
     )
     restart_after: PositiveInt | None = Field(None, description="ticks until one that died is back (default: never)")
 
@@ -142,6 +160,9 @@ class At(Model):
     batch: Annotated[int, Field(ge=0)] = Field(description="Spark's batch id")
     point: Point = Field(description="the place in the batch's commit protocol")
     query: str | None = Field(None, description="checkpoint folder of the query below {checkpoint}; default: any")
+    attempt: PositiveInt | None = Field(
+        None, description="which attempt at the batch: 2 is its first replay (default: the first that gets there)"
+    )
 
 
 class FaultSpec(Model):

@@ -94,7 +94,8 @@ def plan(scenario: Scenario) -> Plan:
 
 
 def _stack(scenario: Scenario) -> tuple[str, ...]:
-    if scenario.pipeline.consumers is not None:
+    consumers = scenario.pipeline.consumers
+    if consumers is not None and consumers.broker == "amqp":
         return ("an AMQP 0-9-1 broker (Qpid Broker-J)",)
     brokers = scenario.stack.kafka.brokers
     kafka = "Kafka, 1 node" if brokers == 1 else f"Kafka, {brokers} brokers and a controller"
@@ -137,7 +138,8 @@ def _faults(scenario: Scenario) -> tuple[PlannedFault, ...]:
             query=spec.at.query,
             batch=spec.at.batch,
             point=spec.at.point.value,
-            settings=spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"fault", "target", "at"}),
+            settings=({"attempt": spec.at.attempt} if spec.at.attempt is not None else {})
+            | spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"fault", "target", "at"}),
             placement=faults.get(spec.fault).placement(spec, scenario),
         )
         for spec in scenario.chaos

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
+    from onceproof.chaos.proxy.frames import Reply
     from onceproof.chaos.proxy.rules import Rule
     from onceproof.spark_conf import Cluster
 
@@ -34,6 +35,9 @@ class Proxy(Protocol):
     def cut(self) -> None:
         """Close every connection and refuse new ones."""
 
+    def turn_away(self) -> None:
+        """As `cut`; but a protocol proxy resets only who connects or uses a connection that stands, and tells of it."""
+
     def add_toxic(self, kind: str, stream: Stream, **attributes: int) -> None:
         """Put a toxic (``timeout``, ``limit_data``, ``bandwidth``, ...) on one direction; its name is ``kind_stream``."""
 
@@ -49,6 +53,12 @@ class Kafka(Protocol):
     brokers: tuple[int, ...]
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None: ...
+
+    def alter_topic(self, name: str, config: Mapping[str, str]) -> Mapping[str, str | None]:
+        """Set these topic settings; returns what they were before (None: not set)."""
+
+    def restore_topic(self, name: str, config: Mapping[str, str | None]) -> None:
+        """Put back what `alter_topic` returned. Idempotent."""
 
     def leader(self, topic: str, partition: int, *, asking_not: int | None = None) -> Leadership:
         """Current leader; with ``asking_not`` the question goes to another broker than that one."""
@@ -72,6 +82,21 @@ class Kafka(Protocol):
 
     def is_running(self, broker: int) -> bool: ...
 
+    @property
+    def controller(self) -> int:
+        """Its node, which kill, restart, pause and resume take too; a single node is its own."""
+
+    def pid(self, broker: int) -> int: ...
+
+    def pause_broker(self, broker: int) -> None:
+        """SIGSTOP."""
+
+    def resume_broker(self, broker: int) -> None:
+        """SIGCONT, and wait until it is back in every ISR. Idempotent."""
+
+    def quorum_epoch(self) -> int:
+        """Epoch in which the controller leads the metadata quorum, from its own files."""
+
 
 class Postgres(Protocol):
     client_uri: str
@@ -81,6 +106,17 @@ class Postgres(Protocol):
     harness_conninfo: str
     """libpq conninfo of the superuser, straight to the server: for the harness only. Never written down."""
     proxy: Proxy
+
+    def kill(self) -> None:
+        """SIGKILL the postmaster and every backend at once: the server crashes."""
+
+    def stop(self) -> None:
+        """A fast shutdown, as by an administrator; backends are told (57P01)."""
+
+    def restart(self) -> None:
+        """Start it again on its folder, after recovery if it crashed, and wait until it takes connections. Idempotent."""
+
+    def is_running(self) -> bool: ...
 
 
 class Spark(Protocol):
@@ -102,6 +138,12 @@ class FrameRules(Protocol):
 
     def disarm(self, service: Literal["kafka", "postgres"], rule: Rule) -> None:
         """It stops nothing more, and lets go what it holds. Idempotent."""
+
+    def listen(self, service: Literal["kafka", "postgres"], ear: list[Reply]) -> None:
+        """From now on errors of that service, and its answers to Produce, are added to ``ear``."""
+
+    def unlisten(self, service: Literal["kafka", "postgres"], ear: list[Reply]) -> None:
+        """Idempotent."""
 
 
 class Stack(Protocol):

@@ -96,11 +96,18 @@ def _run(argv: list[str], work: Path, progress: Progress) -> None:
                 waited += _STOP_POLL_S
                 progress.check()
                 if waited > _TIMEOUT_S:
-                    raise EnvironmentProblem(f"the Java compiler did not end within {_TIMEOUT_S:.0f} s") from None
+                    raise EnvironmentProblem(
+                        f"the Java compiler did not end within {_TIMEOUT_S:.0f} s",
+                        hint="it needs seconds on a machine with a core to spare: run again when this one is less busy",
+                    ) from None
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
     if process.returncode != 0:
         said = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[:12])
-        raise EnvironmentProblem(f"the checkpoint file system does not compile; the compiler said:\n{said}")
+        raise EnvironmentProblem(
+            f"the checkpoint file system does not compile; the compiler said:\n{said}",
+            hint="it is compiled against the Spark that the job uses: 4.x is wanted, with its jars complete "
+            "(`onceproof doctor` says which one is found)",
+        )

@@ -160,7 +160,9 @@ class EmbeddedStack:
             self.spark.check_health()
         if self.frames is not None:
             self.frames.check()
-        services = [self.toxiproxy.service, *([self.postgres.service] if self.postgres is not None else [])]
+        services = [self.toxiproxy.service]
+        if self.postgres is not None and not self.postgres.is_away:
+            services.append(self.postgres.service)
         for service in services:
             if not service.is_running():
                 raise ServiceFailed(

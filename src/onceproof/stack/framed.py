@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from onceproof.chaos.proxy.engine import Emit, FrameProxy, ProxyLoop, Service, Target
+from onceproof.chaos.proxy.frames import Reply
 from onceproof.chaos.proxy.rules import Board, Rule
 from onceproof.errors import EnvironmentProblem
 from onceproof.stack.api import Proxy, Stream
@@ -56,6 +57,14 @@ class Frames:
         """It stops nothing more, and lets go what it holds. Idempotent."""
         self._boards[service].disarm(rule)
 
+    def listen(self, service: Service, ear: list[Reply]) -> None:
+        """From now on errors of that service, and its answers to Produce, are added to ``ear``."""
+        self._boards[service].listen(ear)
+
+    def unlisten(self, service: Service, ear: list[Reply]) -> None:
+        """Idempotent."""
+        self._boards[service].unlisten(ear)
+
     def refusals(self) -> list[str]:
         """Why connections were refused (encryption), with the setting to change."""
         return [sentence for proxy in self._proxies for sentence in proxy.frames.refusals]
@@ -95,6 +104,10 @@ class FramedProxy:
         """Both: a client that connects must be refused, not taken and dropped."""
         self._behind.cut()
         self.frames.cut()
+
+    def turn_away(self) -> None:
+        """Whoever connects, or uses a connection that stands, is noted and reset here."""
+        self.frames.turn_away()
 
     def add_toxic(self, kind: str, stream: Stream, **attributes: int) -> None:
         self._behind.add_toxic(kind, stream, **attributes)

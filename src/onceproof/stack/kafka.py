@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -9,7 +10,16 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]  # not in __all__
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __all__
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from onceproof.errors import EnvironmentProblem
 from onceproof.stack.api import Leadership, Proxy
@@ -141,6 +151,38 @@ class EmbeddedKafka:
             explain=lambda: f"replicas and ISR: {_partitions(admin, name)}",
         )
 
+    def alter_topic(self, name: str, config: Mapping[str, str]) -> dict[str, str | None]:
+        """Set these; returns what the topic itself had set of them before, once Kafka tells the new values."""
+        admin = self.admin()
+        before = _topic_settings(admin, name)
+        self._change_topic(admin, name, config)
+        wait_until(
+            f"topic {name} to have {', '.join(f'{k}={v}' for k, v in config.items())}",
+            lambda: config.items() <= _topic_settings(admin, name).items(),
+            deadline_s=_TOPIC_DEADLINE_S,
+        )
+        return {key: before.get(key) for key in config}
+
+    def restore_topic(self, name: str, config: Mapping[str, str | None]) -> None:
+        """Put back what `alter_topic` returned. Idempotent."""
+        self._change_topic(self.admin(), name, config)
+
+    @staticmethod
+    def _change_topic(admin: AdminClient, name: str, config: Mapping[str, str | None]) -> None:
+        changes = [
+            ConfigEntry(
+                key,
+                value,
+                incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
+            )
+            for key, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=changes)
+        try:
+            admin.incremental_alter_configs([resource], request_timeout=_TOPIC_DEADLINE_S)[resource].result()
+        except KafkaException as refused:
+            raise EnvironmentProblem(f"Kafka refused to change topic {name!r}: {refused.args[0].str()}") from refused
+
     def leader(self, topic: str, partition: int, *, asking_not: int | None = None) -> Leadership:
         """Current leader and its epoch (KIP-320); with ``asking_not`` as brokers other than that one see it.
 
@@ -196,8 +238,17 @@ class EmbeddedKafka:
     def restart_broker(self, broker: int) -> None:
         """Start it on its old folder; return when it answers and is back in every ISR. Raises as `start` does."""
         node = self.nodes[broker]
+        epoch = -1 if node.node.is_broker else self.quorum_epoch()
         node.start()
         self._killed.discard(broker)
+        if not node.node.is_broker:
+            wait_until(
+                f"{node.name} to lead the quorum after its restart",
+                lambda: self.quorum_epoch() > epoch,
+                deadline_s=_REJOIN_DEADLINE_S,
+                abandon=self.check_health,
+            )
+            return
         own = AdminClient(client_config(self.harness_address(broker)))
         wait_until(
             f"{node.name} to answer after its restart",
@@ -205,9 +256,34 @@ class EmbeddedKafka:
             deadline_s=_REJOIN_DEADLINE_S,
             abandon=self.check_health,
         )
+        self._wait_for_isr(broker, "its restart")
+
+    def pause_broker(self, broker: int) -> None:
+        self.nodes[broker].service.freeze()
+
+    def resume_broker(self, broker: int) -> None:
+        """Continue it; return when it is back in every ISR. Idempotent."""
+        self.nodes[broker].service.thaw()
+        if self.nodes[broker].node.is_broker:
+            self._wait_for_isr(broker, "its stall")
+
+    @property
+    def controller(self) -> int:
+        return next(id for id, node in self.nodes.items() if "controller" in node.node.roles)
+
+    def pid(self, broker: int) -> int:
+        return self.nodes[broker].service.pid
+
+    def quorum_epoch(self) -> int:
+        """Of KRaft's ``quorum-state`` file (KIP-595), as the controller wrote it when it was elected."""
+        state = self.nodes[self.controller].data / "__cluster_metadata-0" / "quorum-state"
+        return int(json.loads(state.read_text(encoding="utf-8"))["leaderEpoch"])
+
+    def _wait_for_isr(self, broker: int, what: str) -> None:
         others = self.admin(asking_not=broker if len(self.brokers) > 1 else None)
+        name = self.nodes[broker].name
         wait_until(
-            f"{node.name} to be back in every ISR after its restart",
+            f"{name} to be back in every ISR after {what}",
             lambda: not _out_of_sync(others, broker),
             deadline_s=_REJOIN_DEADLINE_S,
             abandon=self.check_health,
@@ -301,6 +377,14 @@ def _known_brokers(admin: AdminClient) -> set[int]:
         return set(admin.list_topics(timeout=_ASK_TIMEOUT_S).brokers)
     except KafkaException:
         return set()
+
+
+def _topic_settings(admin: AdminClient, name: str) -> dict[str, str]:
+    """What the topic itself sets; not what it has by default."""
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    entries = admin.describe_configs([resource], request_timeout=_TOPIC_DEADLINE_S)[resource].result()
+    own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    return {key: entry.value for key, entry in entries.items() if entry.source == own}
 
 
 def _partitions(admin: AdminClient, topic: str) -> list[tuple[list[int], list[int]]]:

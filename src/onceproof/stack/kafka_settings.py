@@ -86,6 +86,15 @@ _SMALL = {
     "background.threads": 2,
 }
 
+#: Share groups (KIP-932): locks may be short, where they are to end, or long, where a consumer is held. A member is assigned its
+#: partitions in the answer to a heartbeat, by default after five seconds.
+_SHARE = {
+    "group.share.min.record.lock.duration.ms": 1000,
+    "group.share.max.record.lock.duration.ms": 3600000,
+    "group.share.min.heartbeat.interval.ms": 200,
+    "group.share.heartbeat.interval.ms": 300,
+}
+
 _BEHAVIOUR = {
     "auto.create.topics.enable": "false",
     # A fault kills brokers; one that hands over its leaders first would soften nothing but our own SIGTERM.
@@ -144,6 +153,7 @@ def server_properties(node: Node, *, brokers: int, data: Path) -> str:
         "share.coordinator.state.topic.min.isr": min_insync(brokers),
         **FAST_FAILOVER,
         **_SMALL,
+        **_SHARE,
         **_BEHAVIOUR,
     }
     if node.is_broker:

@@ -13,7 +13,7 @@ import secrets
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -78,6 +78,9 @@ CREATE EVENT TRIGGER onceproof_log_whole_rows ON ddl_command_end
 CREATE PUBLICATION onceproof FOR ALL TABLES WITH (publish_via_partition_root = true);
 """
 
+#: A fast shutdown writes a checkpoint of a small database; what takes longer is killed, and recovers when it starts.
+_STOP_S = 15.0
+
 #: A working folder that also `nobody` may enter; ours may lie under one that only root can.
 _ANYBODYS = Path("/")
 
@@ -87,8 +90,14 @@ RunAs = Literal["self", "user-namespace", "nobody"]
 class EmbeddedPostgres:
     """Implements `onceproof.stack.api.Postgres`. Made by `start`; stopped by its owner."""
 
-    def __init__(self, service: Service, port: int, proxy: Proxy, passfile: Path, superuser_password: str) -> None:
-        self.service = service
+    def __init__(
+        self, launch: Callable[[], Service], port: int, proxy: Proxy, passfile: Path, superuser_password: str
+    ) -> None:
+        """``launch`` starts the server's process; called here, and for each `restart`."""
+        self._launch = launch
+        self.service = launch()
+        self.is_away = False
+        """Killed or stopped by a fault."""
         self.port = port
         self.proxy = proxy
         self.passfile = passfile
@@ -117,18 +126,21 @@ class EmbeddedPostgres:
         home = _home(owner, data_dir.absolute(), run_as or _best_run_as())
         superuser_password, pipeline_password = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         _initdb(owner, home, log_dir / "postgres-initdb.log", superuser_password)
-        service = owner.start(
-            "postgres",
-            [*home.prefix, home.binaries / "postgres", "-D", home.data_dir, *_options(port)],
-            log=log_dir / "postgres.log",
-            env=_environment(),
-            cwd=_ANYBODYS,
-            user=home.user,
-            stop_signal=signal.SIGINT,  # "fast": SIGTERM would wait for every client to leave
-        )
+
+        def launch() -> Service:
+            return owner.start(
+                "postgres",
+                [*home.prefix, home.binaries / "postgres", "-D", home.data_dir, *_options(port)],
+                log=log_dir / "postgres.log",
+                env=_environment(),
+                cwd=_ANYBODYS,
+                user=home.user,
+                stop_signal=signal.SIGINT,  # "fast": SIGTERM would wait for every client to leave
+            )
+
         passfile = owner.scratch / "pgpass"
         _write_passfile(passfile, pipeline_password)
-        postgres = cls(service, port, proxy, passfile, superuser_password)
+        postgres = cls(launch, port, proxy, passfile, superuser_password)
         postgres._wait_until_ready()
         postgres._create_database(pipeline_password)
         return postgres
@@ -143,6 +155,26 @@ class EmbeddedPostgres:
             connection.execute(_CAPTURE_SQL)
             # After the publication: pgoutput looks it up as of each change, and fails on one older than it.
             connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [CAPTURE_NAME])
+
+    def kill(self) -> None:
+        """The server crashes: its whole session at once, so that no backend outlives the postmaster."""
+        self.is_away = True
+        self.service.kill()
+
+    def stop(self) -> None:
+        """A fast shutdown. Backends are told by error 57P01; what they had not committed is rolled back."""
+        self.is_away = True
+        self.service.stop(timeout_s=_STOP_S)
+
+    def restart(self) -> None:
+        """Start it on its folder; return when it takes connections. Idempotent. Raises `ServiceFailed`."""
+        if not self.service.is_running():
+            self.service = self._launch()
+        self._wait_until_ready()
+        self.is_away = False
+
+    def is_running(self) -> bool:
+        return self.service.is_running()
 
     def _wait_until_ready(self) -> None:
         last = ""

@@ -152,6 +152,10 @@ class ToxiproxyProxy:
             self._enabled = False
             self._change("cut", "post", "", {"enabled": False})
 
+    def turn_away(self) -> None:
+        """Nobody listens in front of it: the same as `cut`."""
+        self.cut()
+
     def add_toxic(self, kind: str, stream: Stream, **attributes: int) -> None:
         """Put a toxic on one direction; one of the same kind and direction is replaced, and its counters begin anew.
 

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onceproof.chaos.proxy.engine import FrameProxy, ProxyLoop, Service, Target
-from onceproof.chaos.proxy.rules import Board, Condition, Cut, Rule
+from onceproof.chaos.proxy.frames import Frame, Reply
+from onceproof.chaos.proxy.rules import Action, Board, Condition, Cut, Rule
 from onceproof.errors import EnvironmentProblem, UsageError, WaitTimeout
 from onceproof.waiting import wait_until
 
@@ -29,12 +30,14 @@ class Echo:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.got: list[bytearray] = []
+        self.taken: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 connection, _ = self._listener.accept()
+                self.taken.append(connection)
                 self.got.append(bytearray())
                 threading.Thread(target=self._serve, args=(connection, self.got[-1]), daemon=True).start()
 
@@ -52,6 +55,10 @@ class Echo:
             deadline_s=10,
             explain=lambda: repr(self.got[-1:]),
         )
+
+    def hang_up(self) -> None:
+        """On the connection opened last."""
+        self.taken[-1].shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._listener.close()
@@ -241,6 +248,77 @@ def test_a_client_that_leaves_while_its_frame_is_parked_is_told_and_never_delive
     echo.wait_for(wire.startup())
 
 
+@pytest.mark.parametrize("action", ["park", "drop-request", "drop-answer"])
+def test_a_service_that_goes_while_a_frame_for_it_is_parked_is_told_and_the_client_let_go(
+    postgres: Proxied, echo: Echo, action: Action
+) -> None:
+    postgres.board.arm(rule := Rule(Condition("commit"), action, hold=True))
+    with postgres.connect() as client:
+        client.sendall(wire.startup() + query("COMMIT"))
+        hit = rule.wait_for_hit(10)
+        assert receive(client, len(wire.startup())) == wire.startup()
+        echo.hang_up()
+        assert client.recv(1) == b""
+    rule.release()
+    with pytest.raises(WaitTimeout, match="closed the connection while it was parked"):
+        rule.wait_for_answer(hit, 10)
+    wait_until("the link to be forgotten", lambda: not postgres.proxy.links, deadline_s=10)
+    assert postgres.kinds() == ["frame.stopped", "frame.undeliverable"]
+    assert hit.delivered_at is None and hit.cut_at is None
+
+
+def test_silence_ends_when_the_rule_is_disarmed(postgres: Proxied, echo: Echo) -> None:
+    postgres.board.arm(rule := Rule(Condition("commit"), "drop-request", "silence"))
+    with postgres.connect() as client:
+        client.sendall(wire.startup())
+        assert receive(client, len(wire.startup())) == wire.startup()
+        client.sendall(query("COMMIT"))
+        rule.wait_for_hit(10)
+        client.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.recv(1)
+        client.settimeout(10)
+        postgres.board.disarm(rule)
+        assert client.recv(1) == b"", "a client without a time-out would wait for ever"
+    wait_until("the link to be forgotten", lambda: not postgres.proxy.links, deadline_s=10)
+
+
+def test_which_frame_is_the_second_does_not_depend_on_who_took_the_first(postgres: Proxied, echo: Echo) -> None:
+    first, second, never = (Rule(Condition("commit"), "park", nth=nth) for nth in (1, 2, 1))
+    for rule in (first, second, never):
+        postgres.board.arm(rule)
+    stream = wire.startup() + query("COMMIT AND CHAIN") + query("COMMIT")
+    with postgres.connect() as client:
+        client.sendall(stream)
+        assert first.wait_for_hit(10).frame.facts["sql"] == "COMMIT AND CHAIN"
+        first.release()
+        assert second.wait_for_hit(10).frame.facts["sql"] == "COMMIT"
+        second.release()
+        echo.wait_for(stream)
+    assert never.hits == [] and "another rule stopped it" in never.nearest()
+
+
+def test_what_was_near_can_be_told_while_more_comes() -> None:
+    """The proxy's thread adds to what the fault's thread reads out."""
+    rule = Rule(Condition("commit", transaction="departures"), "park")
+    frame, over = Frame(b"", "commit", {"sql": "COMMIT", "transaction": ["x"] * 50}), threading.Event()
+
+    def pass_by() -> None:
+        while not over.is_set():
+            assert not rule.takes(frame)
+            rule.saw("statement")
+
+    passing = threading.Thread(target=pass_by)
+    passing.start()
+    try:
+        wait_until("a frame", lambda: rule.near, deadline_s=10)
+        for _ in range(2_000):
+            assert "'departures' is not in its transaction" in rule.nearest()
+    finally:
+        over.set()
+        passing.join(10)
+
+
 def test_a_late_frame_comes_over_the_old_connection(postgres: Proxied, echo: Echo) -> None:
     postgres.board.arm(rule := Rule(Condition("commit"), "late", "reset"))
     with postgres.connect() as client:
@@ -258,8 +336,12 @@ def test_nobody_upstream_means_reset_and_a_cut_means_refused(loop: ProxyLoop) ->
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
     proxied = Proxied(loop, port, "kafka")
+    ear: list[Reply] = []
+    proxied.board.listen(ear)
     with pytest.raises(ConnectionResetError), proxied.connect() as client:
         receive(client, 1)
+    assert [(reply.what, reply.code, reply.road) for reply in ear] == [("connection", "refused", proxied.proxy.name)]
+    proxied.board.unlisten(ear)
     proxied.proxy.cut()
     with pytest.raises(ConnectionRefusedError):
         proxied.connect()
@@ -267,10 +349,31 @@ def test_nobody_upstream_means_reset_and_a_cut_means_refused(loop: ProxyLoop) ->
     with pytest.raises(ConnectionResetError), proxied.connect() as client:
         receive(client, 1)
     target = Target("kafka", "127.0.0.1", port)
+    assert len(ear) == 1, "nobody listened any more"
     other = FrameProxy(loop, "second", ("127.0.0.1", proxied.proxy.port), target, Board())
     with pytest.raises(EnvironmentProblem, match=f"second cannot listen on 127.0.0.1:{proxied.proxy.port}"):
         other.open()
     proxied.proxy.cut()
+
+
+def test_who_is_turned_away_is_told_of_and_a_connection_that_rests_stands(postgres: Proxied, echo: Echo) -> None:
+    ear: list[Reply] = []
+    postgres.board.listen(ear)
+    with postgres.connect() as used, postgres.connect() as resting:
+        for client in (used, resting):
+            client.sendall(wire.startup())
+            assert receive(client, len(wire.startup())) == wire.startup()
+        postgres.proxy.turn_away()
+        with pytest.raises(ConnectionResetError), postgres.connect() as fresh:
+            receive(fresh, 1)
+        used.sendall(query("SELECT 1"))
+        with pytest.raises(ConnectionResetError):
+            receive(used, 1)
+        assert [reply.code for reply in ear] == ["refused", "broken"]
+        postgres.proxy.open()
+        resting.sendall(query("SELECT 1"))
+        assert receive(resting, len(query("SELECT 1"))) == query("SELECT 1")
+    assert len(ear) == 2
 
 
 def test_tls_is_refused_and_told_once(kafka: Proxied) -> None:

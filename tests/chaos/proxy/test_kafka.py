@@ -179,3 +179,17 @@ def test_tls_is_refused_with_the_setting_to_change(size: int) -> None:
     with pytest.raises(Encrypted, match=r"security\.protocol"):
         for part in split(hello, size):
             conversation.from_client(part)
+
+
+@given(st.data())
+def test_each_partitions_answer_to_a_produce_is_told_to_who_listens(data: st.DataObject) -> None:
+    _, values, asked = data.draw(request(("Produce",)))
+    told, answered = data.draw(response("Produce", values["_version"], values["_correlation"]))
+    everything = Everything("EndTxn")
+    conversation = KafkaConversation(everything, {}, "client-2")
+    conversation.from_client(asked)
+    passed = joined([piece for part in data.draw(cut(answered)) for piece in conversation.from_server(part)])
+    assert passed + conversation.rest_of_server() == answered
+    partitions = [part for topic in told.get("Responses") or () for part in topic.get("PartitionResponses") or ()]
+    assert [reply.code for reply in everything.replies] == [str(part["ErrorCode"]) for part in partitions]
+    assert {reply.road for reply in everything.replies} <= {"client-2"}

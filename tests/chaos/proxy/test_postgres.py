@@ -247,3 +247,16 @@ def test_tls_without_asking_is_refused() -> None:
 def test_a_cancel_request_passes() -> None:
     conversation = PostgresConversation(Everything())
     assert joined(conversation.from_client(wire.CANCEL)) == wire.CANCEL
+
+
+def test_every_error_is_told_to_who_listens_whatever_it_answers() -> None:
+    """At the start of a connection, to a Parse, out of the blue: none of these is the answer to a statement that runs."""
+    everything = Everything("commit")
+    conversation = PostgresConversation(everything, "postgres")
+    conversation.from_client(wire.startup())
+    stream = b"".join(wire.error(code, f"no: {code}") for code in ("57P03", "42501", "57P01"))
+    passed = joined([piece for part in split(stream, 7) for piece in conversation.from_server(part)])
+    assert passed + conversation.rest_of_server() == stream
+    assert [(r.what, r.code, r.message, r.road) for r in everything.replies] == [
+        ("error", code, f"no: {code}", "postgres") for code in ("57P03", "42501", "57P01")
+    ]

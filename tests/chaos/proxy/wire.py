@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from onceproof.chaos.proxy.frames import Answer, Frame, Piece
+from onceproof.chaos.proxy.frames import Answer, Frame, Piece, Reply
 
 MESSAGES: dict[str, Any] = json.loads((files("onceproof.chaos.proxy") / "kafka_messages.json").read_text("utf-8"))
 INTEGERS = {"int8": (">b", 7), "int16": (">h", 15), "int32": (">i", 31), "int64": (">q", 63)}
@@ -20,9 +20,14 @@ class Everything:
     """Wants every frame of the kinds given, or all."""
 
     active = True
+    listens = True
 
     def __init__(self, *kinds: str) -> None:
         self.kinds = kinds
+        self.replies: list[Reply] = []
+
+    def told(self, reply: Reply) -> None:
+        self.replies.append(reply)
 
     def wants(self, kind: str) -> bool:
         return not self.kinds or kind in self.kinds
@@ -174,6 +179,11 @@ def execute(portal: str = "") -> bytes:
 
 
 SYNC = pg("S")
+
+
+def error(code: str, message: str) -> bytes:
+    fields = {"S": "ERROR", "C": code, "M": message}
+    return pg("E", b"".join(f"{key}{value}".encode() + b"\0" for key, value in fields.items()) + b"\0")
 
 
 def complete(tag: str) -> bytes:

@@ -1,0 +1,100 @@
+"""Lost acknowledgement of a consumer: it is sent into a connection that breaks, and never arrives. The broker gives the message out again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from onceproof.chaos.proxy.rules import Condition, Rule
+from onceproof.consumers.faults import Scene, consumer_faults
+from onceproof.consumers.moves import Move
+from onceproof.faults import Placement, Proof, SpecProblem
+from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario
+
+#: The request that a member of a group acknowledges with; in a transaction it is the other.
+_KINDS = ("OffsetCommit", "TxnOffsetCommit")
+#: The step before an acknowledgement, by ``acknowledge``.
+_BEFORE = {"after-effect": "effect", "before-effect": "take", "with-effect": "effect"}
+_OVER = {"lost", "acknowledge", "crash", "end"}
+
+
+class LostAckSpec(ConsumerFaultSpec):
+    fault: Literal["lost-ack"]
+
+
+@consumer_faults.register("lost-ack")
+class LostAck:
+    """The client tries again by itself, and each try is lost as well, until it gives up: one try lost shows nothing.
+
+    The consumer lives, and goes on from what the broker has.
+    """
+
+    Spec: ClassVar[type[ConsumerFaultSpec]] = LostAckSpec
+    about: ClassVar[str] = "a consumer's acknowledgement is sent, its connection breaks, and it never arrives"
+    reads_frames: ClassVar[bool] = True
+
+    def __init__(self, spec: LostAckSpec) -> None:
+        self._spec = spec
+        self._rules = [Rule(Condition(kind), "drop-request", "reset", times=None, name="lost-ack") for kind in _KINDS]
+        self._scene: Scene | None = None
+
+    @classmethod
+    def problems(cls, spec: LostAckSpec, scenario: Scenario) -> list[SpecProblem]:
+        consumers = scenario.pipeline.consumers
+        if consumers is None:
+            return []
+        if consumers.broker != "kafka-group":
+            message = f"an acknowledgement is stopped on its way to a Kafka group, and these consumers have {consumers.broker}"
+            return [SpecProblem(("fault",), message, "use crash after effect: what was not acknowledged comes again")]
+        if consumers.acknowledge == "with-effect" and any(o.table is not None for o in scenario.outputs.values()):
+            message = "these consumers keep their positions in Postgres and send no acknowledgement"
+            return [SpecProblem(("fault",), message, "use crash, or an output that is a topic")]
+        before = _BEFORE[consumers.acknowledge]
+        if scenario.pipeline.command == WORKER and spec.at.after != before:
+            message = f"after {spec.at.after} no acknowledgement comes next, with acknowledge: {consumers.acknowledge}"
+            return [SpecProblem(("at", "after"), message, f"use {before}")]
+        return []
+
+    @classmethod
+    def placement(cls, spec: LostAckSpec, scenario: Scenario) -> Placement:
+        proof = f"the frames that were stopped, that {spec.target} was told so, and that it was given message {spec.at.message} again"
+        why = "the rule stands before the consumer may acknowledge, and nobody else moves meanwhile"
+        return Placement("exact", "gate of the consumers, and protocol proxy", why, proof)
+
+    def strike(self, scene: Scene) -> None:
+        assert scene.queues.frames is not None, "the run has started the proxy: this fault reads frames"
+        self._scene = scene
+        for rule in self._rules:
+            scene.queues.frames.arm("kafka", rule)
+
+    def heal(self, scene: Scene, since: Sequence[Move]) -> bool:
+        if not any(move.consumer == self._spec.target and move.kind in _OVER for move in since):
+            return False
+        self._disarm()
+        return True
+
+    def prove(self, before: Sequence[Move], after: Sequence[Move]) -> Proof:
+        self._disarm()  # of a play that has ended early too: the next one may be on the same broker
+        target, message = self._spec.target, self._spec.at.message
+        hits = [hit for rule in self._rules for hit in rule.hits]
+        if not hits:
+            return Proof(False, (f"{target} sent no acknowledgement that could be lost: {self._rules[0].nearest()}",))
+        tries = "once" if len(hits) == 1 else f"{len(hits)} times"
+        told = [f"{target} sent the {hits[0].frame.kind} of message {message} {tries}; none of them reached the broker"]
+        if any(hit.delivered_at is not None for hit in hits):
+            return Proof(False, (*told, "yet one was delivered"))
+        lost = next((m for m in after if m.consumer == target and m.kind == "lost"), None)
+        if lost is None:
+            return Proof(False, (*told, f"{target} did not notice that it was lost"))
+        told.append(
+            f"at tick {lost.tick} {target} was told that it had failed, and began anew from what the broker has"
+        )
+        again = next((m for m in after if m.kind == "take" and m.message == message), None)
+        if again is None:
+            return Proof(False, (*told, f"message {message} was never given out again"))
+        return Proof(True, (*told, f"the broker gave it to {again.consumer} at tick {again.tick} again"))
+
+    def _disarm(self) -> None:
+        if self._scene is not None and self._scene.queues.frames is not None:
+            for rule in self._rules:
+                self._scene.queues.frames.disarm("kafka", rule)

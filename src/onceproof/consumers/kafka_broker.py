@@ -1,0 +1,232 @@
+"""Kafka behind a crew: an input topic with a partition for each queue, a topic for each output, a consumer group.
+
+The log keeps what was sent, so input and output are read back as those of a Spark job. What a group has done is what it has
+committed: a member that dies holds nothing, and its partition begins again at the committed offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented, not all re-exported
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from onceproof.consumers.broker import Queues
+from onceproof.consumers.layout import Layout, Message
+from onceproof.consumers.tables import Tables
+from onceproof.data import Record
+from onceproof.errors import EnvironmentProblem
+from onceproof.events import Timeline
+from onceproof.history.kafka import collect_topics
+from onceproof.history.writer import HistoryWriter
+from onceproof.stack.api import FrameRules
+from onceproof.stack.clients import client_config, producer_config
+from onceproof.stack.embedded import EmbeddedStack
+from onceproof.waiting import wait_until
+
+_ANSWER_S = 30.0
+#: Until the first member has come, and the group's coordinator has loaded its part of the log.
+_NO_GROUP_YET = {
+    KafkaError.GROUP_ID_NOT_FOUND,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+}
+#: A consumer loads its client, and each that joins makes all others join again.
+_JOIN_DEADLINE_S = 60.0
+#: Of a static member in the group's eyes; it ends with the last play.
+_MEMBER = "{index:03d}-{consumer}"
+
+
+class KafkaBroker:
+    """Implements `onceproof.consumers.broker.Broker`: the stack of a Spark job, whose Kafka serves consumers too."""
+
+    def __init__(self, stack: EmbeddedStack, queues: Callable[[EmbeddedStack, Layout], Queues]) -> None:
+        self.stack = stack
+        self._queues = queues
+        self.versions: Mapping[str, Any] = stack.versions()
+        self.secrets: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        self.stack.check_health()
+
+    def lay_out(self, layout: Layout) -> Queues:
+        return self._queues(self.stack, layout)
+
+
+class KafkaQueues:
+    """What a consumer group and a share group have in common: topics, and what stands in them."""
+
+    def __init__(self, stack: EmbeddedStack, layout: Layout) -> None:
+        self._stack = stack
+        self._layout = layout
+        config = client_config(stack.kafka.harness_bootstrap)
+        self.admin = AdminClient(config)
+        self._producer = Producer({**producer_config(stack.kafka.harness_bootstrap), "acks": "all"})
+        stack.kafka.create_topic(self._name(layout.topic), len(layout.inputs))
+        for topic in self._single():
+            stack.kafka.create_topic(topic, 1)
+        self._tables: Tables | None = None
+        if layout.tables:
+            assert stack.postgres is not None, "validated: a table needs Postgres"
+            self._tables = Tables(stack.postgres, layout)
+
+    @property
+    def frames(self) -> FrameRules | None:
+        return self._stack.frames
+
+    def environment(self, consumer: str, mark: str) -> Mapping[str, str]:
+        layout = self._layout
+        retry = layout.retry is not None and layout.queues_of[consumer] == (layout.retry,)
+        return {
+            "ONCEPROOF_KAFKA": self._stack.kafka.client_bootstrap,
+            "ONCEPROOF_GROUP": self.group(layout.group_of[consumer]),
+            "ONCEPROOF_TOPICS": self._name(layout.retry if retry and layout.retry else layout.topic),
+            "ONCEPROOF_QUEUES": ",".join(self._place(queue) for queue in layout.queues_of[consumer]),
+            **self._where_effects_go(consumer),
+            "ONCEPROOF_MARK": mark,
+            **({"ONCEPROOF_RETRY": self._name(layout.retry)} if layout.retry is not None else {}),
+        }
+
+    def _where_effects_go(self, consumer: str) -> Mapping[str, str]:
+        output = self._layout.output_of[consumer]
+        if self._tables is not None and output in self._layout.tables:
+            return self._tables.environment(consumer)
+        return {"ONCEPROOF_OUTPUT": self._name(self._layout.outputs[output])}
+
+    def publish(self, message: Message, record: Record) -> None:
+        answers: list[Any] = []
+        self._producer.produce(
+            self._name(self._layout.topic),
+            record.value,
+            record.key,
+            partition=self._layout.inputs.index(message.queue),
+            headers={"message": f"m{message.number}".encode()},
+            on_delivery=lambda error, _message: answers.append(error),
+        )
+        self._producer.flush(_ANSWER_S)
+        if answers != [None]:
+            self._stack.check_health()
+            raise EnvironmentProblem(f"Kafka did not take message {message.number}: {answers or 'no answer'}")
+
+    def refuse(self, output: str, refusing: bool) -> None:
+        topic = self._name(self._layout.outputs[output])
+        self._set(topic, "max.message.bytes", "1" if refusing else "1048588")
+        # A broker shows a new setting a moment before its logs go by it, and takes one change after the other: when it shows
+        # the second, the first is in force.
+        self._set(topic, "file.delete.delay.ms", "60001" if refusing else "60000")
+
+    def _set(self, topic: str, name: str, value: str) -> None:
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        changed = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        self.admin.incremental_alter_configs([changed], request_timeout=_ANSWER_S)[changed].result()
+        asked = ConfigResource(ResourceType.TOPIC, topic)
+        wait_until(
+            f"topic {topic} to have {name}={value}",
+            lambda: (
+                self.admin.describe_configs([asked], request_timeout=_ANSWER_S)[asked].result()[name].value == value
+            ),
+            deadline_s=_ANSWER_S,
+            every_s=0.005,
+            abandon=self._stack.check_health,
+        )
+
+    def collect(self, writer: HistoryWriter, timeline: Timeline) -> Mapping[str, Any]:
+        outputs = {name: self._name(topic) for name, topic in self._layout.outputs.items()}
+        topic = self._name(self._layout.topic)
+        collect_topics(self._stack.kafka, [topic], outputs, writer, timeline, names={topic: self._layout.topic})
+        return self._tables.collect(writer) if self._tables is not None else {}
+
+    def remove(self) -> None:
+        """Not waited for: the next play has names of its own."""
+        self.admin.delete_topics([self._name(self._layout.topic), *self._single()], request_timeout=_ANSWER_S)
+
+    def group(self, name: str) -> str:
+        return f"{self._layout.prefix}{name}"
+
+    def _single(self) -> list[str]:
+        """The topics of one partition."""
+        retry = [self._layout.retry] if self._layout.retry is not None else []
+        return [self._name(topic) for topic in (*self._layout.outputs.values(), *retry)]
+
+    def _name(self, topic: str) -> str:
+        return f"{self._layout.prefix}{topic}"
+
+    def _place(self, queue: str) -> str:
+        """``topic-partition``."""
+        layout = self._layout
+        if queue == layout.retry:
+            return f"{self._name(queue)}-0"
+        return f"{self._name(layout.topic)}-{layout.inputs.index(queue)}"
+
+
+class GroupQueues(KafkaQueues):
+    """Implements `onceproof.consumers.broker.Queues` for consumer groups of static members (KIP-345)."""
+
+    def environment(self, consumer: str, mark: str) -> Mapping[str, str]:
+        return {**super().environment(consumer, mark), "ONCEPROOF_MEMBER": self._member(consumer)}
+
+    def is_there(self, consumer: str, mark: str) -> bool:
+        """Wait until the group has assigned it just the partitions that the schedule counts on: members join one by one."""
+        wanted = {self._place(queue) for queue in self._layout.queues_of[consumer]}
+        group = self.group(self._layout.group_of[consumer])
+
+        def assigned() -> bool:
+            try:
+                found = self.admin.describe_consumer_groups([group], request_timeout=_ANSWER_S)[group].result()
+            except KafkaException as refused:
+                if refused.args[0].code() not in _NO_GROUP_YET:
+                    raise
+                return False
+            return any(
+                member.group_instance_id == self._member(consumer)
+                and {f"{p.topic}-{p.partition}" for p in member.assignment.topic_partitions} == wanted
+                for member in found.members
+            )
+
+        return wait_until(
+            f"group {group} to assign {', '.join(sorted(wanted)) or 'nothing'} to {consumer}",
+            assigned,
+            deadline_s=_JOIN_DEADLINE_S,
+            abandon=self._stack.check_health,
+            hint="it must be a static member, group.instance.id being ONCEPROOF_MEMBER, with the range assignor, and poll while "
+            "it waits at its gate (docs/consumers.md)",
+        )
+
+    def await_gone(self, consumer: str, mark: str) -> None:
+        """Nothing to wait for: a group gives out what lies behind the offset that was committed, and whoever died commits no more."""
+
+    def committed(self, group: str) -> Mapping[int, int]:
+        if self._tables is not None and self._layout.keeps_positions:
+            return self._tables.positions(self.group(group), self._name(self._layout.topic))
+        places = [TopicPartition(self._name(self._layout.topic), number) for number in range(len(self._layout.inputs))]
+        asked = ConsumerGroupTopicPartitions(self.group(group), places)
+
+        def answer() -> dict[int, int] | None:
+            try:
+                (future,) = self.admin.list_consumer_group_offsets(
+                    [asked], require_stable=True, request_timeout=_ANSWER_S
+                ).values()
+                found = future.result().topic_partitions
+            except KafkaException:
+                return None
+            # An offset still in a transaction is an error of its partition, and -1001 without one: nothing was committed.
+            return None if any(p.error for p in found) else {p.partition: max(p.offset, 0) for p in found}
+
+        return wait_until(
+            f"the committed offsets of group {group}",
+            answer,
+            deadline_s=_ANSWER_S,
+            abandon=self._stack.check_health,
+        )
+
+    def _member(self, consumer: str) -> str:
+        """Its name as a static member. The range assignor deals out partitions in the order of these names."""
+        return _MEMBER.format(index=list(self._layout.group_of).index(consumer), consumer=consumer)

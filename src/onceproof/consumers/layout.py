@@ -1,0 +1,94 @@
+"""The names of one play: which queues there are, who takes from which, and where effects go. Effects of it: none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from onceproof.scenario.consumer_check import input_queues
+from onceproof.scenario.model import ConsumersSpec, Scenario
+
+#: The group of all consumers, where a scenario names none.
+GROUP = "consumers"
+
+
+@dataclass(frozen=True)
+class Message:
+    number: int
+    """From 1, in the order of the data set."""
+    queue: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names as a scenario and its picture have them; ``prefix`` keeps the plays of a replay apart at the broker."""
+
+    prefix: str
+    topic: str
+    inputs: tuple[str, ...]
+    """The queue of each partition of the input."""
+    outputs: Mapping[str, str]
+    """Name of an output -> its queue."""
+    retry: str | None
+    """The queue for what an output refused."""
+    queues_of: Mapping[str, tuple[str, ...]]
+    """Consumer -> queues that it takes from, in this order."""
+    group_of: Mapping[str, str]
+    output_of: Mapping[str, str]
+    """Consumer -> name of the output that its effects go to."""
+    tables: Mapping[str, str] = field(default_factory=dict)
+    """Name of an output -> its table in Postgres, for those that are no queue."""
+    prepare_sql: str = ""
+    """What makes the tables."""
+    keeps_positions: bool = False
+    """Whether consumers keep their positions in Postgres, with their effects, and not with the group."""
+
+    def members(self, group: str) -> list[str]:
+        return [consumer for consumer, its in self.group_of.items() if its == group]
+
+    def groups(self) -> list[str]:
+        return list(dict.fromkeys(self.group_of.values()))
+
+
+def of_scenario(scenario: Scenario, prefix: str = "") -> Layout:
+    spec, consumers = scenario.input[0], scenario.pipeline.consumers
+    assert consumers is not None, "validated: a scenario of consumers"
+    inputs = tuple(input_queues(spec, consumers.broker))
+    group_of = {name: _group(consumers, name) for name in consumers.names}
+    queues_of: dict[str, tuple[str, ...]] = {}
+    for group in dict.fromkeys(group_of.values()):
+        queues_of |= _dealt(consumers, inputs, [name for name, its in group_of.items() if its == group])
+    if consumers.retry is not None:
+        queues_of[consumers.retry.consumer] = (consumers.retry.topic,)
+    first = next(iter(scenario.outputs))
+    of_group = {output.query: name for name, output in scenario.outputs.items()}
+    return Layout(
+        prefix=prefix,
+        topic=spec.topic,
+        inputs=inputs,
+        outputs={name: output.topic for name, output in scenario.outputs.items() if output.topic is not None},
+        retry=consumers.retry.topic if consumers.retry is not None else None,
+        queues_of=queues_of,
+        group_of=group_of,
+        output_of={name: of_group[group] if consumers.groups else first for name, group in group_of.items()},
+        tables=(
+            tables := {name: output.table for name, output in scenario.outputs.items() if output.table is not None}
+        ),
+        prepare_sql=scenario.pipeline.prepare.sql,
+        keeps_positions=bool(tables) and consumers.acknowledge == "with-effect",
+    )
+
+
+def _group(consumers: ConsumersSpec, name: str) -> str:
+    return next((group for group, names in consumers.groups.items() if name in names), GROUP)
+
+
+def _dealt(consumers: ConsumersSpec, inputs: tuple[str, ...], members: list[str]) -> dict[str, tuple[str, ...]]:
+    """Who of a group takes from which queues of the input."""
+    members = [name for name in members if consumers.retry is None or name != consumers.retry.consumer]
+    if consumers.broker != "kafka-group" and consumers.queues == "shared":
+        return dict.fromkeys(members, inputs)
+    # As Kafka's range assignor deals out a topic's partitions: each an equal share in a row, the first ones one more.
+    share, more = divmod(len(inputs), len(members))
+    starts = [index * share + min(index, more) for index in range(len(members) + 1)]
+    return {name: inputs[starts[index] : starts[index + 1]] for index, name in enumerate(members)}

@@ -1,0 +1,47 @@
+"""Kafka's share groups behind a crew (KIP-932): members compete for the records of all partitions, as those of a queue."""
+
+from __future__ import annotations
+
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented, not all re-exported
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from onceproof.consumers.kafka_broker import KafkaQueues
+from onceproof.consumers.layout import Layout
+from onceproof.stack.embedded import EmbeddedStack
+
+_ANSWER_S = 30.0
+#: An acknowledgement that comes after its lock has ended is answered like any other, and a consumer may be held long.
+_GROUP = {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": "600000"}
+
+
+class ShareQueues(KafkaQueues):
+    """Implements `onceproof.consumers.broker.Queues` for share groups."""
+
+    def __init__(self, stack: EmbeddedStack, layout: Layout) -> None:
+        super().__init__(stack, layout)
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in _GROUP.items()
+        ]
+        resources = [
+            ConfigResource(ResourceType.GROUP, self.group(group), incremental_configs=entries)
+            for group in layout.groups()
+        ]
+        for answer in self.admin.incremental_alter_configs(resources, request_timeout=_ANSWER_S).values():
+            answer.result()
+
+    def is_there(self, consumer: str, mark: str) -> bool:
+        """Not to be asked with this client: one that is no member yet is waited for in its first take."""
+        return True
+
+    def await_gone(self, consumer: str, mark: str) -> None:
+        """Not to be asked either: the broker takes back what a closed connection held within milliseconds.
+
+        Whoever takes next waits for what there is, so a schedule is sure where nothing else is there to be taken by then.
+        """
+
+    def committed(self, group: str) -> None:
+        """Not to be asked with this client: which records are done is known from the answers to acknowledgements."""

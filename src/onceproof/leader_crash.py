@@ -1,0 +1,157 @@
+"""Crash of a partition's leader while it alone has records of the batch: what it acknowledged by itself is gone with it.
+
+Its followers' fetches and its link to the controller are cut when the batch is planned, so that it can neither replicate nor
+take its followers off the in-sync replicas; it is killed once it has appended records of the batch, and acknowledged all that it
+will. That is how acks=1 loses (Jepsen's Kafka report of 2013; Kafka documentation, Replication).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onceproof.chaos.proxy.frames import Reply
+from onceproof.conductor import Site
+from onceproof.errors import WaitTimeout
+from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
+from onceproof.frame_faults import is_planned, wait_for_commit
+from onceproof.placing import committed, leader_problems, placement, planned, split_leader_of
+from onceproof.points import Point
+from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.stack.api import Leadership, Proxy
+from onceproof.waiting import wait_until
+
+_WRITES_S = 60.0
+"""From the plan of a batch to its first record in the output; under two seconds when nobody else is at work."""
+_UNACKNOWLEDGED_S = 1.0
+"""A leader that acknowledges by itself does so within milliseconds; one that waits for its followers waits in vain."""
+_ELECTION_S = 30.0
+
+
+class LeaderCrash:
+    """`onceproof.chaos.crash` hands over to it for target broker at point in-tasks."""
+
+    def __init__(self, spec: FaultSpec, leader_of: str) -> None:
+        self._spec = spec
+        self._leader_of = leader_of
+        self._before: Leadership | None = None
+        self._proxies: list[Proxy] = []
+        self._heard: list[Reply] = []
+        self._folder = Path()
+        self._size = 0
+        self._open = False
+
+    @classmethod
+    def problems(cls, spec: FaultSpec, leader_of: str | None, scenario: Scenario) -> list[SpecProblem]:
+        problems = leader_problems(leader_of, scenario)
+        if leader_of is not None and split_leader_of(leader_of)[0] in {one.topic for one in scenario.input}:
+            message = f"no task of the pipeline writes to {leader_of}, which it reads"
+            problems.append(SpecProblem(("leader_of",), message, "name a partition of an output topic"))
+        return problems
+
+    @classmethod
+    def placement(cls, spec: FaultSpec, leader_of: str | None, scenario: Scenario) -> Placement:
+        proof = f"the leader of {leader_of} had records of the batch that whoever leads next has not"
+        how = placement(Point.AFTER_OFFSET_LOG, proof, scenario)
+        why = "its replication is cut when the batch is planned, and it is killed when its log has grown"
+        return Placement(how.exactness, f"Toxiproxy, {how.instrument} and protocol proxy", why, proof)
+
+    def matches(self, seen: Occurrence) -> bool:
+        return is_planned(seen)
+
+    def strike(self, site: Site, seen: Occurrence) -> None:
+        assert site.stack.frames is not None, "the run has started the proxy: this fault reads frames"
+        kafka = site.stack.kafka
+        topic, partition = split_leader_of(self._leader_of)
+        with site.job.frozen():
+            self._before = kafka.leader(topic, partition)
+            broker = self._before.broker
+            self._folder = kafka.log_folders(topic)[partition]
+            self._proxies = [kafka.replication_proxy(broker), kafka.controller_proxy(broker)]
+            for proxy in self._proxies:
+                proxy.add_toxic("timeout", "upstream", timeout=0)
+                proxy.add_toxic("timeout", "downstream", timeout=0)
+            self._size = _bytes_in(self._folder)
+            site.stack.frames.listen("kafka", self._heard)
+            self._open = planned(site, seen.query, seen.batch) and not committed(site, seen.query, seen.batch)
+
+    def prove(self, site: Site, seen: Occurrence) -> Proof:
+        assert self._before is not None
+        before, kafka, n = self._before, site.stack.kafka, seen.batch
+        topic, partition = split_leader_of(self._leader_of)
+        if not self._open:
+            return Proof(False, (f"batch {n} was not open any more when broker {before.broker} was cut off",))
+
+        def grown() -> int:
+            return _bytes_in(self._folder) - self._size
+
+        def came_to_an_end() -> None:
+            if committed(site, seen.query, n) and not grown():
+                raise WaitTimeout(f"batch {n} was committed without a record in {self._leader_of}")
+
+        wait_until(
+            f"the leader of {self._leader_of} to append records of batch {n}",
+            grown,
+            deadline_s=_WRITES_S,
+            abandon=came_to_an_end,
+        )
+        alone = self._wait_for_acknowledgements(site, seen)
+        size, was_committed = grown(), committed(site, seen.query, n)
+        kafka.kill_broker(before.broker)
+        for proxy in self._proxies:  # not before it is dead: its followers would catch up
+            proxy.heal()
+        words = [
+            f"broker {before.broker}, leader of {self._leader_of}, was killed with {size} bytes of batch {n} that no follower had",
+            _told(alone),
+        ]
+
+        def moved() -> Leadership | None:
+            now = kafka.leader(topic, partition, asking_not=before.broker)
+            return now if now.broker not in (before.broker, -1) and now.epoch > before.epoch else None
+
+        after = wait_until(f"another broker to lead {self._leader_of}", moved, deadline_s=_ELECTION_S)
+        if alone and _bytes_in(kafka.log_folders(topic)[partition]) >= _bytes_in(self._folder):
+            return Proof(False, (*words, f"broker {after.broker}, which leads now, has them all the same"))
+        self.heal(site)
+        words.append(
+            f"leadership of {self._leader_of} moved from broker {before.broker} (epoch {before.epoch}) "
+            f"to broker {after.broker} (epoch {after.epoch})"
+        )
+        words.append(f"batch {n} was committed by Spark before that" if was_committed else wait_for_commit(site, seen))
+        return Proof(True, tuple(words))
+
+    def heal(self, site: Site) -> None:
+        for proxy in self._proxies:
+            proxy.heal()
+        if site.stack.frames is not None:
+            site.stack.frames.unlisten("kafka", self._heard)
+        if self._before is not None and not site.stack.kafka.is_running(self._before.broker):
+            site.stack.kafka.restart_broker(self._before.broker)
+
+    def _wait_for_acknowledgements(self, site: Site, seen: Occurrence) -> list[Reply]:
+        """What the leader acknowledged by itself: nothing, or all that there is to the batch."""
+        assert self._before is not None
+        road = f"client-{self._before.broker}"
+
+        def acknowledged() -> list[Reply]:
+            return [r for r in list(self._heard) if (r.road, r.where, r.code) == (road, self._leader_of, "0")]
+
+        try:
+            wait_until("an acknowledgement", acknowledged, deadline_s=_UNACKNOWLEDGED_S)
+        except WaitTimeout:
+            return []
+        wait_until(
+            f"batch {seen.batch} to be committed on the word of a leader that is alone",
+            lambda: committed(site, seen.query, seen.batch),
+            deadline_s=_WRITES_S,
+        )
+        return acknowledged()
+
+
+def _told(acknowledged: list[Reply]) -> str:
+    if not acknowledged:
+        return f"it had acknowledged none of them within {_UNACKNOWLEDGED_S:.0f} s: it waited for its followers"
+    return f"it had acknowledged {len(acknowledged)} requests by itself, the last {acknowledged[-1].message.partition(' ')[2]}"
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("*.log"))

@@ -1,0 +1,127 @@
+"""Whose finding is it? From the verdict on one run to what became of each cell that shared it.
+
+A cell's window is the batch that its fault strikes and those up to the next fault's. An effect that stands in no window, or of
+which nobody knows the batch, may be any cell's: then they are run once more, each alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from onceproof.judge.findings import BatchReport, FaultReport, Outcome, Verdict
+from onceproof.qualify.cells import Cell, State
+from onceproof.qualify.schedule import Step
+
+#: Of a fault that did not hit, these two sentences say it: how far it came, and what was seen instead.
+_EVIDENCE_KEPT = 4
+
+
+def attribute(step: Step, verdict: Verdict, instruments: Mapping[int, str], run: str) -> list[Cell]:
+    """The cells of ``step`` after its run, in its order.
+
+    ``instruments``: number of the fault -> what saw its point (``watcher`` is approximate). ``run`` names the run directory.
+    """
+    if len(step.cells) == 1:
+        return [_alone(step.cells[0], verdict, instruments.get(0), run)]
+    unplaced = _unplaced(step, verdict)
+    return [_shared(step, index, verdict, instruments.get(index), run, unplaced) for index in range(len(step.cells))]
+
+
+def _alone(cell: Cell, verdict: Verdict, instrument: str | None, run: str) -> Cell:
+    """Everything found in a run of its own is the cell's."""
+    fault = verdict.faults[0] if verdict.faults else None
+    ran = replace(cell, runs=(*cell.runs, run), evidence=_evidence(fault), alone=True)
+    if fault is not None and fault.hit:
+        why = None if verdict.outcome is Outcome.HELD else _first_line(verdict)
+        return replace(
+            ran,
+            state=_state(cell, instrument),
+            verdict=verdict.outcome,
+            anomalies=dict(verdict.anomalies()),
+            outputs=_outputs(verdict),
+            why=why,
+        )
+    violated = verdict.outcome is Outcome.VIOLATED
+    return replace(
+        ran,
+        state=State.NOT_REACHED,
+        why=_missed(fault) or _first_line(verdict),
+        # What was found was found, whether or not the fault can be proven to have hit.
+        verdict=Outcome.VIOLATED if violated else None,
+        anomalies=dict(verdict.anomalies()) if violated else {},
+        outputs=_outputs(verdict) if violated else (),
+    )
+
+
+def _shared(step: Step, index: int, verdict: Verdict, instrument: str | None, run: str, unplaced: str | None) -> Cell:
+    cell = step.cells[index]
+    fault = verdict.faults[index] if index < len(verdict.faults) else None
+    ran = replace(cell, runs=(*cell.runs, run), evidence=_evidence(fault))
+    if fault is None or not fault.hit:
+        return replace(ran, alone=True, why=_missed(fault))
+    window = _window(step, index, verdict.batches)
+    anomalies, outputs = _found(verdict, {f"{batch.query}/{batch.batch}" for batch in window})
+    if anomalies:
+        done = Outcome.VIOLATED
+    elif unplaced is None and window and all(batch.verdict is Outcome.HELD for batch in window):
+        done = Outcome.HELD
+    else:
+        return replace(
+            ran, alone=True, why=unplaced or "the run that it shared does not tell whether its batches are right"
+        )
+    return replace(ran, state=_state(cell, instrument), verdict=done, anomalies=anomalies, outputs=outputs, why=None)
+
+
+def _window(step: Step, index: int, batches: Sequence[BatchReport]) -> list[BatchReport]:
+    first = step.batches[index]
+    end = step.batches[index + 1] if index + 1 < len(step.batches) else None
+    return [batch for batch in batches if batch.batch >= first and (end is None or batch.batch < end)]
+
+
+def _found(verdict: Verdict, window: set[str]) -> tuple[dict[str, int], tuple[str, ...]]:
+    """What violates the claim in these batches: anomaly -> effects, and the outputs that show it."""
+    anomalies: dict[str, int] = {}
+    outputs = set()
+    for finding in verdict.findings:
+        effects = sum(count for batch, count in finding.batches.items() if batch in window)
+        if effects and finding.allowed is None:
+            anomalies[finding.anomaly] = anomalies.get(finding.anomaly, 0) + effects
+            outputs.add(finding.output)
+    return anomalies, tuple(sorted(outputs))
+
+
+def _outputs(verdict: Verdict) -> tuple[str, ...]:
+    return tuple(sorted({finding.output for finding in verdict.findings if finding.allowed is None}))
+
+
+def _unplaced(step: Step, verdict: Verdict) -> str | None:
+    """What was found of which no window holds all; None where every effect is some cell's."""
+    for finding in verdict.findings:
+        if finding.allowed is not None:
+            continue
+        if (lost := finding.total - sum(finding.batches.values())) > 0:
+            return f"{finding.anomaly} in {finding.output}: of {lost} effects nobody knows the batch"
+        early = [name for name in finding.batches if int(name.rpartition("/")[2]) < step.batches[0]]
+        if early:
+            return f"{finding.anomaly} in {finding.output}: in batch {early[0]}, before the first fault"
+    return None
+
+
+def _state(cell: Cell, instrument: str | None) -> State:
+    return State.APPROXIMATE if cell.approximate or instrument == "watcher" else State.EXERCISED
+
+
+def _evidence(fault: FaultReport | None) -> tuple[str, ...]:
+    return () if fault is None else fault.evidence[:_EVIDENCE_KEPT]
+
+
+def _missed(fault: FaultReport | None) -> str | None:
+    if fault is None or fault.hit:
+        return None
+    how = "it fired and did not hit" if fault.fired else "it never fired"
+    return f"{how}: {'; '.join(fault.evidence[:_EVIDENCE_KEPT])}" if fault.evidence else how
+
+
+def _first_line(verdict: Verdict) -> str:
+    return verdict.reasons[0].splitlines()[0] if verdict.reasons else verdict.outcome.value

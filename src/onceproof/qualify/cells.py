@@ -1,0 +1,205 @@
+"""The cells of a qualification: every point x fault kind, what became of each, and in which order they are tried."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from pydantic import ValidationError
+
+from onceproof.faults import Fault, faults
+from onceproof.judge.findings import Outcome
+from onceproof.points import Point
+from onceproof.qualify.job import Job, Try
+from onceproof.registry import Registry
+from onceproof.scenario.model import Scenario
+
+#: A batch that any qualification reaches; only for asking a kind what it thinks of a position.
+SOME_BATCH = 2
+_ROOM = 4
+"""Chunks after it: some kinds need a batch or two more."""
+
+
+_COLUMNS = {"crash-at-frame": "crash"}
+
+
+class State(StrEnum):
+    """How far a cell came."""
+
+    PENDING = "pending"
+    EXERCISED = "exercised"
+    APPROXIMATE = "approximate"
+    NOT_REACHED = "not reached"
+    N_A = "n/a"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One way to put one fault at one point, and what came of it. Round-trips through JSON."""
+
+    name: str
+    """Unique, and a file name: ``crash-driver-after-sink-commit``."""
+    kind: str
+    point: Point
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    query: str | None = None
+    words: str = ""
+    approximate: bool = False
+    """Known before any run: it cannot be placed exactly."""
+    state: State = State.PENDING
+    why: str | None = None
+    """Of ``n/a`` and ``not reached``; of others what must be known of them."""
+    verdict: Outcome | None = None
+    anomalies: Mapping[str, int] = field(default_factory=dict)
+    """Anomaly -> effects, after the claim."""
+    outputs: tuple[str, ...] = ()
+    """Where they were found."""
+    evidence: tuple[str, ...] = ()
+    alone: bool = False
+    """It needs a run of its own: one that it shared did not tell."""
+    runs: tuple[str, ...] = ()
+    """Run directories below that of the qualification, the one that decided last."""
+
+    @property
+    def target(self) -> str:
+        return str(self.settings.get("target", ""))
+
+    @property
+    def column(self) -> str:
+        """Of the matrix: kinds that differ only in how they are placed share one."""
+        return _COLUMNS.get(self.kind, self.kind)
+
+    @property
+    def reachable(self) -> bool:
+        return self.state is not State.N_A
+
+    @property
+    def exercised(self) -> bool:
+        return self.state in (State.EXERCISED, State.APPROXIMATE)
+
+    def title(self) -> str:
+        """``lost-ack postgres at commit-unacknowledged (COMMIT of departures)``"""
+        words = f" ({self.words})" if self.words else ""
+        return f"{self.kind} {self.target} at {self.point}{words}"
+
+    def fault(self, batch: int) -> dict[str, Any]:
+        """As it stands under ``chaos:`` of a scenario."""
+        at: dict[str, Any] = {"batch": batch, "point": str(self.point)}
+        if self.query is not None:
+            at["query"] = self.query
+        return {"fault": self.kind, **self.settings, "at": at}
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Cell:
+        """Raises `KeyError`, `TypeError` or `ValueError` for what `to_json` never gave."""
+        verdict = stored["verdict"]
+        return cls(
+            **{
+                **stored,
+                "point": Point(stored["point"]),
+                "state": State(stored["state"]),
+                "verdict": None if verdict is None else Outcome(verdict),
+                "evidence": tuple(stored["evidence"]),
+                "outputs": tuple(stored["outputs"]),
+                "runs": tuple(stored["runs"]),
+            }
+        )
+
+
+#: Most telling first: a sink that forgets, one that misjudges a commit, one that hides errors; then the rest of the matrix,
+#: then zombies and whatever else a kind offers.
+_TELLING: tuple[tuple[str, Point | None], ...] = (
+    ("crash", Point.AFTER_SINK_COMMIT),
+    ("lost-ack", Point.COMMIT_UNACKNOWLEDGED),
+    ("lost-request", Point.COMMIT_LOST),
+    ("reject", None),
+    ("crash-at-frame", Point.BETWEEN_SINKS),
+    ("crash", Point.STATE_PARTLY_COMMITTED),
+    ("crash-at-frame", Point.IN_TASKS),
+    ("crash-at-frame", Point.BEFORE_SINK_COMMIT),
+    ("lost-ack", None),
+    ("lost-request", None),
+    ("crash", Point.BEFORE_SINK_COMMIT),
+    ("crash", Point.AFTER_OFFSET_LOG),
+    ("crash", Point.AFTER_COMMIT_LOG),
+    ("crash", None),
+)
+
+
+def telling(cell: Cell) -> int:
+    """Place in the order of trying, 0 first."""
+    places = [i for i, (kind, point) in enumerate(_TELLING) if kind == cell.kind and point in (None, cell.point)]
+    return min(places, default=len(_TELLING))
+
+
+def kinds(registry: Registry[type[Fault]] = faults) -> list[str]:
+    """The fault kinds that offer themselves, those of the matrix first, the others (zombies) behind."""
+    first = list(dict.fromkeys(kind for kind, _ in _TELLING))
+    offering = [name for name, kind in registry.items() if hasattr(kind, "tries")]
+    return [name for name in first if name in offering] + [name for name in offering if name not in first]
+
+
+def cells(job: Job, scenario: Scenario, registry: Registry[type[Fault]] = faults) -> list[Cell]:
+    """Every cell of the matrix for this job, in the order of trying; those that are ``n/a`` with their reason, at the end."""
+    room = [spec.model_copy(update={"chunks": max(spec.chunks, SOME_BATCH + _ROOM)}) for spec in scenario.input]
+    roomy = scenario.model_copy(update={"input": room, "chaos": []})
+    found: list[Cell] = []
+    for kind in kinds(registry):
+        offer: Callable[[Job], Iterable[Try]] = getattr(registry.get(kind), "tries")  # noqa: B009  # not in the protocol
+        found += [_cell(kind, one, roomy, registry) for one in offer(job)]
+    for column in dict.fromkeys(cell.column for cell in found):
+        offered = {cell.point for cell in found if cell.column == column}
+        elsewhere = f"{column} strikes only at {', '.join(p for p in Point if p in offered) or 'no point of this job'}"
+        found += [
+            Cell(f"{column}-{point}", column, point, state=State.N_A, why=elsewhere)
+            for point in Point
+            if point not in offered
+        ]
+    return sorted(_named_apart(found), key=lambda cell: (not cell.reachable, telling(cell)))
+
+
+def _cell(kind: str, one: Try, scenario: Scenario, registry: Registry[type[Fault]]) -> Cell:
+    parts = [kind, str(one.settings.get("target", "")), one.point, one.query or ""]
+    name = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts))).strip("-")
+    cell = Cell(name, kind, one.point, dict(one.settings), one.query, one.words)
+    if one.n_a is not None:
+        return replace(cell, state=State.N_A, why=one.n_a)
+    fault = registry.get(kind)
+    try:
+        spec = fault.Spec.model_validate(cell.fault(SOME_BATCH))
+    except ValidationError as wrong:  # a kind that offers what its own spec refuses: told, not hidden
+        first = wrong.errors()[0]
+        return replace(cell, state=State.N_A, why=f"{kind} refuses its own offer: {first['loc']}: {first['msg']}")
+    problems = fault.problems(spec, scenario)
+    if problems:
+        return replace(cell, state=State.N_A, why=problems[0].message)
+    placed = fault.placement(spec, scenario)
+    if placed.exactness == "n/a":
+        return replace(cell, state=State.N_A, why=placed.why)
+    return replace(cell, approximate=placed.exactness == "approximate")
+
+
+def _named_apart(found: Iterable[Cell]) -> list[Cell]:
+    """Two tries of one kind at one point (two sinks, say) get numbers."""
+    count: dict[str, int] = {}
+    apart = []
+    for cell in found:
+        count[cell.name] = count.get(cell.name, 0) + 1
+        apart.append(cell if count[cell.name] == 1 else replace(cell, name=f"{cell.name}-{count[cell.name]}"))
+    return apart
+
+
+def outcome(found: Iterable[Cell]) -> Outcome:
+    """Of the whole matrix: violated if any cell is; held only if every reachable cell was exercised, and held."""
+    reachable = [cell for cell in found if cell.reachable]
+    if any(cell.verdict is Outcome.VIOLATED for cell in reachable):
+        return Outcome.VIOLATED
+    if reachable and all(cell.exercised and cell.verdict is Outcome.HELD for cell in reachable):
+        return Outcome.HELD
+    return Outcome.INCONCLUSIVE

@@ -1,0 +1,138 @@
+"""The directory of a qualification: what is known so far, in one JSON file that is replaced after each run, and all the runs.
+
+::
+
+    qualification.json   the state, from which `onceproof qualify --continue DIR` goes on
+    scenario.yaml        the user's scenario as it was when the qualification began, without faults
+    steps/               the scenario of each run
+    cells/               a scenario with one fault for each cell that was tried alone or found violated
+    runs/                a run directory for each run
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from onceproof.errors import UsageError
+from onceproof.qualify.cells import Cell
+from onceproof.rundir import run_dir_problem
+
+FILE = "qualification.json"
+VERSION = 1
+_SCENARIO = "scenario.yaml"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Everything that a qualification knows. Frozen: a new one after each run."""
+
+    scenario: str
+    """Its name."""
+    scenario_path: str
+    digest: str
+    """SHA-256 of the scenario's file when the qualification began."""
+    seed: int
+    replaced: int = 0
+    """Faults of the scenario's own, which are not used."""
+    first: str | None = None
+    """Run directory of the run without faults, once there is one; like all of them, below the qualification's."""
+    cells: tuple[Cell, ...] = ()
+    decided: tuple[str, ...] = ()
+    """Runs whose findings say something about the job: the first, and those whose faults hit."""
+    steps: int = 0
+    spent_s: float = 0.0
+    cell_s: float | None = None
+    """What a cell takes, learned."""
+    first_s: float | None = None
+    ended: str | None = None
+    """Why no more was tried: ``done``, ``budget``, or what ended it; None while it goes on."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"version": VERSION, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Progress:
+        """Raises `KeyError`, `TypeError` or `ValueError`."""
+        known = {name: value for name, value in stored.items() if name != "version"}
+        known["cells"] = tuple(Cell.from_json(cell) for cell in known["cells"])
+        return cls(**{**known, "decided": tuple(known["decided"])})
+
+    def with_cells(self, changed: list[Cell]) -> Progress:
+        """These cells in the place of those of the same names."""
+        new = {cell.name: cell for cell in changed}
+        return replace(self, cells=tuple(new.get(cell.name, cell) for cell in self.cells))
+
+
+class Directory:
+    """One qualification's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.runs = path / "runs"
+        self.cells = path / "cells"
+        self.steps = path / "steps"
+        self.scenario = path / _SCENARIO
+
+    @classmethod
+    def create(cls, runs_dir: Path, scenario: str) -> Directory:
+        """A new one below ``runs_dir``. Raises `EnvironmentProblem` where it cannot be written."""
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        made = cls((runs_dir / f"qualify-{scenario}-{stamp}-{secrets.token_hex(2)}").absolute())
+        try:
+            for folder in (made.path, made.runs, made.cells, made.steps):
+                folder.mkdir(parents=True)
+        except OSError as refused:
+            raise run_dir_problem(refused, runs_dir) from refused
+        return made
+
+    @classmethod
+    def open(cls, path: Path) -> tuple[Directory, Progress]:
+        """One to go on with. Raises `UsageError` for a folder that holds none, or one of another version."""
+        file = path / FILE
+        hint = "a qualification's directory stands in its report; without one: onceproof qualify SCENARIO"
+        try:
+            stored = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UsageError(f"{str(path)!r} is no qualification: it has no {FILE}", hint=hint) from None
+        except (OSError, ValueError) as damaged:
+            raise UsageError(f"{file} cannot be read: {damaged}", hint=hint) from None
+        if not isinstance(stored, dict) or stored.get("version") != VERSION:
+            found = stored.get("version") if isinstance(stored, dict) else "no version"
+            raise UsageError(
+                f"{file} is of version {found}, not {VERSION}", hint="begin anew: onceproof qualify SCENARIO"
+            )
+        try:
+            return cls(path.absolute()), Progress.from_json(stored)
+        except (KeyError, TypeError, ValueError, AttributeError) as damaged:
+            raise UsageError(f"{file} is damaged: {type(damaged).__name__}: {damaged}", hint=hint) from None
+
+    def save(self, progress: Progress) -> None:
+        """In one step: whoever reads it, or goes on after a crash, finds the old state or the new one."""
+        draft = self.path / f".{FILE}"
+        try:
+            draft.write_text(json.dumps(progress.to_json(), indent=2, default=str) + "\n", encoding="utf-8")
+            draft.replace(self.path / FILE)
+        except OSError as refused:
+            raise run_dir_problem(refused, self.path) from refused
+
+    def write(self, file: Path, text: str) -> Path:
+        try:
+            file.write_text(text, encoding="utf-8")
+        except OSError as refused:
+            raise run_dir_problem(refused, self.path) from refused
+        return file
+
+    def command_of(self, cell: Cell) -> str:
+        """What repeats a cell, alone."""
+        return f"onceproof run {self.cells / cell.name}.yaml"
+
+
+def digest_of(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

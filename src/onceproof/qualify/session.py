@@ -1,0 +1,356 @@
+"""One qualification at work: the run without faults, then run after run until every cell is settled or the budget is spent."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from pydantic import TypeAdapter
+
+from onceproof.errors import EnvironmentProblem, HistoryError, Interrupted, OnceproofError, UsageError
+from onceproof.events import Event
+from onceproof.judge.findings import Outcome, Verdict
+from onceproof.qualify import attribution, survey
+from onceproof.qualify.cells import Cell, State, cells
+from onceproof.qualify.cells import outcome as outcome_of
+from onceproof.qualify.directory import Directory, Progress, digest_of
+from onceproof.qualify.job import Job
+from onceproof.qualify.scenario_file import Template
+from onceproof.qualify.schedule import Pace, Step, next_step, step
+from onceproof.qualify.strongest import Strongest, strongest
+from onceproof.run import Result as RunResult
+from onceproof.run import run
+from onceproof.scenario.crosscheck import rows_of
+from onceproof.scenario.load import load
+from onceproof.scenario.model import Scenario
+from onceproof.stack import components
+
+_LEAST_DEADLINE_S = 60.0
+"""A run that was begun is given this long to feed and drain, also where the budget ends sooner: half a run tells nothing."""
+_A_CELL_S = 30.0
+"""Longer than a restart and two batches took on two loaded cores, by a factor of three: added to the user's own deadline."""
+_CELL_OF_BASE = 0.6
+"""What a cell took of what the run without faults took, beside much other work: the first guess on a slow machine."""
+_MARGIN = 1.15
+"""Of what a cell took so far, for those to come."""
+_FAILURES = 2
+"""Runs in a row that the harness could not bring to an end: then it is the machine, not the cell."""
+
+
+class Teller(Protocol):
+    """Hears what is going on, and tells people. Times are seconds."""
+
+    def starts(self) -> None:
+        """The budget's clock runs from here on."""
+
+    def begins(self, what: str) -> None: ...
+
+    def event(self, event: Event) -> None: ...
+
+    def says(self, line: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a qualification came to."""
+
+    scenario: Scenario
+    directory: Directory
+    progress: Progress
+    cells: tuple[Cell, ...]
+    """As in ``progress``, with what is still pending told as not reached."""
+    first: Verdict
+    """Of the run without faults. If it did not hold, no fault was tried."""
+    strongest: Strongest | None
+    outcome: Outcome
+    budget_s: float
+
+    @property
+    def unfinished(self) -> bool:
+        return any(cell.state is State.PENDING for cell in self.progress.cells)
+
+
+def begin(path: Path, *, runs_dir: Path, seed: int | None) -> tuple[Directory, Progress]:
+    """A new qualification of the scenario at ``path``. Raises `UsageError` for one that cannot be qualified."""
+    scenario = load(path)
+    _check(scenario)
+    directory = Directory.create(runs_dir, scenario.name)
+    template = Template(path)
+    about = f"{scenario.about.strip()} (Without faults: what `onceproof qualify` began with.)".strip()
+    directory.write(directory.scenario, template.text(about=about, faults=[], seed=seed))
+    progress = Progress(
+        scenario=scenario.name,
+        scenario_path=str(path.absolute()),
+        digest=digest_of(path),
+        seed=scenario.seed if seed is None else seed,
+        replaced=len(scenario.chaos),
+    )
+    directory.save(progress)
+    return directory, progress
+
+
+def resume(path: Path) -> tuple[Directory, Progress]:
+    """Go on with the qualification in ``path``. Raises `UsageError` if its scenario has changed since."""
+    directory, progress = Directory.open(path)
+    original = Path(progress.scenario_path)
+    with suppress(OSError):  # a scenario that is gone has not changed: its copy is in the directory
+        if original.is_file() and digest_of(original) != progress.digest:
+            raise UsageError(
+                f"{original} has changed since the qualification in {path} began",
+                hint=f"what was found may no longer be true of it; begin anew: onceproof qualify {original}",
+            )
+    return directory, replace(progress, ended=None)
+
+
+def _check(scenario: Scenario) -> None:
+    if scenario.pipeline.consumers is not None:
+        raise UsageError(
+            f"{scenario.name} describes consumers, not a Spark job: they have no batches at which to put faults",
+            hint="onceproof run and onceproof replay are for them",
+        )
+    most = max(rows_of(spec, scenario.seed) for spec in scenario.input)
+    if most < 2:
+        message = (
+            f"the input of {scenario.name} is a single record: it makes one batch, and a fault needs one before it"
+        )
+        raise UsageError(message, hint="give it more rows, or a larger sample")
+
+
+class Session:
+    """Owns the state while it works; `save`s it after each run."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        progress: Progress,
+        *,
+        budget_s: float,
+        teller: Teller,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._directory = directory
+        self._progress = progress
+        self._teller = teller
+        self._clock = clock
+        self._budget_s = budget_s
+        self._template = Template(directory.scenario)
+        self._scenario = load(directory.scenario).model_copy(update={"name": progress.scenario})
+        self._rows = {spec.topic: rows_of(spec, self._scenario.seed) for spec in self._scenario.input}
+        self._began = clock()
+        self._spent_before = progress.spent_s
+        self._failures = 0
+
+    @property
+    def left_s(self) -> float:
+        return self._budget_s - (self._clock() - self._began)
+
+    def work(self) -> Result:
+        """Run until all is settled or the budget is spent. Raises `Interrupted`, and what a run raises that no other mends."""
+        try:
+            components.ensure()  # before the clock runs: what is fetched once is no part of a job's qualification
+            self._began = self._clock()
+            self._teller.starts()
+            return self._work()
+        except (Interrupted, KeyboardInterrupt):
+            self._save()
+            raise Interrupted(
+                "interrupted: what was found until now is kept",
+                hint=f"go on with: onceproof qualify --continue {self._directory.path}",
+            ) from None
+        except OnceproofError:
+            self._save()
+            raise
+
+    def _work(self) -> Result:
+        first = self._first()
+        if first.outcome is not Outcome.HELD:
+            return self._result(first, ended="the job is not right without faults")
+        job = survey.read(self._directory.path / str(self._progress.first), self._scenario)
+        if not self._progress.cells:
+            self._save(cells=tuple(cells(job, self._scenario)))
+        reachable = sum(cell.reachable for cell in self._progress.cells)
+        self._teller.says(f"{_seen(job)}; {reachable} cells of the matrix can be reached")
+        while (chosen := self._next(job)) is not None:
+            self._try(chosen)
+        left = any(cell.state is State.PENDING for cell in self._progress.cells)
+        return self._result(first, ended="budget" if left else "done")
+
+    # -- runs -----------------------------------------------------------------------------------------------------
+
+    def _first(self) -> Verdict:
+        if self._progress.first is not None:
+            verdict = read_verdict(self._directory.path / self._progress.first)
+            if verdict.outcome is Outcome.HELD:
+                return verdict
+        self._teller.begins("without faults: is it right at all?")
+        began = self._clock()
+        text = self._template.text(about="Without faults.", faults=[], deadline_s=self._deadline_s(0))
+        file = self._directory.write(self._directory.steps / "01-without-faults.yaml", text)
+        done = self._run(file, survey_frames=True)
+        name = self._name(done)
+        self._save(first=name, decided=(name,), steps=1, first_s=round(self._clock() - began, 1))
+        return done.verdict
+
+    def _next(self, job: Job) -> Step | None:
+        return next_step(
+            self._progress.cells, self._rows, queries=len(job.queries), pace=self._pace(), left_s=self.left_s
+        )
+
+    def _pace(self) -> Pace:
+        known = Pace()
+        base_s = self._progress.first_s or known.base_s
+        return Pace(base_s, self._progress.cell_s or max(known.cell_s, _CELL_OF_BASE * base_s))
+
+    def _try(self, chosen: Step) -> None:
+        number = self._progress.steps + 1
+        titles = [f"{cell.title()}, batch {batch}" for cell, batch in zip(chosen.cells, chosen.batches, strict=True)]
+        self._teller.begins(f"run {number}: {'; '.join(titles)}")
+        file = self._file(chosen, number)
+        began = self._clock()
+        try:
+            done = self._run(file)
+        except Interrupted:
+            raise
+        except OnceproofError as failure:
+            self._failed(chosen, failure, number)
+            return
+        self._failures = 0
+        took = self._clock() - began
+        changed = attribution.attribute(chosen, done.verdict, fired_by(done.run_dir), self._name(done))
+        for cell in changed:
+            if cell.verdict is Outcome.VIOLATED:
+                self._write_cell(cell)
+            self._teller.says(_became(cell))
+        pace = self._pace()
+        cell_s = max(took - pace.base_s, 1.0) / len(changed) * _MARGIN
+        decided = [self._name(done)] if any(cell.exercised or cell.verdict for cell in changed) else []
+        self._progress = self._progress.with_cells(changed)
+        self._save(steps=number, cell_s=round(cell_s, 1), decided=(*self._progress.decided, *decided))
+
+    def _file(self, chosen: Step, number: int) -> Path:
+        if not chosen.shared:
+            return self._write_cell(chosen.cells[0])
+        faults = [cell.fault(batch) for cell, batch in zip(chosen.cells, chosen.batches, strict=True)]
+        text = self._template.text(
+            about=f"{len(faults)} cells of a qualification in one run.",
+            faults=faults,
+            chunks=chosen.chunks,
+            deadline_s=self._deadline_s(len(faults)),
+        )
+        return self._directory.write(self._directory.steps / f"{number:02d}-{len(faults)}-faults.yaml", text)
+
+    def _write_cell(self, cell: Cell) -> Path:
+        """The scenario with this fault alone: what is run for it, and what repeats it."""
+        alone = step([cell], self._rows)
+        text = self._template.text(
+            about=f"One cell of a qualification: {cell.title()}.",
+            faults=[cell.fault(alone.batches[0])],
+            chunks=alone.chunks,
+        )
+        return self._directory.write(self._directory.cells / f"{cell.name}.yaml", text)
+
+    def _run(self, file: Path, *, survey_frames: bool = False) -> RunResult:
+        return run(file, runs_dir=self._directory.runs, listeners=[self._teller.event], survey=survey_frames)
+
+    def _failed(self, chosen: Step, failure: OnceproofError, number: int) -> None:
+        """The harness could not finish the run. Once, its cells get another; twice in a row, it is not the cells."""
+        self._failures += 1
+        self._teller.says(f"the run failed: {failure.message.splitlines()[0]}")
+        why = f"the run failed: {failure.message}"
+        again = [
+            replace(cell, alone=True, why=why)
+            if chosen.shared
+            else replace(cell, state=State.NOT_REACHED, alone=True, why=why)
+            for cell in chosen.cells
+        ]
+        self._progress = self._progress.with_cells(again)
+        self._save(steps=number)
+        if self._failures >= _FAILURES:
+            raise EnvironmentProblem(
+                f"{self._failures} runs in a row failed, the last with: {failure.message}",
+                hint=f"{failure.hint or 'see the logs of the runs'}; then go on with: "
+                f"onceproof qualify --continue {self._directory.path}",
+            ) from failure
+
+    def _deadline_s(self, faults: int) -> float:
+        allowed = self._template.deadline_s + _A_CELL_S * faults
+        return round(max(_LEAST_DEADLINE_S, min(allowed, self.left_s)), 0)
+
+    # -- state ----------------------------------------------------------------------------------------------------
+
+    def _save(self, **fields: object) -> None:
+        spent = round(self._spent_before + self._clock() - self._began, 1)
+        self._progress = replace(self._progress, spent_s=spent, **fields)  # type: ignore[arg-type]
+        self._directory.save(self._progress)
+
+    def _name(self, done: RunResult) -> str:
+        return str(done.run_dir.relative_to(self._directory.path))
+
+    def _result(self, first: Verdict, *, ended: str) -> Result:
+        self._save(ended=ended)
+        told = tuple(_settled(cell, self._budget_s) for cell in self._progress.cells)
+        right = first.outcome is Outcome.HELD
+        exercised = [cell for cell in told if cell.exercised]
+        return Result(
+            scenario=self._scenario,
+            directory=self._directory,
+            progress=self._progress,
+            cells=told,
+            first=first,
+            strongest=self._strongest(told) if exercised else None,
+            outcome=outcome_of(told) if right else first.outcome,
+            budget_s=self._budget_s,
+        )
+
+    def _strongest(self, told: tuple[Cell, ...]) -> Strongest:
+        verdicts = [read_verdict(self._directory.path / name) for name in self._progress.decided]
+        return strongest(verdicts, self._scenario)
+
+
+def _settled(cell: Cell, budget_s: float) -> Cell:
+    """A pending cell as it must be told: it was not reached, and why."""
+    if cell.state is not State.PENDING:
+        return cell
+    why = f"the budget of {budget_s:.0f} s was spent before it was tried{' alone' if cell.runs else ''}"
+    return replace(cell, state=State.NOT_REACHED, why=f"{why} ({cell.why})" if cell.why else why)
+
+
+def _seen(job: Job) -> str:
+    queries = ", ".join(f"{query.name} ({query.data_batches} batches with data)" for query in job.queries)
+    sinks = ", ".join(dict.fromkeys(sink.words for sink in job.sinks)) or job.no_commit()
+    return f"it is right without faults; seen: {queries}; {sinks}"
+
+
+def _became(cell: Cell) -> str:
+    if cell.exercised:
+        found = ", ".join(f"{anomaly} {count:,}" for anomaly, count in sorted(cell.anomalies.items()))
+        how = "approximately placed, " if cell.state is State.APPROXIMATE else ""
+        return f"  {cell.title()}: {how}{cell.verdict}{f' ({found})' if found else ''}"
+    again = "to be tried alone" if cell.state is State.PENDING else "not reached"
+    return f"  {cell.title()}: {again}: {cell.why}"
+
+
+def fired_by(run_dir: Path) -> Mapping[int, str]:
+    """Number of each fault that fired -> the instrument that saw its point."""
+    by: dict[int, str] = {}
+    with (run_dir / "events.jsonl").open(encoding="utf-8") as lines:
+        for line in lines:
+            event = json.loads(line)
+            if event["kind"] == "fault.fired":
+                by[int(event["index"])] = str(event["instrument"])
+    return by
+
+
+def read_verdict(run_dir: Path) -> Verdict:
+    """The stored verdict of a run. Raises `HistoryError`."""
+    try:
+        stored = json.loads((run_dir / "verdict.json").read_text(encoding="utf-8"))
+        return TypeAdapter(Verdict).validate_python({**stored, "outcome": stored["verdict"]})
+    except (OSError, ValueError, KeyError, TypeError) as damaged:
+        message = f"{run_dir / 'verdict.json'} cannot be read: {damaged}"
+        raise HistoryError(message, hint=f"judge the run again: onceproof check {run_dir}") from None

@@ -1,0 +1,75 @@
+"""What a qualification is doing, while it does it: lines with the time used and left, and on a terminal a status below them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from onceproof.events import Event
+from onceproof.reports.progress import RunState, describe
+
+#: Of a run's events, those that say something about its cells or about what is wrong; the rest is in its ``events.jsonl``.
+_TOLD = ("fault.hit", "fault.missed", "warning", "bypass")
+
+
+class Teller:
+    """Implements `onceproof.qualify.session.Teller`. A context manager; called from any thread."""
+
+    def __init__(self, console: Console, name: str, budget_s: float) -> None:
+        self._console = console
+        self._name = name
+        self._budget_s = budget_s
+        self._began = time.monotonic()
+        self._what = "looking for the components"
+        self._state = RunState()
+        self._lock = threading.Lock()
+        self._live = Live(get_renderable=self._status, console=console, refresh_per_second=2, transient=True)
+        self._is_live = console.is_terminal and not console.is_dumb_terminal
+
+    def __enter__(self) -> Teller:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def starts(self) -> None:
+        self._began = time.monotonic()
+
+    def begins(self, what: str) -> None:
+        with self._lock:
+            self._what, self._state = what.partition(": ")[0], RunState()
+            self._print(what, "bold")
+            if self._is_live:
+                self._live.start()
+
+    def event(self, event: Event) -> None:
+        with self._lock:
+            self._state.add(event)
+            if event.kind in _TOLD and (line := describe(event)) is not None:
+                self._print(line, "")
+
+    def says(self, line: str) -> None:
+        with self._lock:
+            self._print(line, "")
+
+    def _print(self, line: str, style: str) -> None:
+        self._console.print(Text(f"{self._times()}  {line}", style=style), soft_wrap=True)
+
+    def _times(self) -> str:
+        used = time.monotonic() - self._began
+        return f"{clock(used)} used, {clock(max(self._budget_s - used, 0))} left"
+
+    def _status(self) -> Text:
+        return Text(f"{self._name}: {self._what}   {self._times()}   {self._state.summary()}", style="dim")
+
+
+def clock(seconds: float) -> str:
+    """``9:05``"""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -1,0 +1,65 @@
+"""Checkpoint damage: where it can be placed, and what it does to the files. That it bites is shown by the real scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from onceproof.chaos.checkpoint_damage import CheckpointDamageSpec, _damage
+from onceproof.faults import SpecProblem
+
+Problems = Callable[..., list[SpecProblem]]
+
+
+def spec(what: str, point: str) -> dict[str, Any]:
+    return {"fault": "checkpoint-damage", "target": "checkpoint", "what": what, "at": {"batch": 2, "point": point}}
+
+
+@pytest.mark.parametrize("what", ["metadata", "commit", "truncated-commit", "folder"])
+def test_anything_can_be_lost_after_the_commit_log(problems: Problems, what: str) -> None:
+    assert problems(spec(what, "after-commit-log")) == []
+
+
+@pytest.mark.parametrize("what", ["commit", "truncated-commit"])
+def test_an_entry_that_is_not_written_yet_cannot_be_lost(problems: Problems, what: str) -> None:
+    (problem,) = problems(spec(what, "after-sink-commit"))
+    assert problem.loc == ("at", "point") and problem.hint == "use after-commit-log"
+    assert problems(spec("metadata", "after-sink-commit")) == []
+
+
+def test_a_driver_that_is_in_the_middle_of_a_batch_is_left_alone(problems: Problems) -> None:
+    assert problems(spec("folder", "after-offset-log"))[0].loc == ("at", "point")
+
+
+@pytest.mark.parametrize("what", ["everything", None])
+def test_other_damage_is_not_known(what: str | None) -> None:
+    with pytest.raises(ValidationError):
+        CheckpointDamageSpec.model_validate({**spec("folder", "after-commit-log"), "what": what})
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    for file in ("metadata", ".metadata.crc", "commits/1", "commits/2", "commits/.2.crc", "offsets/2"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("v1")
+    return tmp_path
+
+
+def left(checkpoint: Path) -> list[str]:
+    return sorted(str(f.relative_to(checkpoint)) for f in checkpoint.rglob("*") if f.is_file() and f.stat().st_size)
+
+
+def test_what_is_damaged_is_named_and_nothing_else_is_touched(checkpoint: Path) -> None:
+    assert _damage(checkpoint, "commit", 2) == ["commits/2"]
+    assert left(checkpoint) == [".metadata.crc", "commits/1", "metadata", "offsets/2"]
+    assert _damage(checkpoint, "truncated-commit", 1) == ["commits/1"]
+    assert (checkpoint / "commits/1").exists() and "commits/1" not in left(checkpoint)
+    assert _damage(checkpoint, "metadata", 2) == ["metadata"]
+    assert left(checkpoint) == ["offsets/2"]
+    assert _damage(checkpoint, "metadata", 2) == [], "there was none to lose"
+    assert _damage(checkpoint, "folder", 2) == [f"the checkpoint {checkpoint.name}"]
+    assert list(checkpoint.iterdir()) == []

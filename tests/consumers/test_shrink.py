@@ -1,0 +1,240 @@
+"""The search of `onceproof shrink` without services: what is played is a function, so that minima are known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onceproof.chaos.consumers.crash import CrashSpec
+from onceproof.consumers import minimal as minimal_module
+from onceproof.consumers.clues import Clues
+from onceproof.consumers.minimal import Minimal
+from onceproof.consumers.moves import Kind, Move
+from onceproof.consumers.schedule import Schedule, Whole, named
+from onceproof.consumers.shrink import Played, Shrink, Shrunk, Try, to_json
+from onceproof.data import open_dataset
+from onceproof.errors import Interrupted
+from onceproof.scenario.load import find, load
+from onceproof.scenario.model import ConsumerFaultSpec, Scenario
+
+NAMES = ("c1", "c2", "c3", "c4")
+WANTED = frozenset(["reordered"])
+
+
+def crash(target: str, message: int, *, holder: str = "", holds: int = 0) -> ConsumerFaultSpec:
+    at = {"message": message, **({"while": {"consumer": holder, "holds": holds}} if holds else {})}
+    return CrashSpec.model_validate({"fault": "crash", "target": target, "at": at})
+
+
+def schedule(messages: int, *faults: ConsumerFaultSpec, names: tuple[str, ...] = NAMES) -> Schedule:
+    return Schedule(tuple(range(1, messages + 1)), names, faults)
+
+
+def search(whole: Schedule, shows: Callable[[Schedule], bool], *, most: int = 2_000) -> Shrink:
+    def play(given: Schedule) -> Played:
+        assert given.messages and given.names
+        assert all(named(fault) <= set(given.messages) for fault in given.faults), "a fault names what is not there"
+        return Played(WANTED if shows(given) else frozenset(), "reordered 1" if shows(given) else "held")
+
+    return Shrink(whole, WANTED, WANTED, play, most)
+
+
+@given(
+    st.sets(st.integers(1, 40), min_size=1, max_size=4),
+    st.sets(st.sampled_from(NAMES), min_size=1, max_size=2),
+    st.integers(0, 2),
+)
+def test_it_comes_to_what_is_needed_and_to_nothing_else(messages: set[int], names: set[str], faults: int) -> None:
+    """Blind, without clues: whatever subset makes the finding is found again."""
+    struck = sorted(messages)[:faults]
+    whole = schedule(40, crash("c1", 40), *(crash("c2", message) for message in struck), crash("c3", 39))
+
+    def shows(given: Schedule) -> bool:
+        hit = {fault.at.message for fault in given.faults}
+        return messages <= set(given.messages) and names <= set(given.names) and set(struck) <= hit
+
+    done = search(whole, shows).run()
+    assert done.minimal and set(done.best.messages) == messages
+    assert set(done.best.names) == names and len(done.best.faults) == len(struck)
+    assert {t.came_to for t in done.tried} <= {"held"}
+
+
+def test_with_the_right_clue_nothing_but_the_proof_is_left() -> None:
+    whole = schedule(200, *(crash("c2", m, holder="c3", holds=m + 1) for m in (20, 90)))
+    clue = Schedule((20, 21), ("c2", "c3"), whole.faults[:1])
+    seen: list[Schedule] = []
+
+    def shows(given: Schedule) -> bool:
+        seen.append(given)
+        return len(given.messages) > 1 and len(given.names) > 1 and bool(given.faults)
+
+    done = search(whole, shows).run([clue])
+    assert done.best == clue and done.minimal and done.executions < 20
+    assert {t.without for t in done.tried} == {"message 20", "message 21", "consumer c2", "consumer c3", "crash of c2"}
+    assert max(len(given.messages) for given in seen[2:]) <= 2
+
+
+def test_what_shows_it_without_any_fault_too_has_another_cause() -> None:
+    """Two messages alone are out of order in this one without a crash: that is not what the run has shown."""
+    whole = schedule(12, crash("c1", 5))
+
+    def shows(given: Schedule) -> bool:
+        return len(given.messages) == 2 or (bool(given.faults) and len(given.messages) > 2)
+
+    done = search(whole, shows).run([whole.only([5, 6])])
+    assert len(done.best.messages) == 3 and len(done.best.faults) == 1
+
+
+def test_a_finding_that_needs_no_fault_keeps_none() -> None:
+    done = search(schedule(30, crash("c1", 5)), lambda given: len(given.messages) >= 2).run()
+    assert done.best.size == (2, 1, 0) and done.minimal
+
+
+def test_a_schedule_that_shows_something_else_is_not_taken() -> None:
+    whole = schedule(9, crash("c1", 5))
+    other = frozenset(["reordered", "stale-tail"])
+    done = Shrink(whole, WANTED, WANTED, lambda s: Played(WANTED if s == whole else other, "?"), 200).run()
+    assert done.best == whole and done.minimal
+
+
+def test_what_makes_no_valid_scenario_costs_nothing_and_is_not_counted() -> None:
+    whole = schedule(2, names=("c1",))
+    done = Shrink(whole, WANTED, WANTED, lambda given: None, 1).run()
+    assert done.best == whole and done.executions == 0 and done.minimal
+    assert {t.came_to for t in done.tried} == {"no scenario: the other parts need it"}
+
+
+def test_used_up_executions_are_told_and_nothing_is_called_minimal() -> None:
+    done = search(schedule(60, crash("c1", 5)), lambda given: {5, 17, 44} <= set(given.messages), most=7).run()
+    assert not done.minimal and done.executions == 7 and "7 executions were used up" in done.why_not
+    assert {5, 17, 44} <= set(done.best.messages)
+
+
+def test_an_interruption_keeps_the_best_so_far() -> None:
+    whole, kept = schedule(40), []
+
+    def play(given: Schedule) -> Played:
+        if len(given.messages) <= 10:
+            raise Interrupted("interrupted by SIGINT")
+        return Played(WANTED, "reordered 1")
+
+    done = Shrink(whole, WANTED, WANTED, play, 60, kept.append).run()
+    assert done.interrupted and not done.minimal and done.best == kept[-1] and len(done.best.messages) == 20
+    assert to_json(done, whole)["after"] == {"messages": 20, "consumers": 4, "faults": 0}
+
+
+def moves(*told: str) -> list[Move]:
+    """``"publish 3"``, ``"c2 take 3"``: one move a tick, all of one queue."""
+    made = []
+    for tick, text in enumerate(told):
+        *who, what, number = text.split()
+        kind: Kind = what  # type: ignore[assignment]
+        made.append(Move(kind, tick, 0.0, who[0] if who else "", int(number), "orders"))
+    return made
+
+
+PLAYED = moves(
+    "publish 1", "c1 take 1", "publish 2", "c2 take 2", "publish 3", "c3 take 3", "c2 crash 2", "c2 return 2", "c3 effect 3",
+    "c3 acknowledge 3", "c3 take 2", "c1 effect 1", "c1 acknowledge 1", "c3 effect 2", "c3 acknowledge 2",
+)  # fmt: skip
+
+
+def test_the_first_clue_is_the_witness_its_overtaker_and_who_had_them() -> None:
+    whole = schedule(9, crash("c4", 8), crash("c2", 2), names=("c1", "c2", "c3", "c4"))
+    first, second, *_ = Clues(whole, PLAYED, [[2]]).schedules()
+    assert first == Schedule((2, 3), ("c2", "c3"), (crash("c2", 2),))
+    assert second == Schedule((1, 2, 3), ("c1", "c2", "c3"), (crash("c2", 2),)), "with those who were busy then"
+
+
+def test_a_clue_keeps_what_its_fault_waits_for() -> None:
+    whole = schedule(9, crash("c2", 2, holder="c1", holds=1))
+    first, *_ = Clues(whole, PLAYED, [[2]]).schedules()
+    assert first.messages == (1, 2, 3) and first.names == ("c1", "c2", "c3")
+
+
+def test_a_witness_that_no_fault_struck_is_put_down_to_the_last_one_before_it() -> None:
+    whole = schedule(9, crash("c1", 1), crash("c2", 2), crash("c4", 8))
+    first, *_ = Clues(whole, PLAYED, [[3]]).schedules()
+    assert first.faults == (crash("c2", 2),) and {2, 3} <= set(first.messages)
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Scenario:
+    return load(find("amqp-redelivery-reorders"))
+
+
+def test_messages_are_numbered_anew_wherever_they_are_named(shipped: Scenario) -> None:
+    whole = Whole(shipped)
+    made = whole.of(Schedule((3, 4), ("c2", "c1"), whole.schedule.faults), find("amqp-redelivery-reorders"))
+    consumers = made.pipeline.consumers
+    assert consumers is not None and consumers.slow == {1: 2, 2: 2} and consumers.names == ["c2", "c1"]
+    assert made.input[0].options == {"keys": ["order-2", "order-1"]}
+    (fault,) = made.chaos
+    assert isinstance(fault, ConsumerFaultSpec) and str(fault.at) == "message 1 after take while c1 holds message 2"
+
+
+def test_schedules_that_play_the_same_are_played_once(shipped: Scenario) -> None:
+    whole = Whole(shipped)
+    first, second, slow = (whole.alike(Schedule((message,), ("c1",), ())) for message in (1, 5, 4))
+    assert first == second != slow
+
+
+def test_a_queue_a_consumer_stays_that(shipped: Scenario) -> None:
+    whole = Whole(load(find("amqp-queue-per-consumer")))
+    made = whole.of(replace(whole.schedule, names=("c2",), faults=()), find("amqp-redelivery-reorders"))
+    assert made.input[0].partitions == 1
+
+
+def test_records_of_another_data_set_are_written_down(tmp_path_factory: pytest.TempPathFactory) -> None:
+    scenario = load(find("amqp-redelivery-reorders"))
+    spec = scenario.input[0].model_copy(update={"dataset": "numbers", "options": {"rows": 9}, "rows": 6})
+    whole = Whole(scenario.model_copy(update={"input": [spec]}))
+    path = tmp_path_factory.mktemp("records") / "below" / "records.jsonl"
+    made = whole.of(Schedule((2, 6), ("c1",), ()), path).input[0]
+    again = open_dataset(made.dataset, made.options, seed=7)
+    assert list(again.records(0, again.rows())) == [whole.records[1], whole.records[5]]
+
+
+def test_a_shrink_says_all_to_a_program() -> None:
+    whole = schedule(3)
+    said = to_json(Shrunk(whole, 4, (), minimal=True), whole, run="x")
+    assert said["before"] == said["after"] == {"messages": 3, "consumers": 4, "faults": 0}
+    assert said["executions"] == 4 and said["minimal"] is True and said["run"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("minimal", "interrupted", "confirmed", "code", "said"),
+    [
+        (True, False, True, 0, "nothing more can be taken away:\n  without message 1 (2 ways): held; inconclusive: x"),
+        (False, False, True, 3, "not proved to be minimal: 60 executions"),
+        (True, False, False, 3, "did not come to the same anomalies"),
+        (False, True, False, 130, "not proved to be minimal: 60 executions"),
+    ],
+)
+def test_what_is_told_of_a_shrink_and_with_which_code(
+    minimal: bool, interrupted: bool, confirmed: bool, code: int, said: str
+) -> None:
+    best = schedule(2, crash("c1", 1), names=("c1", "c2"))
+    tried = (Try("message 1", best, "held"), Try("message 1", best, "inconclusive: x"))
+    shrunk = Shrunk(best, 60, tried, minimal, "" if minimal else "60 executions were used up", interrupted)
+    run = Path("r")
+    done = Minimal(run, ("reordered",), schedule(200, crash("c1", 1)), shrunk, run / "m.yaml", run, confirmed, 12.0)
+    assert done.exit_code == code and said in done.as_text()
+    assert "from 200 messages, 4 consumers, 1 fault\n  to 2 messages, 2 consumers, 1 fault, in 60" in done.as_text()
+    assert done.to_json()["after"] == {"messages": 2, "consumers": 2, "faults": 1}
+
+
+def test_a_schedule_becomes_a_scenario_that_can_be_run_from_elsewhere(shipped: Scenario, tmp_path: Path) -> None:
+    pipeline = shipped.pipeline.model_copy(update={"env": {"WHERE": "{here}/x"}})
+    spec = shipped.input[0].model_copy(update={"dataset": "numbers", "options": {"rows": 9}, "rows": None})
+    whole = Whole(shipped.model_copy(update={"input": [spec], "pipeline": pipeline}))
+    best = Schedule((3, 4), ("c2", "c1"), whole.schedule.faults)
+    written = load(minimal_module._write(whole, best, tmp_path / "shrunk", Path("/home"), ["reordered"]))
+    assert written.pipeline.env == {"WHERE": "/home/x"} and written.pipeline.command == shipped.pipeline.command
+    assert written.input[0].dataset == "file" and written.expect.anomalies == ["reordered"]
+    assert written.claim == shipped.claim and written.chaos == whole.of(best, tmp_path / "r.jsonl").chaos

@@ -1,0 +1,110 @@
+"""A job as a first run shows it, and verdicts on runs that cells shared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict
+from onceproof.qualify.cells import Cell, cells
+from onceproof.qualify.job import Job, Query, Sink
+from onceproof.qualify.schedule import Step, step
+from onceproof.scenario.load import find, load
+from onceproof.scenario.model import Scenario
+
+TABLE = Sink(
+    "postgres",
+    "last_seen",
+    {"transaction": "last_seen"},
+    "COMMIT of last_seen",
+    "last_seen",
+    write={"kind": "statement", "sql": "last_seen", "nth": 2},
+)
+
+
+@pytest.fixture(scope="session")
+def upsert() -> Scenario:
+    return load(find("foreign-psycopg-upsert"))
+
+
+@pytest.fixture
+def job() -> Job:
+    return Job((Query("last_seen", 6),), (TABLE,))
+
+
+@pytest.fixture
+def matrix(job: Job, upsert: Scenario) -> list[Cell]:
+    return cells(job, upsert)
+
+
+@pytest.fixture
+def three(matrix: list[Cell]) -> Step:
+    """The three most telling cells in one run: at batches 2, 4 and 6."""
+    return step(matrix[:3], {"flights": 6000})
+
+
+@pytest.fixture
+def verdict_on() -> Callable[..., Verdict]:
+    """The verdict on a run of ``step``: the faults that missed, and findings as anomaly -> batch -> effects."""
+
+    def build(
+        ran: Step,
+        *,
+        missed: tuple[int, ...] = (),
+        found: Mapping[str, Mapping[int, int]] | None = None,
+        unplaced: int = 0,
+        conclusive: bool = True,
+    ) -> Verdict:
+        findings = tuple(
+            Finding(
+                anomaly,
+                "last_seen",
+                sum(spread.values()) + unplaced,
+                "so and so many",
+                source="batch replay",
+                batches={f"last_seen/{batch}": effects for batch, effects in spread.items()},
+            )
+            for anomaly, spread in (found or {}).items()
+        )
+        clear = conclusive and not unplaced
+        batches = []
+        for number in range(ran.batches[-1] + 2):
+            anomalies = {name: spread[number] for name, spread in (found or {}).items() if number in spread}
+            outcome = Outcome.VIOLATED if anomalies else Outcome.HELD if clear else Outcome.INCONCLUSIVE
+            batches.append(BatchReport("last_seen", number, 0, 0, 100, (), outcome, anomalies))
+        faults = tuple(
+            FaultReport(
+                cell.kind,
+                cell.target,
+                "last_seen",
+                batch,
+                cell.point,
+                True,
+                True,
+                index not in missed,
+                ("it was seen",),
+            )
+            for index, (cell, batch) in enumerate(zip(ran.cells, ran.batches, strict=True))
+        )
+        outcome = Outcome.VIOLATED if findings else Outcome.INCONCLUSIVE if missed or not conclusive else Outcome.HELD
+        reasons = ("fine",) if outcome is Outcome.HELD else ("first reason\nsecond line",)
+        return Verdict(
+            "small", outcome, {"delivery": "effectively-once"}, reasons, findings, faults, batches=tuple(batches)
+        )
+
+    return build
+
+
+@pytest.fixture
+def alone() -> Callable[[Step], Step]:
+    """A run of a step's first cell only."""
+    return lambda ran: step([replace(ran.cells[0], alone=True)], {"flights": 6000})
+
+
+def events(*told: dict[str, Any]) -> str:
+    import json
+
+    return "".join(json.dumps(event) + "\n" for event in told)

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from onceproof.judge.findings import Outcome, Verdict
+from onceproof.qualify.attribution import attribute
+from onceproof.qualify.cells import State
+from onceproof.qualify.schedule import Step
+
+On = Callable[..., Verdict]
+GATE = {0: "checkpoint", 1: "checkpoint", 2: "checkpoint"}
+
+
+def test_all_held(three: Step, verdict_on: On) -> None:
+    cells = attribute(three, verdict_on(three), GATE, "runs/x")
+    assert [(c.state, c.verdict) for c in cells] == [(State.EXERCISED, Outcome.HELD)] * 3
+    assert all(c.runs == ("runs/x",) and c.evidence for c in cells)
+
+
+def test_a_finding_is_its_windows_and_the_next_batch_is_still_in_it(three: Step, verdict_on: On) -> None:
+    cells = attribute(three, verdict_on(three, found={"duplicate": {4: 30, 5: 2}, "lost-write": {7: 1}}), GATE, "r")
+    assert [c.verdict for c in cells] == [Outcome.HELD, Outcome.VIOLATED, Outcome.VIOLATED]
+    assert cells[1].anomalies == {"duplicate": 32}
+    assert cells[2].anomalies == {"lost-write": 1}
+
+
+def test_effects_of_which_nobody_knows_the_batch_may_be_anybodys(three: Step, verdict_on: On) -> None:
+    cells = attribute(three, verdict_on(three, found={"duplicate": {4: 30}}, unplaced=5), GATE, "r")
+    assert [c.verdict for c in cells] == [None, Outcome.VIOLATED, None]
+    assert [(c.state, c.alone) for c in cells] == [
+        (State.PENDING, True),
+        (State.EXERCISED, False),
+        (State.PENDING, True),
+    ]
+    assert cells[0].why == "duplicate in last_seen: of 5 effects nobody knows the batch"
+
+
+def test_a_finding_before_the_first_fault_is_in_no_window(three: Step, verdict_on: On) -> None:
+    cells = attribute(three, verdict_on(three, found={"duplicate": {1: 3}}), GATE, "r")
+    assert all(c.state is State.PENDING and c.alone for c in cells)
+    assert "before the first fault" in str(cells[0].why)
+
+
+def test_a_fault_that_did_not_hit_has_a_run_of_its_own_once(
+    three: Step, verdict_on: On, alone: Callable[[Step], Step]
+) -> None:
+    cells = attribute(three, verdict_on(three, missed=(0,)), GATE, "r")
+    assert (cells[0].state, cells[0].alone, cells[0].verdict) == (State.PENDING, True, None)
+    assert [c.verdict for c in cells[1:]] == [Outcome.HELD, Outcome.HELD]
+    own = alone(three)
+    (again,) = attribute(own, verdict_on(own, missed=(0,)), GATE, "s")
+    assert (again.state, again.verdict) == (State.NOT_REACHED, None)
+    assert again.why == "it fired and did not hit: it was seen"
+
+
+def test_a_run_that_tells_nothing_of_its_batches_decides_nothing(three: Step, verdict_on: On) -> None:
+    cells = attribute(three, verdict_on(three, conclusive=False), GATE, "r")
+    assert all(c.state is State.PENDING and c.alone for c in cells)
+
+
+def test_what_is_found_in_a_run_of_its_own_is_the_cells(
+    three: Step, verdict_on: On, alone: Callable[[Step], Step]
+) -> None:
+    own = alone(three)
+    (cell,) = attribute(own, verdict_on(own, found={"duplicate": {2: 4}}, unplaced=5), GATE, "r")
+    assert (cell.state, cell.verdict, cell.anomalies) == (State.EXERCISED, Outcome.VIOLATED, {"duplicate": 9})
+    (unproven,) = attribute(own, verdict_on(own, missed=(0,), found={"lost-write": {2: 4}}), GATE, "r")
+    assert (unproven.state, unproven.verdict) == (State.NOT_REACHED, Outcome.VIOLATED)
+    (unclear,) = attribute(own, verdict_on(own, conclusive=False), GATE, "r")
+    assert (unclear.state, unclear.verdict, unclear.why) == (State.EXERCISED, Outcome.INCONCLUSIVE, "first reason")
+
+
+def test_what_only_the_watcher_saw_is_approximate(three: Step, verdict_on: On) -> None:
+    cells = attribute(three, verdict_on(three), {**GATE, 1: "watcher"}, "r")
+    assert [c.state for c in cells] == [State.EXERCISED, State.APPROXIMATE, State.EXERCISED]

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from onceproof.faults import faults
+from onceproof.judge.findings import Outcome
+from onceproof.points import Point
+from onceproof.qualify.cells import SOME_BATCH, Cell, State, cells, outcome
+from onceproof.qualify.job import Job, Query, Sink
+from onceproof.scenario.load import find, load
+from onceproof.scenario.model import Scenario
+
+
+def reachable(found: list[Cell]) -> set[tuple[str, str]]:
+    return {(cell.kind, cell.point.value) for cell in found if cell.reachable}
+
+
+def test_a_foreign_job_has_the_points_that_its_checkpoint_and_its_frames_show(matrix: list[Cell]) -> None:
+    assert reachable(matrix) >= {
+        ("crash", "before-offset-log"),
+        ("crash", "after-offset-log"),
+        ("crash", "after-sink-commit"),
+        ("crash", "after-commit-log"),
+        ("lost-ack", "commit-unacknowledged"),
+        ("lost-request", "commit-lost"),
+        ("reject", "after-offset-log"),
+        ("stall", "after-offset-log"),
+        ("crash-at-frame", "in-tasks"),
+        ("crash-at-frame", "before-sink-commit"),
+    }
+    columns = {cell.column for cell in matrix}
+    assert columns >= {"crash", "lost-ack", "lost-request", "reject", "stall"} and "crash-at-frame" not in columns
+    assert {(c.column, c.point) for c in matrix} == {(column, point) for column in columns for point in Point}
+    for cell in matrix:
+        assert cell.reachable or cell.why, cell.name
+    assert len({cell.name for cell in matrix}) == len(matrix)
+
+
+def test_the_most_telling_come_first(matrix: list[Cell]) -> None:
+    first = [(cell.kind, cell.point.value) for cell in matrix[:4]]
+    assert first == [
+        ("crash", "after-sink-commit"),
+        ("lost-ack", "commit-unacknowledged"),
+        ("lost-request", "commit-lost"),
+        ("reject", "after-offset-log"),
+    ]
+    assert {cell.kind for cell in matrix if cell.reachable} >= {"stall"}
+    rest = [cell.kind for cell in matrix if cell.reachable]
+    assert rest[-rest.count("stall") :] == ["stall"] * rest.count("stall"), "zombies come after the matrix"
+    assert [cell.reachable for cell in matrix] == sorted((c.reachable for c in matrix), reverse=True)
+
+
+def test_every_offer_is_a_fault_that_its_kind_takes(matrix: list[Cell], upsert: Scenario) -> None:
+    for cell in (one for one in matrix if one.reachable):
+        kind = faults.get(cell.kind)
+        spec = kind.Spec.model_validate(cell.fault(SOME_BATCH))
+        assert kind.problems(spec, upsert) == []
+    assert not [cell.why for cell in matrix if "refuses its own offer" in (cell.why or "")]
+
+
+def test_without_a_commit_there_is_none_to_lose(upsert: Scenario) -> None:
+    why = "output last_seen: 12 statements that write and no COMMIT were seen in its batches: each commits by itself"
+    found = cells(Job((Query("last_seen", 6),), (), {"last_seen": why}), upsert)
+    lost = [cell for cell in found if cell.point is Point.COMMIT_LOST and cell.kind == "lost-request"]
+    assert [(cell.state, cell.why) for cell in lost] == [(State.N_A, why)]
+
+
+def test_state_and_parked_sinks_open_their_points(upsert: Scenario) -> None:
+    query = Query("last_seen", 6, state_stores=2, parks=("postgres",))
+    found = cells(Job((query,), ()), upsert)
+    assert reachable(found) >= {
+        ("crash", "state-partly-committed"),
+        ("crash", "before-sink-commit"),
+        ("lost-ack", "before-sink-commit"),
+        ("lost-request", "before-sink-commit"),
+    }
+
+
+def test_a_job_that_writes_past_the_gate_cannot_wait(upsert: Scenario) -> None:
+    found = cells(Job((Query("last_seen", 6, waits=False),), ()), upsert)
+    (before,) = [c for c in found if c.kind == "crash" and c.point is Point.BEFORE_OFFSET_LOG]
+    assert before.state is State.N_A and "past onceproof's checkpoint file system" in str(before.why)
+
+
+def test_of_several_queries_each_has_its_cells_and_says_which_it_is() -> None:
+    both = load(find("foreign-two-queries"))
+    sinks = (
+        Sink("postgres", "a", {"transaction": "by_airport"}, "COMMIT of by_airport"),
+        Sink("postgres", "b", {"transaction": "last_seen"}, "COMMIT of last_seen"),
+    )
+    found = cells(Job((Query("a", 3), Query("b", 3)), sinks), both)
+    crashes = [c for c in found if c.kind == "crash" and c.point is Point.AFTER_SINK_COMMIT]
+    assert [c.fault(2)["at"]["query"] for c in crashes] == ["a", "b"]
+    acks = [c for c in found if c.kind == "lost-ack" and c.point is Point.COMMIT_UNACKNOWLEDGED]
+    assert [(c.target, c.query) for c in acks] == [("postgres", "a"), ("postgres", "b")]
+
+
+def test_a_cell_goes_to_json_and_back(matrix: list[Cell]) -> None:
+    for cell in (*matrix, replace(matrix[0], verdict=Outcome.VIOLATED, anomalies={"duplicate": 3}, runs=("runs/a",))):
+        assert Cell.from_json(json.loads(json.dumps(cell.to_json(), default=str))) == cell
+
+
+HELD = {"state": State.EXERCISED, "verdict": Outcome.HELD}
+
+
+@pytest.mark.parametrize(
+    ("changed", "wanted"),
+    [
+        ({}, Outcome.HELD),
+        ({"state": State.APPROXIMATE}, Outcome.HELD),
+        ({"verdict": Outcome.INCONCLUSIVE}, Outcome.INCONCLUSIVE),
+        ({"state": State.NOT_REACHED, "verdict": None}, Outcome.INCONCLUSIVE),
+        ({"state": State.PENDING, "verdict": None}, Outcome.INCONCLUSIVE),
+        ({"verdict": Outcome.VIOLATED}, Outcome.VIOLATED),
+        ({"state": State.NOT_REACHED, "verdict": Outcome.VIOLATED}, Outcome.VIOLATED),
+        ({"state": State.N_A, "verdict": None}, Outcome.HELD),
+    ],
+)
+def test_one_cell_decides_the_whole(matrix: list[Cell], changed: dict[str, object], wanted: Outcome) -> None:
+    all_held = [replace(cell, **HELD) for cell in matrix[:3]]  # type: ignore[arg-type]
+    assert outcome([*all_held, replace(all_held[0], **changed)]) is wanted  # type: ignore[arg-type]
+
+
+def test_a_matrix_with_nothing_reachable_proves_nothing(matrix: list[Cell]) -> None:
+    assert outcome([replace(cell, state=State.N_A) for cell in matrix]) is Outcome.INCONCLUSIVE
+
+
+def test_between_two_sinks_of_one_batch_there_is_a_point(upsert: Scenario) -> None:
+    sinks = (
+        Sink("postgres", "q", {"transaction": "a"}, "COMMIT of a", "a"),
+        Sink("postgres", "q", {"transaction": "b"}, "COMMIT of b", "b"),
+    )
+    found = cells(Job((Query("q", 6),), sinks), upsert)
+    (between,) = [c for c in found if c.point is Point.BETWEEN_SINKS and c.reachable]
+    assert between.words == "COMMIT of b, after a"
+    assert between.fault(2)["frame"] == {"transaction": "b"}
+    alone = cells(Job((Query("q", 6),), sinks[:1]), upsert)
+    (none,) = [c for c in alone if c.point is Point.BETWEEN_SINKS and c.column == "crash"]
+    assert (none.state, none.why) == (State.N_A, "its batches write to a single sink")

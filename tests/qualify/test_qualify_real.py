@@ -1,0 +1,65 @@
+"""One qualification for real: two cells in one run, one violated and one held, and each finding in its own window."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from onceproof.cli_output import Output
+from onceproof.judge.findings import Outcome
+from onceproof.qualify import matrix, session
+from onceproof.qualify.cells import Cell, State
+from onceproof.qualify.job import Job
+from onceproof.qualify.telling import Teller
+from onceproof.scenario.load import find, load
+from onceproof.scenario.model import Scenario
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+
+#: Whose state is left behind once with a sink that has committed, once with one that has not.
+TWO = ["crash-driver-after-sink-commit", "crash-driver-after-offset-log"]
+
+
+@pytest.fixture
+def two_cells(monkeypatch: pytest.MonkeyPatch) -> list[list[Cell]]:
+    """The matrix of this job is worked out in full, and of it two cells are tried."""
+    whole: list[list[Cell]] = []
+    all_of = session.cells
+
+    def chosen(job: Job, scenario: Scenario) -> list[Cell]:
+        whole.append(all_of(job, scenario))
+        return [cell for cell in whole[-1] if cell.name in TWO]
+
+    monkeypatch.setattr(session, "cells", chosen)
+    return whole
+
+
+def test_an_append_is_found_out_in_the_window_of_the_fault_that_shows_it(
+    two_cells: list[list[Cell]], tmp_path: Path
+) -> None:
+    directory, progress = session.begin(find("foreign-jdbc-append"), runs_dir=tmp_path, seed=None)
+    with Teller(Output(as_json=True).console(), progress.scenario, 3600) as teller:
+        result = session.Session(directory, progress, budget_s=3600, teller=teller).work()
+    text = matrix.as_text(result)
+
+    (whole,) = two_cells
+    reachable = {f"{cell.kind} {cell.point}" for cell in whole if cell.reachable}
+    assert reachable >= {"lost-ack commit-unacknowledged", "lost-request commit-lost", "reject after-offset-log"}
+    assert "COMMIT of departures" in {cell.words for cell in whole}
+
+    assert result.outcome is Outcome.VIOLATED, text
+    appended, planned = (next(cell for cell in result.cells if cell.name == name) for name in TWO)
+    assert (appended.state, appended.verdict, list(appended.anomalies)) == (
+        State.EXERCISED,
+        Outcome.VIOLATED,
+        ["duplicate"],
+    ), text
+    assert appended.outputs == ("departures_table",)
+    assert (planned.state, planned.verdict) == (State.EXERCISED, Outcome.HELD), text
+    assert appended.runs == planned.runs, "they shared one run"
+    assert result.strongest is not None and result.strongest.delivery == "at-least-once"
+    assert [spec.at.point for spec in load(directory.cells / f"{TWO[0]}.yaml").chaos] == ["after-sink-commit"]
+    stored = json.loads((directory.path / "qualification.json").read_text())
+    assert stored["ended"] == "done" and stored["steps"] == 2

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from onceproof.qualify.scenario_file import Template
+from onceproof.scenario.load import find, load, names
+
+FAULTS = [{"fault": "crash", "target": "driver", "at": {"batch": 2, "point": "after-sink-commit"}}]
+
+
+@pytest.mark.parametrize("name", [name for name in names() if load(find(name)).pipeline.consumers is None])
+def test_every_shipped_scenario_can_be_written_elsewhere(name: str, tmp_path: Path) -> None:
+    original = load(find(name))
+    chunks = {spec.topic: 6 for spec in original.input}
+    text = Template(find(name)).text(about="of a: test", faults=FAULTS, chunks=chunks, deadline_s=77, seed=5)
+    path = tmp_path / "other.yaml"
+    path.write_text(text)
+    made = load(path)
+    assert (made.name, made.about, made.seed, made.limits.deadline_s) == ("other", "of a: test", 5, 77)
+    assert [spec.at.batch for spec in made.chaos] == [2]
+    assert [spec.chunks for spec in made.input] == [6] * len(original.input)
+    assert (made.outputs, made.claim, made.stack) == (original.outputs, original.claim, original.stack)
+    assert made.expect.verdict == "held"
+    assert "{here}" not in text
+
+
+def test_the_users_text_stays_as_it_was(tmp_path: Path) -> None:
+    text = Template(find("foreign-psycopg-upsert")).text(about="x", faults=[])
+    assert "# Flights are keyed by their plane" in text
+    assert "sql: |\n      CREATE TABLE last_seen (" in text
+    assert "chaos" not in text
+
+
+def test_a_template_gives_one_text_after_the_other() -> None:
+    template = Template(find("foreign-psycopg-upsert"))
+    before = template.text(about="x", faults=[])
+    template.text(about="y", faults=FAULTS, chunks={"flights": 2}, deadline_s=1, seed=1)
+    assert template.text(about="x", faults=[]) == before

@@ -1,0 +1,251 @@
+"""The loop, its state and how it goes on: with runs that are told instead of run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from onceproof.errors import EnvironmentProblem, Interrupted, ServiceFailed, UsageError
+from onceproof.events import Event
+from onceproof.judge.findings import FaultReport, Outcome, Verdict
+from onceproof.judge.verdict import write_verdict
+from onceproof.qualify import matrix, session
+from onceproof.qualify.cells import State
+from onceproof.qualify.directory import FILE, Directory
+from onceproof.qualify.session import Session, begin, resume
+from onceproof.scenario.load import find, load
+
+PATH = find("foreign-psycopg-upsert")
+
+
+class Quiet:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def starts(self) -> None: ...
+
+    def begins(self, what: str) -> None:
+        self.lines.append(what)
+
+    def event(self, event: Event) -> None: ...
+
+    def says(self, line: str) -> None:
+        self.lines.append(line)
+
+
+class Told:
+    """Stands for `onceproof.run.run`: each fault hits, unless told otherwise, and takes 15 s; a run takes ``seconds`` besides."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.seconds = 20.0
+        self.files: list[Path] = []
+        self.first = Outcome.HELD
+        self.missing: set[str] = set()
+        self.raising: dict[int, Exception] = {}
+
+    def run(self, file: Path, *, runs_dir: Path, listeners: Any, survey: bool) -> Any:
+        self.files.append(file)
+        scenario = load(file)
+        self.now += self.seconds + 15 * len(scenario.chaos)
+        if failure := self.raising.pop(len(self.files), None):
+            raise failure
+        run_dir = runs_dir / f"{scenario.name}-{len(self.files)}"
+        run_dir.mkdir()
+        told: list[dict[str, Any]] = []
+        if survey:
+            told = [
+                {"at": 1.0, "kind": "batch.planned", "query": "last_seen", "batch": 1},
+                {
+                    "at": 1.5,
+                    "kind": "frame.seen",
+                    "service": "postgres",
+                    "frame": "commit",
+                    "writes": ["INSERT INTO last_seen"],
+                },
+                {"at": 2.0, "kind": "batch.committed", "query": "last_seen", "batch": 1, "records": 5},
+            ]
+        told += [{"at": 3.0, "kind": "fault.fired", "index": n, "instrument": "checkpoint"} for n in range(9)]
+        (run_dir / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
+        verdict = self._verdict(scenario, survey)
+        write_verdict(run_dir, verdict)
+        return SimpleNamespace(verdict=verdict, run_dir=run_dir)
+
+    def _verdict(self, scenario: Any, survey: bool) -> Verdict:
+        from onceproof.judge.findings import BatchReport
+
+        faults = tuple(
+            FaultReport(
+                f.fault,
+                f.target,
+                "last_seen",
+                f.at.batch,
+                f.at.point,
+                True,
+                True,
+                f"{f.fault} {f.at.point}" not in self.missing,
+            )
+            for f in scenario.chaos
+        )
+        batches = tuple(BatchReport("last_seen", n, 0, 0, 9, (), Outcome.HELD) for n in range(30))
+        outcome = self.first if survey else Outcome.HELD if all(f.hit for f in faults) else Outcome.INCONCLUSIVE
+        return Verdict(scenario.name, outcome, {}, ("a reason",), faults=faults, batches=batches)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    stand_in = Told()
+    monkeypatch.setattr(session, "run", stand_in.run)
+    monkeypatch.setattr(session.components, "ensure", lambda: None)
+    return stand_in
+
+
+@pytest.fixture
+def work(told: Told, tmp_path: Path) -> Callable[..., Any]:
+    def go(*, budget_s: float = 600, go_on: Path | None = None) -> session.Result:
+        directory, progress = begin(PATH, runs_dir=tmp_path, seed=None) if go_on is None else resume(go_on)
+        return Session(directory, progress, budget_s=budget_s, teller=Quiet(), clock=lambda: told.now).work()
+
+    return go
+
+
+def test_every_cell_is_settled_and_the_state_is_kept(work: Callable[..., Any], told: Told) -> None:
+    result = work()
+    assert result.outcome is Outcome.HELD
+    names = [file.name for file in told.files]
+    assert names[0] == "01-without-faults.yaml" and all("-faults" in name for name in names[1:]), "shared, all of them"
+    assert len(names) == result.progress.steps
+    assert {c.state for c in result.cells} == {State.EXERCISED, State.N_A}
+    assert result.strongest.delivery == "effectively-once"
+    assert not result.unfinished and result.progress.replaced == 1
+    directory, stored = Directory.open(result.directory.path)
+    assert stored == result.progress
+    assert load(directory.steps / names[1]).chaos
+
+
+def test_a_job_that_is_not_right_without_faults_gets_none(work: Callable[..., Any], told: Told) -> None:
+    told.first = Outcome.VIOLATED
+    result = work()
+    assert (result.outcome, result.cells, len(told.files)) == (Outcome.VIOLATED, (), 1)
+    assert "no fault was tried" in matrix.statement(result)
+    told.first = Outcome.HELD  # mended meanwhile
+    assert work(go_on=result.directory.path).outcome is Outcome.HELD
+
+
+def test_a_fault_that_misses_is_tried_alone_once(work: Callable[..., Any], told: Told) -> None:
+    told.missing = {"crash before-offset-log"}
+    result = work()
+    assert [file.name for file in told.files if file.parent.name == "cells"] == ["crash-driver-before-offset-log.yaml"]
+    (missed,) = [c for c in result.cells if c.state is State.NOT_REACHED]
+    assert missed.name == "crash-driver-before-offset-log" and missed.why == "it fired and did not hit"
+    assert result.outcome is Outcome.INCONCLUSIVE and not result.unfinished
+    assert "nothing is claimed" in matrix.statement(result)
+
+
+def test_the_budget_ends_it_and_another_goes_on(work: Callable[..., Any], told: Told) -> None:
+    result = work(budget_s=80)
+    exercised = [c for c in result.cells if c.exercised]
+    left = [c for c in result.cells if c.state is State.NOT_REACHED]
+    assert exercised and left and result.unfinished
+    assert result.outcome is Outcome.INCONCLUSIVE
+    assert left[0].why == "the budget of 80 s was spent before it was tried"
+    assert "--continue" in matrix.as_text(result)
+    again = work(go_on=result.directory.path)
+    assert again.outcome is Outcome.HELD
+    assert sum("without-faults" in file.name for file in told.files) == 1
+    assert again.progress.spent_s > result.progress.spent_s
+
+
+def test_an_interruption_keeps_what_was_found(work: Callable[..., Any], told: Told, tmp_path: Path) -> None:
+    told.raising = {2: Interrupted("interrupted by SIGINT")}
+    with pytest.raises(Interrupted) as stopped:
+        work()
+    (path,) = tmp_path.glob("qualify-*")
+    assert str(stopped.value.hint) == f"go on with: onceproof qualify --continue {path}"
+    result = work(go_on=path)
+    assert result.outcome is Outcome.HELD
+    assert sum("without-faults" in file.name for file in told.files) == 1
+
+
+def test_a_run_that_fails_is_tried_again_cell_by_cell_and_twice_is_the_machine(
+    work: Callable[..., Any], told: Told, tmp_path: Path
+) -> None:
+    told.raising = {2: ServiceFailed("kafka died", hint="see its log")}
+    assert work().outcome is Outcome.HELD
+    lost = {spec.fault for spec in load(told.files[1]).chaos}
+    alone = [load(file).chaos for file in told.files if file.parent.name == "cells"]
+    assert all(len(chaos) == 1 for chaos in alone) and {chaos[0].fault for chaos in alone} == lost
+    told.files.clear()
+    told.raising = {2: ServiceFailed("kafka died"), 3: ServiceFailed("kafka died again", hint="see its log")}
+    with pytest.raises(EnvironmentProblem, match="2 runs in a row failed, the last with: kafka died again") as failed:
+        work()
+    assert "--continue" in str(failed.value.hint)
+
+
+def test_a_scenario_that_changed_is_not_gone_on_with(work: Callable[..., Any], tmp_path: Path) -> None:
+    result = work(budget_s=80)
+    stored = json.loads((result.directory.path / FILE).read_text())
+    (result.directory.path / FILE).write_text(json.dumps({**stored, "digest": "another"}))
+    with pytest.raises(UsageError, match="has changed since the qualification"):
+        resume(result.directory.path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "it has no qualification.json"),
+        ("{", "cannot be read"),
+        ('{"version": 99}', "is of version 99, not 1"),
+        ('{"version": 1}', "is damaged: KeyError"),
+        ('{"version": 1, "cells": [{}]}', "is damaged"),
+        ("[]", "is of version no version"),
+    ],
+)
+def test_a_directory_that_holds_no_qualification_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
+    if text is not None:
+        (tmp_path / FILE).write_text(text)
+    with pytest.raises(UsageError, match=said):
+        Directory.open(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["amqp-redelivery-reorders"])
+def test_consumers_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="describes consumers, not a Spark job"):
+        begin(find(name), runs_dir=tmp_path, seed=None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_report_is_text_of_100_columns_and_json(work: Callable[..., Any], told: Told) -> None:
+    result = work(budget_s=80)
+    broken = replace(
+        next(c for c in result.cells if c.exercised), verdict=Outcome.VIOLATED, anomalies={"duplicate": 1234}
+    )
+    result = replace(result, cells=(broken, *result.cells[1:]), outcome=Outcome.VIOLATED)
+    text = matrix.as_text(result)
+    unbroken = ("directory", "next", "  repeat", "  seen in")
+    assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith(unbroken))
+    assert "duplicate 1,234 effects" in text
+    assert f"repeat   onceproof run {result.directory.cells / broken.name}.yaml" in text
+    for state in ("not reached", "n/a", "VIOLATED", "2 not reached"):
+        assert state in text
+    assert "…" not in text, "nothing of the table is cut off"
+    document = json.loads(json.dumps(matrix.as_json(result)))
+    assert document["verdict"] == "violated"
+    assert document["matrix"]["after-sink-commit"]["crash"][0]["verdict"] == "violated"
+    assert document["continue"].startswith("onceproof qualify --continue")
+    assert {cell["state"] for cell in document["cells"]} == {"exercised", "not reached", "n/a"}
+
+
+def test_the_statement_names_no_delivery_that_did_not_hold(work: Callable[..., Any]) -> None:
+    result = work()
+    assert matrix.statement(result).endswith("the strongest claim that held is effectively-once, liveness recovers")
+    none = replace(result, strongest=replace(result.strongest, delivery=None))
+    assert matrix.statement(none).endswith("no promise of delivery held; liveness recovers did")
+    bare = replace(result, strongest=replace(result.strongest, delivery=None, others={}))
+    assert matrix.statement(bare).endswith("no promise of delivery held")

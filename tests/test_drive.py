@@ -1,0 +1,52 @@
+"""What a run says of a job that goes nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from onceproof.checkpoint import Batch
+from onceproof.drive import Drive
+
+
+def batch(query: str, number: int, ends: dict[str, dict[int, int]], committed_at: float | None = 2.0) -> Batch:
+    return Batch(query, number, {}, ends, None, 1.0, 0, committed_at, None if committed_at is None else 0)
+
+
+def drive(batches: Iterable[Batch], *, queries: Iterable[str] = ("q",), awaited: Iterable[str] = ()) -> Any:
+    watcher = SimpleNamespace(
+        batches=lambda: list(batches),
+        queries=lambda: dict.fromkeys(queries, Path()),
+        awaited=lambda: list(awaited),
+    )
+    driven: Any = Drive(None, None, None, watcher, None, None)  # type: ignore[arg-type]  # only the checkpoint is asked
+    driven._ends = {"orders": {0: 5}}
+    return driven
+
+
+def test_a_job_that_reads_another_topic_is_told_so() -> None:
+    said = drive([batch("q", 0, {"other": {0: 0}})])._unread()
+    assert said == "the job never reads topic orders: query q reads other (is its topic given as {topic.orders}?)"
+
+
+@pytest.mark.parametrize(
+    "driven",
+    [
+        drive([batch("q", 0, {"orders": {0: 0}})]),
+        drive([batch("q", 0, {"other": {0: 0}})], queries=("q", "late")),
+        drive([batch("q", 0, {"other": {0: 0}})], awaited=("late",)),
+    ],
+    ids=["it reads it", "a query has planned nothing yet", "a query is still to come"],
+)
+def test_one_that_may_still_read_it_is_not(driven: Any) -> None:
+    assert driven._unread() is None
+
+
+def test_the_batch_that_never_ended_is_named() -> None:
+    open_ = batch("q", 4, {"orders": {0: 5}}, committed_at=None)
+    assert drive([batch("q", 3, {"orders": {0: 4}}), open_])._unended() == ": batch 4 of query q never ended"
+    assert drive([batch("q", 3, {"orders": {0: 4}})])._unended() == ""
