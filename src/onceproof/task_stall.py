@@ -80,23 +80,28 @@ class TaskStall:
         if process.pid not in tree.alive():
             # By Spark (spark.python.task.killTimeout), or with an executor that was given up.
             return Proof(True, (*words, "Spark killed it while it was stopped: its frame was never delivered"))
-        self._task.release()
-        tree.thaw()
-        words.append(self._awake(site, process, hit))
+        words += self._awake(tree, process, hit)
         return Proof(True, tuple(words))
 
-    def _awake(self, site: Site, process: TaskProcess, hit: Hit) -> str:
-        """What it did with its connection after SIGCONT; returns when it has left it."""
+    def _awake(self, tree: Tree, process: TaskProcess, hit: Hit) -> list[str]:
+        """What it did with its connection after SIGCONT; returns when it has left it.
+
+        Its frame is delivered first, as if it had been on its way all the time: awake, it may be ended before the answer.
+        """
+        self._task.release()
         wait_until("the answer to its frame", lambda: hit.answer or hit.undeliverable, deadline_s=ANSWER_S)
+        said = hit.undeliverable if hit.answer is None else _answer(hit.answer.facts)
+        tree.thaw()
         wait_until(
             "the old attempt to leave its connection",
             lambda: not holds(process, hit.client),
             deadline_s=_AWAKE_S,
             explain=lambda: f"{process.describe()} still holds {hit.client}",
         )
-        assert hit.answer is not None or hit.undeliverable
-        said = hit.undeliverable if hit.answer is None else _answer(hit.answer.facts)
-        return f"awake again (SIGCONT), its frame was delivered after the batch's commit ({said}), and it went on to its end"
+        return [
+            f"its frame was delivered after the batch's commit; the service said: {said}",
+            "awake again (SIGCONT), it went on to its end",
+        ]
 
     def heal(self, site: Site) -> None:
         if self._tree is not None:
