@@ -33,7 +33,8 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--jobs", nargs="+", choices=["jdbc", "psycopg", "kafka"], default=["jdbc", "psycopg", "kafka"])
 parser.add_argument("--few", type=int, default=3, help="trials of each point and kind")
 parser.add_argument("--many", type=int, default=20, help="trials of the three that matter most")
-parser.add_argument("--json", type=Path, help="every trial, as JSON")
+parser.add_argument("--points", nargs="+", help="these points only")
+parser.add_argument("--json", type=Path, help="every trial, as JSON; goes on with what the file holds")
 parser.add_argument("--runs", type=Path, help="where the run directories are kept (default: nowhere)")
 
 _ROWS_A_BATCH = 60
@@ -58,10 +59,12 @@ JOBS = {
 }
 
 
-def faults(job: Job, few: int, many: int) -> Iterator[dict[str, Any]]:
+def faults(job: Job, few: int, many: int, points: list[str] | None) -> Iterator[dict[str, Any]]:
     """What to break, in the order of the batches: kinds take turns, so that none is always the first after another."""
     kinds: list[tuple[str, str, int]] = [("crash", point, few) for point in _CRASHES if point != "after-sink-commit"]
+    kinds += [("crash-at-frame", "in-tasks", few)]
     if job.table is not None:
+        kinds += [("crash-at-frame", "before-sink-commit", few)]
         kinds += [("crash", "after-sink-commit", many), ("lost-request", "commit-lost", many)]
         kinds += [("lost-ack", "commit-unacknowledged", many)]
     else:
@@ -69,8 +72,9 @@ def faults(job: Job, few: int, many: int) -> Iterator[dict[str, Any]]:
         # The built-in sink commits nothing: its points are the n-th Produce.
         for fault, point in (("lost-request", "commit-lost"), ("lost-ack", "commit-unacknowledged")):
             kinds.append((fault, point, few * _PARTITIONS))
+    kinds = [kind for kind in kinds if points is None or kind[1] in points]
     batch = 0
-    for turn in range(max(times for _, _, times in kinds)):
+    for turn in range(max((times for _, _, times in kinds), default=0)):
         for fault, point, times in kinds:
             if turn < times:
                 batch += 1
@@ -78,12 +82,17 @@ def faults(job: Job, few: int, many: int) -> Iterator[dict[str, Any]]:
 
 
 def _fault(job: Job, fault: str, point: str, batch: int, turn: int) -> dict[str, Any]:
+    service = "kafka" if job.table is None else "postgres"
     said: dict[str, Any] = {"fault": fault, "target": "driver", "at": {"batch": batch, "point": point}}
-    if fault != "crash":
-        nth = turn % _PARTITIONS + 1  # one COMMIT a partition, or one Produce
-        kafka = {"kind": "Produce", "topic": job.topic, "nth": nth}
-        said["target"] = "kafka" if job.table is None else "postgres"
-        said["frame"] = kafka if job.table is None else {"transaction": job.table, "nth": nth}
+    if fault == "crash":
+        return said
+    said["service" if fault == "crash-at-frame" else "target"] = service
+    if job.table is None:
+        said["frame"] = {"kind": "Produce", "topic": job.topic, "nth": turn % _PARTITIONS + 1}
+    elif point == "in-tasks":
+        said["frame"] = {"kind": "statement", "sql": f"INSERT INTO {job.table}", "nth": 10 * turn + 1}
+    else:
+        said["frame"] = {"transaction": job.table, "nth": turn % _PARTITIONS + 1}  # one COMMIT a partition
     return said
 
 
@@ -139,8 +148,8 @@ class Watcher:
             self._now.codes = data["answer"].get("error_codes")
             self._look("answered", rows=False)
 
-    def _job_exited(self, data: dict[str, Any]) -> None:
-        self._exited = not data["killed"]
+    def _job_exited(self, _data: dict[str, Any]) -> None:
+        self._exited = True
 
     def _job_started(self, _data: dict[str, Any]) -> None:
         """Nothing of the last driver lives any more, and the new one needs seconds to its first write."""
@@ -174,10 +183,12 @@ class _Nothing(Sink):
         return 0
 
 
-def run(name: str, few: int, many: int, runs: Path) -> list[dict[str, Any]]:
+def run(name: str, few: int, many: int, points: list[str] | None, runs: Path) -> list[dict[str, Any]]:
     """One run with all trials of a job; a row for each."""
     job = JOBS[name]
-    chaos = list(faults(job, few, many))
+    chaos = list(faults(job, few, many, points))
+    if not chaos:
+        return []
     scenario = runs / f"{job.scenario}.placed.yaml"
     _write(scenario, job, chaos)
     watcher = Watcher(job)
@@ -245,11 +256,13 @@ def main() -> int:
     args = parser.parse_args()
     print(machine(), flush=True)
     rows: list[dict[str, Any]] = []
+    if args.json is not None and args.json.exists():
+        rows = json.loads(args.json.read_text())
     with tempfile.TemporaryDirectory(prefix="onceproof-benchmark-") as scratch:
         runs = args.runs or Path(scratch)
         runs.mkdir(parents=True, exist_ok=True)
         for name in args.jobs:
-            rows += run(name, args.few, args.many, runs)
+            rows += run(name, args.few, args.many, args.points, runs)
             if args.json is not None:
                 args.json.write_text(json.dumps(rows, indent=1))
     print(table(rows))

@@ -182,10 +182,13 @@ class Truth:
 
 def why_not(trial: Trial, truth: Truth, last: Look, words: str) -> str | None:
     """None if checkpoint and sink were in the state of the point; else what was not. ``words``: what the driver logged."""
-    kind = {"crash": _why_no_crash, "lost-ack": _why_no_loss, "lost-request": _why_no_loss}[trial.fault]
-    if trial.fault != "crash" and trial.correlation is not None:
+    if trial.fault == "crash":
+        return _why_no_crash(trial, truth, last)
+    if trial.fault == "crash-at-frame":
+        return _why_no_crash_at_frame(trial, truth, last)
+    if trial.correlation is not None:
         return _why_no_produce_lost(trial, truth, last, words)
-    return kind(trial, truth, last)
+    return _why_no_loss(trial, truth, last)
 
 
 #: point -> is offsets/N there, is commits/N there, does the sink hold the batch's rows
@@ -215,6 +218,23 @@ def _why_no_crash(trial: Trial, truth: Truth, last: Look) -> str | None:
     there = len(of_batch & rows)
     if there != (len(of_batch) if written else 0):
         return f"the sink held {there} of the {len(of_batch)} rows"
+    return _why_not_done(n, truth, last)
+
+
+def _why_no_crash_at_frame(trial: Trial, truth: Truth, last: Look) -> str | None:
+    """Something of the batch must be missing from the sink, and of the stopped transaction all of it."""
+    n, seen = trial.batch, trial.looks.get("left")
+    if seen is None:
+        return "no frame was stopped, or the driver did not end"
+    if (n in seen.plans, n in seen.commits) != (True, False):
+        return f"offsets/{n} and commits/{n} there: {(n in seen.plans, n in seen.commits)}, not (True, False)"
+    rows = {flight for flight, _ in seen.rows}
+    if _all(truth.by_partition(last.plans[n - 1], last.plans[n])) <= rows:
+        return f"all rows of batch {n} stood in the sink already"
+    if trial.point == "before-sink-commit" and trial.xid is None:
+        return "the transaction that was stopped before its COMMIT had written nothing"
+    if trial.xid is not None and (trial.became != "aborted" or any(xid == trial.xid for _, xid in seen.rows)):
+        return f"Postgres says that transaction {trial.xid} was {trial.became}, or rows of it stand"
     return _why_not_done(n, truth, last)
 
 

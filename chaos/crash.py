@@ -6,11 +6,13 @@ Healed by a restart: ours for a broker, the supervisor's for a driver, Spark's f
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from onceproof.broker_away import BrokerAway, Who
+from onceproof.by_target import HandedOver
 from onceproof.conductor import Site
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
 from onceproof.leader_crash import LeaderCrash
@@ -35,18 +37,11 @@ from onceproof.qualify.job import Job, Try, at_checkpoint
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.stack.api import Leadership
 from onceproof.task_crash import TaskCrash
-from onceproof.task_faults import TASK_TARGETS, TaskFrame
+from onceproof.task_faults import TASK_TARGETS, TaskFrame, frame_of_no_task
 from onceproof.waiting import wait_until
 
 _ELECTION_S = 30.0
 """The fast preset elects within 3 s; ten times that is a cluster that is not going to."""
-
-
-#: Targets that are struck by way of a frame, and who does it.
-_OTHERS: dict[str, type[TaskCrash] | type[PostgresCrash]] = {
-    **dict.fromkeys(TASK_TARGETS, TaskCrash),
-    **dict.fromkeys(POSTGRES_TARGETS, PostgresCrash),
-}
 
 
 class CrashSpec(FaultSpec):
@@ -61,17 +56,31 @@ class CrashSpec(FaultSpec):
     )
 
 
-def _is_of_leader(spec: CrashSpec) -> bool:
-    """A leader that alone has records of the batch: it dies in the middle of it."""
-    return spec.target == "broker" and spec.at.point is Point.IN_TASKS
-
-
-def _is_of_node(spec: CrashSpec) -> bool:
-    return spec.target == "controller" or (spec.target == "broker" and spec.coordinator_of is not None)
-
-
-def _who(spec: CrashSpec) -> Who:
-    return Who(spec.leader_of, spec.coordinator_of, spec.target == "controller")
+def _handed_over(spec: CrashSpec) -> HandedOver | None:
+    """None for a driver at a point of the checkpoint or of a sink, and for a broker by what it leads."""
+    in_tasks = spec.at.point is Point.IN_TASKS
+    if spec.target in TASK_TARGETS or (spec.target == "driver" and in_tasks):
+        problems = partial(TaskCrash.problems, spec, spec.frame)
+        return HandedOver(
+            TaskCrash(spec, spec.frame),
+            problems,
+            partial(TaskCrash.placement, spec),
+            reads_frames=True,
+            takes_frame=True,
+        )
+    if spec.target in POSTGRES_TARGETS:
+        problems = partial(PostgresCrash.problems, spec, spec.frame)
+        placed = partial(PostgresCrash.placement, spec)
+        return HandedOver(PostgresCrash(spec, spec.frame), problems, placed, reads_frames=True, takes_frame=True)
+    if spec.target == "broker" and in_tasks:
+        problems = partial(LeaderCrash.problems, spec, spec.leader_of)
+        placed = partial(LeaderCrash.placement, spec, spec.leader_of)
+        return HandedOver(LeaderCrash(spec, spec.leader_of or ""), problems, placed, reads_frames=True)
+    if spec.target == "controller" or (spec.target == "broker" and spec.coordinator_of is not None):
+        who = Who(spec.leader_of, spec.coordinator_of, spec.target == "controller")
+        problems = partial(BrokerAway.problems, spec, who)
+        return HandedOver(BrokerAway(spec, who, "killed"), problems, partial(BrokerAway.placement, spec, who, "killed"))
+    return None
 
 
 @faults.register("crash")
@@ -90,31 +99,20 @@ class Crash:
         self._next_planned = False
         self._stores = (0, 0)
         self._before: Leadership | None = None
-        other = _OTHERS.get(spec.target)
-        self._other: TaskCrash | PostgresCrash | LeaderCrash | BrokerAway | None = None
-        if other is not None:
-            self._other = other(spec, spec.frame)
-        elif _is_of_leader(spec):
-            self._other = LeaderCrash(spec, spec.leader_of or "")
-        elif _is_of_node(spec):
-            self._other = BrokerAway(spec, _who(spec), "killed")
+        self._other = handed.to if (handed := _handed_over(spec)) is not None else None
 
     @classmethod
     def reads_frames(cls, spec: CrashSpec) -> bool:
-        return spec.target in _OTHERS or _is_of_leader(spec)
+        handed = _handed_over(spec)
+        return handed is not None and handed.reads_frames
 
     @classmethod
     def problems(cls, spec: CrashSpec, scenario: Scenario) -> list[SpecProblem]:
-        other = _OTHERS.get(spec.target)
-        if other is not None:
-            return other.problems(spec, spec.frame, scenario)
-        if spec.frame is not None:
-            message = f"a frame says which task is struck; {spec.target} is struck at a point"
-            return [SpecProblem(("frame",), message, f"remove it, or set target: {' or '.join(_OTHERS)}")]
-        if _is_of_leader(spec):
-            return LeaderCrash.problems(spec, spec.leader_of, scenario)
-        if _is_of_node(spec):
-            return BrokerAway.problems(spec, _who(spec), scenario)
+        handed = _handed_over(spec)
+        if spec.frame is not None and (handed is None or not handed.takes_frame):
+            return frame_of_no_task(spec.target)
+        if handed is not None:
+            return handed.problems(scenario)
         if spec.target == "broker":
             # A batch must be open when the broker goes; after its commit log none is.
             places = tuple(p for p in (*WATCHED, Point.IN_TASKS, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
@@ -123,6 +121,9 @@ class Crash:
         if spec.at.point is Point.STATE_PARTLY_COMMITTED and not spec.at.batch:
             message = "batch 0 has no state before it by which to tell how much of it was written"
             problems.append(SpecProblem(("at", "batch"), message, "choose batch 1 or a later one"))
+        if spec.at.point is Point.STATE_PARTLY_COMMITTED and scenario.stack.spark is not None:
+            message = "executors of a standalone Spark write their state without waiting for each other's"
+            problems.append(SpecProblem(("at", "point"), message, "leave spark out of the stack for this point"))
         if spec.leader_of is not None:
             problems.append(SpecProblem(("leader_of",), "a driver leads no partition", "remove leader_of"))
         if spec.coordinator_of is not None:
@@ -132,13 +133,8 @@ class Crash:
 
     @classmethod
     def placement(cls, spec: CrashSpec, scenario: Scenario) -> Placement:
-        other = _OTHERS.get(spec.target)
-        if other is not None:
-            return other.placement(spec, scenario)
-        if _is_of_leader(spec):
-            return LeaderCrash.placement(spec, spec.leader_of, scenario)
-        if _is_of_node(spec):
-            return BrokerAway.placement(spec, _who(spec), "killed", scenario)
+        if (handed := _handed_over(spec)) is not None:
+            return handed.placement(scenario)
         if spec.target == "driver":
             replay = {
                 Point.BEFORE_OFFSET_LOG: f", and batch {spec.at.batch} planned and committed afterwards",

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from onceproof.broker_away import BrokerAway, Who
+from onceproof.by_target import HandedOver
 from onceproof.checkpoint import Batch
 from onceproof.conductor import Site
 from onceproof.errors import WaitTimeout
@@ -34,13 +37,17 @@ from onceproof.placing import (
 from onceproof.points import Point
 from onceproof.qualify.job import Job, Try, at_checkpoint
 from onceproof.scenario.model import FaultSpec, Scenario
-from onceproof.sink_state import changes, sink_state, stable_ends
+from onceproof.sink_state import State, changes, sink_state, stable_ends, undecided
 from onceproof.stack.processes import Service
+from onceproof.task_faults import TASK_TARGETS, TaskFrame, frame_of_no_task
+from onceproof.task_stall import TaskStall
 from onceproof.waiting import wait_until
 
 _AWAKE_S = 60.0
 """The rest of one batch and an error: a second or two. A job that is still there then is not going to notice."""
-_REPLACED = "CONCURRENT_STREAM_LOG_UPDATE"
+_MARKERS_S = 5.0
+"""They are written within milliseconds of the answer."""
+_REPLACED = re.compile("CONCURRENT_STREAM_LOG_UPDATE|SparkConcurrentModificationException")
 """What Spark says to a driver whose next log entry somebody else has written."""
 _ERROR = re.compile(r"^\s*(?:[\w.]+\.)?(\w*(?:Error|Exception|Fenced)\b: .*)$", re.MULTILINE)
 # After its commit log there is nothing left of the batch that a zombie could write.
@@ -49,13 +56,32 @@ _PLACES = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LO
 
 class StallSpec(FaultSpec):
     fault: Literal["stall"]
-    target: Literal["driver", "broker", "controller"]
+    target: Literal["driver", "executor", "python-worker", "broker", "controller"]
     leader_of: LeaderOf | None = None
     coordinator_of: str | None = Field(None, description="broker: which coordinates this transactional.id")
+    frame: TaskFrame | None = Field(
+        None, description="executor, python-worker: who sends this frame in a task is struck"
+    )
 
 
-def _who(spec: StallSpec) -> Who:
-    return Who(spec.leader_of, spec.coordinator_of, spec.target == "controller")
+def _handed_over(spec: StallSpec) -> HandedOver | None:
+    """None for a driver."""
+    if spec.target in TASK_TARGETS:
+        problems = partial(TaskStall.problems, spec, spec.frame)
+        return HandedOver(
+            TaskStall(spec, spec.frame),
+            problems,
+            partial(TaskStall.placement, spec),
+            reads_frames=True,
+            takes_frame=True,
+        )
+    if spec.target in ("broker", "controller"):
+        who = Who(spec.leader_of, spec.coordinator_of, spec.target == "controller")
+        problems = partial(BrokerAway.problems, spec, who)
+        return HandedOver(
+            BrokerAway(spec, who, "stopped"), problems, partial(BrokerAway.placement, spec, who, "stopped")
+        )
+    return None
 
 
 @faults.register("stall")
@@ -64,7 +90,8 @@ class Stall:
 
     Spec: ClassVar[type[FaultSpec]] = StallSpec
     about: ClassVar[str] = (
-        "SIGSTOP of the driver while a second one takes over, then SIGCONT: the zombie; or of a broker or the controller"
+        "SIGSTOP of the driver, or of who runs a task, while another takes over, then SIGCONT: the zombie; "
+        "or of a broker or the controller"
     )
 
     def __init__(self, spec: StallSpec) -> None:
@@ -74,12 +101,20 @@ class Stall:
         self._start = 0
         self._zombie: Service | None = None
         self._open = False
-        self._away = BrokerAway(spec, _who(spec), "stopped") if spec.target != "driver" else None
+        self._other = handed.to if (handed := _handed_over(spec)) is not None else None
+
+    @classmethod
+    def reads_frames(cls, spec: StallSpec) -> bool:
+        handed = _handed_over(spec)
+        return handed is not None and handed.reads_frames
 
     @classmethod
     def problems(cls, spec: StallSpec, scenario: Scenario) -> list[SpecProblem]:
-        if spec.target != "driver":
-            return BrokerAway.problems(spec, _who(spec), scenario)
+        handed = _handed_over(spec)
+        if spec.frame is not None and (handed is None or not handed.takes_frame):
+            return frame_of_no_task(spec.target)
+        if handed is not None:
+            return handed.problems(scenario)
         if spec.leader_of is not None or spec.coordinator_of is not None:
             loc = "leader_of" if spec.leader_of is not None else "coordinator_of"
             return [SpecProblem((loc,), "a driver is no broker", f"remove {loc}, or set target: broker")]
@@ -92,8 +127,8 @@ class Stall:
 
     @classmethod
     def placement(cls, spec: StallSpec, scenario: Scenario) -> Placement:
-        if spec.target != "driver":
-            return BrokerAway.placement(spec, _who(spec), "stopped", scenario)
+        if (handed := _handed_over(spec)) is not None:
+            return handed.placement(scenario)
         proof = (
             f"batch {spec.at.batch} was open when the driver was stopped; a second driver committed it and a batch of its "
             "own; then the first went on, and ended; the sinks before and after"
@@ -110,11 +145,13 @@ class Stall:
         return self._open and not self._own_batches()
 
     def matches(self, seen: Occurrence) -> bool:
+        if self._other is not None:
+            return self._other.matches(seen)
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
     def strike(self, site: Site, seen: Occurrence) -> None:
-        if self._away is not None:
-            self._away.strike(site, seen)
+        if self._other is not None:
+            self._other.strike(site, seen)
             return
         self._site, self._query = site, seen.query
         self._start, self._zombie = site.job.take_over()
@@ -124,8 +161,8 @@ class Stall:
             seen.release()  # it waits for an answer that it can read only when it is awake
 
     def prove(self, site: Site, seen: Occurrence) -> Proof:
-        if self._away is not None:
-            return self._away.prove(site, seen)
+        if self._other is not None:
+            return self._other.prove(site, seen)
         assert self._zombie is not None
         n, second = seen.batch, self._start + 1
         if not self._open:
@@ -152,7 +189,7 @@ class Stall:
         try:
             wait_until(
                 "the old driver to end, or to be told that it was replaced",
-                lambda: not zombie.is_running() or _REPLACED in zombie.log_tail(400),
+                lambda: not zombie.is_running() or _REPLACED.search(zombie.log_tail(400)),
                 deadline_s=_AWAKE_S,
             )
         except WaitTimeout:
@@ -165,14 +202,24 @@ class Stall:
         site.timeline.emit("driver.ended", start=self._start)
         end = one_line(said[-1])[:300] if said else "its end, without an error"
         words.append(f"awake again, the old driver went on until{code}: {end}")
-        words += [f"meanwhile {change}" for change in changes(before, sink_state(site.stack))] or [
-            "no sink has changed"
-        ]
+        written = self._written(site, before)
+        words += [f"meanwhile {change}" for change in written] or ["no sink has changed"]
         return Proof(True, tuple(words))
 
+    @staticmethod
+    def _written(site: Site, before: State) -> list[str]:
+        """What differs since, once a commit that Kafka has just answered can be seen (its markers come after the answer)."""
+        with suppress(WaitTimeout):  # then a transaction is open that nobody ends: there is no more to see
+            wait_until(
+                "the zombie's transaction to be decided",
+                lambda: changes(before, sink_state(site.stack)) or not undecided(site.stack.kafka),
+                deadline_s=_MARKERS_S,
+            )
+        return changes(before, sink_state(site.stack))
+
     def heal(self, site: Site) -> None:
-        if self._away is not None:
-            self._away.heal(site)
+        if self._other is not None:
+            self._other.heal(site)
         if self._zombie is not None:
             self._zombie.kill()
 

@@ -83,7 +83,7 @@ _ZOMBIES = """
     SELECT d.copy, min_by({later: t.later, start: t.later_by}, t.later) AS after
     FROM duplicates d JOIN taken_over t USING (output, query, batch)
     LEFT JOIN begun g ON g.output = d.output AND g.query = d.query AND g.later = t.later AND g.lane = d.lane
-    WHERE d.pos > g.pos OR d.at_ms > t.committed_ms GROUP BY d.copy"""
+    WHERE d.pos > g.pos OR greatest(d.at_ms, d.first_ms) > t.committed_ms GROUP BY d.copy"""
 
 # A producer that is not idempotent and sends a record again gives it the time of the first attempt.
 _RESENT = """
@@ -157,7 +157,7 @@ class Duplicate:
     Each copy is attributed, in this order; one finding for each kind of source:
 
     - ``zombie``: it stands after an effect of a later batch that a later start of the driver planned and committed, or
-      came after that batch was committed: an older start was still alive;
+      one of the two could be read only after that batch was committed: an older start was still alive;
     - ``producer retry``: a producer that is not idempotent sent it again. Of the job: key, value, creation time and
       partition are those of the first copy. Of the input: that holds the record twice with one creation time, and the
       producer's ledger knows of one of them;
@@ -256,7 +256,7 @@ def _why(row: Row) -> str:
     if row["source"] == "zombie":
         return (
             f"{batch} was planned by driver start {row['planned_by']}; start {row['later_by']} planned and committed batch "
-            f"{row['later']}, and the copy came after that"
+            f"{row['later']}, and one of the two came after that"
         )
     if row["source"] == "producer retry" and row["resent"]:
         return f"Both were created at {row['timestamp_ms']} ms with one key, by a producer that is not idempotent: one send, sent again"

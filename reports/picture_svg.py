@@ -101,7 +101,7 @@ class _Drawing:
         elif row.kind == "start":
             self._write(self._x(row.source) + 12, y + 5, "back again", "small label")
         else:
-            late = row.kind == "effect" and row.message in self._picture.late_messages
+            late = self._picture.is_late(row)
             style = " bad" if bad else " ack" if row.kind == "acknowledge" else ""
             self._arrow(self._x(row.source), self._x(row.target), y, style)
             label = {"again": f"m{row.message} again", "return": f"m{row.message} back", "acknowledge": "ack"}

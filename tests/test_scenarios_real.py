@@ -87,12 +87,43 @@ def test_a_naive_twins_duplicates_are_named(run_once: RunOnce, name: str) -> Non
         ("naive-flights-with-weather", "flights-with-weather"),
         ("naive-flights-with-versions", "flights-with-versions"),
         ("naive-stragglers", "stragglers"),
+        ("zombie-driver-unfenced", "zombie-driver"),
+        ("zombie-driver-kafka-random-id", "zombie-driver-kafka"),
+        ("transaction-left-open-random-id", "transaction-left-open"),
+        ("torn-batch-autocommit", "torn-batch"),
+        ("progress-first-two-transactions", "progress-first"),
+        ("between-sinks-shared-progress", "between-sinks"),
+        ("aborted-input-uncommitted", "aborted-input"),
+        ("replay-diverges", "replay-repeats"),
     ],
 )
 def test_twins_differ_in_the_job_alone(naive: str, right: str) -> None:
     one, other = load(find(naive)), load(find(right))
     assert (one.stack.kafka, one.input, one.chaos) == (other.stack.kafka, other.input, other.chaos)
     assert (one.oracle, one.claim) == (other.oracle, other.claim)
+
+
+@pytest.mark.parametrize("name", ["zombie-driver", "zombie-driver-kafka"])
+def test_a_fenced_zombie_leaves_every_sink_as_it_was(run_once: RunOnce, name: str) -> None:
+    (fault,) = run_once(name).verdict.faults
+    assert "no sink has changed" in fault.evidence and "enced" in " ".join(fault.evidence), fault.evidence
+
+
+@pytest.mark.parametrize("name", ["zombie-driver-unfenced", "zombie-driver-kafka-random-id"])
+def test_what_a_zombie_writes_is_told_from_what_its_successor_wrote(run_once: RunOnce, name: str) -> None:
+    verdict = run_once(name).verdict
+    (fault,) = verdict.faults
+    assert [words for words in fault.evidence if words.startswith("meanwhile ")], fault.evidence
+    zombie, copies = the_finding(verdict, "zombie-write"), the_finding(verdict, "duplicate")
+    assert zombie.total == copies.total > 0 and zombie.attribution == {"driver start 0 after 1": zombie.total}
+    assert zombie.batches == copies.batches == {f"flights/{fault.batch}": zombie.total}
+
+
+def test_a_crash_between_two_sinks_leaves_the_first_ahead_until_the_replay(run_once: RunOnce) -> None:
+    for name in ("between-sinks", "between-sinks-shared-progress"):
+        verdict = run_once(name).verdict
+        assert any("table departures: " in words for words in verdict.faults[0].evidence), said(verdict)
+        assert not any("topic departures: " in words for words in verdict.faults[0].evidence), said(verdict)
 
 
 def test_an_increment_that_is_replayed_counts_the_flights_of_that_batch_again(run_once: RunOnce) -> None:
@@ -214,6 +245,39 @@ def test_a_job_without_its_package_is_inconclusive_and_shows_its_own_words(run_o
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert any("died before any fault" in reason for reason in verdict.reasons), verdict.reasons
     assert any("ModuleNotFoundError" in reason for reason in verdict.reasons), verdict.reasons
+
+
+def test_refusals_that_a_job_hides_are_known_from_the_services_own_words(run_once: RunOnce) -> None:
+    """The driver never died: were its death the proof, nothing would have hit."""
+    result = run_once("sink-refuses-swallowed")
+    assert json.loads((result.run_dir / "run.json").read_text())["job"]["starts"] == 1
+    words = {f.batch: " ".join(f.evidence) for f in result.verdict.faults}
+    assert "connection refused" in words[2] and "42501 permission denied" in words[3] and "55P03" in words[4]
+    assert all("hid the refusal" in said for said in words.values())
+    finding = the_finding(result.verdict, "lost-write")
+    assert {witness.batch for witness in finding.witnesses} <= {2, 3, 4}
+
+
+def test_brokers_and_the_controller_can_be_away_in_every_way(run_once: RunOnce) -> None:
+    verdict = run_once(HERE / "brokers-away.yaml").verdict
+    assert verdict.outcome is Outcome.HELD, said(verdict)
+    assert all(f.hit for f in verdict.faults), said(verdict)
+    words = [" ".join(f.evidence) for f in verdict.faults]
+    assert ["moved from broker" in said for said in words[:3]] == [True] * 3
+    assert "leads the quorum in epoch" in words[3] and "batch 5 was committed without it" in words[4]
+    assert "it was not heard" in words[5] and "NOT_ENOUGH_REPLICAS" in words[6] and "MSG_SIZE_TOO_LARGE" in words[7]
+
+
+def test_what_a_lone_leader_acknowledged_is_all_that_is_lost(run_once: RunOnce) -> None:
+    """Of batch 2, in the partition whose leader died, and nothing else."""
+    result = run_once("leader-crash-acks-1")
+    finding = the_finding(result.verdict, "lost-write")
+    assert list(finding.attribution) == [source for source in finding.attribution if "batch 2" in source]
+    history = result.run_dir / "history"
+    ends = f"""SELECT end_offset - start_offset FROM '{history}/batches.parquet'
+               WHERE batch = 2 AND topic = 'flights' ORDER BY "partition" """
+    sizes = [size for (size,) in duckdb.execute(ends).fetchall()]
+    assert 0 < finding.total <= max(sizes), "one output partition, which holds the keys of one input partition"
 
 
 def test_a_job_that_swallows_its_sinks_errors_is_caught(run_once: RunOnce) -> None:

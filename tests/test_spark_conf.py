@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from onceproof.spark_conf import FILE_MANAGER, CheckpointFiles, job_environment, spark_environment
+from onceproof.spark_conf import FILE_MANAGER, CheckpointFiles, Cluster, job_environment, spark_environment
 from onceproof.stack import components, driver_archive
 
 JARS = (Path("/a folder/k1.jar"), Path("/k2.jar"))
@@ -68,6 +68,25 @@ def test_the_checkpoint_file_system_comes_last_on_the_class_path_and_the_users_o
     managers = [word for word in words if word.startswith(f"-D{FILE_MANAGER}=")]
     assert managers == [f"-D{FILE_MANAGER}=onceproof.CheckpointFiles", f"-D{FILE_MANAGER}=users.Own"]
     assert FILE_MANAGER not in str(environment({}))
+
+
+def test_a_cluster_is_the_jobs_master_unless_it_has_one_and_its_secret_stays_in_a_file() -> None:
+    cluster = Cluster("spark://127.0.0.1:7077", Path("/a 'run'/args"), 600, Path("/cache/spark.jsa"))
+    users = {"PGPASSFILE": "/p", "DATABASE_URL": "x"}
+
+    def of(more: dict[str, str]) -> dict[str, str]:
+        return spark_environment(
+            users | more, class_path=JARS, archive=None, scratch=Path("/tmp/s"), cluster=cluster, events=Path("/e")
+        )
+
+    env = of({})
+    assert env["MASTER"] == "spark://127.0.0.1:7077" and of({"MASTER": "local[4]"})["MASTER"] == "local[4]"
+    words = shlex.split(env["SPARK_SUBMIT_OPTS"])
+    assert "@/a 'run'/args" in words and "-Dspark.authenticate=true" in words
+    assert "-Dspark.executorEnv.PGPASSFILE=/p" in words and "DATABASE_URL" not in env["SPARK_SUBMIT_OPTS"]
+    assert not [word for word in words if "spark.executor.extraClassPath" in word], "its workers have the jars"
+    assert "-Dspark.eventLog.dir=file:///e" in words
+    assert "MASTER" not in environment({}) and "eventLog" not in str(environment({}))
 
 
 def test_no_collector_is_chosen_because_a_second_one_keeps_the_jvm_from_starting() -> None:

@@ -46,6 +46,9 @@ class LostAck:
         if consumers.broker != "kafka-group":
             message = f"an acknowledgement is stopped on its way to a Kafka group, and these consumers have {consumers.broker}"
             return [SpecProblem(("fault",), message, "use crash after effect: what was not acknowledged comes again")]
+        if consumers.acknowledge == "with-effect" and any(o.table is not None for o in scenario.outputs.values()):
+            message = "these consumers keep their positions in Postgres and send no acknowledgement"
+            return [SpecProblem(("fault",), message, "use crash, or an output that is a topic")]
         before = _BEFORE[consumers.acknowledge]
         if scenario.pipeline.command == WORKER and spec.at.after != before:
             message = f"after {spec.at.after} no acknowledgement comes next, with acknowledge: {consumers.acknowledge}"

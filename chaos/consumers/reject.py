@@ -39,6 +39,11 @@ class Reject:
         if consumers is not None and consumers.broker == "amqp":
             message = "a queue of an AMQP broker refuses nothing: reject needs a Kafka topic as output"
             found.append(SpecProblem(("fault",), message, "use broker: kafka-group or share-group"))
+        if consumers is not None and consumers.acknowledge == "with-effect":
+            message = (
+                "a record that is refused ends its transaction, which the consumer that is shipped does not go on from"
+            )
+            found.append(SpecProblem(("fault",), message, "use acknowledge: after-effect"))
         if spec.at.after == "effect" or (spec.at.after == "acknowledge" and _effect_first(scenario)):
             message = (
                 f"after {spec.at.after} the effect of message {spec.at.message} is there: nothing is left to be refused"

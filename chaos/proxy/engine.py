@@ -100,6 +100,8 @@ class FrameProxy:
         self.target = target
         self.board = board
         self._emit = emit
+        self.away = False
+        """Whether everybody is turned away."""
         self.refusals: list[str] = []
         """Why connections were refused: the setting to change is named."""
         self.loop = loop
@@ -117,7 +119,8 @@ class FrameProxy:
             self.loop.failures.append(f"{self.name} could not write down {kind}: {failure!r}")
 
     def open(self) -> None:
-        """Listen. Idempotent. Raises `EnvironmentProblem` if the port is taken."""
+        """Listen, and turn nobody away. Idempotent. Raises `EnvironmentProblem` if the port is taken."""
+        self.away = False
         try:
             self.loop.call(self._open())
         except OSError as taken:
@@ -130,9 +133,9 @@ class FrameProxy:
         """Close every connection and refuse new ones, until `open`."""
         self.loop.call(self.end())
 
-    def drop(self) -> None:
-        """Close every connection; new ones are still taken, and led to the service."""
-        self.loop.call(self._drop())
+    def turn_away(self) -> None:
+        """Reset who connects, and whoever says or is told anything, until `open`. A connection that nobody uses stands."""
+        self.away = True
 
     def conversation(self) -> Conversation:
         if self.target.service == "kafka":
@@ -152,8 +155,5 @@ class FrameProxy:
         if self._server is not None:
             self._server.close()
             self._server = None
-        await self._drop()
-
-    async def _drop(self) -> None:
         for link in list(self.links):
             link.end("abort")

@@ -50,7 +50,7 @@ class Reply:
     what: str
     """``error`` (Postgres), ``Produce`` or ``connection``."""
     code: str
-    """SQLSTATE, or Kafka's error code (``0``: done); ``refused`` for a connection."""
+    """SQLSTATE, or Kafka's error code (``0``: done); of a connection ``refused`` or ``broken``."""
     message: str
     where: str = ""
     """Kafka: ``TOPIC/PARTITION``."""

@@ -63,6 +63,9 @@ class Link:
         assert self.client.transport is not None
         host, port = self.client.transport.get_extra_info("peername")[:2]
         self._peer = f"{host}:{port}"
+        if self.proxy.away:
+            self._turn_away("refused")
+            return
         self.client.pause()
         task = asyncio.get_running_loop().create_task(self._connect())
         self.proxy.tasks.add(task)
@@ -73,13 +76,20 @@ class Link:
         try:
             await asyncio.get_running_loop().create_connection(lambda: self.server, target.host, target.port)
         except OSError:
-            self.proxy.board.told(Reply(now(), self.proxy.name, "connection", "refused", f"from {self._peer}"))
-            self.end("reset")  # as near as can be to being refused by the service itself
+            self._turn_away("refused")
             return
         self.client.resume()
 
+    def _turn_away(self, how: Literal["refused", "broken"]) -> None:
+        """A reset is as near as can be to being refused by the service itself."""
+        self.proxy.board.told(Reply(now(), self.proxy.name, "connection", how, f"from {self._peer}"))
+        self.end("reset")
+
     def _from_client(self, data: bytes) -> None:
         if self._deaf:
+            return
+        if self.proxy.away and self._parked is None:
+            self._turn_away("broken")
             return
         if self._parked is not None:
             self._parked.unread += data
@@ -106,6 +116,9 @@ class Link:
             self.server.write(_bytes(piece))
 
     def _from_server(self, data: bytes) -> None:
+        if self.proxy.away and not self._deaf and self._parked is None:
+            self._turn_away("broken")
+            return
         try:
             pieces = self._talk.from_server(data)
         except Encrypted as why:

@@ -73,7 +73,9 @@ def plain_append(postgres: str, table: str) -> Callable[[DataFrame, int], None]:
     return append
 
 
-def read_topic(spark: SparkSession, kafka: str, topic: str, at_least: int | None = None) -> DataFrame:
+def read_topic(
+    spark: SparkSession, kafka: str, topic: str, at_least: int | None = None, isolation: str = "read_committed"
+) -> DataFrame:
     """The topic as a stream: committed records only, from the beginning, never silently skipping lost data.
 
     With ``at_least`` a batch waits for so many records: where each chunk of the feed has that many, a batch is a chunk,
@@ -88,7 +90,7 @@ def read_topic(spark: SparkSession, kafka: str, topic: str, at_least: int | None
         .option("startingOffsets", "earliest")
         .option("failOnDataLoss", "true")
         # Spark's default is read_uncommitted: it would process records of aborted transactions.
-        .option("kafka.isolation.level", "read_committed")
+        .option("kafka.isolation.level", isolation)
         # The default long poll of 500 ms delays the first batch after each start by that much.
         .option("kafka.fetch.max.wait.ms", "10")
         # One request to a broker that does not answer costs 3 s, and a call outlasts several of them; with Java's
@@ -101,18 +103,28 @@ def read_topic(spark: SparkSession, kafka: str, topic: str, at_least: int | None
     )
 
 
-def departures(spark: SparkSession, kafka: str, topic: str, at_least: int | None = None) -> DataFrame:
+def departures(
+    spark: SparkSession, kafka: str, topic: str, at_least: int | None = None, isolation: str = "read_committed"
+) -> DataFrame:
     """Flights that departed: the columns of `FLIGHT`, after ``src_partition`` and ``src_offset``. See `read_topic`."""
     flight = f.from_json(f.col("value").cast("string"), FLIGHT)
     return (
-        read_topic(spark, kafka, topic, at_least)
+        read_topic(spark, kafka, topic, at_least, isolation)
         .select(f.col("partition").alias("src_partition"), f.col("offset").alias("src_offset"), flight.alias("flight"))
         .select("src_partition", "src_offset", "flight.*")
         .where("dep_time IS NOT NULL")
     )
 
 
-def flights_with_planes(spark: SparkSession, kafka: str, topic: str, planes: str) -> DataFrame:
+def flights_with_planes(
+    spark: SparkSession,
+    kafka: str,
+    topic: str,
+    planes: str,
+    isolation: str = "read_committed",
+    at_least: int | None = None,
+) -> DataFrame:
     """Flights that departed, with the maker and model of their plane where it is known. Columns: `COLUMNS`."""
     known_planes = f.broadcast(spark.read.parquet(planes).select("tailnum", "manufacturer", "model"))
-    return departures(spark, kafka, topic).join(known_planes, "tailnum", "left").select(*COLUMNS)
+    flights = departures(spark, kafka, topic, isolation=isolation, at_least=at_least)
+    return flights.join(known_planes, "tailnum", "left").select(*COLUMNS)

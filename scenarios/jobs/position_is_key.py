@@ -16,6 +16,7 @@ parser.add_argument("--planes", required=True, help="Parquet file of the planes"
 parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
 parser.add_argument("--table", default="departures", help="table with a unique key on the source position")
 parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
+parser.add_argument("--isolation", default="read_committed", help="read_uncommitted is what Spark does by default")
 
 
 def main() -> None:
@@ -35,7 +36,7 @@ def main() -> None:
         with psycopg.connect(args.postgres) as connection, connection.cursor() as cursor:
             cursor.executemany(insert, rows)
 
-    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
+    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes, isolation=args.isolation)
     query = flights.writeStream.foreachBatch(write).option("checkpointLocation", args.checkpoint).start()
     query.awaitTermination()
 

@@ -13,7 +13,7 @@ from typing import Literal
 import psutil
 
 from onceproof.conductor import Site
-from onceproof.errors import WaitTimeout
+from onceproof.errors import EnvironmentProblem, WaitTimeout
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
 from onceproof.frame_faults import wait_for_commit
 from onceproof.placing import (
@@ -60,7 +60,12 @@ class Who:
     def partition(self, kafka: Kafka) -> tuple[str, int]:
         """Whose leader is meant."""
         if self.coordinator_of is not None:
-            return _TRANSACTIONS, _java_hash(self.coordinator_of) % len(kafka.log_folders(_TRANSACTIONS))
+            folders = kafka.log_folders(_TRANSACTIONS)
+            partition = _java_hash(self.coordinator_of) % len(folders)
+            name = self.coordinator_of.encode()
+            if not any(name in file.read_bytes() for file in folders[partition].glob("*.log")):
+                raise EnvironmentProblem(f"nobody has used transactional.id {self.coordinator_of!r} yet")
+            return _TRANSACTIONS, partition
         assert self.leader_of is not None, "validated by `problems`"
         return split_leader_of(self.leader_of)
 
@@ -85,6 +90,7 @@ class BrokerAway:
         self._spec = spec
         self._who = who
         self._how = how
+        self._partition = ("", 0)
         self._before: Leadership | None = None
         self._node: int | None = None
         self._epoch = 0
@@ -110,7 +116,8 @@ class BrokerAway:
             if self._who.controller:
                 self._node, self._epoch = kafka.controller, kafka.quorum_epoch()
             else:
-                self._before = kafka.leader(*self._who.partition(kafka))
+                self._partition = self._who.partition(kafka)
+                self._before = kafka.leader(*self._partition)
                 self._node = self._before.broker
             if self._how == "killed":
                 kafka.kill_broker(self._node)
@@ -134,7 +141,8 @@ class BrokerAway:
             words.append(f"it was started again, and leads the quorum in epoch {epoch} (before: {self._epoch})")
             if epoch <= self._epoch:
                 return Proof(False, tuple(words))
-        words.append(wait_for_commit(site, seen))
+        if not committed(site, seen.query, seen.batch) or not self._who.controller:
+            words.append(wait_for_commit(site, seen))
         return Proof(True, tuple(words))
 
     def heal(self, site: Site) -> None:
@@ -155,7 +163,7 @@ class BrokerAway:
     def _moved(self, site: Site) -> str:
         before, kafka = self._before, site.stack.kafka
         assert before is not None
-        topic, partition = self._who.partition(kafka)
+        topic, partition = self._partition
 
         def other() -> Leadership | None:
             now = kafka.leader(topic, partition, asking_not=before.broker)
@@ -181,4 +189,5 @@ def _java_hash(text: str) -> int:
     units = text.encode("utf-16-be")
     for at in range(0, len(units), 2):
         value = (31 * value + int.from_bytes(units[at : at + 2])) & 0xFFFFFFFF
-    return value & 0x7FFFFFFF
+    signed = value - (1 << 32) if value >> 31 else value
+    return 0 if signed == -(1 << 31) else abs(signed)

@@ -17,7 +17,7 @@ from onceproof.events import Timeline
 from onceproof.failpoints import Parked, Told
 from onceproof.faults import Fault, Occurrence, Proof, faults, reads_frames, strikes_at
 from onceproof.points import Point
-from onceproof.scenario.model import FaultSpec
+from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ class Site:
     timeline: Timeline
     told: list[Told] = field(default_factory=list)
     """What the sinks reported, in order."""
+    scenario: Scenario | None = None
+    """Of a run; None where a test needs none."""
     events: Path | None = None
     """Folder of Spark's own event logs (`onceproof.spark_events`), in a run with a fault that strikes tasks."""
     attempt: Callable[[str, int], int | None] = lambda _query, _batch: None
@@ -156,13 +158,13 @@ class Conductor:
             return False
         with self._lock:
             ready: list[Armed] = []
+            taken: set[str] = set()
             for armed in self.armed:
-                taken = not reads_frames([armed.spec]) and armed.spec.target in {
-                    other.spec.target for other in ready if not reads_frames([other.spec])
-                }
-                if not taken and self._waits_for(armed, seen):
+                acts = not reads_frames([armed.spec])
+                if not (acts and armed.spec.target in taken) and self._waits_for(armed, seen):
                     ready.append(armed)
-            ready.sort(key=lambda armed: armed.spec.target == "driver")
+                    taken |= {armed.spec.target} if acts else set()
+            ready.sort(key=lambda armed: armed.spec.target == "driver" and not reads_frames([armed.spec]))
             for armed in ready:
                 armed.fired_at = self._timeline.now()
         # What is parked goes on when all have struck, if one of them wants it to.

@@ -6,7 +6,7 @@ No answer is faked. The service is away, or its administrator has set it so that
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import LiteralString, Protocol
 
 import psycopg
 from psycopg import sql
@@ -35,11 +35,11 @@ class Refusing(Protocol):
 
 
 class Unavailable:
-    """Connections are closed and new ones turned away on the road to a server that is well."""
+    """Nobody gets through to a server that is well: who connects is reset, and so is who uses a connection that stands."""
 
     def begin(self, site: Site) -> str:
         postgres_of(site).proxy.turn_away()
-        return "Postgres was out of reach: its connections closed, new ones refused"
+        return "Postgres was out of reach: connections were reset, old ones when they were used"
 
     def end(self, site: Site) -> None:
         postgres_of(site).proxy.heal()
@@ -94,8 +94,14 @@ class Revoked:
         self._revoked = False
 
     def begin(self, site: Site) -> str:
+        if not self._may_insert(site):
+            raise EnvironmentProblem(f"the job's role has no right to INSERT into {self._table} that could be revoked")
         self._change(site, "REVOKE INSERT ON {} FROM {}")
         self._revoked = True
+        if self._may_insert(site):
+            raise EnvironmentProblem(
+                f"the job's role may INSERT into {self._table} all the same, by way of another role"
+            )
         return f"the right to INSERT into {self._table} was revoked"
 
     def end(self, site: Site) -> None:
@@ -105,13 +111,17 @@ class Revoked:
     def is_it(self, reply: Reply) -> bool:
         return reply.what == "error" and reply.code == "42501" and self._table.rpartition(".")[2] in reply.message
 
-    def _change(self, site: Site, statement: str) -> None:
+    def _may_insert(self, site: Site) -> bool:
         postgres = postgres_of(site)
-        role = str(conninfo_to_dict(postgres.client_uri)["user"])
+        question = "SELECT has_table_privilege(%s, %s, 'INSERT')"
         with administrator(postgres) as connection:
-            # The statements are the two literals above.
-            text = sql.SQL(statement)
-            connection.execute(text.format(identifier(self._table), sql.Identifier(role)))
+            row = connection.execute(question, (_role(postgres), identifier(self._table).as_string())).fetchone()
+        return row is not None and row[0] is True
+
+    def _change(self, site: Site, statement: LiteralString) -> None:
+        postgres = postgres_of(site)
+        with administrator(postgres) as connection:
+            connection.execute(sql.SQL(statement).format(identifier(self._table), sql.Identifier(_role(postgres))))
 
 
 class TopicSetting:
@@ -158,6 +168,10 @@ class TooFewReplicas(TopicSetting):
         kafka = site.stack.kafka
         if self._killed is not None and not kafka.is_running(self._killed):
             kafka.restart_broker(self._killed)
+
+
+def _role(postgres: Postgres) -> str:
+    return str(conninfo_to_dict(postgres.client_uri)["user"])
 
 
 def postgres_of(site: Site) -> Postgres:

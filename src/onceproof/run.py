@@ -280,7 +280,7 @@ def _pipeline(
         gate.start()
         ending.callback(failpoints.close)
         failpoints.start()
-        conductor.arm(Site(stack, job, watcher, timeline, events=events, attempt=gate.attempt))
+        conductor.arm(Site(stack, job, watcher, timeline, events=events, attempt=gate.attempt, scenario=scenario))
         ending.callback(job.stop)
         job.start()
         try:

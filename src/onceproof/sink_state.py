@@ -20,8 +20,8 @@ _ASK_S = 10.0
 """The harness's own listeners are never faulted; an answer that takes longer means that the service is gone."""
 
 _TABLES = """
-    SELECT schemaname, relname FROM pg_stat_user_tables WHERE NOT EXISTS (
-        SELECT FROM pg_class c WHERE c.oid = relid AND c.relkind = 'f') ORDER BY 1, 2"""
+    SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind = 'r' AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%' ORDER BY 1, 2"""
 
 State = Mapping[str, str]
 """``table NAME`` or ``topic NAME`` -> what it holds, in words that differ if it was written meanwhile."""
@@ -45,16 +45,23 @@ def changes(before: State, after: State) -> list[str]:
     ]
 
 
+def undecided(kafka: Kafka) -> bool:
+    """Whether records of a transaction that has not ended are in some topic; one that was just ended has its markers to come."""
+    return stable_ends(kafka) != _ends(kafka, IsolationLevel.READ_UNCOMMITTED)
+
+
 def stable_ends(kafka: Kafka) -> dict[str, dict[int, int]]:
     """Topic -> partition -> last stable offset, of all topics but the brokers' own."""
+    return _ends(kafka, IsolationLevel.READ_COMMITTED)
+
+
+def _ends(kafka: Kafka, isolation: IsolationLevel) -> dict[str, dict[int, int]]:
     admin = AdminClient(client_config(kafka.harness_bootstrap))
     topics = admin.list_topics(timeout=_ASK_S).topics
     partitions = [
         TopicPartition(name, p) for name, t in topics.items() if not name.startswith("__") for p in t.partitions
     ]
-    futures = admin.list_offsets(
-        dict.fromkeys(partitions, _LATEST), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ASK_S
-    )
+    futures = admin.list_offsets(dict.fromkeys(partitions, _LATEST), isolation_level=isolation, request_timeout=_ASK_S)
     ends: dict[str, dict[int, int]] = {}
     for partition, future in futures.items():
         ends.setdefault(partition.topic, {})[partition.partition] = int(future.result(_ASK_S).offset)

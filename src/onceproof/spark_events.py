@@ -32,7 +32,7 @@ class Attempt:
     reason: str | None
     """``Success``, ``ExecutorLostFailure``, ``ExceptionFailure``, ``TaskKilled``, ...; None while nothing is known of its end."""
     why: str = ""
-    """What Spark says of a failure, in a line."""
+    """The first sentence of what Spark says of a failure."""
 
     def describe(self) -> str:
         kind = "speculative attempt" if self.speculative else "attempt"
@@ -94,4 +94,4 @@ def _events(log: Path) -> Iterator[dict[str, Any]]:
 
 def _why(end: dict[str, Any]) -> str:
     said = end.get("Loss Reason") or end.get("Kill Reason") or end.get("Description") or ""
-    return " ".join(str(said).split())[:300]
+    return " ".join(str(said).split()).partition(". ")[0][:200]

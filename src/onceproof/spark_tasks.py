@@ -19,11 +19,13 @@ from onceproof.stack import procfs
 from onceproof.waiting import wait_until
 
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+_SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 _DAEMON, _WORKER = "pyspark.daemon", "pyspark.worker"
 _GONE_S = 5.0
 """SIGKILL acts at once, but on a process in uninterruptible disk sleep."""
 
-Role = Literal["driver", "executor", "python-worker"]
+Role = Literal["driver", "driver-jvm", "executor", "python-worker"]
+"""``driver``: its Python, or whatever else is no JVM of Spark's. In local mode tasks run in ``driver-jvm``."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class TaskProcess:
             else f"the driver (pid {self.jvm})"
         )
         return {
-            "driver": f"the driver (pid {self.pid})",
+            "driver": f"the driver's own program (pid {self.pid})",
+            "driver-jvm": f"the driver's JVM (pid {self.pid})",
             "executor": of,
             "python-worker": f"Python worker {self.pid} of {of}",
         }[self.role]
@@ -53,13 +56,25 @@ class TaskProcess:
 
 def sender(client: str, pids: Iterable[int]) -> TaskProcess | None:
     """Which of these processes holds the connection whose local end is ``client`` (``host:port``); None if none of them."""
-    port = int(client.rpartition(":")[2])
     for pid in pids:
-        with suppress(psutil.Error):
-            process = psutil.Process(pid)
-            if any(c.laddr.port == port for c in process.net_connections("tcp") if c.laddr and c.raddr):
-                return _who(process)
+        if _has(pid, client):
+            with suppress(psutil.Error):
+                return _who(psutil.Process(pid))
     return None
+
+
+def holds(process: TaskProcess, client: str) -> bool:
+    """Whether it is there and still holds that connection."""
+    stat = procfs.stat(process.pid)
+    return stat is not None and stat.start_ticks == process.start_ticks and _has(process.pid, client)
+
+
+def _has(pid: int, client: str) -> bool:
+    port = int(client.rpartition(":")[2])
+    with suppress(psutil.Error):
+        connections = psutil.Process(pid).net_connections("tcp")
+        return any(c.laddr.port == port for c in connections if c.laddr and c.raddr)
+    return False
 
 
 def _who(process: psutil.Process) -> TaskProcess | None:
@@ -73,7 +88,12 @@ def _who(process: psutil.Process) -> TaskProcess | None:
     forked = _DAEMON in words[process.pid] and len(above) > 1 and _DAEMON in words[above[1].pid]
     works = forked or (_WORKER in words[process.pid] and _DAEMON not in words[process.pid])
     jvm = executor or next((p for p in above[1:] if works and _DAEMON not in words[p.pid]), process)
-    role: Role = "python-worker" if works else "executor" if process is executor else "driver"
+    if works:
+        role: Role = "python-worker"
+    elif process is executor:
+        role = "executor"
+    else:
+        role = "driver-jvm" if _SUBMIT in words[process.pid] else "driver"
     return TaskProcess(
         role,
         process.pid,
@@ -111,6 +131,8 @@ class Tree:
             for stat in more:
                 _signal(stat, signal.SIGSTOP)
                 frozen[stat.pid] = stat
+            # The signal is delivered when the kernel comes to it: only one that is seen stopped does nothing any more.
+            wait_until("the processes to stop", lambda: _stopped(frozen), deadline_s=_GONE_S, every_s=0.005)
 
     def thaw(self) -> None:
         for stat in self.stats:
@@ -133,6 +155,11 @@ def _below(pid: int) -> list[procfs.Stat]:
     while more := {p.pid for p in table.values() if p.parent in found} - found:
         found |= more
     return [table[one] for one in sorted(found) if not table[one].is_zombie]
+
+
+def _stopped(frozen: dict[int, procfs.Stat]) -> bool:
+    now = [procfs.stat(stat.pid) for stat in frozen.values() if _is_same(stat)]
+    return all(one is None or one.is_zombie or one.state in "Tt" for one in now)
 
 
 def _is_same(stat: procfs.Stat) -> bool:

@@ -1,4 +1,4 @@
-"""Crash of an executor or of a Python worker in the middle of a task: what that attempt wrote stays, and Spark tries again.
+"""Crash of an executor, a Python worker or the driver in the middle of a task: what that attempt wrote stays, and Spark tries again.
 
 SIGKILL, as from a kernel's out-of-memory killer or a container that is taken away. A task's side effects are its own affair
 (M. Zaharia et al., *Resilient Distributed Datasets*, NSDI 2012: tasks are to be deterministic and idempotent).
@@ -11,13 +11,27 @@ from functools import partial
 from onceproof.conductor import Site
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
 from onceproof.frame_faults import is_planned
+from onceproof.placing import RESTART_S, committed, planned
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.spark_tasks import Tree
-from onceproof.task_faults import InTask, TaskFrame, retried, task_placement, task_problems, told, wait_for_batch
+from onceproof.task_faults import (
+    InTask,
+    TaskFrame,
+    Victim,
+    retried,
+    task_placement,
+    task_problems,
+    told,
+    wait_for_batch,
+)
+from onceproof.waiting import wait_until
+
+_LEFT_S = 30.0
+"""In local mode the workers die with the driver; executors end themselves when its connection has gone, which is at once."""
 
 
 class TaskCrash:
-    """`onceproof.chaos.crash` hands over to it for its targets executor and python-worker."""
+    """`onceproof.chaos.crash` hands over to it at the point in-tasks."""
 
     def __init__(self, spec: FaultSpec, frame: TaskFrame | None) -> None:
         self._spec = spec
@@ -45,6 +59,8 @@ class TaskCrash:
         victim = self._task.find(site, seen)
         if isinstance(victim, Proof):
             return victim
+        if self._spec.target == "driver":
+            return self._prove_driver(site, seen, victim)
         process = victim.process
         # A container takes its Python workers with it; one of them alone is killed alone.
         tree = self._tree = Tree.freeze(process.pid if self._spec.target == "python-worker" else process.jvm)
@@ -62,6 +78,19 @@ class TaskCrash:
         )
         if site.job.current_start > start:
             words.append("the query failed with it: the driver was started again, and the batch replayed")
+        return Proof(True, tuple(words))
+
+    def _prove_driver(self, site: Site, seen: Occurrence, victim: Victim) -> Proof:
+        n, words = seen.batch, list(victim.words)
+        start = site.job.kill_driver()
+        if committed(site, seen.query, n) or not planned(site, seen.query, n):
+            return Proof(False, (*words, f"batch {n} was not open any more when the driver was killed"))
+        # An executor's Python worker learns of it from its daemon; until then its frame must not go on.
+        wait_until("the task that waited to be gone", lambda: victim.hit.client_left_at, deadline_s=_LEFT_S)
+        words.append("the driver was killed (SIGKILL) over it, and the frame never delivered")
+        words.append(f"left behind: offsets/{n} there, commits/{n} missing")
+        wait_until("the driver to be started again", lambda: site.job.restarted_since(start), deadline_s=RESTART_S)
+        words += ["the driver was started again", wait_for_batch(site, seen)]
         return Proof(True, tuple(words))
 
     def heal(self, site: Site) -> None:

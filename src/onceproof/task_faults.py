@@ -25,11 +25,13 @@ from onceproof.spark_events import Attempt, attempts
 from onceproof.spark_tasks import TaskProcess, sender
 from onceproof.waiting import wait_until
 
-#: Targets that are struck in the middle of a task.
+#: Targets that can only be struck in the middle of a task.
 TASK_TARGETS = ("executor", "python-worker")
 
 _TOLD_S = 20.0
 """Spark writes its event log from a queue of its own, milliseconds behind."""
+_WORKER_GONE = "Python worker exited unexpectedly"
+"""What Spark says of a task whose Python worker's connection ends (``PythonRunner``)."""
 _WRITES = r"\b(insert|update|delete|merge|copy)\b"
 
 Service = Literal["postgres", "kafka"]
@@ -59,7 +61,15 @@ def task_problems(spec: FaultSpec, frame: TaskFrame | None, scenario: Scenario) 
     if service == "postgres" and scenario.stack.postgres is None:
         message = "this stack has no Postgres"
         return [*problems, SpecProblem(("frame", "service"), message, "add `postgres: {}` to the stack")]
-    return problems + frame_problems(_with_kind(frame, service), service, scenario, query=spec.at.query)
+    # Its kind alone: that it writes, which is the default besides, tells no query from another.
+    frame = frame.model_copy(update={"kind": _with_kind(frame, service).kind})
+    return problems + frame_problems(frame, service, scenario, query=spec.at.query)
+
+
+def frame_of_no_task(target: str) -> list[SpecProblem]:
+    """``frame`` with a target that is struck at a point, not in the middle of a task."""
+    message = f"a frame says in which task; {target} is struck at a point of its own here"
+    return [SpecProblem(("frame",), message, f"remove it, or set target: {' or '.join(TASK_TARGETS)}")]
 
 
 def task_placement(spec: FaultSpec, proof: str, scenario: Scenario) -> Placement:
@@ -109,16 +119,22 @@ class InTask:
         process = sender(found.client, pids)
         if process is None:
             return Proof(False, (said, f"no process of the job holds its connection ({found.client})"))
-        why = self._why_not(process)
+        why = self.why_not(process)
         if why is not None:
             return Proof(False, (said, f"it was sent by {process.describe()}: {why}"))
         return Victim(process, found, (said, f"it was sent by {process.describe()}"))
 
-    def _why_not(self, process: TaskProcess) -> str | None:
+    def why_not(self, process: TaskProcess) -> str | None:
         """What keeps the sender from being the one that is meant. The driver is never struck in an executor's place."""
+        fetches = "its driver writes; a frame that executors send is {service: kafka, kind: Fetch}"
+        if self._spec.target == "executor" and process.executor is None:
+            local = "in local mode the executor is the driver (does the job set its master itself?)"
+            return fetches if process.role == "driver" else local
         if self._spec.target == "executor":
-            mine = "in local mode the executor is the driver (does the job set its master itself?)"
-            return None if process.executor is not None else mine
+            return None
+        if self._spec.target == "driver":
+            own = "no task is under way there; what the driver itself writes is at before-sink-commit"
+            return own if process.role == "driver" else None
         if process.role == "python-worker":
             return None
         writer = (
@@ -173,7 +189,7 @@ def retried(found: list[Attempt], victim: TaskProcess) -> str | None:
     """That an attempt failed as it does when its process dies, and that a later one at the same task succeeded."""
     on = victim.executor or "driver"
     for lost in found:
-        if lost.executor != on or lost.reason not in ("ExecutorLostFailure", "ExceptionFailure"):
+        if lost.executor != on or not _died(lost, victim):
             continue
         again = next(
             (a for a in found if a.reason == "Success" and a.task == lost.task and a.launched_ms > lost.launched_ms),
@@ -184,6 +200,13 @@ def retried(found: list[Attempt], victim: TaskProcess) -> str | None:
             said = f" ({lost.why})" if lost.why else ""
             return f"Spark's event log: {lost.describe()}{said}; {again.describe()}{where}"
     return None
+
+
+def _died(lost: Attempt, victim: TaskProcess) -> bool:
+    """Whether the attempt failed as one does whose process is gone, and not for a reason of its own."""
+    if lost.reason == "ExecutorLostFailure":
+        return victim.executor is not None
+    return lost.reason == "ExceptionFailure" and victim.role == "python-worker" and _WORKER_GONE in lost.why
 
 
 def wait_for_batch(site: Site, seen: Occurrence) -> str:

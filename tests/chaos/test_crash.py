@@ -26,7 +26,7 @@ def test_a_driver_can_crash_at_what_an_instrument_sees(problems: Problems, point
     assert problems({"fault": "crash", "target": "driver", "at": at(point)}) == []
 
 
-@pytest.mark.parametrize("point", ["in-tasks", "between-sinks", "commit-lost"])
+@pytest.mark.parametrize("point", ["between-sinks", "commit-lost"])
 def test_a_point_without_an_instrument_is_refused(problems: Problems, point: str) -> None:
     (problem,) = problems({"fault": "crash", "target": "driver", "at": at(point)})
     assert problem.loc == ("at", "point") and point in problem.message and "after-sink-commit" in (problem.hint or "")

@@ -87,7 +87,7 @@ def test_only_the_words_of_this_refusal_count() -> None:
 
 
 def test_a_topics_refusal_is_that_of_its_own_partitions() -> None:
-    form = TopicSetting("out", {"max.message.bytes": "1"}, (10, 18))
+    form = TopicSetting("out", {"max.message.bytes": "100"}, (10, 18))
     assert form.is_it(said("Produce", "10", where="out/2"))
     assert not form.is_it(said("Produce", "10", where="other/2"))
     assert not form.is_it(said("Produce", "0", where="out/2")), "an acknowledgement is none"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.consumers import amqp_broker, kafka_broker, stage
+from onceproof.consumers import amqp_broker, kafka_broker, stage, tables
 from onceproof.consumers.gate import Ask
 from onceproof.scenario.load import find, load
 
@@ -32,6 +32,8 @@ def test_its_lines_are_steps() -> None:
 
 
 def test_it_names_every_variable() -> None:
-    sources = [Path(module.__file__).read_text(encoding="utf-8") for module in (stage, amqp_broker, kafka_broker)]
+    sources = [
+        Path(module.__file__).read_text(encoding="utf-8") for module in (stage, amqp_broker, kafka_broker, tables)
+    ]
     given = {name for text in sources for name in re.findall(r'"(ONCEPROOF_\w+)":', text)}
     assert given and given == set(re.findall(r"`(ONCEPROOF_\w+)`", PAGE))

@@ -7,11 +7,14 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from onceproof.chaos.consumers.crash import Crash, CrashSpec
+from onceproof.chaos.consumers.reject import Reject, RejectSpec
+from onceproof.consumers import layout as layouts
 from onceproof.consumers.crew import ConsumerDied, Crew
 from onceproof.consumers.gate import Gate
 from onceproof.consumers.moves import Move, event_kind, holder, of_event, of_run
@@ -19,7 +22,8 @@ from onceproof.consumers.stage import keys_to_queues
 from onceproof.data import Record, open_dataset
 from onceproof.errors import EnvironmentProblem, HistoryError
 from onceproof.events import Timeline
-from onceproof.scenario.model import AtMessage
+from onceproof.scenario.load import find, load
+from onceproof.scenario.model import AtMessage, Scenario
 from onceproof.stack.processes import Owner
 
 
@@ -196,3 +200,68 @@ def test_moves_are_read_back_from_the_timeline(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text("{")
     with pytest.raises(HistoryError, match="cannot be read"):
         of_run(tmp_path)
+
+
+def test_a_crash_in_one_group_is_proved_by_that_group_alone() -> None:
+    lost, other = replace(take("c2", 3, 2), group="g2"), replace(take("c1", 4, 3), group="g1")
+    copy = replace(take("c1", 3, 4), group="g1")
+    assert not CRASH.prove([lost, other], [BACK, copy]).hit, "another group was given a copy of its own"
+    again = replace(take("c2", 3, 9), group="g2")
+    assert CRASH.prove([lost, other], [BACK, copy, again]).hit
+
+
+REJECT = Reject(RejectSpec.model_validate({"fault": "reject", "target": "c1", "at": {"message": 3}, "times": 2}))
+
+
+def refused(message: int, tick: int) -> Move:
+    return Move("refuse", tick, 0.0, "c1", message, "q")
+
+
+def test_a_refusal_hit_if_the_broker_said_no_so_many_times() -> None:
+    twice = [refused(3, 2), refused(4, 3), refused(3, 4), Move("effect", 5, 0.0, "c1", 3, "q")]
+    proof = REJECT.prove([], twice)
+    assert proof.hit and proof.evidence[-1] == "it was done at tick 5 by c1"
+    once = REJECT.prove([], [refused(3, 2), Move("effect", 3, 0.0, "c1", 3, "q")])
+    assert not once.hit
+    never = REJECT.prove([], [refused(3, 2), refused(3, 4)])
+    assert never.hit and never.evidence[-1] == "it was never done after that"
+    assert REJECT.prove([], [refused(4, 2)]).evidence == ("no effect of message 3 was refused",)
+
+
+def changed(name: str, partitions: int, **consumers: object) -> Scenario:
+    document = load(find(name)).model_dump(mode="json", by_alias=True)
+    document["input"][0]["partitions"] = partitions
+    document["pipeline"]["consumers"] |= consumers
+    return Scenario.model_validate({**document, "chaos": [], "oracle": {"kind": "sql"}})
+
+
+@pytest.mark.parametrize(
+    ("partitions", "names", "dealt"),
+    [
+        (2, ["b", "a"], {"b": ("orders-0",), "a": ("orders-1",)}),
+        (5, ["a", "b"], {"a": ("orders-0", "orders-1", "orders-2"), "b": ("orders-3", "orders-4")}),
+        (1, ["a", "b"], {"a": ("orders",), "b": ()}),
+    ],
+)
+def test_a_consumer_group_deals_out_partitions_as_its_assignor(
+    partitions: int, names: list[str], dealt: dict[str, tuple[str, ...]]
+) -> None:
+    assert layouts.of_scenario(changed("kafka-partition-per-key", partitions, names=names)).queues_of == dealt
+
+
+def test_who_takes_from_the_retry_topic_takes_from_nothing_else() -> None:
+    layout = layouts.of_scenario(load(find("retry-topic-reorders")), "replay1.")
+    assert layout.queues_of == {"c1": ("orders",), "retrier": ("orders-retry",)}
+    assert layout.group_of == {"c1": layouts.GROUP, "retrier": layouts.GROUP}
+
+
+def test_each_group_reads_all_and_writes_to_its_own_output() -> None:
+    layout = layouts.of_scenario(load(find("fan-out")))
+    assert set(layout.queues_of.values()) == {("orders",)}
+    assert layout.output_of == {"biller": "billed", "shipper": "shipped", "auditor": "audited"}
+    assert layout.groups() == ["billing", "shipping", "audit"]
+
+
+def test_members_of_a_share_group_take_from_everything() -> None:
+    layout = layouts.of_scenario(load(find("share-group-redelivery-reorders")))
+    assert layout.queues_of == {"c1": ("orders",), "c2": ("orders",)}

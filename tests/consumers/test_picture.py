@@ -159,3 +159,47 @@ def test_it_grows_with_the_messages(messages: int) -> None:
     text = picture_text.render(drawn)
     assert max(map(len, text.splitlines()), default=0) <= 80
     assert ("nothing came out" in text) is (messages == 0)
+
+
+RETRIED = [
+    *moves("publish 1", "publish 2", "c1 take 1", "c1 refuse 1"),
+    Move("retry", 4, 0.0, "c1", 1, "later"),
+    *moves("c1 acknowledge 1", "c1 take 2", "c1 effect 2", "c1 acknowledge 2"),
+    *(Move(kind, 9, 0.0, "c2", 1, "later") for kind in ("take", "effect", "acknowledge")),
+]
+
+
+def test_what_was_put_into_a_retry_topic_is_late_in_the_order_of_its_own_queue() -> None:
+    drawn = picture(RETRIED, queues_are="partition")
+    assert [(lane.name, lane.said) for lane in drawn.lanes if lane.kind == "queue"] == [
+        (QUEUE, "partition"),
+        ("later", "retry topic"),
+    ]
+    assert [(r.message, r.queue, r.late) for r in drawn.results] == [(2, QUEUE, False), (1, QUEUE, True)]
+    assert [row.kind for row in drawn.rows if row.message == 1] == [
+        "publish", "take", "refuse", "retry", "acknowledge", "again", "effect", "acknowledge",
+    ]  # fmt: skip
+    text = picture_text.render(drawn)
+    assert "refused ~>" in text and "m1 later" in text and "m2, m1 (out of order)" in text
+    assert "m1 refused" in picture_svg.render(drawn)
+
+
+def test_groups_have_lanes_and_results_of_their_own() -> None:
+    played = moves("publish 1", "publish 2", "a take 1", "b take 2", "a effect 1", "b effect 2", "b take 1", "b effect 1", "a take 2", "a effect 2")  # fmt: skip
+    drawn = picture(played, consumers="a b", output_of={"a": "of_a", "b": "of_b"})
+    assert [lane.name for lane in drawn.lanes] == ["producer", QUEUE, "a", "of_a", "b", "of_b"]
+    assert "again" not in {row.kind for row in drawn.rows}, "each group has a copy of its own"
+    assert {named: [(r.message, r.late) for r in results] for named, results in drawn.by_queue().items()} == {
+        f"{QUEUE} in of_a": [(1, False), (2, False)],
+        f"{QUEUE} in of_b": [(2, False), (1, True)],
+    }
+    late = [drawn.lanes[row.target].name for row in drawn.rows if drawn.is_late(row)]
+    assert late == ["of_b"], "message 1 is late in one output alone"
+    assert f"what came out of {QUEUE} in of_b: m2, m1 (out of order)" in picture_text.render(drawn)
+
+
+def test_a_lost_acknowledgement_is_drawn_and_ends_the_hold() -> None:
+    drawn = picture(moves("publish 1", "c1 take 1", "c1 effect 1", "c1 lost 1", "c1 return 1", "c1 again 1"))
+    first, second = drawn.holds
+    assert (drawn.rows[first.last].kind, drawn.rows[second.first].kind) == ("lost", "again")
+    assert "ack lost" in picture_text.render(drawn) and "ack lost" in picture_svg.render(drawn)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from onceproof.chaos.consumers.crash import CrashSpec
+from onceproof.consumers import minimal as minimal_module
 from onceproof.consumers.clues import Clues
+from onceproof.consumers.minimal import Minimal
 from onceproof.consumers.moves import Kind, Move
 from onceproof.consumers.schedule import Schedule, Whole, named
-from onceproof.consumers.shrink import Played, Shrink, Shrunk, to_json
+from onceproof.consumers.shrink import Played, Shrink, Shrunk, Try, to_json
 from onceproof.data import open_dataset
 from onceproof.errors import Interrupted
 from onceproof.scenario.load import find, load
@@ -102,7 +105,8 @@ def test_a_schedule_that_shows_something_else_is_not_taken() -> None:
 def test_what_makes_no_valid_scenario_costs_nothing_and_is_not_counted() -> None:
     whole = schedule(2, names=("c1",))
     done = Shrink(whole, WANTED, WANTED, lambda given: None, 1).run()
-    assert done.best == whole and done.executions == 0 and done.tried == () and done.minimal
+    assert done.best == whole and done.executions == 0 and done.minimal
+    assert {t.came_to for t in done.tried} == {"no scenario: the other parts need it"}
 
 
 def test_used_up_executions_are_told_and_nothing_is_called_minimal() -> None:
@@ -201,3 +205,36 @@ def test_a_shrink_says_all_to_a_program() -> None:
     said = to_json(Shrunk(whole, 4, (), minimal=True), whole, run="x")
     assert said["before"] == said["after"] == {"messages": 3, "consumers": 4, "faults": 0}
     assert said["executions"] == 4 and said["minimal"] is True and said["run"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("minimal", "interrupted", "confirmed", "code", "said"),
+    [
+        (True, False, True, 0, "nothing more can be taken away:\n  without message 1 (2 ways): held; inconclusive: x"),
+        (False, False, True, 3, "not proved to be minimal: 60 executions"),
+        (True, False, False, 3, "did not come to the same anomalies"),
+        (False, True, False, 130, "not proved to be minimal: 60 executions"),
+    ],
+)
+def test_what_is_told_of_a_shrink_and_with_which_code(
+    minimal: bool, interrupted: bool, confirmed: bool, code: int, said: str
+) -> None:
+    best = schedule(2, crash("c1", 1), names=("c1", "c2"))
+    tried = (Try("message 1", best, "held"), Try("message 1", best, "inconclusive: x"))
+    shrunk = Shrunk(best, 60, tried, minimal, "" if minimal else "60 executions were used up", interrupted)
+    run = Path("r")
+    done = Minimal(run, ("reordered",), schedule(200, crash("c1", 1)), shrunk, run / "m.yaml", run, confirmed, 12.0)
+    assert done.exit_code == code and said in done.as_text()
+    assert "from 200 messages, 4 consumers, 1 fault\n  to 2 messages, 2 consumers, 1 fault, in 60" in done.as_text()
+    assert done.to_json()["after"] == {"messages": 2, "consumers": 2, "faults": 1}
+
+
+def test_a_schedule_becomes_a_scenario_that_can_be_run_from_elsewhere(shipped: Scenario, tmp_path: Path) -> None:
+    pipeline = shipped.pipeline.model_copy(update={"env": {"WHERE": "{here}/x"}})
+    spec = shipped.input[0].model_copy(update={"dataset": "numbers", "options": {"rows": 9}, "rows": None})
+    whole = Whole(shipped.model_copy(update={"input": [spec], "pipeline": pipeline}))
+    best = Schedule((3, 4), ("c2", "c1"), whole.schedule.faults)
+    written = load(minimal_module._write(whole, best, tmp_path / "shrunk", Path("/home"), ["reordered"]))
+    assert written.pipeline.env == {"WHERE": "/home/x"} and written.pipeline.command == shipped.pipeline.command
+    assert written.input[0].dataset == "file" and written.expect.anomalies == ["reordered"]
+    assert written.claim == shipped.claim and written.chaos == whole.of(best, tmp_path / "r.jsonl").chaos

@@ -38,7 +38,9 @@ def said(tmp_path: Path, old: str, new: str) -> str:
         ("names: [c1, c2]", "names: [c1, c2]\n    queues: own", "queues: own gives each of 2 consumers a queue, and there are 1"),
         ("amqp: {}", "postgres: {}", r"need an AMQP broker.*\n.*add 'amqp: \{\}'"),
         ("fault: crash", "fault: stall", r"unknown fault of consumers 'stall'\n.*crash"),
-        ("{topic: processed,", "{table: processed,", "is a queue for now"),
+        ("{topic: processed,", "{table: processed,", r"a table, which consumers of broker amqp do not write\n.*topic, or use broker: kafka-group"),
+        ("{topic: processed,", "{topic: processed, table: processed,", "needs topic or table, and has both"),
+        ("{topic: processed,", "{", "needs topic or table, and has neither"),
         ("at: {message: 3", "at: {batch: 3, message: 3", "batch"),
         ("{topic: processed,", "{topic: orders,", "output 'processed' is the input topic 'orders'"),
         ("{topic: processed,", "{topic: 'orders#input',", "where the copies of input 'orders' are kept"),
@@ -93,3 +95,80 @@ def test_the_plan_says_where_the_crash_is_put() -> None:
     (fault,) = told.faults
     assert (fault.batch, fault.point) == (None, "message 3 after take while c1 holds message 4")
     assert fault.placement.exactness == "exact" and told.stack == ("an AMQP 0-9-1 broker (Qpid Broker-J)",)
+
+
+def said_of(tmp_path: Path, name: str, old: str, new: str) -> str:
+    text = find(name).read_text()
+    assert old in text
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(ScenarioError) as refused:
+        load(path)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "expected"),
+    [
+        ("kafka-partition-per-key", "    restart_after: 10\n", "", r"its partitions wait for it.*\n.*restart_after: TICKS"),
+        ("share-group-redelivery-reorders", "names:", "acknowledge: with-effect\n    names:", "part of no transaction"),
+        ("share-group-redelivery-reorders", "names:", "queues: own\n    names:", "members of a share group take from all"),
+        ("share-group-redelivery-reorders", "partitions: 1", "partitions: 2", r"up to the group.*\n.*partitions: 1"),
+        ("share-group-redelivery-reorders", "share-group\n", "sharing\n", r"unknown broker 'sharing'\n.*'share-group'"),
+        ("retry-topic-reorders", "    on_refusal: retry-topic\n", "", "on_refusal: retry-topic and retry go together"),
+        ("retry-topic-reorders", "consumer: retrier", "consumer: nobody", r"no other consumer 'nobody'.*\n.*c1, retrier"),
+        ("retry-topic-reorders", "topic: orders-retry", "topic: orders", "'orders' is the input or an output"),
+        ("retry-topic-reorders", "kafka-group", "share-group", "not there for share groups yet"),
+        ("retry-topic-reorders", "names:", "acknowledge: with-effect\n    names:", "not part of the transaction"),
+        ("retry-topic-reorders", "{message: 3}", "{message: 3, after: effect}", r"nothing is left to be refused\n.*use take"),
+        ("retry-stops-the-partition", "{message: 3}", "{message: 9}", "there is no message 9: they are numbered from 1 to 5"),
+        ("fan-out", "billing: [biller],", "", "consumer 'biller' is in 0 groups"),
+        ("fan-out", "audit: [auditor]", "audit: [auditer]", r"there is no consumer 'auditer'\n.*auditor"),
+        ("fan-out", ", query: audit}", "}", r"output 'audited' is of no group.*\n.*billing, shipping, audit"),
+        ("fan-out", "query: audit}", "query: billing}", "group 'audit' has 1 consumers and 0 outputs"),
+        ("fan-out", "kafka-group", "amqp", "groups that each read all need a log"),
+    ],
+)  # fmt: skip
+def test_what_can_never_work_on_kafka_is_refused(tmp_path: Path, name: str, old: str, new: str, expected: str) -> None:
+    told = said_of(tmp_path, name, old, new)
+    assert re.search(expected, told), told
+
+
+def test_the_plan_of_consumers_on_kafka_names_their_stack() -> None:
+    assert plan(load(find("fan-out"))).stack == ("Kafka, 1 node", "Toxiproxy in front of every client listener")
+
+
+@pytest.mark.parametrize(
+    ("naive", "remedy", "differs"),
+    [
+        ("share-group-redelivery-reorders", "kafka-partition-per-key", {"broker": "kafka-group"}),
+        (
+            "retry-topic-reorders",
+            "retry-stops-the-partition",
+            {"names": ["c1"], "on_refusal": "again", "retry": None},
+        ),
+    ],
+)
+def test_a_remedy_differs_from_its_naive_twin_in_one_thing(naive: str, remedy: str, differs: dict[str, object]) -> None:
+    one, other = load(find(naive)), load(find(remedy))
+    assert (one.chaos, one.claim, one.oracle, one.outputs) == (other.chaos, other.claim, other.oracle, other.outputs)
+    assert one.pipeline.consumers is not None and other.pipeline.consumers is not None
+    assert one.pipeline.consumers.model_copy(update=differs) == other.pipeline.consumers
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("stack:\n  postgres: {}\n", "", r"output table 'processed' needs a Postgres.*\n.*add 'postgres: \{\}'"),
+        ("  prepare: {", "  env: {", r"nothing makes table 'processed' before.*\n.*CREATE TABLE under pipeline: prepare: sql"),
+        ("fault: crash", "fault: lost-ack", "keep their positions in Postgres and send no acknowledgement"),
+    ],
+)  # fmt: skip
+def test_a_table_as_an_output_needs_what_it_needs(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    text = find("position-with-row").read_text()
+    assert old in text
+    path = tmp_path / "position-with-row.yaml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(ScenarioError) as refused:
+        load(path)
+    assert re.search(expected, str(refused.value)), str(refused.value)

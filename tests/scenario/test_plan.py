@@ -23,3 +23,9 @@ def test_a_plan_tells_faults_with_their_instrument_and_proof(write: Callable[...
 def test_a_plan_goes_to_json(write: Callable[..., Path]) -> None:
     told = plan(load(write()))
     assert json.loads(json.dumps(told.to_json()))["faults"][0]["placement"]["proof"] == told.faults[0].placement.proof
+
+
+def test_a_plan_says_which_attempt_is_meant(write: Callable[..., Path]) -> None:
+    again = "after-sink-commit}\n  - fault: crash\n    target: driver\n    at: {batch: 2, point: after-sink-commit, attempt: 2}"
+    first, second = plan(load(write(("after-sink-commit}", again)))).faults
+    assert "attempt" not in first.settings and second.settings["attempt"] == 2

@@ -16,7 +16,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from onceproof.chaos.proxy.frames import Reply
+from onceproof.conductor import Site
 from onceproof.errors import EnvironmentProblem, ServiceFailed
+from onceproof.refusing import Locked, Revoked
 from onceproof.stack import postgres as module
 from onceproof.stack.api import Postgres, Proxy, Stream
 from onceproof.stack.components import ensure
@@ -201,3 +204,56 @@ def test_a_port_in_use_is_reported_with_the_log(tmp_path: Path) -> None:
         proxy = cast("Proxy", SimpleNamespace(listen="127.0.0.1:1"))
         with pytest.raises(ServiceFailed, match=r"(?s)ended with code 1 .*Address already in use"):
             EmbeddedPostgres.start(owner, owner.scratch / "postgres", tmp_path, port, proxy)
+
+
+@pytest.mark.real
+def test_a_killed_server_recovers_and_a_stopped_one_says_goodbye(tmp_path: Path) -> None:
+    with direct(tmp_path) as postgres:
+        with as_pipeline(postgres) as connection:
+            connection.execute("CREATE TABLE t (id int)")
+            connection.execute("INSERT INTO t VALUES (1)")
+        in_doubt = as_pipeline(postgres)
+        in_doubt.execute("INSERT INTO t VALUES (2)")
+        postgres.kill()
+        assert postgres.is_away and not postgres.is_running()
+        with pytest.raises(psycopg.OperationalError):
+            in_doubt.commit()
+        postgres.restart()
+        told = as_pipeline(postgres)
+        told.execute("INSERT INTO t VALUES (3)")
+        postgres.stop()
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            told.execute("SELECT 1")
+        postgres.restart()
+        postgres.restart()  # idempotent
+        assert postgres.is_running() and not postgres.is_away
+        with as_pipeline(postgres) as connection:
+            assert connection.execute("SELECT id FROM t").fetchall() == [(1,)]
+        assert decoded(postgres)["t"] == ["insert"], "what was captured before the crash is not lost with it"
+
+
+@pytest.mark.real
+def test_postgres_refuses_for_as_long_as_it_is_told_to(tmp_path: Path) -> None:
+    with direct(tmp_path) as postgres:
+        site = cast("Site", SimpleNamespace(stack=SimpleNamespace(postgres=postgres)))
+        with as_pipeline(postgres) as connection:
+            connection.execute("CREATE TABLE t (id int)")
+        for form, error in ((Revoked("t"), "42501"), (Locked("public.t"), "55P03")):
+            assert "t" in form.begin(site)
+            with as_pipeline(postgres) as connection, pytest.raises(psycopg.Error) as refused:
+                connection.execute("SET lock_timeout = 200")
+                connection.execute("INSERT INTO t VALUES (1)")
+            assert refused.value.sqlstate == error
+            assert form.is_it(Reply(0.0, "postgres", "error", error, str(refused.value)))
+            form.end(site)
+            form.end(site)
+            with as_pipeline(postgres) as connection:
+                connection.execute("INSERT INTO t VALUES (1)")
+        with as_pipeline(postgres) as connection:
+            connection.execute("REVOKE INSERT ON t FROM pipeline")
+        revoked = Revoked("t")
+        with pytest.raises(EnvironmentProblem, match="no right to INSERT into t"):
+            revoked.begin(site)
+        revoked.end(site)
+        with as_pipeline(postgres) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("INSERT INTO t VALUES (1)")

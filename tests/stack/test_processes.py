@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from onceproof.errors import EnvironmentProblem
-from onceproof.stack import journal
+from onceproof.stack import journal, procfs
 from onceproof.stack.processes import Owner, Service
 from onceproof.waiting import wait_until
 
@@ -127,6 +127,29 @@ def test_stop_lets_a_process_end_by_itself_even_if_a_fault_had_stopped_it(tmp_pa
         os.kill(service.pid, signal.SIGSTOP)
         service.stop(30)
         assert service.returncode == 7
+
+
+def test_what_is_frozen_has_no_thread_that_still_runs(tmp_path: Path) -> None:
+    """The signal is one thread's to take: on a busy machine the others run on until it has had its turn."""
+    script = """
+import threading, time
+def spin():
+    while True: time.sleep(0.0001)
+for _ in range(40): threading.Thread(target=spin, daemon=True).start()
+print("ready", flush=True)
+spin()
+"""
+    with Owner() as owner:
+        busy = owner.start("busy", [sys.executable, "-c", script], log=tmp_path / "busy.log")
+        wait_until("its threads", lambda: "ready" in busy.log_tail(), deadline_s=10)
+        assert not procfs.is_stopped(busy.pid)
+        for _ in range(20):
+            busy.freeze()
+            assert procfs.is_stopped(busy.pid)
+            busy.thaw()
+            wait_until("it to run again", lambda: not procfs.is_stopped(busy.pid), deadline_s=10)
+        busy.kill()
+        assert procfs.is_stopped(busy.pid)
 
 
 def test_stdin_and_environment_and_mark_reach_the_process(tmp_path: Path) -> None:

@@ -91,11 +91,12 @@ class AmqpQueues:
         """A queue counts what is in it, not what went: a passive declare counts what is unacknowledged too."""
         return
 
-    def collect(self, writer: HistoryWriter, timeline: Timeline) -> None:
+    def collect(self, writer: HistoryWriter, timeline: Timeline) -> Mapping[str, Any]:
         for number, queue in enumerate(self._layout.inputs):
             writer.append("input", self._input(number, twin(self._name(queue))))
         for name, queue in self._layout.outputs.items():
             writer.append("output", self._output(name, self._name(queue)))
+        return {}
 
     def remove(self) -> None:
         self._broker.remove(self._exchange, [queue for bound in self._bindings.values() for queue in bound])

@@ -40,8 +40,11 @@ class Queues(Protocol):
     def committed(self, group: str) -> Mapping[int, int] | None:
         """Partition -> how many messages the broker counts as done without a gap. None: it cannot be asked."""
 
-    def collect(self, writer: HistoryWriter, timeline: Timeline) -> None:
-        """Write the tables ``input`` and ``output``: what was really sent, and what really came out."""
+    def collect(self, writer: HistoryWriter, timeline: Timeline) -> Mapping[str, Any]:
+        """Write the tables ``input`` and ``output``: what was really sent, and what really came out.
+
+        Returns what a judge must know of an output that is a table: its columns.
+        """
 
     def remove(self) -> None: ...
 

@@ -4,6 +4,7 @@ What a consumer, also a user's own, is given in its environment:
 
 ``ONCEPROOF_GATE``      path of the socket: one connection a consumer, lines of JSON
 ``ONCEPROOF_CONSUMER``  its name
+``ONCEPROOF_BROKER``    the scenario's ``broker``, which says how to find it: what follows is AMQP's, Kafka's stand in docs/consumers.md
 ``ONCEPROOF_AMQP_URL``  the broker, with user and password
 ``ONCEPROOF_QUEUES``    the queues that it takes from, comma-separated, tried in this order
 ``ONCEPROOF_OUTPUT``    the queue that its effects go to

@@ -20,6 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented,
 
 from onceproof.consumers.broker import Queues
 from onceproof.consumers.layout import Layout, Message
+from onceproof.consumers.tables import Tables
 from onceproof.data import Record
 from onceproof.errors import EnvironmentProblem
 from onceproof.events import Timeline
@@ -72,6 +73,10 @@ class KafkaQueues:
         stack.kafka.create_topic(self._name(layout.topic), len(layout.inputs))
         for topic in self._single():
             stack.kafka.create_topic(topic, 1)
+        self._tables: Tables | None = None
+        if layout.tables:
+            assert stack.postgres is not None, "validated: a table needs Postgres"
+            self._tables = Tables(stack.postgres, layout)
 
     @property
     def frames(self) -> FrameRules | None:
@@ -85,10 +90,16 @@ class KafkaQueues:
             "ONCEPROOF_GROUP": self.group(layout.group_of[consumer]),
             "ONCEPROOF_TOPICS": self._name(layout.retry if retry and layout.retry else layout.topic),
             "ONCEPROOF_QUEUES": ",".join(self._place(queue) for queue in layout.queues_of[consumer]),
-            "ONCEPROOF_OUTPUT": self._name(layout.outputs[layout.output_of[consumer]]),
+            **self._where_effects_go(consumer),
             "ONCEPROOF_MARK": mark,
             **({"ONCEPROOF_RETRY": self._name(layout.retry)} if layout.retry is not None else {}),
         }
+
+    def _where_effects_go(self, consumer: str) -> Mapping[str, str]:
+        output = self._layout.output_of[consumer]
+        if self._tables is not None and output in self._layout.tables:
+            return self._tables.environment(consumer)
+        return {"ONCEPROOF_OUTPUT": self._name(self._layout.outputs[output])}
 
     def publish(self, message: Message, record: Record) -> None:
         answers: list[Any] = []
@@ -127,10 +138,11 @@ class KafkaQueues:
             abandon=self._stack.check_health,
         )
 
-    def collect(self, writer: HistoryWriter, timeline: Timeline) -> None:
+    def collect(self, writer: HistoryWriter, timeline: Timeline) -> Mapping[str, Any]:
         outputs = {name: self._name(topic) for name, topic in self._layout.outputs.items()}
         topic = self._name(self._layout.topic)
         collect_topics(self._stack.kafka, [topic], outputs, writer, timeline, names={topic: self._layout.topic})
+        return self._tables.collect(writer) if self._tables is not None else {}
 
     def remove(self) -> None:
         """Not waited for: the next play has names of its own."""
@@ -192,6 +204,8 @@ class GroupQueues(KafkaQueues):
         """Nothing to wait for: a group gives out what lies behind the offset that was committed, and whoever died commits no more."""
 
     def committed(self, group: str) -> Mapping[int, int]:
+        if self._tables is not None and self._layout.keeps_positions:
+            return self._tables.positions(self.group(group), self._name(self._layout.topic))
         places = [TopicPartition(self._name(self._layout.topic), number) for number in range(len(self._layout.inputs))]
         asked = ConsumerGroupTopicPartitions(self.group(group), places)
 

@@ -17,7 +17,7 @@ from onceproof.stack.clients import producer_config
 
 #: Shorter than the transaction's time-out at the broker (10 s): the client learns of a failure from its own clock.
 _ANSWER_S = 5.0
-_OFFSETS_S = 3.0
+_OFFSETS_S = 2.0
 
 
 class Transaction:

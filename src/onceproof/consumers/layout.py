@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from onceproof.scenario.consumer_check import input_queues
 from onceproof.scenario.model import ConsumersSpec, Scenario
@@ -36,6 +36,12 @@ class Layout:
     group_of: Mapping[str, str]
     output_of: Mapping[str, str]
     """Consumer -> name of the output that its effects go to."""
+    tables: Mapping[str, str] = field(default_factory=dict)
+    """Name of an output -> its table in Postgres, for those that are no queue."""
+    prepare_sql: str = ""
+    """What makes the tables."""
+    keeps_positions: bool = False
+    """Whether consumers keep their positions in Postgres, with their effects, and not with the group."""
 
     def members(self, group: str) -> list[str]:
         return [consumer for consumer, its in self.group_of.items() if its == group]
@@ -60,11 +66,16 @@ def of_scenario(scenario: Scenario, prefix: str = "") -> Layout:
         prefix=prefix,
         topic=spec.topic,
         inputs=inputs,
-        outputs={name: str(output.topic) for name, output in scenario.outputs.items()},
+        outputs={name: output.topic for name, output in scenario.outputs.items() if output.topic is not None},
         retry=consumers.retry.topic if consumers.retry is not None else None,
         queues_of=queues_of,
         group_of=group_of,
         output_of={name: of_group[group] if consumers.groups else first for name, group in group_of.items()},
+        tables=(
+            tables := {name: output.table for name, output in scenario.outputs.items() if output.table is not None}
+        ),
+        prepare_sql=scenario.pipeline.prepare.sql,
+        keeps_positions=bool(tables) and consumers.acknowledge == "with-effect",
     )
 
 

@@ -77,6 +77,11 @@ class Picture:
     results: tuple[Result, ...]
     late_messages: frozenset[int]
 
+    def is_late(self, row: Row) -> bool:
+        """Whether it is the effect of a message that is late where the effect goes to."""
+        late = {(result.output, result.message) for result in self.results if result.late}
+        return row.kind == "effect" and (self.lanes[row.target].name, row.message) in late
+
     def by_queue(self) -> dict[str, list[Result]]:
         """The effects of each queue's messages, in their order: in each output, where there are several. Without empty ones."""
         outputs = list(dict.fromkeys(lane.name for lane in self.lanes if lane.kind == "output"))
@@ -166,9 +171,9 @@ def of_moves(
     absences: list[tuple[int, int, int]] = []
     taken: set[tuple[str, int]] = set()  # not the broker's mark of a redelivery: it may leave that out
     for move, is_last in zip(moves, _last_ones(moves), strict=True):
-        output_lane = place["output", goes_to.get(move.consumer, output)]
-        copy = (goes_to.get(move.consumer, output), move.message)
-        row = _row(move, place, output_lane, again=copy in taken)
+        goes = goes_to.get(move.consumer, "")
+        copy = (goes, move.message)
+        row = _row(move, place, place.get(("output", goes), len(lanes) - 1), again=copy in taken)
         if row is None or (row.kind == "start" and row.source not in dead):
             continue  # everybody's first start says nothing
         rows.append(row)
@@ -212,6 +217,8 @@ def _row(move: Move, place: Mapping[tuple[str, str], int], output: int, *, again
             return Row("return", move.tick, consumer, queue, move.message)
         case "refuse":
             return Row("refuse", move.tick, consumer, output, move.message)
+        case "lost":
+            return Row("lost", move.tick, consumer, queue, move.message)
         case "retry":
             return Row("retry", move.tick, consumer, queue, move.message)
         case "start":

@@ -10,8 +10,9 @@ from onceproof.consumers.client import Client, Taken
 from onceproof.consumers.kafka_client import KafkaTopic, taken_of
 from onceproof.stack.clients import client_config
 
-#: For a record that is known to be there: a member that has just come has to be assigned its partitions first.
-_TAKE_S = 10.0
+#: For a record that is known to be there: a member that has just come has to be assigned its partitions first. Shorter than the
+#: harness waits for a step; nothing found is told, and then the schedule is another one.
+_TAKE_S = 50.0
 #: A consumer may be held at a step for as long as another's slow start takes.
 _HELD_MS = 600_000
 

@@ -44,7 +44,7 @@ class Shrunk:
     best: Schedule
     executions: int
     tried: tuple[Try, ...]
-    """Every removal from ``best`` that was played, none of which shows it."""
+    """Every removal from ``best`` that was tried, none of which shows it."""
     minimal: bool
     """Each single removal was tried."""
     why_not: str = ""
@@ -129,8 +129,7 @@ class Shrink:
             for schedule in schedules:
                 if self._taken(schedule):
                     return True
-                if (played := self._played[self.alike(schedule)]) is not None:
-                    tried.append(Try(without, schedule, played.told))
+                tried.append(Try(without, schedule, _told(self._played[self.alike(schedule)])))
         return False
 
     def _taken(self, schedule: Schedule) -> bool:
@@ -158,12 +157,16 @@ class Shrink:
 
     def _tried(self) -> tuple[Try, ...]:
         """Of a search that did not come to its end: what is known of the best."""
-        known = (
-            (without, schedule, self._played.get(self.alike(schedule)))
+        return tuple(
+            Try(without, schedule, _told(self._played[self.alike(schedule)]))
             for without, schedules in self.best.smaller()
             for schedule in schedules
+            if self.alike(schedule) in self._played
         )
-        return tuple(Try(without, schedule, played.told) for without, schedule, played in known if played is not None)
+
+
+def _told(played: Played | None) -> str:
+    return "no scenario: the other parts need it" if played is None else played.told
 
 
 def to_json(shrunk: Shrunk, whole: Schedule, **more: Any) -> dict[str, Any]:

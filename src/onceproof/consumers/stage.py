@@ -105,10 +105,10 @@ def play(
         writer.append("faults", drive.fault_rows())
         for group in layout.groups():
             writer.append("progress", _progress(drive, layout, queues, group))
-        queues.collect(writer, timeline)
+        outputs = queues.collect(writer, timeline)
     queues.remove()
     hidden = [*broker.secrets, *(os.environ[name] for name in scenario.pipeline.secrets)]
-    directory.update(**_summary(drive, crew, hidden), seconds=round(timeline.now(), 3))
+    directory.update(outputs=dict(outputs), **_summary(drive, crew, hidden), seconds=round(timeline.now(), 3))
 
 
 def _sent(drive: Drive, layout: Layout) -> Iterator[dict[str, Any]]:

@@ -162,6 +162,9 @@ class _Reader:
         # Asked by the client that asks for offsets next: a leader lookup as a new client's first request may never be
         # answered (`onceproof.sinks.kafka_progress`).
         metadata = self._admin.list_topics(topic, timeout=30.0).topics[topic]
+        # And heard of by those that read: one that is told to read what it has never heard of looks for a leader a second later.
+        for reader in (self._all, self._visible):
+            reader.list_topics(topic, timeout=30.0)
         if metadata.error is not None:
             hint = "declare it under pipeline.prepare.topics, or let the job create it before it stops"
             raise HistoryError(f"topic {topic!r} cannot be read back: {metadata.error.str()}", hint=hint)

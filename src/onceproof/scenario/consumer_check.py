@@ -69,9 +69,19 @@ def _stack(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
             ("outputs",), message, "leave one of them, or give each a consumer group of its own", at_key=True
         )
     for name, output in scenario.outputs.items():
-        if output.topic is None or output.table is not None:
-            message = f"output {name!r} of consumers is a queue for now"
-            yield Complaint(("outputs", name), message, "name it with topic", at_key=True)
+        if (output.topic is None) == (output.table is None):
+            found = "neither" if output.topic is None else "both"
+            yield Complaint(("outputs", name), f"output {name!r} needs topic or table, and has {found}", at_key=True)
+            continue
+        if output.table is not None and spec.broker != "kafka-group":
+            message = f"output {name!r} is a table, which consumers of broker {spec.broker} do not write"
+            yield Complaint(("outputs", name, "table"), message, "name a queue with topic, or use broker: kafka-group")
+        if output.table is not None and scenario.stack.postgres is None:
+            message = f"output table {output.table!r} needs a Postgres, and the stack has none"
+            yield Complaint(("outputs", name, "table"), message, "add 'postgres: {}' under stack")
+        if output.table is not None and not scenario.pipeline.prepare.sql.strip():
+            message = f"nothing makes table {output.table!r} before the consumers start"
+            yield Complaint(("outputs", name, "table"), message, "write its CREATE TABLE under pipeline: prepare: sql")
 
 
 def _outputs(scenario: Scenario, consumers: ConsumersSpec) -> Iterator[Complaint]:
@@ -136,6 +146,9 @@ def _groups(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
     if spec.broker == "share-group" and spec.queues == "own":
         message = "members of a share group take from all partitions"
         yield Complaint((*here, "queues"), message, "use queues: shared, or broker: kafka-group")
+    if spec.broker == "share-group" and scenario.input[0].partitions > 1:
+        message = "which members of a share group serve which of several partitions is up to the group, and not to the schedule"
+        yield Complaint(("input", 0, "partitions"), message, "use partitions: 1")
     if not spec.groups:
         return
     if spec.broker == "amqp":
@@ -176,6 +189,9 @@ def _refusals(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
     if spec.retry.consumer not in spec.names or len(spec.names) == 1:
         message = f"there is no other consumer {spec.retry.consumer!r}, which would take from the retry topic alone"
         yield Complaint((*here, "retry", "consumer"), message, f"others: {', '.join(spec.names)}")
+    if spec.acknowledge == "with-effect" and spec.broker == "kafka-group":
+        message = "a retry topic is not part of the transaction of effect and acknowledgement"
+        yield Complaint((*here, "acknowledge"), message, "use after-effect or before-effect")
     if spec.groups or spec.broker == "share-group":
         message = f"a retry topic is not there for {'several groups' if spec.groups else 'share groups'} yet"
         yield Complaint((*here, "retry"), message, "use one consumer group", at_key=True)

@@ -138,7 +138,8 @@ def _faults(scenario: Scenario) -> tuple[PlannedFault, ...]:
             query=spec.at.query,
             batch=spec.at.batch,
             point=spec.at.point.value,
-            settings=spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"fault", "target", "at"}),
+            settings=({"attempt": spec.at.attempt} if spec.at.attempt is not None else {})
+            | spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"fault", "target", "at"}),
             placement=faults.get(spec.fault).placement(spec, scenario),
         )
         for spec in scenario.chaos

@@ -36,7 +36,7 @@ class Proxy(Protocol):
         """Close every connection and refuse new ones."""
 
     def turn_away(self) -> None:
-        """As `cut`; where there is a protocol proxy in front, it resets who connects, and tells of it."""
+        """As `cut`; but a protocol proxy resets only who connects or uses a connection that stands, and tells of it."""
 
     def add_toxic(self, kind: str, stream: Stream, **attributes: int) -> None:
         """Put a toxic (``timeout``, ``limit_data``, ``bandwidth``, ...) on one direction; its name is ``kind_stream``."""

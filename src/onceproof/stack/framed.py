@@ -106,9 +106,8 @@ class FramedProxy:
         self.frames.cut()
 
     def turn_away(self) -> None:
-        """Whoever connects is let in as far as here, so that it is noted, and reset."""
-        self._behind.cut()
-        self.frames.drop()
+        """Whoever connects, or uses a connection that stands, is noted and reset here."""
+        self.frames.turn_away()
 
     def add_toxic(self, kind: str, stream: Stream, **attributes: int) -> None:
         self._behind.add_toxic(kind, stream, **attributes)

@@ -86,14 +86,13 @@ _SMALL = {
     "background.threads": 2,
 }
 
-#: Share groups (KIP-932): locks may be short, where they are to end, or long, where a consumer is held.
+#: Share groups (KIP-932): locks may be short, where they are to end, or long, where a consumer is held. A member is assigned its
+#: partitions in the answer to a heartbeat, by default after five seconds.
 _SHARE = {
     "group.share.min.record.lock.duration.ms": 1000,
     "group.share.max.record.lock.duration.ms": 3600000,
     "group.share.min.heartbeat.interval.ms": 200,
     "group.share.heartbeat.interval.ms": 300,
-    "group.share.min.session.timeout.ms": 1000,
-    "group.share.session.timeout.ms": 3000,
 }
 
 _BEHAVIOUR = {

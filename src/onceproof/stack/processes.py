@@ -88,8 +88,15 @@ class Service:
         self._gone = True
 
     def freeze(self) -> None:
-        """SIGSTOP every member: nothing of the session runs until `thaw`."""
+        """SIGSTOP every member, and return when it has taken effect: nothing of the session runs until `thaw`."""
         self._signal_session(signal.SIGSTOP)
+        sessions = self._sessions()
+        wait_until(
+            f"every thread of {self.name} to be stopped",
+            lambda: all(procfs.is_stopped(one.pid) for one in procfs.table().values() if one.session in sessions),
+            deadline_s=_GONE_DEADLINE_S,
+            every_s=0.002,
+        )
 
     def thaw(self) -> None:
         """SIGCONT every member."""

@@ -60,6 +60,19 @@ def family(sessions: set[int]) -> list[Stat]:
         sessions |= {processes[pid].session for pid in more}
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether no thread of the process runs or will: it was stopped, is traced, or is gone.
+
+    A signal is taken by one thread, which then stops the others: until it gets its turn on a busy machine they run on.
+    """
+    try:
+        tasks = list((_PROC / str(pid) / "task").iterdir())
+        lines = [(task / "stat").read_text(errors="replace") for task in tasks]
+    except (FileNotFoundError, ProcessLookupError):
+        return stat(pid) is None or is_stopped(pid)  # a thread that ended meanwhile, or all of it
+    return all(line[line.rindex(")") + 2] in "TtZX" for line in lines)
+
+
 def marked(name: str, value: str) -> list[Stat]:
     """Live processes of this user that were started with ``name=value`` in their environment."""
     mark = f"{name}={value}".encode()

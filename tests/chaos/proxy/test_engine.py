@@ -356,6 +356,26 @@ def test_nobody_upstream_means_reset_and_a_cut_means_refused(loop: ProxyLoop) ->
     proxied.proxy.cut()
 
 
+def test_who_is_turned_away_is_told_of_and_a_connection_that_rests_stands(postgres: Proxied, echo: Echo) -> None:
+    ear: list[Reply] = []
+    postgres.board.listen(ear)
+    with postgres.connect() as used, postgres.connect() as resting:
+        for client in (used, resting):
+            client.sendall(wire.startup())
+            assert receive(client, len(wire.startup())) == wire.startup()
+        postgres.proxy.turn_away()
+        with pytest.raises(ConnectionResetError), postgres.connect() as fresh:
+            receive(fresh, 1)
+        used.sendall(query("SELECT 1"))
+        with pytest.raises(ConnectionResetError):
+            receive(used, 1)
+        assert [reply.code for reply in ear] == ["refused", "broken"]
+        postgres.proxy.open()
+        resting.sendall(query("SELECT 1"))
+        assert receive(resting, len(query("SELECT 1"))) == query("SELECT 1")
+    assert len(ear) == 2
+
+
 def test_tls_is_refused_and_told_once(kafka: Proxied) -> None:
     for _ in range(2):
         with kafka.connect() as client:

@@ -1,0 +1,157 @@
+"""Aborted input: another producer writes records to an input topic in a transaction, and aborts it.
+
+They stand in the log like any others, and only a read_committed reader is not shown them. Spark's Kafka source reads
+uncommitted unless it is told otherwise (``kafka.isolation.level``). Offsets then have holes, also for those who read committed:
+counting them is not counting records (KIP-98).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from confluent_kafka import KafkaError, Message, Producer
+from pydantic import Field, PositiveInt
+
+from onceproof.checkpoint import TopicOffsets
+from onceproof.conductor import Site
+from onceproof.data import open_dataset
+from onceproof.errors import ServiceFailed
+from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.placing import RESTART_S, WATCHED, instruments_of, placement, point_problems
+from onceproof.registry import suggest
+from onceproof.scenario.model import FaultSpec, InputSpec, Scenario
+from onceproof.sink_state import stable_ends
+from onceproof.stack.clients import client_config
+from onceproof.waiting import wait_until
+
+_ANSWER_S = 20.0
+"""The harness's own listeners are never faulted; the first transaction of a young cluster takes a second or two."""
+
+
+class AbortedInputSpec(FaultSpec):
+    fault: Literal["aborted-input"]
+    target: Literal["input"]
+    topic: str | None = Field(None, description="the input topic (needed only where there are several)")
+    records: PositiveInt = Field(100, description="how many: those of the data set that come after what is fed")
+
+
+@faults.register("aborted-input")
+class AbortedInput:
+    """Records that were never to be processed, in the log between one chunk of the feed and the next."""
+
+    Spec: ClassVar[type[FaultSpec]] = AbortedInputSpec
+    about: ClassVar[str] = "records of an aborted transaction in an input topic"
+
+    def __init__(self, spec: AbortedInputSpec) -> None:
+        self._spec = spec
+        self._written: dict[int, list[int]] = {}
+
+    @classmethod
+    def problems(cls, spec: AbortedInputSpec, scenario: Scenario) -> list[SpecProblem]:
+        problems = point_problems(spec, WATCHED)
+        topics = [i.topic for i in scenario.input]
+        if spec.topic is None and len(topics) > 1:
+            problems.append(SpecProblem((), f"which input topic? There are {', '.join(topics)}", "add topic:"))
+        if spec.topic is not None and spec.topic not in topics:
+            message = f"there is no input topic {spec.topic!r}"
+            return [*problems, SpecProblem(("topic",), message, suggest(spec.topic, topics))]
+        source = _source(spec, scenario)
+        has = open_dataset(source.dataset, source.options, seed=scenario.seed).rows()
+        if (source.rows or has) + spec.records > has:
+            message = f"data set {source.dataset!r} has {has} records, and {source.rows or 'all'} of them are fed"
+            problems.append(
+                SpecProblem(("records",), message, f"feed fewer: rows: {max(has - spec.records, 1)} or less")
+            )
+        return problems
+
+    @classmethod
+    def placement(cls, spec: AbortedInputSpec, scenario: Scenario) -> Placement:
+        return placement(
+            spec.at.point,
+            "the records are below the last stable offset, and a batch that took their offsets is committed",
+            scenario,
+        )
+
+    def matches(self, seen: Occurrence) -> bool:
+        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
+
+    def strike(self, site: Site, seen: Occurrence) -> None:
+        assert site.scenario is not None, "a run has told it"
+        source = _source(self._spec, site.scenario)
+        data = open_dataset(source.dataset, source.options, seed=site.scenario.seed)
+        start = source.rows or data.rows()
+        producer = Producer(
+            {
+                **client_config(site.stack.kafka.harness_bootstrap),
+                "transactional.id": f"onceproof-aborted-{source.topic}",
+                "partitioner": "murmur2_random",
+            }
+        )
+        producer.init_transactions(_ANSWER_S)
+        producer.begin_transaction()
+        for number, record in enumerate(data.records(start, start + self._spec.records)):
+            # As the feed deals them out; -1: the partitioner chooses, by the key.
+            partition = -1 if record.key is not None else number % source.partitions
+            producer.produce(
+                source.topic,
+                value=record.value,
+                key=record.key,
+                partition=partition,
+                timestamp=record.timestamp_ms,
+                on_delivery=self._delivered,
+            )
+            producer.poll(0)
+        unsent = producer.flush(_ANSWER_S)
+        producer.abort_transaction(_ANSWER_S)
+        written = sum(map(len, self._written.values()))
+        if unsent or written != self._spec.records:
+            raise ServiceFailed(
+                f"of {self._spec.records} records to be aborted, {written} were written to {source.topic}"
+            )
+        # The abort is decided before its markers are written. A reader is not to find them open.
+        wait_until("the aborted records to be decided", lambda: self._decided(site, source.topic), deadline_s=_ANSWER_S)
+
+    def prove(self, site: Site, seen: Occurrence) -> Proof:
+        assert site.scenario is not None
+        topic = _source(self._spec, site.scenario).topic
+        ends = {partition: max(offsets) + 1 for partition, offsets in self._written.items()}
+        ranges = ", ".join(f"{topic}/{p}@{min(o)} to {max(o)}" for p, o in sorted(self._written.items()))
+        words = [
+            f"{self._spec.records} records were written at {seen.point} of batch {seen.batch} and aborted: {ranges}"
+        ]
+        words.append("the last stable offsets are behind them: they are decided")
+
+        def taken() -> list[int]:
+            done = [b for b in site.checkpoint.batches() if b.query == seen.query and b.committed_at is not None]
+            past = [b for b in done if all(b.ends.get(topic, {}).get(p, 0) >= end for p, end in ends.items())]
+            took = [
+                b.batch for b in done if any(_takes(b.starts, b.ends, topic, p, o) for p, o in self._written.items())
+            ]
+            return took if past else []
+
+        batches = wait_until("a batch that took their offsets to be committed", taken, deadline_s=RESTART_S)
+        return Proof(
+            True, (*words, f"their offsets were taken by batch {', '.join(map(str, batches))}, which is committed")
+        )
+
+    def heal(self, site: Site) -> None:
+        """Nothing is left to undo: the transaction has ended."""
+
+    def _decided(self, site: Site, topic: str) -> bool:
+        stable = stable_ends(site.stack.kafka)[topic]
+        return all(stable[partition] > max(offsets) for partition, offsets in self._written.items())
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        partition, offset = message.partition(), message.offset()
+        if error is None and partition is not None and offset is not None:
+            self._written.setdefault(partition, []).append(offset)
+
+
+def _source(spec: AbortedInputSpec, scenario: Scenario) -> InputSpec:
+    return next((i for i in scenario.input if i.topic == spec.topic), scenario.input[0])
+
+
+def _takes(starts: TopicOffsets, ends: TopicOffsets, topic: str, partition: int, offsets: list[int]) -> bool:
+    """Whether a batch's range of the partition holds one of the offsets."""
+    low, high = starts.get(topic, {}).get(partition, 0), ends.get(topic, {}).get(partition, 0)
+    return any(low <= offset < high for offset in offsets)

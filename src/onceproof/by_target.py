@@ -1,0 +1,35 @@
+"""A fault kind whose targets are struck by different means: who does it for one of them, and what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from onceproof.conductor import Site
+from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
+from onceproof.scenario.model import Scenario
+
+
+class Striking(Protocol):
+    """The part of `onceproof.faults.Fault` that acts."""
+
+    def matches(self, seen: Occurrence) -> bool: ...
+
+    def strike(self, site: Site, seen: Occurrence) -> None: ...
+
+    def prove(self, site: Site, seen: Occurrence) -> Proof: ...
+
+    def heal(self, site: Site) -> None: ...
+
+
+@dataclass(frozen=True)
+class HandedOver:
+    """To whom a fault of one target goes."""
+
+    to: Striking
+    problems: Callable[[Scenario], list[SpecProblem]]
+    placement: Callable[[Scenario], Placement]
+    reads_frames: bool = False
+    takes_frame: bool = False
+    """Whether the spec's ``frame`` says something to it."""

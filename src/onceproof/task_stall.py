@@ -1,0 +1,126 @@
+"""Stall of an executor or of a Python worker in the middle of a task: another attempt wins, and the first one wakes up.
+
+SIGSTOP, as from a long garbage collection or a machine that swaps; SIGCONT once the batch has been committed without it. What
+takes its place is Spark's own doing: a speculative attempt (``spark.speculation``), or a retry once the executor's heartbeats
+have been missing for ``spark.network.timeout``. Then the frame that it was about to send arrives, and it goes on until Spark's
+order to stop reaches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from onceproof.chaos.proxy.rules import Hit
+from onceproof.conductor import Site
+from onceproof.errors import WaitTimeout
+from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
+from onceproof.frame_faults import ANSWER_S, is_planned
+from onceproof.placing import RESTART_S, committed
+from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.spark_events import Attempt
+from onceproof.spark_tasks import TaskProcess, Tree, holds
+from onceproof.task_faults import InTask, TaskFrame, task_placement, task_problems, told
+from onceproof.waiting import wait_until
+
+_AWAKE_S = 60.0
+"""A killed task's Python worker lives on for spark.python.task.killTimeout, 2 s; a small task has ended by then itself."""
+_NOBODY = (
+    "no other attempt took the task over: Spark makes one where spark.speculation is on, or once the executor's heartbeats "
+    "have been missing for spark.network.timeout (120 s by default)"
+)
+
+
+class TaskStall:
+    """`onceproof.chaos.stall` hands over to it for its targets executor and python-worker."""
+
+    def __init__(self, spec: FaultSpec, frame: TaskFrame | None) -> None:
+        self._spec = spec
+        self._task = InTask(spec, frame)
+        self._tree: Tree | None = None
+
+    @classmethod
+    def problems(cls, spec: FaultSpec, frame: TaskFrame | None, scenario: Scenario) -> list[SpecProblem]:
+        return task_problems(spec, frame, scenario)
+
+    @classmethod
+    def placement(cls, spec: FaultSpec, scenario: Scenario) -> Placement:
+        n = spec.at.batch
+        proof = f"{n} committed by another attempt while the process was stopped; what it wrote when it was awake again"
+        return task_placement(spec, proof, scenario)
+
+    def matches(self, seen: Occurrence) -> bool:
+        return is_planned(seen)
+
+    def strike(self, site: Site, seen: Occurrence) -> None:
+        self._task.arm(site, seen)
+
+    def prove(self, site: Site, seen: Occurrence) -> Proof:
+        victim = self._task.find(site, seen)
+        if isinstance(victim, Proof):
+            return victim
+        process, hit = victim.process, victim.hit
+        tree = self._tree = Tree.freeze(process.pid if self._spec.target == "python-worker" else process.jvm)
+        words = list(victim.words)
+        if not self._task.still_open(site, seen, victim):
+            return Proof(False, (*words, "it had gone on, or given up, by the time it was stopped"))
+        n, start = seen.batch, site.job.current_start
+        words.append(f"stopped (SIGSTOP): process {tree.stats[0].pid}" + _others(tree))
+        try:
+            wait_until(f"batch {n} to be committed", lambda: committed(site, seen.query, n), deadline_s=RESTART_S)
+        except WaitTimeout:
+            return Proof(False, (*words, _NOBODY))
+        if site.job.current_start > start:
+            return Proof(
+                False, (*words, "the driver was started again meanwhile: what committed the batch is no other attempt")
+            )
+        words.append(f"batch {n} was committed by Spark while it was stopped")
+        words.append(told(site, seen, partial(won, victim=process), "another attempt that succeeded"))
+        if process.pid not in tree.alive():
+            # By Spark (spark.python.task.killTimeout), or with an executor that was given up.
+            return Proof(True, (*words, "Spark killed it while it was stopped: its frame was never delivered"))
+        self._task.release()
+        tree.thaw()
+        words.append(self._awake(site, process, hit))
+        return Proof(True, tuple(words))
+
+    def _awake(self, site: Site, process: TaskProcess, hit: Hit) -> str:
+        """What it did with its connection after SIGCONT; returns when it has left it."""
+        wait_until("the answer to its frame", lambda: hit.answer or hit.undeliverable, deadline_s=ANSWER_S)
+        wait_until(
+            "the old attempt to leave its connection",
+            lambda: not holds(process, hit.client),
+            deadline_s=_AWAKE_S,
+            explain=lambda: f"{process.describe()} still holds {hit.client}",
+        )
+        assert hit.answer is not None or hit.undeliverable
+        said = hit.undeliverable if hit.answer is None else _answer(hit.answer.facts)
+        return f"awake again (SIGCONT), its frame was delivered after the batch's commit ({said}), and it went on to its end"
+
+    def heal(self, site: Site) -> None:
+        if self._tree is not None:
+            self._tree.thaw()
+        self._task.close(site)
+
+
+def won(found: list[Attempt], victim: TaskProcess) -> str | None:
+    """An attempt at a task of the victim's, somewhere else, that succeeded while the victim's own had not ended well."""
+    on = victim.executor or "driver"
+    for old in found:
+        if old.executor != on or old.reason == "Success":
+            continue
+        other = next((a for a in found if a.task == old.task and a is not old and a.reason == "Success"), None)
+        if other is not None:
+            return f"Spark's event log: {other.describe()}; {old.describe()}"
+    return None
+
+
+def _answer(facts: Mapping[str, Any]) -> str:
+    if facts.get("sqlstate"):
+        return f"refused with {facts['sqlstate']}"
+    return ", ".join(str(tag) for tag in [*(facts.get("tags") or []), *(facts.get("error_codes") or [])]) or "answered"
+
+
+def _others(tree: Tree) -> str:
+    return f" and {len(tree.stats) - 1} below it" if len(tree.stats) > 1 else ""

@@ -1,0 +1,54 @@
+"""Aborted input: where it can be placed, and what it takes its records from. That it bites is shown by the real scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceproof.chaos.aborted_input import AbortedInput, AbortedInputSpec, _takes
+from onceproof.faults import SpecProblem
+from onceproof.scenario.model import InputSpec, Scenario
+
+SPEC: dict[str, Any] = {
+    "fault": "aborted-input",
+    "target": "input",
+    "at": {"batch": 2, "point": "after-offset-log"},
+}
+
+
+def problems(scenario: Scenario, **more: Any) -> list[SpecProblem]:
+    return AbortedInput.problems(AbortedInputSpec.model_validate({**SPEC, **more}), scenario)
+
+
+@pytest.fixture
+def fed(scenario: Callable[..., Scenario]) -> Scenario:
+    """A scenario that feeds 1,000 of 336,776 flights."""
+    made = scenario()
+    return made.model_copy(update={"input": [made.input[0].model_copy(update={"rows": 1_000})]})
+
+
+def test_it_takes_what_comes_after_the_feed(fed: Scenario, scenario: Callable[..., Scenario]) -> None:
+    assert problems(fed) == [] and problems(fed, topic="flights") == []
+    (problem,) = problems(scenario())
+    assert problem.loc == ("records",) and "336776 records, and all of them are fed" in problem.message
+    assert "rows: 336676" in (problem.hint or "")
+    assert problems(fed, records=335_776) == [] and problems(fed, records=335_777) != []
+
+
+def test_the_topic_must_be_an_input(fed: Scenario) -> None:
+    (problem,) = problems(fed, topic="fligths")
+    assert problem.loc == ("topic",) and "flights" in (problem.hint or "")
+    two = fed.model_copy(update={"input": [*fed.input, InputSpec(topic="weather", dataset="weather")]})
+    assert [p.message for p in problems(two)] == ["which input topic? There are flights, weather"]
+
+
+def test_it_needs_a_point_at_the_checkpoint(fed: Scenario) -> None:
+    assert problems(fed, at={"batch": 2, "point": "before-sink-commit"})[0].loc == ("at", "point")
+
+
+def test_a_batch_takes_offsets_in_its_half_open_range() -> None:
+    starts, ends = {"t": {0: 5}}, {"t": {0: 8}}
+    assert [_takes(starts, ends, "t", 0, [o]) for o in (4, 5, 7, 8)] == [False, True, True, False]
+    assert not _takes(starts, ends, "t", 1, [5]) and not _takes(starts, ends, "other", 0, [5])

@@ -1,0 +1,76 @@
+"""Brokers and the controller away: which process is meant, and what can never be. That it bites is shown by a real run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceproof.broker_away import _java_hash
+from onceproof.chaos.crash import Crash, CrashSpec
+from onceproof.faults import SpecProblem, faults
+
+AT = {"batch": 1, "point": "after-offset-log"}
+LEADER: dict[str, Any] = {"fault": "stall", "target": "broker", "leader_of": "out/0", "at": AT}
+COORDINATOR: dict[str, Any] = {"fault": "crash", "target": "broker", "coordinator_of": "my-pipeline-0", "at": AT}
+CONTROLLER: dict[str, Any] = {"fault": "crash", "target": "controller", "at": AT}
+IN_TASKS: dict[str, Any] = {
+    "fault": "crash",
+    "target": "broker",
+    "leader_of": "out/0",
+    "at": {"batch": 1, "point": "in-tasks"},
+}
+
+
+@pytest.mark.parametrize("spec", [LEADER, COORDINATOR, CONTROLLER, IN_TASKS, {**CONTROLLER, "fault": "stall"}])
+def test_each_can_be_away_while_a_batch_is_open(
+    problems: Callable[..., list[SpecProblem]], spec: dict[str, Any]
+) -> None:
+    assert problems(spec) == []
+    assert problems({**spec, "at": {"batch": 1, "point": "after-commit-log"}})[0].loc == ("at", "point")
+    assert problems(spec, brokers=1)[0].loc in (("target",), ("leader_of",))
+
+
+@pytest.mark.parametrize(
+    ("spec", "loc", "words"),
+    [
+        ({**LEADER, "leader_of": None}, (), "which leader"),
+        ({**LEADER, "leader_of": "out/9"}, ("leader_of",), "no partition 9"),
+        ({**COORDINATOR, "leader_of": "out/0"}, ("leader_of",), "not chosen by what it leads"),
+        ({**CONTROLLER, "leader_of": "out/0"}, ("leader_of",), "not chosen by what it leads"),
+        ({**CONTROLLER, "coordinator_of": "x"}, ("coordinator_of",), "coordinates no transactions"),
+        ({**COORDINATOR, "target": "driver"}, ("coordinator_of",), "coordinates no transactions"),
+        ({**LEADER, "target": "driver"}, ("leader_of",), "no broker"),
+        ({**IN_TASKS, "leader_of": "flights/0"}, ("leader_of",), "no task of the pipeline writes"),
+    ],
+)
+def test_what_can_never_be_is_refused_with_its_place(
+    problems: Callable[..., list[SpecProblem]], spec: dict[str, Any], loc: tuple[str, ...], words: str
+) -> None:
+    (problem,) = problems(spec)
+    assert problem.loc == loc and words in problem.message and problem.hint
+
+
+def test_a_leader_that_dies_with_records_of_its_own_is_seen_by_its_answers() -> None:
+    assert Crash.reads_frames(CrashSpec.model_validate(IN_TASKS))
+    assert not Crash.reads_frames(CrashSpec.model_validate({**IN_TASKS, "at": AT}))
+
+
+def test_the_plan_says_who_is_meant(scenario: Callable[..., Any]) -> None:
+    told = {
+        str(spec["target"]) + str(spec["fault"]): faults.get(spec["fault"])
+        .placement(faults.get(spec["fault"]).Spec.model_validate(spec), scenario())
+        .proof
+        for spec in (LEADER, COORDINATOR, CONTROLLER)
+    }
+    assert "leader of out/0 was stopped" in told["brokerstall"]
+    assert "coordinator of transactional.id my-pipeline-0 was killed" in told["brokercrash"]
+    assert "the controller was killed" in told["controllercrash"]
+
+
+def test_a_transactional_id_is_hashed_as_java_does() -> None:
+    """Known values of String.hashCode; Kafka's Utils.abs makes them positive, and 0 of the one that has no positive."""
+    assert (_java_hash(""), _java_hash("a"), _java_hash("abc")) == (0, 97, 96354)
+    assert _java_hash("Hello World!") == 969099747, "its hash is -969099747"
+    assert _java_hash("polygenelubricants") == 0, "its hash is Integer.MIN_VALUE"

@@ -1,0 +1,70 @@
+"""The lost acknowledgement of a consumer: what is refused beforehand, and what proves that it hit."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from onceproof.chaos.consumers.lost_ack import LostAck, LostAckSpec
+from onceproof.chaos.proxy.frames import Frame
+from onceproof.chaos.proxy.rules import Hit
+from onceproof.consumers.moves import Kind, Move
+from onceproof.errors import ScenarioError
+from onceproof.scenario.load import find, load
+from onceproof.scenario.plan import plan
+
+TEXT = find("ack-lost-duplicates").read_text()
+SPEC = LostAckSpec.model_validate({"fault": "lost-ack", "target": "c1", "at": {"message": 3, "after": "effect"}})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("after: effect", "after: take", r"after take no acknowledgement comes next.*\n.*use effect"),
+        ("names: [c1]", "names: [c1]\n    acknowledge: before-effect", r"with acknowledge: before-effect\n.*use take"),
+        ("broker: kafka-group", "broker: amqp", r"these consumers have amqp\n.*use crash after effect"),
+        ("message: 3,", "message: 5,", r"there is no message 5: they are numbered from 1 to 4"),
+        ("target: c1", "target: c2", r"there is no consumer 'c2'"),
+    ],
+)
+def test_what_can_never_work_is_refused(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    assert old in TEXT
+    path = tmp_path / "ack-lost-duplicates.yaml"
+    path.write_text(TEXT.replace(old, new).replace("pipeline:", "stack: {amqp: {}}\n\npipeline:"))
+    with pytest.raises(ScenarioError) as refused:
+        load(path)
+    assert re.search(expected, str(refused.value)), str(refused.value)
+
+
+def test_the_plan_says_by_what_it_is_placed() -> None:
+    (fault,) = plan(load(find("ack-lost-transactional"))).faults
+    assert fault.placement.exactness == "exact" and "protocol proxy" in fault.placement.instrument
+
+
+def moves(*kinds: Kind) -> list[Move]:
+    return [Move(kind, 3, 0.0, "c1", 3, "orders") for kind in kinds]
+
+
+def hit(**known: float) -> Hit:
+    return Hit(Frame(b"", "OffsetCommit"), "client-1", "127.0.0.1:1", 0.0, **known)
+
+
+@pytest.mark.parametrize(
+    ("hits", "after", "proved", "said"),
+    [
+        ([hit(), hit()], moves("lost", "return", "take"), True, "2 times"),
+        ([], moves("acknowledge"), False, "no acknowledgement that could be lost"),
+        ([hit(delivered_at=1.0)], moves("lost", "take"), False, "one was delivered"),
+        ([hit()], moves("acknowledge"), False, "did not notice"),
+        ([hit()], moves("lost", "return"), False, "never given out again"),
+    ],
+)
+def test_it_hit_only_if_no_try_arrived_and_the_message_came_again(
+    hits: list[Hit], after: list[Move], proved: bool, said: str
+) -> None:
+    fault = LostAck(SPEC)
+    fault._rules[0].hits.extend(hits)
+    proof = fault.prove(moves("take", "effect"), after)
+    assert proof.hit is proved and said in " ".join(proof.evidence)

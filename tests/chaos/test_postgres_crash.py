@@ -1,0 +1,39 @@
+"""Crash of Postgres: where it can be placed. That it bites is shown by the real scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceproof.chaos.crash import Crash, CrashSpec
+from onceproof.faults import SpecProblem
+
+SPEC: dict[str, Any] = {
+    "fault": "crash",
+    "target": "postgres",
+    "at": {"batch": 2, "point": "before-sink-commit"},
+    "frame": {"transaction": "departures"},
+}
+
+
+@pytest.mark.parametrize("target", ["postgres", "postgres-backend"])
+def test_it_strikes_at_the_commit_of_any_job(problems: Callable[..., list[SpecProblem]], target: str) -> None:
+    spec = {**SPEC, "target": target}
+    assert problems(spec) == []
+    assert Crash.reads_frames(CrashSpec.model_validate(spec))
+    (problem,) = problems({**spec, "at": {"batch": 2, "point": "after-sink-commit"}})
+    assert problem.loc == ("at", "point") and "before-sink-commit" in (problem.hint or "")
+    assert problems(spec, postgres=False)[0].loc == ("target",)
+
+
+def test_a_frame_of_the_other_service_is_refused(problems: Callable[..., list[SpecProblem]]) -> None:
+    (problem,) = problems({**SPEC, "frame": {"kind": "EndTxn"}})
+    assert problem.loc == ("frame", "kind") and "postgres has no request 'EndTxn'" in problem.message
+
+
+def test_of_several_queries_the_transaction_must_be_told_apart(problems: Callable[..., list[SpecProblem]]) -> None:
+    (problem,) = problems({**SPEC, "frame": None}, queries=["one", "two"])
+    assert problem.loc == ("frame",)
+    assert problems(SPEC, queries=["one", "two"]) == []

@@ -1,0 +1,150 @@
+"""Faults in the middle of a task: where they can be placed. That they bite is shown by the real scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceproof.faults import Fault, Occurrence, SpecProblem, faults, reads_frames, strikes_at, strikes_tasks
+from onceproof.points import Point
+from onceproof.scenario.model import Scenario, SparkStack
+from onceproof.spark_conf import FILE_MANAGER
+from onceproof.spark_tasks import TaskProcess
+from onceproof.task_faults import InTask
+
+Make = Callable[..., Scenario]
+BOTH = pytest.mark.parametrize("kind", ["crash", "stall"])
+
+
+def task(kind: str, target: str = "executor", **more: Any) -> dict[str, Any]:
+    return {"fault": kind, "target": target, "at": {"batch": 2, "point": "in-tasks"}} | more
+
+
+def on_a_cluster(scenario: Scenario) -> Scenario:
+    return scenario.model_copy(update={"stack": scenario.stack.model_copy(update={"spark": SparkStack()})})
+
+
+def found(spec: dict[str, Any], scenario: Scenario) -> list[SpecProblem]:
+    kind = faults.get(spec["fault"])
+    return kind.problems(kind.Spec.model_validate(spec), scenario)
+
+
+@BOTH
+def test_an_executor_needs_a_cluster_since_it_is_the_driver_without_one(kind: str, scenario: Make) -> None:
+    (problem,) = found(task(kind), scenario())
+    assert problem.loc == ("target",) and "spark: {}" in (problem.hint or "") and "driver" in problem.message
+    assert found(task(kind), on_a_cluster(scenario())) == []
+    assert found(task(kind, "python-worker"), scenario()) == []
+
+
+@BOTH
+@pytest.mark.parametrize("word", ["--master=local[2]", "local[*]", "spark.master=local"])
+def test_a_command_that_names_a_local_master_leaves_the_executors_idle(kind: str, word: str, scenario: Make) -> None:
+    local = on_a_cluster(scenario(command=["python", "job.py", word]))
+    (problem,) = found(task(kind), local)
+    assert word in problem.message and "{spark.master}" in (problem.hint or "")
+    assert found(task(kind, "python-worker"), local) == []
+
+
+@BOTH
+@pytest.mark.parametrize("target", ["executor", "python-worker"])
+@pytest.mark.parametrize("point", ["after-offset-log", "after-sink-commit", "commit-lost"])
+def test_no_task_runs_at_another_point(kind: str, target: str, point: str, scenario: Make) -> None:
+    (problem,) = found(task(kind, target) | {"at": {"batch": 2, "point": point}}, on_a_cluster(scenario()))
+    assert problem.loc == ("at", "point") and "in-tasks" in (problem.hint or "")
+
+
+@BOTH
+def test_a_frame_says_in_which_task_so_a_point_of_its_own_needs_none(kind: str, scenario: Make) -> None:
+    spec = task(kind, "driver", frame={"nth": 3}) | {"at": {"batch": 1, "point": "after-sink-commit"}}
+    (problem,) = found(spec, scenario())
+    assert problem.loc == ("frame",) and "executor or python-worker" in (problem.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("frame", "loc"),
+    [
+        ({"service": "kafka", "kind": "statement"}, ("frame", "kind")),
+        ({"service": "postgres", "kind": "Produce"}, ("frame", "kind")),
+        ({"sql": "("}, ("frame",)),
+    ],
+)
+def test_a_frame_that_can_never_be(frame: dict[str, Any], loc: tuple[str, ...], scenario: Make) -> None:
+    (problem,) = found(task("crash", "python-worker", frame=frame), scenario())
+    assert problem.loc == loc
+
+
+def test_a_frame_for_postgres_needs_one_and_without_one_tasks_write_to_kafka(scenario: Make) -> None:
+    without = scenario(postgres=False)
+    (problem,) = found(task("crash", "python-worker", frame={"service": "postgres"}), without)
+    assert problem.loc == ("frame", "service")
+    assert found(task("crash", "python-worker"), without) == []
+
+
+def test_with_several_queries_the_default_frame_is_not_enough(scenario: Make) -> None:
+    two = scenario(queries=["a", "b"])
+    for service, apart in [("postgres", {"sql": "INSERT INTO mine"}), ("kafka", {"topic": "out"})]:
+        (problem,) = found(task("crash", "python-worker", frame={"service": service}), two)
+        assert problem.loc == ("frame",) and "told apart" in (problem.hint or "")
+        assert found(task("crash", "python-worker", frame={"service": service} | apart), two) == []
+
+
+def test_a_driver_can_crash_in_the_middle_of_a_task_and_a_broker_at_no_frame(scenario: Make) -> None:
+    assert found(task("crash", "driver"), scenario()) == []
+    frame = {"kind": "Produce", "topic": "out"}
+    assert found(task("crash", "broker", leader_of="out/0", frame=frame), scenario())[0].loc == ("frame",)
+    assert found(task("stall", "driver"), scenario())[0].loc == ("at", "point")
+
+
+def test_state_is_partly_written_in_one_process_only(scenario: Make) -> None:
+    spec = {"fault": "crash", "target": "driver", "at": {"batch": 2, "point": "state-partly-committed"}}
+    assert found(spec, scenario()) == []
+    (problem,) = found(spec, on_a_cluster(scenario()))
+    assert problem.loc == ("at", "point")
+
+
+@BOTH
+def test_it_is_armed_when_the_batch_is_planned_and_reads_frames_and_spark(
+    kind: str, fault: Callable[[dict[str, Any]], Fault], seen: Callable[..., Occurrence]
+) -> None:
+    armed = fault(task(kind))
+    assert armed.matches(seen(Point.AFTER_OFFSET_LOG, "checkpoint"))
+    assert not armed.matches(seen(Point.AFTER_SINK_COMMIT, "checkpoint"))
+    spec = faults.get(kind).Spec.model_validate(task(kind))
+    assert reads_frames([spec]) and strikes_tasks(spec) and strikes_at(spec) is Point.AFTER_OFFSET_LOG
+
+
+@BOTH
+def test_the_plan_says_how_exactly(kind: str, scenario: Make) -> None:
+    fault_kind = faults.get(kind)
+    spec = fault_kind.Spec.model_validate(task(kind, "python-worker"))
+    assert fault_kind.placement(spec, scenario()).exactness == "exact"
+    own = scenario(command=["python", "job.py", f"-D{FILE_MANAGER}=users.Own"])
+    assert fault_kind.placement(spec, own).exactness == "approximate"
+
+
+PROCESSES = {
+    "worker": TaskProcess("python-worker", 3, 1, "0", 2),
+    "executor": TaskProcess("executor", 2, 1, "0", 2),
+    "local worker": TaskProcess("python-worker", 3, 1, None, 2),
+    "jvm": TaskProcess("driver-jvm", 2, 1, None, 2),
+    "program": TaskProcess("driver", 1, 1, None, 1),
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "mine"),
+    [
+        ("executor", {"worker", "executor"}),
+        ("python-worker", {"worker", "local worker"}),
+        ("driver", {"worker", "executor", "local worker", "jvm"}),
+    ],
+)
+def test_nobody_is_struck_in_the_place_of_who_is_meant(target: str, mine: set[str]) -> None:
+    kind = faults.get("crash")
+    in_task = InTask(kind.Spec.model_validate(task("crash", target)), None)
+    why = {name: in_task.why_not(process) for name, process in PROCESSES.items()}
+    assert {name for name, reason in why.items() if reason is None} == mine
+    assert "local mode" in (why["local worker"] or "local mode") and (why["program"] or "")

@@ -1,0 +1,87 @@
+"""Where effect and offset come apart on a real consumer group, what a claim says to that, and one transaction for both."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from onceproof.judge.findings import Finding, Outcome
+from onceproof.judge.verdict import judge
+from onceproof.run import Result
+from onceproof.scenario.load import find, load
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+RunOnce = Callable[[str | Path], Result]
+TWINS = [
+    ("ack-lost-duplicates", "ack-lost-transactional", "duplicate"),
+    ("crash-before-offset-duplicates", "crash-before-offset-transactional", "duplicate"),
+    ("crash-before-position-duplicates", "position-with-row", "duplicate"),
+    ("offset-before-effect-loses", "offset-before-effect-transactional", "lost-write"),
+]
+
+
+@pytest.mark.parametrize(("naive", "remedy", "anomaly"), TWINS)
+def test_the_naive_shows_it_and_the_remedy_holds_under_the_same_fault(
+    run_once: RunOnce, naive: str, remedy: str, anomaly: str
+) -> None:
+    assert load(find(naive)).chaos == load(find(remedy)).chaos
+    bad, good = run_once(naive).verdict, run_once(remedy).verdict
+    assert bad.outcome is Outcome.VIOLATED and bad.anomalies() == {anomaly: 1}
+    assert good.outcome is Outcome.HELD, good.reasons
+    assert [fault.hit for fault in (*bad.faults, *good.faults)] == [True, True]
+
+
+def test_a_lost_acknowledgement_is_proved_by_its_frames_and_by_what_came_again(run_once: RunOnce) -> None:
+    for name, frame in (("ack-lost-duplicates", "OffsetCommit"), ("ack-lost-transactional", "TxnOffsetCommit")):
+        (fault,) = run_once(name).verdict.faults
+        assert f"c1 sent the {frame} of message 3 " in fault.evidence[0], fault.evidence
+        assert (
+            "none of them reached the broker" in fault.evidence[0] and "the broker gave it to c1" in fault.evidence[-1]
+        )
+
+
+def judged_as(run: Path, to: Path, **claim: str) -> Finding:
+    """The only finding of a stored run, judged by another claim."""
+    shutil.copytree(run, to, symlinks=True)
+    document = json.loads((to / "run.json").read_text())
+    document["scenario"]["claim"] |= claim
+    (to / "run.json").write_text(json.dumps(document))
+    (finding,) = judge(to).findings
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("scenario", "claim", "allowed"),
+    [
+        ("ack-lost-duplicates", {"delivery": "at-least-once"}, "a duplicate whose cause is known: fault"),
+        ("crash-before-offset-duplicates", {"delivery": "at-least-once"}, "a duplicate whose cause is known: fault"),
+        ("crash-before-offset-duplicates", {"delivery": "at-most-once"}, None),
+        ("offset-before-effect-loses", {"delivery": "at-most-once"}, "lost in a fault window"),
+        ("offset-before-effect-loses", {"delivery": "at-least-once"}, None),
+        ("amqp-redelivery-reorders", {"order": "none"}, "no order is claimed"),
+        ("amqp-redelivery-reorders", {"order": "per-partition"}, None),
+    ],
+)
+def test_what_the_claim_allows_is_shown_all_the_same_with_the_reason(
+    run_once: RunOnce, tmp_path: Path, scenario: str, claim: dict[str, str], allowed: str | None
+) -> None:
+    finding = judged_as(run_once(scenario).run_dir, tmp_path / "run", **claim)
+    assert (finding.allowed is None) if allowed is None else (allowed in (finding.allowed or ""))
+
+
+def test_order_is_promised_for_a_queue_or_for_a_key_within_it(run_once: RunOnce, tmp_path: Path) -> None:
+    """m4 overtook m3 in their queue; they have different keys, so no key is out of order."""
+    run = run_once("amqp-redelivery-reorders").run_dir
+    finding = judged_as(run, tmp_path / "queue", order="per-partition")
+    assert finding.anomaly == "reordered" and "offset 2 comes before offset 3" in finding.witnesses[0].argument
+    shutil.copytree(run, tmp_path / "key", symlinks=True)
+    document = json.loads((tmp_path / "key" / "run.json").read_text())
+    document["scenario"]["claim"]["order"] = "per-key"
+    (tmp_path / "key" / "run.json").write_text(json.dumps(document))
+    verdict = judge(tmp_path / "key")
+    assert verdict.outcome is Outcome.HELD, verdict.reasons

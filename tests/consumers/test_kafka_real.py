@@ -1,0 +1,118 @@
+"""Consumers on a real Kafka: what groups, share groups and a retry topic do beside their shipped schedules, on one broker."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import pyarrow.parquet as pq
+import pytest
+
+from onceproof.consumers import services
+from onceproof.consumers.broker import Broker
+from onceproof.consumers.kafka_broker import GroupQueues, KafkaBroker
+from onceproof.consumers.replay import play_once
+from onceproof.consumers.share_broker import ShareQueues
+from onceproof.events import Timeline
+from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.verdict import judge
+from onceproof.rundir import RunDir
+from onceproof.scenario.load import find, load
+from onceproof.stack.processes import Owner
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+OWN = Path(__file__).parent.parent / "scenarios" / "jobs" / "own_kafka_consumer.py"
+Play = Callable[..., tuple[Verdict, list[int], RunDir]]
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    folder = tmp_path_factory.mktemp("kafka")
+    (folder / "logs").mkdir()
+    with Owner() as owner:
+        start = services.fetched(load(find("kafka-partition-per-key")))
+        broker = start(owner, folder, Timeline(folder / "events.jsonl"))
+        assert isinstance(broker, KafkaBroker)
+        yield broker
+
+
+@pytest.fixture
+def play(kafka: KafkaBroker, tmp_path: Path) -> Play:
+    """``play(name, changes)``: that scenario with other text in it, played and judged; the ids that came out, in order."""
+
+    def once(
+        name: str, changes: Mapping[str, str] = MappingProxyType({}), chaos: bool = True
+    ) -> tuple[Verdict, list[int], RunDir]:
+        text = find(name).read_text()
+        for old, new in changes.items():
+            assert old in text
+            text = text.replace(old, new)
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(text)
+        scenario = load(path) if chaos else load(path).model_copy(update={"chaos": []})
+        assert scenario.pipeline.consumers is not None
+        queues = GroupQueues if scenario.pipeline.consumers.broker == "kafka-group" else ShareQueues
+        broker: Broker = KafkaBroker(kafka.stack, queues)
+        directory = RunDir.below(tmp_path / "run")
+        play_once(scenario, tmp_path, broker, directory, number=id(directory))
+        rows = pq.read_table(directory.path / "history" / "output.parquet").to_pylist()
+        return judge(directory.path), [json.loads(row["content"])["id"] for row in rows], directory
+
+    return once
+
+
+@pytest.mark.parametrize("name", ["share-group-redelivery-reorders", "retry-topic-reorders"])
+def test_without_its_fault_the_same_schedule_is_in_order(play: Play, name: str) -> None:
+    """Else the reordering would be that of two consumers at different speeds, and no redelivery's."""
+    verdict, ids, _ = play(name, chaos=False)
+    assert verdict.outcome is Outcome.HELD, verdict.reasons
+    assert ids == [1, 2, 3, 4, 5]
+
+
+def test_what_a_member_of_a_share_group_releases_comes_after_what_was_behind_it(play: Play) -> None:
+    """PHENOMENA A2: the consumer lives and gives back what it cannot process, while another has the next."""
+    crash = re.search(r"  - \{fault: crash.*\n", find("share-group-redelivery-reorders").read_text())
+    assert crash is not None
+    changes = {
+        crash[0]: "  - {fault: reject, target: c2, at: {message: 3, while: {consumer: c1, holds: 4}}}\n",
+        "restart_after: 10": "on_refusal: release",
+    }
+    verdict, ids, directory = play("share-group-redelivery-reorders", changes)
+    assert verdict.anomalies() == {"reordered": 1} and sorted(ids) == [1, 2, 3, 4, 5]
+    assert verdict.faults[0].hit, verdict.faults
+    takes = [json.loads(line) for line in directory.events.read_text().splitlines() if '"consumers.take"' in line]
+    assert [(take["message"], take["redelivered"]) for take in takes if take["message"] == 3] == [(3, False), (3, True)]
+
+
+def test_a_refusal_that_outlasts_several_tries_holds_up_its_partition_alone(play: Play) -> None:
+    changes = {"at: {message: 3}}": "at: {message: 3}, times: 3}", "partitions: 1": "partitions: 2"}
+    keys = {"[order-1, order-1, order-1, order-1, order-1]": "[order-1, order-2, order-1, order-2, order-1]"}
+    names = {"names: [c1]": "names: [c1, c2]"}
+    verdict, ids, _ = play("retry-stops-the-partition", {**changes, **keys, **names})
+    assert verdict.outcome is Outcome.HELD and verdict.faults[0].hit, verdict.reasons
+    assert ids.index(4) < ids.index(3), "m4, in the other partition, did not wait"
+
+
+def test_progress_is_what_the_group_has_committed(play: Play) -> None:
+    """c2 acknowledges m3 first and dies: the group counts it as done, and its effect is nowhere."""
+    at = {"{message: 3, while: {consumer: c1, holds: 4}}": "{message: 3, after: acknowledge}"}
+    verdict, ids, directory = play(
+        "kafka-partition-per-key", {**at, "names:": "acknowledge: before-effect\n    names:"}
+    )
+    assert verdict.anomalies() == {"lost-write": 1} and 3 not in ids
+    rows = pq.read_table(directory.path / "history" / "progress.parquet").to_pylist()
+    assert sorted((row["topic"], row["partition"], row["end_offset"]) for row in rows) == [
+        ("orders", 0, 4),
+        ("orders", 1, 1),
+    ]
+
+
+def test_a_consumer_of_ones_own_is_a_member_of_the_group(play: Play) -> None:
+    command = f'pipeline:\n  command: ["{{python}}", "{OWN}"]'
+    verdict, ids, _ = play("kafka-partition-per-key", {"pipeline:": command})
+    assert verdict.outcome is Outcome.HELD and verdict.faults[0].hit, verdict.reasons
+    assert sorted(ids) == [1, 2, 3, 4, 5]

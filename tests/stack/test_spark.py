@@ -1,0 +1,122 @@
+"""A standalone Spark on loopback: a job without a master of its own runs its tasks there, and nobody else's job does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from onceproof.scenario.model import SparkStack
+from onceproof.spark_conf import job_environment
+from onceproof.spark_events import logs
+from onceproof.stack import components
+from onceproof.stack.processes import Owner, Service
+from onceproof.stack.spark import SparkCluster
+from onceproof.waiting import wait_until
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+PROBE = """
+import json, os
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+def told(index, _):
+    import os, socket
+    yield index, os.getppid(), os.environ.get("PGPASSFILE")
+context = spark.sparkContext
+print("TOLD" + json.dumps([context.master, context.parallelize(range(4), 4).mapPartitionsWithIndex(told).collect()]))
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SparkCluster, Path]]:
+    folder = tmp_path_factory.mktemp("spark")
+    with Owner() as owner:
+        yield SparkCluster.start(SparkStack(), owner, folder, components.ensure(progress=False)), folder
+
+
+def start(cluster: SparkCluster, owner: Owner, folder: Path, own: dict[str, str] | None = None) -> Service:
+    """The probe, as a job gets its environment."""
+    fetched = components.ensure(progress=False)
+    events = folder / "events"
+    events.mkdir()
+    (folder / "probe.py").write_text(PROBE)
+    env = job_environment(
+        class_path=fetched.spark_jars,
+        archive=fetched.spark_archive,
+        scratch=folder,
+        passfile=folder / "pass",
+        failpoints=None,
+        own=own or {},
+        secrets=[],
+        cluster=cluster.conf,
+        events=events,
+    )
+    return owner.start("probe", [sys.executable, folder / "probe.py"], log=folder / "log", env=env, cwd=folder)
+
+
+def test_tasks_of_a_job_without_a_master_run_below_the_workers(
+    cluster: tuple[SparkCluster, Path], tmp_path: Path
+) -> None:
+    spark, folder = cluster
+    with Owner() as owner:
+        assert start(spark, owner, tmp_path).wait(120) == 0, (tmp_path / "log").read_text()
+    told = re.search(r"TOLD(.*)", (tmp_path / "log").read_text())
+    assert told is not None
+    master, tasks = json.loads(told[1])
+    assert master == spark.master_url
+    assert len({daemon for _, daemon, _ in tasks}) in (1, 2) and len(tasks) == 4
+    assert {passfile for *_, passfile in tasks} == {str(tmp_path / "pass")}
+    assert os.getpid() not in {daemon for _, daemon, _ in tasks}
+    (log,) = logs(tmp_path / "events")
+    assert log.name.startswith("app-"), "an application of the cluster, not local-"
+    words = list(folder.glob("spark-worker-*/app-*/*/stderr"))
+    assert len(words) == 2, "each worker is one executor"
+    spark.check_health()
+
+
+def test_the_secret_is_in_no_list_of_processes_and_in_no_log(
+    cluster: tuple[SparkCluster, Path], tmp_path: Path
+) -> None:
+    spark, folder = cluster
+    secret = spark.conf.arguments.read_text().strip().partition("=")[2]
+    assert len(secret) > 20 and spark.conf.arguments.stat().st_mode & 0o077 == 0
+    own = {spark.master.pid, *(worker.pid for worker in spark.workers), *spark.pids()}
+    assert not [pid for pid in own if secret in " ".join(psutil.Process(pid).cmdline())]
+    written = [path for path in folder.rglob("*") if path.is_file() and secret in path.read_text(errors="replace")]
+    assert written == []
+
+
+def test_who_does_not_know_the_secret_runs_nothing(cluster: tuple[SparkCluster, Path], tmp_path: Path) -> None:
+    spark, folder = cluster
+    before = len(list(folder.glob("spark-worker-*/app-*")))
+    guess = {"PYSPARK_SUBMIT_ARGS": "--conf spark.authenticate.secret=guessed pyspark-shell"}
+    refused = "Failed to connect to master"
+    with Owner() as owner:
+        job = start(spark, owner, tmp_path, guess)
+        # It would try for a minute more; a job that is let in says nothing of the kind, and ends.
+        wait_until(
+            "the master to turn it away",
+            lambda: refused in job.log_tail(1000) or not job.is_running(),
+            deadline_s=120,
+        )
+        assert refused in job.log_tail(1000) and job.is_running()
+    assert len(list(folder.glob("spark-worker-*/app-*"))) == before
+
+
+def test_everything_listens_on_loopback(cluster: tuple[SparkCluster, Path]) -> None:
+    spark, _ = cluster
+    own = [spark.master.pid, *(worker.pid for worker in spark.workers)]
+    addresses = {
+        connection.laddr.ip.removeprefix("::ffff:")
+        for pid in own
+        for connection in psutil.Process(pid).net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert addresses == {"127.0.0.1", "127.0.0.2", "127.0.0.3"}

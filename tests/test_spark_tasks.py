@@ -1,0 +1,119 @@
+"""Whose a connection is, and what dies with a process: shown on processes that are called as Spark calls its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from onceproof.spark_tasks import Role, Tree, holds, sender
+from onceproof.stack import procfs
+from onceproof.waiting import wait_until
+
+#: Starts what its last argument says (a list of argument lists, outermost first), each in the one before; the innermost
+#: connects. Each is given the program itself, as SOURCE.
+NEST = """
+import ast, os, socket, subprocess, sys
+port, rest = int(sys.argv[-2]), ast.literal_eval(sys.argv[-1])
+if rest and rest[0] == ["fork"]:
+    if os.fork():
+        os.wait()
+        sys.exit()
+    rest = rest[1:]
+if not rest:
+    connection = socket.create_connection(("127.0.0.1", port))
+    connection.sendall(str(os.getpid()).encode() + b"\\n")
+    connection.recv(1)
+else:
+    subprocess.run([sys.executable, "-c", SOURCE, *rest[0], str(port), repr(rest[1:])])
+"""
+PROGRAM = f"SOURCE = {NEST!r}\nSOURCE = 'SOURCE = ' + repr(SOURCE) + chr(10) + SOURCE\n" + NEST
+EXECUTOR = ["org.apache.spark.executor.CoarseGrainedExecutorBackend", "--executor-id", "7"]
+SUBMIT = ["org.apache.spark.deploy.SparkSubmit", "pyspark-shell"]
+DAEMON = ["-m", "pyspark.daemon", "pyspark.worker"]
+WORKER = ["-m", "pyspark.worker"]
+
+
+@contextmanager
+def connected(*nested: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int, str]]:
+    """Processes one below the other; the outermost, the pid of the innermost, and the address that it connected from."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60)
+        port = server.getsockname()[1]
+        argv = [sys.executable, "-c", PROGRAM, str(port), repr(list(nested))]
+        outer = subprocess.Popen(argv)
+        try:
+            connection, (host, client) = server.accept()
+            with connection:
+                pid = int(connection.makefile().readline())
+                yield outer, pid, f"{host}:{client}"
+        finally:
+            if outer.poll() is None:
+                for process in [*psutil.Process(outer.pid).children(recursive=True), outer]:
+                    process.kill()
+            outer.wait()
+
+
+@pytest.mark.parametrize(
+    ("nested", "role", "executor"),
+    [
+        ((EXECUTOR,), "executor", "7"),
+        ((EXECUTOR, DAEMON, ["fork"]), "python-worker", "7"),
+        ((EXECUTOR, WORKER), "python-worker", "7"),  # spark.python.use.daemon=false
+        ((SUBMIT,), "driver-jvm", None),
+        ((SUBMIT, DAEMON, ["fork"]), "python-worker", None),
+        ((["job.py"],), "driver", None),
+    ],
+)
+def test_who_sent_it(nested: tuple[list[str], ...], role: Role, executor: str | None) -> None:
+    with connected(*nested) as (outer, pid, client):
+        family = [outer.pid, *(p.pid for p in psutil.Process(outer.pid).children(recursive=True))]
+        found = sender(client, family)
+        assert found is not None
+        assert (found.pid, found.role, found.executor) == (pid, role, executor)
+        if role == "python-worker":
+            jvm = psutil.Process(found.jvm).cmdline()
+            assert (EXECUTOR if executor else SUBMIT)[0] in jvm and found.jvm != pid
+        assert holds(found, client)
+        assert sender(client, [os.getpid()]) is None, "a connection of nobody's of the job"
+
+
+def test_who_is_gone_holds_nothing() -> None:
+    with connected(EXECUTOR) as (_outer, pid, client):
+        found = sender(client, [pid])
+        assert found is not None
+        Tree.freeze(pid).kill()
+        assert not holds(found, client)
+
+
+def test_with_an_executor_goes_all_that_it_has_started_and_nothing_else() -> None:
+    with connected(EXECUTOR, DAEMON, ["fork"]) as (outer, pid, client):
+        found = sender(client, [pid])
+        assert found is not None
+        tree = Tree.freeze(found.jvm)
+        below = {p.pid for p in psutil.Process(outer.pid).children(recursive=True)}
+        assert pid in below and {stat.pid for stat in tree.stats} == below
+        assert all(stopped(one) for one in tree.alive())
+        assert not stopped(outer.pid)
+        tree.kill()
+        assert tree.alive() == [] and outer.wait(10) is not None
+
+
+def test_what_was_stopped_goes_on() -> None:
+    with connected(EXECUTOR) as (_outer, pid, _client):
+        tree = Tree.freeze(pid)
+        assert stopped(pid)
+        tree.thaw()
+        wait_until("it to go on", lambda: not stopped(pid), deadline_s=10)
+        assert tree.alive() == [pid]
+
+
+def stopped(pid: int) -> bool:
+    stat = procfs.stat(pid)
+    return stat is not None and stat.state == "T"
