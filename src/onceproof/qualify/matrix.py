@@ -147,17 +147,17 @@ def _findings(page: Page, findings: Iterable[Finding]) -> None:
 
 
 def _unsettled(page: Page, found: Iterable[Cell]) -> None:
-    """What was reachable and says nothing good: not reached, or exercised and inconclusive. And what was only near."""
-    lines = [
-        ("unclear" if cell.exercised else "unreached", f"{cell.title()}: {cell.why}")
-        for cell in found
-        if cell.reachable and cell.verdict is not Outcome.VIOLATED and (cell.verdict is not Outcome.HELD)
-    ]
+    """What was reachable and says nothing good, by reason: not reached, or exercised and inconclusive. And what was only near."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for cell in found:
+        if cell.reachable and cell.verdict not in (Outcome.VIOLATED, Outcome.HELD):
+            label = "unclear" if cell.exercised else "unreached"
+            lines.setdefault((label, str(cell.why)), []).append(cell.title())
     near = [cell.title() for cell in found if cell.state is State.APPROXIMATE]
     if lines or near:
         page.blank()
-    for label, line in lines:
-        page.line(label, line, "yellow")
+    for (label, why), titles in lines.items():
+        page.line(label, f"{'; '.join(titles)}: {why}", "yellow")
     if near:
         page.line("~", f"placed approximately, by the watcher of the checkpoint: {'; '.join(near)}")
 

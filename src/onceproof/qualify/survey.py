@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,8 @@ _WRITING = r"\b(insert|update|delete|merge|copy)\b"
 _WRITES = re.compile(_WRITING, re.IGNORECASE)
 #: Noted of each service: a job that commits every row would otherwise fill the disk.
 _MOST_NOTED = 400
+#: And of frames that say the same: else one table's many rows would leave no room for another's.
+_MOST_ALIKE = 40
 _STATEMENTS_NOTED = 8
 
 _WATCHED: tuple[tuple[Target, str], ...] = (
@@ -42,13 +45,12 @@ def watch(frames: FrameRules, timeline: Timeline) -> None:
 
 
 def _noter(service: Target, timeline: Timeline) -> Callable[[Frame], bool]:
-    noted = 0
+    noted: Counter[str] = Counter()
 
     def note(frame: Frame) -> bool:
-        nonlocal noted
         told = _told(frame)
-        if told is not None and noted < _MOST_NOTED:
-            noted += 1
+        if told is not None and noted.total() < _MOST_NOTED and noted[repr(told)] < _MOST_ALIKE:
+            noted[repr(told)] += 1
             timeline.emit("frame.seen", service=service, frame=frame.kind, **told)
         return False  # not one to stop
 
