@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from onceproof.errors import WaitTimeout
 from onceproof.events import Timeline
 from onceproof.pipeline import Pipeline
 from onceproof.stack.processes import Owner
@@ -131,6 +132,42 @@ def test_while_frozen_nothing_of_the_job_runs(supervise: Callable[..., Pipeline]
             pass
         assert status() == psutil.STATUS_STOPPED  # the outer freeze still holds
     until("the thaw", lambda: status() != psutil.STATUS_STOPPED)
+    job.stop()
+
+
+def test_a_driver_that_was_set_aside_sleeps_on_and_its_successor_is_not_stopped_for_it(
+    supervise: Callable[..., Pipeline],
+) -> None:
+    """Freezes count for the driver that they stopped, whichever is the driver when they end."""
+    job = supervise(SLEEP)
+    job.start()
+    old = psutil.Process(job.pids()[0])
+    with job.frozen():
+        until("it to be stopped", lambda: old.status() == psutil.STATUS_STOPPED)
+        job.take_over()
+        successor = psutil.Process(job.pids()[0])
+        with job.frozen():
+            assert successor.status() == psutil.STATUS_STOPPED
+        until("the successor to go on", lambda: successor.status() != psutil.STATUS_STOPPED)
+    assert old.status() == psutil.STATUS_STOPPED and successor.status() != psutil.STATUS_STOPPED
+    job.stop()
+
+
+def test_a_freeze_that_fails_leaves_the_driver_running(
+    supervise: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = supervise(SLEEP)
+    job.start()
+    driver = psutil.Process(job.pids()[0])
+    with monkeypatch.context() as never:
+        never.setattr("onceproof.stack.processes._GONE_DEADLINE_S", 0.05)
+        never.setattr("onceproof.stack.procfs.is_stopped", lambda _pid: False)
+        with pytest.raises(WaitTimeout, match="to be stopped"), job.frozen():
+            raise AssertionError("it was not stopped")
+    until("it to go on", lambda: driver.status() != psutil.STATUS_STOPPED)
+    with job.frozen():
+        assert driver.status() == psutil.STATUS_STOPPED
+    until("it to go on again", lambda: driver.status() != psutil.STATUS_STOPPED)
     job.stop()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ class Pipeline:
         self._may_restart = may_restart
         self._progress = progress
         self._calm = calm
-        self._freezes = 0
+        self._freezes: Counter[Service] = Counter()
         self._lock = threading.RLock()
         self._service: Service | None = None
         self._aside: list[Service] = []
@@ -146,20 +147,23 @@ class Pipeline:
     def frozen(self) -> Iterator[None]:
         """Stop the driver's whole session for as long as the block runs: what is put in place meanwhile is there before the
         batch takes its next step, however fast the batch and however slow the placing."""
-        service = self._service
+        with self._lock:
+            service = self._service
+            if service is not None:
+                self._freezes[service] += 1
         if service is None:
             yield
             return
-        with self._lock:
-            self._freezes += 1
-            service.freeze()
         try:
+            service.freeze()
             yield
         finally:
-            with self._lock:  # two faults may overlap: the last one out thaws
-                self._freezes -= 1
-                if not self._freezes:
-                    service.thaw()
+            with self._lock:  # two faults may overlap: the last one out thaws, but never a driver that was set aside
+                self._freezes[service] -= 1
+                if not self._freezes[service]:
+                    del self._freezes[service]
+                    if service not in self._aside:
+                        service.thaw()
 
     def restarted_since(self, start: int) -> bool:
         return self.current_start > start

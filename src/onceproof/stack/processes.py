@@ -88,15 +88,28 @@ class Service:
         self._gone = True
 
     def freeze(self) -> None:
-        """SIGSTOP every member, and return when it has taken effect: nothing of the session runs until `thaw`."""
+        """SIGSTOP every member, and return when it has taken effect: nothing of the session runs until `thaw`.
+
+        Raises `WaitTimeout` if some member cannot be stopped; the session then goes on as if never stopped.
+        """
+
+        def stopped() -> bool:
+            sessions = self._sessions()
+            awake = [
+                one.pid for one in procfs.table().values() if one.session in sessions and not procfs.is_stopped(one.pid)
+            ]
+            if awake:
+                self._signal_session(signal.SIGSTOP)  # once more: one that was forked meanwhile has not heard
+            return not awake
+
         self._signal_session(signal.SIGSTOP)
-        sessions = self._sessions()
-        wait_until(
-            f"every thread of {self.name} to be stopped",
-            lambda: all(procfs.is_stopped(one.pid) for one in procfs.table().values() if one.session in sessions),
-            deadline_s=_GONE_DEADLINE_S,
-            every_s=0.002,
-        )
+        try:
+            wait_until(
+                f"every thread of {self.name} to be stopped", stopped, deadline_s=_GONE_DEADLINE_S, every_s=0.002
+            )
+        except BaseException:
+            self.thaw()
+            raise
 
     def thaw(self) -> None:
         """SIGCONT every member."""
