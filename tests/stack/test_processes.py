@@ -194,3 +194,22 @@ def test_nothing_starts_after_close(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="is closing"):
         owner.start("late", ["sleep", "600"], log=tmp_path / "log")
     assert not [one for one in psutil.Process().children() if one.name() == "sleep"]
+
+
+def test_what_starts_programs_all_the_time_can_be_frozen(tmp_path: Path) -> None:
+    """A child of vfork that is stopped before it has become another program keeps its parent in an uninterruptible wait."""
+    script = """
+import subprocess, threading
+def spawn():
+    while True: subprocess.run(["/bin/true"])
+for _ in range(4): threading.Thread(target=spawn, daemon=True).start()
+print("ready", flush=True)
+spawn()
+"""
+    with Owner() as owner:
+        busy = owner.start("busy", [sys.executable, "-c", script], log=tmp_path / "busy.log")
+        wait_until("its threads", lambda: "ready" in busy.log_tail(), deadline_s=10)
+        for _ in range(60):
+            busy.freeze()
+            busy.thaw()
+        busy.kill()

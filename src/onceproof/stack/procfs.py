@@ -64,13 +64,15 @@ def is_stopped(pid: int) -> bool:
     """Whether no thread of the process runs or will: it was stopped, is traced, or is gone.
 
     A signal is taken by one thread, which then stops the others: until it gets its turn on a busy machine they run on.
+    A thread in an uninterruptible wait (D) counts as stopped: the signal is taken before its next step. It may wait for as
+    long as we do, for a child of ``vfork`` that was itself stopped before it could become another program.
     """
     try:
         tasks = list((_PROC / str(pid) / "task").iterdir())
         lines = [(task / "stat").read_text(errors="replace") for task in tasks]
     except (FileNotFoundError, ProcessLookupError):
         return stat(pid) is None or is_stopped(pid)  # a thread that ended meanwhile, or all of it
-    return all(line[line.rindex(")") + 2] in "TtZX" for line in lines)
+    return all(line[line.rindex(")") + 2] in "TtZXD" for line in lines)
 
 
 def marked(name: str, value: str) -> list[Stat]:
