@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +23,7 @@ from onceproof.qualify.job import Job
 from onceproof.qualify.scenario_file import Template
 from onceproof.qualify.schedule import Pace, Step, next_step, step
 from onceproof.qualify.strongest import Strongest, strongest
+from onceproof.qualify.unclear import unclear
 from onceproof.run import Result as RunResult
 from onceproof.run import run
 from onceproof.scenario.crosscheck import rows_of
@@ -69,6 +70,8 @@ class Result:
     strongest: Strongest | None
     outcome: Outcome
     budget_s: float
+    unclaimed: dict[str, dict[str, int]] = field(default_factory=dict)
+    """What runs showed that no cell does: run directory below the qualification's -> anomaly -> effects."""
 
     @property
     def unfinished(self) -> bool:
@@ -228,27 +231,29 @@ class Session:
             self._teller.says(_became(cell))
         pace = self._pace()
         cell_s = max(took - pace.base_s, 1.0) / len(changed) * _MARGIN
-        decided = [self._name(done)] if any(cell.exercised or cell.verdict for cell in changed) else []
+        tells = done.verdict.outcome is Outcome.VIOLATED or any(cell.exercised or cell.verdict for cell in changed)
+        decided = [self._name(done)] if tells else []
         self._progress = self._progress.with_cells(changed)
         self._save(steps=number, cell_s=round(cell_s, 1), decided=(*self._progress.decided, *decided))
 
     def _file(self, chosen: Step, number: int) -> Path:
         if not chosen.shared:
-            return self._write_cell(chosen.cells[0])
+            self._write_cell(chosen.cells[0])
         faults = [cell.fault(batch) for cell, batch in zip(chosen.cells, chosen.batches, strict=True)]
         text = self._template.text(
-            about=f"{len(faults)} cells of a qualification in one run.",
+            about=f"{len(faults)} cells of a qualification in one run." if chosen.shared else _alone(chosen.cells[0]),
             faults=faults,
             chunks=chosen.chunks,
             deadline_s=self._deadline_s(len(faults)),
         )
-        return self._directory.write(self._directory.steps / f"{number:02d}-{len(faults)}-faults.yaml", text)
+        name = f"{len(faults)}-faults" if chosen.shared else chosen.cells[0].name
+        return self._directory.write(self._directory.steps / f"{number:02d}-{name}.yaml", text)
 
     def _write_cell(self, cell: Cell) -> Path:
-        """The scenario with this fault alone: what is run for it, and what repeats it."""
+        """The scenario with this fault alone: what repeats it. A run for it has a deadline within the budget besides."""
         alone = step([cell], self._rows)
         text = self._template.text(
-            about=f"One cell of a qualification: {cell.title()}.",
+            about=_alone(cell),
             faults=[cell.fault(alone.batches[0])],
             chunks=alone.chunks,
         )
@@ -295,21 +300,31 @@ class Session:
         self._save(ended=ended)
         told = tuple(_settled(cell, self._budget_s) for cell in self._progress.cells)
         right = first.outcome is Outcome.HELD
-        exercised = [cell for cell in told if cell.exercised]
+        verdicts = {name: read_verdict(self._directory.path / name) for name in self._progress.decided} if right else {}
+        doubts = unclear(told, verdicts, self._directory.path, self._scenario)
+        unclaimed = attribution.unclaimed(told, verdicts)
+        exercised = any(cell.exercised for cell in told)
         return Result(
             scenario=self._scenario,
             directory=self._directory,
             progress=self._progress,
             cells=told,
             first=first,
-            strongest=self._strongest(told) if exercised else None,
-            outcome=outcome_of(told) if right else first.outcome,
+            strongest=strongest(verdicts.values(), self._scenario, doubts) if exercised else None,
+            outcome=_outcome(told, doubts, unclaimed) if right else first.outcome,
             budget_s=self._budget_s,
+            unclaimed=unclaimed,
         )
 
-    def _strongest(self, told: tuple[Cell, ...]) -> Strongest:
-        verdicts = [read_verdict(self._directory.path / name) for name in self._progress.decided]
-        return strongest(verdicts, self._scenario)
+
+def _alone(cell: Cell) -> str:
+    return f"One cell of a qualification: {cell.title()}."
+
+
+def _outcome(told: tuple[Cell, ...], doubts: list[str], unclaimed: Mapping[str, object]) -> Outcome:
+    """Of the cells, and of what stands in no cell: a run that violates, and one that proves nothing."""
+    outcome = Outcome.VIOLATED if unclaimed else outcome_of(told)
+    return Outcome.INCONCLUSIVE if outcome is Outcome.HELD and doubts else outcome
 
 
 def _settled(cell: Cell, budget_s: float) -> Cell:
