@@ -241,6 +241,21 @@ def test_a_scenario_that_changed_is_not_gone_on_with(work: Callable[..., Any], t
         resume(result.directory.path)
 
 
+def test_a_job_that_was_mended_is_not_gone_on_with(told: Told, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / PATH.name).write_text(PATH.read_text())
+    for name in begin(PATH, runs_dir=tmp_path, seed=None)[1].files:
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("print(1)")
+    directory, progress = begin(home / PATH.name, runs_dir=tmp_path, seed=None)
+    (job,) = progress.files
+    assert resume(directory.path)[1] == progress
+    (home / job).write_text("print(2)")
+    with pytest.raises(UsageError, match=rf"{Path(job).name} has changed since the qualification"):
+        resume(directory.path)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

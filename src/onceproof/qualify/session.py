@@ -20,7 +20,7 @@ from onceproof.qualify.cells import Cell, State, cells
 from onceproof.qualify.cells import outcome as outcome_of
 from onceproof.qualify.directory import Directory, Progress, digest_of
 from onceproof.qualify.job import Job
-from onceproof.qualify.scenario_file import Template
+from onceproof.qualify.scenario_file import Template, files_beside
 from onceproof.qualify.schedule import Pace, Step, next_step, step
 from onceproof.qualify.strongest import Strongest, strongest
 from onceproof.qualify.unclear import unclear
@@ -90,6 +90,7 @@ def begin(path: Path, *, runs_dir: Path, seed: int | None) -> tuple[Directory, P
         scenario=scenario.name,
         scenario_path=str(path.absolute()),
         digest=digest_of(path),
+        files={name: digest_of(file) for name, file in files_beside(path).items()},
         seed=scenario.seed if seed is None else seed,
         replaced=len(scenario.chaos),
     )
@@ -98,15 +99,20 @@ def begin(path: Path, *, runs_dir: Path, seed: int | None) -> tuple[Directory, P
 
 
 def resume(path: Path) -> tuple[Directory, Progress]:
-    """Go on with the qualification in ``path``. Raises `UsageError` if its scenario has changed since."""
+    """Go on with the qualification in ``path``. Raises `UsageError` if its scenario, or a file that it names, has changed since."""
     directory, progress = Directory.open(path)
     original = Path(progress.scenario_path)
-    with suppress(OSError):  # a scenario that is gone has not changed: its copy is in the directory
-        if original.is_file() and digest_of(original) != progress.digest:
-            raise UsageError(
-                f"{original} has changed since the qualification in {path} began",
-                hint=f"what was found may no longer be true of it; begin anew: onceproof qualify {original}",
-            )
+    began = {original: progress.digest}
+    began |= {original.resolve().parent / name: digest for name, digest in progress.files.items()}
+    for file, digest in began.items():
+        with suppress(
+            OSError
+        ):  # what is gone has not changed: the scenario's copy is in the directory, and a run needs the rest
+            if file.is_file() and digest_of(file) != digest:
+                raise UsageError(
+                    f"{file} has changed since the qualification in {path} began",
+                    hint=f"what was found may no longer be true of it; begin anew: onceproof qualify {original}",
+                )
     return directory, replace(progress, ended=None)
 
 
@@ -176,8 +182,10 @@ class Session:
         job = survey.read(self._directory.path / str(self._progress.first), self._scenario)
         if not self._progress.cells:
             self._save(cells=tuple(cells(job, self._scenario)))
-        reachable = sum(cell.reachable for cell in self._progress.cells)
-        self._teller.says(f"{_seen(job)}; {reachable} cells of the matrix can be reached")
+        unplaced = sum(cell.why in job.gaps.values() for cell in self._progress.cells)
+        reachable = sum(cell.reachable for cell in self._progress.cells) - unplaced
+        gaps = f", {unplaced} that it has cannot be placed: {job.no_commit()}" if unplaced else ""
+        self._teller.says(f"{_seen(job)}; {reachable} cells of the matrix can be reached{gaps}")
         while (chosen := self._next(job)) is not None:
             self._try(chosen)
         left = any(cell.state is State.PENDING for cell in self._progress.cells)
