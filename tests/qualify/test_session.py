@@ -52,12 +52,13 @@ class Told:
         self.violated: set[int] = set()
         """Numbers of the runs in which effects were lost, nobody knows in which batch."""
         self.stuck: set[int] = set()
+        self.slow: dict[int, float] = {}
         self.raising: dict[int, Exception] = {}
 
     def run(self, file: Path, *, runs_dir: Path, listeners: Any, survey: bool) -> Any:
         self.files.append(file)
         scenario = load(file)
-        self.now += self.seconds + 15 * len(scenario.chaos)
+        self.now += self.seconds + 15 * len(scenario.chaos) + self.slow.get(len(self.files), 0)
         if failure := self.raising.pop(len(self.files), None):
             raise failure
         run_dir = runs_dir / f"{scenario.name}-{len(self.files)}"
@@ -95,13 +96,15 @@ class Told:
                 f.at.point,
                 True,
                 True,
-                f"{f.fault} {f.at.point}" not in self.missing,
+                f"{f.fault} {f.at.point}" not in self.missing or len(self.files) in self.stuck,
             )
             for f in scenario.chaos
         )
         batches = tuple(BatchReport("last_seen", n, 0, 0, 9, (), Outcome.HELD) for n in range(30))
         outcome = self.first if survey else Outcome.HELD if all(f.hit for f in faults) else Outcome.INCONCLUSIVE
         findings: tuple[Finding, ...] = ()
+        if len(self.files) in self.stuck and len(faults) == 1:
+            outcome = Outcome.INCONCLUSIVE
         if len(self.files) in self.violated:
             findings = (Finding("lost-write", "last_seen", 3, "three", source="unknown"),)
             batches = tuple(replace(batch, verdict=Outcome.INCONCLUSIVE) for batch in batches)
@@ -231,6 +234,20 @@ def test_a_cell_alone_has_no_longer_than_the_budget(work: Callable[..., Any], to
     work(budget_s=300)
     (alone,) = [file for file in told.files if "-faults" not in file.name][:1]
     assert load(alone).limits.deadline_s < 300
+
+
+def test_a_cell_whose_run_the_budget_ended_is_tried_again(work: Callable[..., Any], told: Told) -> None:
+    told.missing = {"crash before-offset-log"}
+    work()
+    number = next(n for n, file in enumerate(told.files, 1) if "before-offset-log" in file.name)
+    told.files.clear()
+    told.stuck, told.slow = {number}, {number: 600.0}
+    result = work()
+    (cut,) = [cell for cell in result.progress.cells if cell.name == "crash-driver-before-offset-log"]
+    assert (cut.state, cut.verdict, cut.why) == (State.PENDING, None, "the budget ended its run before it had drained")
+    assert result.unfinished
+    told.missing = set()
+    assert work(go_on=result.directory.path).outcome is Outcome.HELD
 
 
 def test_a_scenario_that_changed_is_not_gone_on_with(work: Callable[..., Any], tmp_path: Path) -> None:

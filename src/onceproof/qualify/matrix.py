@@ -15,6 +15,7 @@ from onceproof.qualify.session import Result
 from onceproof.qualify.strongest import DELIVERIES
 from onceproof.qualify.telling import clock
 from onceproof.reports.page import Page
+from onceproof.scenario.model import Claim
 
 _STYLE = {Outcome.HELD: "green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold yellow"}
 _FINDINGS = 4
@@ -78,14 +79,20 @@ def _proven(page: Page, result: Result) -> None:
     strongest = result.strongest
     if strongest is None:
         return
-    claim = result.scenario.claim
-    page.line("claimed", ", ".join([claim.delivery, f"order {claim.order}", f"atomic {claim.atomic}", claim.liveness]))
+    page.line("claimed", _claimed(result.scenario.claim))
+    for name, output in result.scenario.outputs.items():
+        if output.claim is not None:
+            page.line("", f"output {name}: {_claimed(output.claim)}")
     for promise, anomalies in strongest.broken.items():
         page.line("broken", f"{promise}: by {', '.join(anomalies)}")
     for doubt in strongest.doubts:
         page.line("in doubt", doubt)
     if result.progress.replaced:
         page.line("replaced", f"the scenario's own chaos ({result.progress.replaced}) was not used")
+
+
+def _claimed(claim: Claim) -> str:
+    return ", ".join([claim.delivery, f"order {claim.order}", f"atomic {claim.atomic}", claim.liveness])
 
 
 def _table(found: Iterable[Cell]) -> Table:

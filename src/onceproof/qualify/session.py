@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from onceproof.errors import EnvironmentProblem, HistoryError, Interrupted, OnceproofError, UsageError
 from onceproof.events import Event
+from onceproof.history.reader import read_document
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.qualify import attribution, survey
 from onceproof.qualify.cells import Cell, State, cells
@@ -233,12 +234,16 @@ class Session:
         self._failures = 0
         took = self._clock() - began
         changed = attribution.attribute(chosen, done.verdict, fired_by(done.run_dir), self._name(done))
+        cut_off = self.left_s <= 0 and not read_document(done.run_dir).get("drained")
+        if cut_off:
+            changed = [_cut_off(cell) for cell in changed]
         for cell in changed:
             if cell.verdict is Outcome.VIOLATED:
                 self._write_cell(cell)
             self._teller.says(_became(cell))
         pace = self._pace()
-        cell_s = max(took - pace.base_s, 1.0) / len(changed) * _MARGIN
+        # Of a run that did not get done nothing is learned: the next budget's cells would seem not to fit.
+        cell_s = pace.cell_s if cut_off else max(took - pace.base_s, 1.0) / len(changed) * _MARGIN
         tells = done.verdict.outcome is Outcome.VIOLATED or any(cell.exercised or cell.verdict for cell in changed)
         decided = [self._name(done)] if tells else []
         self._progress = self._progress.with_cells(changed)
@@ -323,6 +328,13 @@ class Session:
             budget_s=self._budget_s,
             unclaimed=unclaimed,
         )
+
+
+def _cut_off(cell: Cell) -> Cell:
+    """The budget was its run's deadline: what then is not known is not the cell's fault, and another run may tell."""
+    if cell.verdict is not Outcome.INCONCLUSIVE:
+        return cell
+    return replace(cell, state=State.PENDING, verdict=None, why="the budget ended its run before it had drained")
 
 
 def _alone(cell: Cell) -> str:
