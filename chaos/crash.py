@@ -148,7 +148,7 @@ class Crash:
         """The driver's at the checkpoint; that of Postgres, or of a session there, at each sink's COMMIT."""
         parked = any(query.parks for query in job.queries)  # else crash-at-frame is before the commit, of any job
         yield from at_checkpoint(job, (*GATED, *WATCHED, *(PARKED if parked else ())), {"target": "driver"})
-        for sink in job.sinks:
+        for sink in job.commits:
             if sink.target == "postgres":
                 query = sink.query if len(job.queries) > 1 else None
                 for target in POSTGRES_TARGETS:

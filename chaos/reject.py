@@ -19,7 +19,7 @@ from onceproof.errors import WaitTimeout
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
 from onceproof.placing import RESTART_S, committed, instruments_of, one_line, placement, planned, point_problems
 from onceproof.points import Point
-from onceproof.qualify.job import Job, Try
+from onceproof.qualify.job import Job, Try, untold
 from onceproof.refusing import Locked, Refusing, Revoked, Stopped, TooFewReplicas, TopicSetting, Unavailable
 from onceproof.registry import suggest
 from onceproof.scenario.model import FaultSpec, Scenario
@@ -95,7 +95,7 @@ class Reject:
         """Postgres away, and its refusal of the very table; a topic that takes no record. Each outlasts the job's own retries."""
         point = Point.AFTER_OFFSET_LOG
         away = False
-        for sink in job.sinks:
+        for sink in job.places:
             query = sink.query if len(job.queries) > 1 else None
             if sink.target == "kafka":
                 settings = {"target": "kafka", "how": "too-large", "topic": sink.place}
@@ -106,7 +106,8 @@ class Reject:
                 yield Try(point, {"target": "postgres", "how": "unavailable"}, query, words="unavailable")
             settings = {"target": "postgres", "how": "revoked", "table": sink.place}
             yield Try(point, settings, query, words=f"revoked: {sink.place}")
-        if not job.sinks:
+        yield from untold(job, point)
+        if not job.sinks and not job.gaps:
             yield Try(point, n_a=job.no_commit())
 
     def matches(self, seen: Occurrence) -> bool:

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from onceproof.judge.findings import Outcome, Verdict
-from onceproof.qualify.attribution import attribute
+from onceproof.qualify.attribution import attribute, unclaimed
 from onceproof.qualify.cells import State
 from onceproof.qualify.schedule import Step
 
@@ -19,9 +20,33 @@ def test_all_held(three: Step, verdict_on: On) -> None:
 
 def test_a_finding_is_its_windows_and_the_next_batch_is_still_in_it(three: Step, verdict_on: On) -> None:
     cells = attribute(three, verdict_on(three, found={"duplicate": {4: 30, 5: 2}, "lost-write": {7: 1}}), GATE, "r")
-    assert [c.verdict for c in cells] == [Outcome.HELD, Outcome.VIOLATED, Outcome.VIOLATED]
+    assert [c.verdict for c in cells[:2]] == [Outcome.HELD, Outcome.VIOLATED]
     assert cells[1].anomalies == {"duplicate": 32}
-    assert cells[2].anomalies == {"lost-write": 1}
+
+
+def test_what_damage_leaves_behind_is_not_the_next_cells(three: Step, verdict_on: On) -> None:
+    cells = attribute(three, verdict_on(three, found={"wrong-value": {2: 3, 4: 3, 6: 3}}), GATE, "r")
+    assert [(c.verdict, c.alone) for c in cells] == [(Outcome.VIOLATED, False), (None, True), (None, True)]
+    assert "batch 2 of the run that it shared was violated before its fault" in str(cells[1].why)
+    held = attribute(three, verdict_on(three, found={"duplicate": {2: 3}}), GATE, "r")
+    assert [c.verdict for c in held] == [Outcome.VIOLATED, Outcome.HELD, Outcome.HELD], "what is right is kept"
+    missed = attribute(three, verdict_on(three, missed=(0,), found={"wrong-value": {2: 3, 4: 3}}), GATE, "r")
+    assert [(c.verdict, c.alone) for c in missed] == [(None, True), (None, True), (Outcome.HELD, False)]
+
+
+def test_a_run_that_violates_the_claim_stays_violated_whatever_its_cells_do_alone(
+    three: Step, verdict_on: On, alone: Callable[[Step], Step]
+) -> None:
+    verdict = verdict_on(three, missed=(0,), found={"lost-write": {2: 4}})
+    shared = attribute(three, verdict, GATE, "r")
+    own = alone(three)
+    (held,) = attribute(replace(own, cells=(shared[0],)), verdict_on(own), GATE, "s")
+    assert held.verdict is Outcome.HELD
+    assert unclaimed([held, *shared[1:]], {"r": verdict, "s": verdict_on(own)}) == {"r": {"lost-write": 4}}
+    (shown,) = attribute(replace(own, cells=(shared[0],)), verdict_on(own, found={"lost-write": {2: 1}}), GATE, "s")
+    assert unclaimed([shown, *shared[1:]], {"r": verdict}) == {}
+    other = replace(shown, anomalies={"duplicate": 1})
+    assert unclaimed([other, *shared[1:]], {"r": verdict}) == {"r": {"lost-write": 4}}
 
 
 def test_effects_of_which_nobody_knows_the_batch_may_be_anybodys(three: Step, verdict_on: On) -> None:

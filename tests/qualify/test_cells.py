@@ -9,9 +9,11 @@ from onceproof.faults import faults
 from onceproof.judge.findings import Outcome
 from onceproof.points import Point
 from onceproof.qualify.cells import SOME_BATCH, Cell, State, cells, outcome
-from onceproof.qualify.job import Job, Query, Sink
+from onceproof.qualify.job import Job, Query, Sink, at_commit, at_frames
 from onceproof.scenario.load import find, load
 from onceproof.scenario.model import Scenario
+
+from .conftest import TABLE
 
 
 def reachable(found: list[Cell]) -> set[tuple[str, str]]:
@@ -61,11 +63,20 @@ def test_every_offer_is_a_fault_that_its_kind_takes(matrix: list[Cell], upsert: 
     assert not [cell.why for cell in matrix if "refuses its own offer" in (cell.why or "")]
 
 
-def test_without_a_commit_there_is_none_to_lose(upsert: Scenario) -> None:
+def test_an_output_of_which_no_commit_is_known_is_told_and_the_job_is_not_said_to_hold(upsert: Scenario) -> None:
     why = "output last_seen: 12 statements that write and no COMMIT were seen in its batches: each commits by itself"
     found = cells(Job((Query("last_seen", 6),), (), {"last_seen": why}), upsert)
     lost = [cell for cell in found if cell.point is Point.COMMIT_LOST and cell.kind == "lost-request"]
-    assert [(cell.state, cell.why) for cell in lost] == [(State.N_A, why)]
+    assert [(cell.state, cell.why) for cell in lost] == [(State.NOT_REACHED, why)]
+    assert outcome(replace(c, **HELD) if c.state is State.PENDING else c for c in found) is Outcome.INCONCLUSIVE  # type: ignore[arg-type]
+    beside = cells(Job((Query("last_seen", 6),), (TABLE,), {"audit": "output audit: no COMMIT was seen"}), upsert)
+    for kind in ("lost-ack", "lost-request", "reject", "crash-at-frame"):
+        told = [c.title() for c in beside if c.kind == kind and c.why == "output audit: no COMMIT was seen"]
+        assert told and all(title.endswith("(output audit)") for title in told), kind
+        assert any(c.kind == kind and c.state is State.PENDING for c in beside)
+    between = [c.state for c in beside if c.point is Point.BETWEEN_SINKS and c.column == "crash"]
+    assert between == [State.NOT_REACHED], "there are two sinks, and where the one commits is not known"
+    assert len({cell.name for cell in beside}) == len(beside)
 
 
 def test_state_and_parked_sinks_open_their_points(upsert: Scenario) -> None:
@@ -140,3 +151,23 @@ def test_between_two_sinks_of_one_batch_there_is_a_point(upsert: Scenario) -> No
     alone = cells(Job((Query("q", 6),), sinks[:1]), upsert)
     (none,) = [c for c in alone if c.point is Point.BETWEEN_SINKS and c.column == "crash"]
     assert (none.state, none.why) == (State.N_A, "its batches write to a single sink")
+
+
+def test_sinks_of_one_query_follow_each_other_whatever_another_query_writes_between() -> None:
+    def sink(name: str, query: str) -> Sink:
+        return Sink("postgres", query, {"transaction": name}, f"COMMIT of {name}", name)
+
+    job = Job((Query("p", 3), Query("q", 3)), (sink("a", "q"), sink("c", "p"), sink("b", "q")))
+    between = [one for one in at_frames(job, {"target": "driver"}) if one.point is Point.BETWEEN_SINKS]
+    assert [(one.query, one.words) for one in between] == [("q", "COMMIT of b, after a")]
+
+
+def test_two_topics_of_one_transaction_are_refused_each_and_committed_once() -> None:
+    frames = [{"kind": "Produce", "topic": name} for name in ("a", "b")]
+    sinks = tuple(Sink("kafka", "q", {}, "EndTxn", frame["topic"], write=frame) for frame in frames)
+    job = Job((Query("q", 6),), sinks)
+    assert len(list(at_commit(job, Point.COMMIT_LOST))) == 1
+    (between,) = [one for one in at_frames(job, {"target": "driver"}) if one.point is Point.BETWEEN_SINKS]
+    assert between.n_a == "its sinks share a commit"
+    refused = [one.settings for one in faults.get("reject").tries(job)]  # type: ignore[attr-defined]
+    assert refused == [{"target": "kafka", "how": "too-large", "topic": name} for name in ("a", "b")]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.qualify.scenario_file import Template
+from onceproof.qualify.scenario_file import Template, files_beside
 from onceproof.scenario.load import find, load, names
 
 FAULTS = [{"fault": "crash", "target": "driver", "at": {"batch": 2, "point": "after-sink-commit"}}]
@@ -38,3 +38,17 @@ def test_a_template_gives_one_text_after_the_other() -> None:
     before = template.text(about="x", faults=[])
     template.text(about="y", faults=FAULTS, chunks={"flights": 2}, deadline_s=1, seed=1)
     assert template.text(about="x", faults=[]) == before
+
+
+def test_the_files_that_a_scenario_names_are_found(tmp_path: Path) -> None:
+    for name in ("job.py", "my data.jsonl", "expected.py", "unnamed.py"):
+        (tmp_path / name).touch()
+    texts = [
+        "{here}/job.py",
+        "--files={here}/my data.jsonl",
+        "{here}/expected.py:departures",
+        "{here}/gone.py",
+        "{here}/",
+    ]
+    (tmp_path / "s.yaml").write_text(f"pipeline: {{command: {texts!r}}}\n")
+    assert set(files_beside(tmp_path / "s.yaml")) == {"job.py", "my data.jsonl", "expected.py"}

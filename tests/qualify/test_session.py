@@ -13,12 +13,13 @@ import pytest
 
 from onceproof.errors import EnvironmentProblem, Interrupted, ServiceFailed, UsageError
 from onceproof.events import Event
-from onceproof.judge.findings import FaultReport, Outcome, Verdict
+from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.verdict import write_verdict
 from onceproof.qualify import matrix, session
 from onceproof.qualify.cells import State
 from onceproof.qualify.directory import FILE, Directory
 from onceproof.qualify.session import Session, begin, resume
+from onceproof.qualify.strongest import DELIVERIES
 from onceproof.scenario.load import find, load
 
 PATH = find("foreign-psycopg-upsert")
@@ -48,12 +49,16 @@ class Told:
         self.files: list[Path] = []
         self.first = Outcome.HELD
         self.missing: set[str] = set()
+        self.violated: set[int] = set()
+        """Numbers of the runs in which effects were lost, nobody knows in which batch."""
+        self.stuck: set[int] = set()
+        self.slow: dict[int, float] = {}
         self.raising: dict[int, Exception] = {}
 
     def run(self, file: Path, *, runs_dir: Path, listeners: Any, survey: bool) -> Any:
         self.files.append(file)
         scenario = load(file)
-        self.now += self.seconds + 15 * len(scenario.chaos)
+        self.now += self.seconds + 15 * len(scenario.chaos) + self.slow.get(len(self.files), 0)
         if failure := self.raising.pop(len(self.files), None):
             raise failure
         run_dir = runs_dir / f"{scenario.name}-{len(self.files)}"
@@ -75,6 +80,8 @@ class Told:
         (run_dir / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
         verdict = self._verdict(scenario, survey)
         write_verdict(run_dir, verdict)
+        drained = len(self.files) not in self.stuck
+        (run_dir / "run.json").write_text(json.dumps({"scenario": {}, "drained": drained}))
         return SimpleNamespace(verdict=verdict, run_dir=run_dir)
 
     def _verdict(self, scenario: Any, survey: bool) -> Verdict:
@@ -89,13 +96,23 @@ class Told:
                 f.at.point,
                 True,
                 True,
-                f"{f.fault} {f.at.point}" not in self.missing,
+                f"{f.fault} {f.at.point}" not in self.missing or len(self.files) in self.stuck,
             )
             for f in scenario.chaos
         )
         batches = tuple(BatchReport("last_seen", n, 0, 0, 9, (), Outcome.HELD) for n in range(30))
         outcome = self.first if survey else Outcome.HELD if all(f.hit for f in faults) else Outcome.INCONCLUSIVE
-        return Verdict(scenario.name, outcome, {}, ("a reason",), faults=faults, batches=batches)
+        findings: tuple[Finding, ...] = ()
+        if len(self.files) in self.stuck and len(faults) == 1:
+            outcome = Outcome.INCONCLUSIVE
+        if len(self.files) in self.violated:
+            findings = (Finding("lost-write", "last_seen", 3, "three", source="unknown"),)
+            batches = tuple(replace(batch, verdict=Outcome.INCONCLUSIVE) for batch in batches)
+            outcome = Outcome.VIOLATED
+        counts = {f"expected.{output}": 9 for output in scenario.outputs}
+        return Verdict(
+            scenario.name, outcome, {}, ("a reason",), findings, faults=faults, counts=counts, batches=batches
+        )
 
 
 @pytest.fixture
@@ -141,7 +158,9 @@ def test_a_job_that_is_not_right_without_faults_gets_none(work: Callable[..., An
 def test_a_fault_that_misses_is_tried_alone_once(work: Callable[..., Any], told: Told) -> None:
     told.missing = {"crash before-offset-log"}
     result = work()
-    assert [file.name for file in told.files if file.parent.name == "cells"] == ["crash-driver-before-offset-log.yaml"]
+    (alone,) = [file for file in told.files if "-faults" not in file.name]
+    assert alone.name.endswith("-crash-driver-before-offset-log.yaml")
+    assert load(result.directory.cells / "crash-driver-before-offset-log.yaml").chaos == load(alone).chaos
     (missed,) = [c for c in result.cells if c.state is State.NOT_REACHED]
     assert missed.name == "crash-driver-before-offset-log" and missed.why == "it fired and did not hit"
     assert result.outcome is Outcome.INCONCLUSIVE and not result.unfinished
@@ -179,7 +198,7 @@ def test_a_run_that_fails_is_tried_again_cell_by_cell_and_twice_is_the_machine(
     told.raising = {2: ServiceFailed("kafka died", hint="see its log")}
     assert work().outcome is Outcome.HELD
     lost = {spec.fault for spec in load(told.files[1]).chaos}
-    alone = [load(file).chaos for file in told.files if file.parent.name == "cells"]
+    alone = [load(file).chaos for file in told.files if "-faults" not in file.name]
     assert all(len(chaos) == 1 for chaos in alone) and {chaos[0].fault for chaos in alone} == lost
     told.files.clear()
     told.raising = {2: ServiceFailed("kafka died"), 3: ServiceFailed("kafka died again", hint="see its log")}
@@ -188,12 +207,70 @@ def test_a_run_that_fails_is_tried_again_cell_by_cell_and_twice_is_the_machine(
     assert "--continue" in str(failed.value.hint)
 
 
+def test_a_violation_that_no_cell_shows_alone_is_not_tried_away(work: Callable[..., Any], told: Told) -> None:
+    told.violated = {2}
+    result = work()
+    assert {c.verdict for c in result.cells if c.reachable} == {Outcome.HELD}
+    (shared,) = [run for run in result.progress.decided if "2-" in run and "faults" in run]
+    assert result.outcome is Outcome.VIOLATED and result.unclaimed == {shared: {"lost-write": 3}}
+    assert result.strongest.delivery is None and result.strongest.broken["effectively-once"] == ["lost-write"]
+    text = matrix.as_text(result)
+    assert "lost-write 3 effects" in text and f"seen in  {result.directory.path / shared}" in text
+    assert matrix.as_json(result)["unclaimed"] == [
+        {"run": str(result.directory.path / shared), "anomalies": {"lost-write": 3}}
+    ]
+
+
+def test_a_run_that_did_not_drain_is_a_doubt(work: Callable[..., Any], told: Told) -> None:
+    told.stuck = {2}
+    result = work()
+    assert (result.outcome, result.strongest.delivery, result.strongest.others) == (Outcome.INCONCLUSIVE, None, {})
+    assert "did not drain" in result.strongest.doubts[0]
+    assert matrix.statement(result).endswith("whether a promise of delivery held is in doubt")
+
+
+def test_a_cell_alone_has_no_longer_than_the_budget(work: Callable[..., Any], told: Told) -> None:
+    told.missing = {"crash before-offset-log"}
+    work(budget_s=300)
+    (alone,) = [file for file in told.files if "-faults" not in file.name][:1]
+    assert load(alone).limits.deadline_s < 300
+
+
+def test_a_cell_whose_run_the_budget_ended_is_tried_again(work: Callable[..., Any], told: Told) -> None:
+    told.missing = {"crash before-offset-log"}
+    work()
+    number = next(n for n, file in enumerate(told.files, 1) if "before-offset-log" in file.name)
+    told.files.clear()
+    told.stuck, told.slow = {number}, {number: 600.0}
+    result = work()
+    (cut,) = [cell for cell in result.progress.cells if cell.name == "crash-driver-before-offset-log"]
+    assert (cut.state, cut.verdict, cut.why) == (State.PENDING, None, "the budget ended its run before it had drained")
+    assert result.unfinished
+    told.missing = set()
+    assert work(go_on=result.directory.path).outcome is Outcome.HELD
+
+
 def test_a_scenario_that_changed_is_not_gone_on_with(work: Callable[..., Any], tmp_path: Path) -> None:
     result = work(budget_s=80)
     stored = json.loads((result.directory.path / FILE).read_text())
     (result.directory.path / FILE).write_text(json.dumps({**stored, "digest": "another"}))
     with pytest.raises(UsageError, match="has changed since the qualification"):
         resume(result.directory.path)
+
+
+def test_a_job_that_was_mended_is_not_gone_on_with(told: Told, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / PATH.name).write_text(PATH.read_text())
+    for name in begin(PATH, runs_dir=tmp_path, seed=None)[1].files:
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("print(1)")
+    directory, progress = begin(home / PATH.name, runs_dir=tmp_path, seed=None)
+    (job,) = progress.files
+    assert resume(directory.path)[1] == progress
+    (home / job).write_text("print(2)")
+    with pytest.raises(UsageError, match=rf"{Path(job).name} has changed since the qualification"):
+        resume(directory.path)
 
 
 @pytest.mark.parametrize(
@@ -228,10 +305,10 @@ def test_the_report_is_text_of_100_columns_and_json(work: Callable[..., Any], to
     )
     result = replace(result, cells=(broken, *result.cells[1:]), outcome=Outcome.VIOLATED)
     text = matrix.as_text(result)
-    unbroken = ("directory", "next", "  repeat", "  seen in")
+    unbroken = ("directory", "next", "  repeat", "  would repeat", "  seen in")
     assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith(unbroken))
     assert "duplicate 1,234 effects" in text
-    assert f"repeat   onceproof run {result.directory.cells / broken.name}.yaml" in text
+    assert f"would repeat onceproof run {result.directory.cells / broken.name}.yaml" in text
     for state in ("not reached", "n/a", "VIOLATED", "2 not reached"):
         assert state in text
     assert "…" not in text, "nothing of the table is cut off"
@@ -245,7 +322,10 @@ def test_the_report_is_text_of_100_columns_and_json(work: Callable[..., Any], to
 def test_the_statement_names_no_delivery_that_did_not_hold(work: Callable[..., Any]) -> None:
     result = work()
     assert matrix.statement(result).endswith("the strongest claim that held is effectively-once, liveness recovers")
-    none = replace(result, strongest=replace(result.strongest, delivery=None))
+    doubt = replace(result, strongest=replace(result.strongest, delivery=None, others={}))
+    assert matrix.statement(doubt).endswith("whether a promise of delivery held is in doubt")
+    broken = {level: ["lost-write"] for level in DELIVERIES}
+    none = replace(result, strongest=replace(result.strongest, delivery=None, broken=broken))
     assert matrix.statement(none).endswith("no promise of delivery held; liveness recovers did")
-    bare = replace(result, strongest=replace(result.strongest, delivery=None, others={}))
+    bare = replace(result, strongest=replace(none.strongest, others={}))
     assert matrix.statement(bare).endswith("no promise of delivery held")

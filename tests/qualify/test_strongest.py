@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onceproof.judge.findings import Finding, Outcome, Verdict
+from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
+from onceproof.qualify.cells import Cell, State
 from onceproof.qualify.strongest import strongest
+from onceproof.qualify.unclear import unclear
 from onceproof.scenario.model import Claim, Scenario
 
 
@@ -66,3 +71,54 @@ def test_what_was_not_evaluated_is_not_said_to_hold(upsert: Scenario) -> None:
     assert (gap.delivery, gap.others) == ("effectively-once", {"liveness": "recovers"})
     assert gap.doubts == ["order per-key: reordered could not be evaluated: an upsert shows no order"]
     assert strongest([run(missing={"slices": "no room"})], upsert).delivery == "effectively-once"
+
+
+def test_a_promise_is_told_of_the_outputs_that_make_it(upsert: Scenario) -> None:
+    spec = upsert.outputs["last_seen"]
+    loose = spec.model_copy(update={"claim": Claim(order="none")})
+    both = upsert.model_copy(update={"claim": Claim(order="per-key"), "outputs": {"last_seen": loose, "totals": spec}})
+    assert strongest([run()], both).others == {"order": "per-key of totals", "liveness": "recovers"}
+    assert strongest([run(found("reordered"))], both).broken == {}, "of the one that claims no order"
+    mixed = Finding("reordered", "totals", 3, "three")
+    assert strongest([run(mixed)], both).broken == {"order per-key of totals": ["reordered"]}
+    none = both.model_copy(update={"outputs": {"last_seen": loose}})
+    assert "order" not in strongest([run()], none).others
+
+
+def test_with_anything_unclear_nothing_is_said_to_hold(upsert: Scenario) -> None:
+    told = strongest([run(REPLAYED)], upsert, ["runs/x: it did not drain"])
+    assert (told.delivery, told.others, told.doubts) == (None, {}, ["runs/x: it did not drain"])
+    assert told.broken == {"effectively-once": ["duplicate"], "at-most-once": ["duplicate"]}
+
+
+def ended(outcome: Outcome = Outcome.HELD, *, hit: bool = True, judged: bool = True) -> Verdict:
+    fault = FaultReport("crash", "driver", "last_seen", 2, "after-sink-commit", True, True, hit)
+    counts = {"expected.last_seen": 9} if judged else {}
+    return Verdict("small", outcome, {}, ("checker x crashed\nthere",), faults=(fault,), counts=counts)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "drained", "why"),
+    [
+        (ended(), True, None),
+        (ended(Outcome.INCONCLUSIVE, hit=False), True, None),
+        (ended(), False, "the run did not drain, so more may still have come"),
+        (ended(Outcome.VIOLATED), False, "the run did not drain, so more may still have come"),
+        (ended(Outcome.INCONCLUSIVE), True, "checker x crashed"),
+        (ended(judged=False), True, "what output last_seen should hold is not known, or it could not be read"),
+    ],
+)
+def test_what_of_a_run_proves_nothing(
+    upsert: Scenario, tmp_path: Path, verdict: Verdict, drained: bool, why: str | None
+) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "run.json").write_text(json.dumps({"scenario": {}, "drained": drained}))
+    assert unclear([], {"r": verdict}, tmp_path, upsert) == ([f"r: {why}"] if why else [])
+
+
+def test_a_cell_that_is_inconclusive_is_a_doubt_and_its_run_is_not_told_twice(
+    upsert: Scenario, tmp_path: Path, matrix: list[Cell]
+) -> None:
+    done = {"state": State.EXERCISED, "verdict": Outcome.INCONCLUSIVE, "why": "no oracle", "runs": ("s", "r")}
+    cell = replace(matrix[0], **done)  # type: ignore[arg-type]
+    assert unclear([cell], {"r": ended(judged=False)}, tmp_path, upsert) == [f"{cell.title()}: no oracle"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +126,98 @@ def test_the_rules_note_and_stop_nothing(tmp_path: Path) -> None:
     assert [(event["service"], event["frame"]) for event in told[:2]] == [("postgres", "commit"), ("kafka", "Produce")]
     assert len(told) < 100 and told[-1]["writes"] == ["DELETE FROM few"], "one table's rows leave room for another's"
     assert told[0]["writes"] == ["INSERT INTO t VALUES (1)"]
+
+
+def end(transactional_id: str) -> dict[str, Any]:
+    return {
+        "service": "kafka",
+        "frame": "EndTxn",
+        "topics": [],
+        "transactional_id": transactional_id,
+        "committed": True,
+    }
+
+
+def two_topics(second: str = "delays") -> Scenario:
+    scenario = load(find("foreign-kafka-sink"))
+    (name,) = scenario.outputs
+    other = scenario.outputs[name].model_copy(update={"topic": second})
+    return scenario.model_copy(update={"outputs": {name: scenario.outputs[name], "other": other}})
+
+
+def test_each_topics_commit_is_told_by_its_producers_id(tmp_path: Path) -> None:
+    seen = (produce("departures", "d-1"), end("d-1"), produce("delays", "late-1"), end("late-1"))
+    job = read(stored(tmp_path, *seen), two_topics())
+    assert [(sink.place, sink.frame) for sink in job.sinks] == [
+        ("departures", {"transactional_id": r"^(?:d\-\d+)$"}),
+        ("delays", {"transactional_id": r"^(?:late\-\d+)$"}),
+    ]
+    assert len(job.commits) == 2 and not job.gaps
+
+
+def test_ids_that_differ_by_a_number_are_told_apart_by_it(tmp_path: Path) -> None:
+    seen = (produce("departures", "sink-1"), end("sink-1"), produce("delays", "sink-2"), end("sink-2"))
+    job = read(stored(tmp_path, *seen), two_topics())
+    assert [sink.frame for sink in job.sinks] == [
+        {"transactional_id": r"^(?:sink\-1)$"},
+        {"transactional_id": r"^(?:sink\-2)$"},
+    ]
+
+
+def test_an_id_of_each_start_is_known_again(tmp_path: Path) -> None:
+    ids = ("d-0f3c1a52-11aa-4bcd-9e0f-0123456789ab", "d-ffffffff-11aa-4bcd-9e0f-0123456789ab")
+    seen = (produce("departures", ids[0]), end(ids[0]), produce("delays", "l"), end("l"))
+    first = read(stored(tmp_path, *seen), two_topics()).sinks[0]
+    assert all(re.search(first.frame["transactional_id"], one) for one in ids)
+    assert not re.search(first.frame["transactional_id"], "l")
+
+
+def test_two_topics_of_one_transaction_share_a_commit_and_have_a_place_each(tmp_path: Path) -> None:
+    seen = (produce("departures", "t"), produce("delays", "t"), end("t"))
+    job = read(stored(tmp_path, *seen), two_topics())
+    assert [sink.place for sink in job.places] == ["departures", "delays"]
+    assert [sink.frame for sink in job.commits] == [{}]
+
+
+def test_two_tables_behind_commits_that_name_neither_cannot_be_told_apart(tmp_path: Path, upsert: Scenario) -> None:
+    other = upsert.outputs["last_seen"].model_copy(update={"table": "totals"})
+    both = upsert.model_copy(update={"outputs": {**upsert.outputs, "totals": other}})
+    one = read(stored(tmp_path, commit("INSERT INTO staging VALUES (1)")), both)
+    assert len(one.commits) == 1 and not one.gaps
+    twice = (commit("INSERT INTO staging VALUES (1)"), commit("INSERT INTO buffer VALUES (1)"))
+    job = read(stored(tmp_path, *twice), both)
+    assert list(job.gaps) == ["totals"] and "which of the COMMITs" in job.gaps["totals"]
+
+
+def test_rows_with_literals_leave_room_for_another_table(tmp_path: Path) -> None:
+    armed: list[Rule] = []
+
+    class Frames:
+        def arm(self, service: str, rule: Rule) -> None:
+            armed.append(rule)
+
+    timeline = Timeline(tmp_path / "events.jsonl")
+    watch(Frames(), timeline)  # type: ignore[arg-type]
+    sent = [Frame(b"", "statement", {"sql": f"INSERT INTO many VALUES ({n}, 'row {n}')"}) for n in range(900)]
+    sent += [
+        Frame(b"", "commit", {"transaction": [sent[0].facts["sql"]]}),
+        Frame(b"", "statement", {"sql": "COPY few FROM"}),
+    ]
+    sent += [Frame(b"", "EndTxn", {"transactional_id": f"d-{n}", "committed": True}) for n in range(900)]
+    sent += [Frame(b"", "Produce", {"topics": [name], "transactional_id": "d-1"}) for name in ["out1"] * 99 + ["out2"]]
+    for frame in sent:
+        for rule in armed:
+            rule.takes(frame)
+    timeline.close()
+    told = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert len(told) == 40 + 1 + 1 + 40 + 40 + 1
+    assert told[40]["frame"] == "commit" and told[41]["writes"] == ["COPY few FROM"]
+    assert told[-1]["topics"] == ["out2"]
+
+
+def test_two_queries_that_write_one_table_cannot_be_told_apart(tmp_path: Path, upsert: Scenario) -> None:
+    spec = upsert.outputs["last_seen"]
+    outputs = {query: spec.model_copy(update={"query": query}) for query in ("last_seen", "late")}
+    seen = commit("INSERT INTO last_seen VALUES (1)")
+    job = read(stored(tmp_path, seen), upsert.model_copy(update={"outputs": outputs}))
+    assert [sink.query for sink in job.sinks] == ["last_seen"] and "look the same" in job.gaps["late"]

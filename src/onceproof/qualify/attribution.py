@@ -1,12 +1,13 @@
 """Whose finding is it? From the verdict on one run to what became of each cell that shared it.
 
 A cell's window is the batch that its fault strikes and those up to the next fault's. An effect that stands in no window, or of
-which nobody knows the batch, may be any cell's: then they are run once more, each alone.
+which nobody knows the batch, may be any cell's, and one in a window after another that is violated may be what the first left
+behind: then the cells concerned are run once more, each alone. No such run takes back what was found: see `unclaimed`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from onceproof.judge.findings import BatchReport, FaultReport, Outcome, Verdict
@@ -25,7 +26,26 @@ def attribute(step: Step, verdict: Verdict, instruments: Mapping[int, str], run:
     if len(step.cells) == 1:
         return [_alone(step.cells[0], verdict, instruments.get(0), run)]
     unplaced = _unplaced(step, verdict)
-    return [_shared(step, index, verdict, instruments.get(index), run, unplaced) for index in range(len(step.cells))]
+    damaged = _damaged(verdict)
+    return [
+        _shared(step, index, verdict, instruments.get(index), run, unplaced, damaged)
+        for index in range(len(step.cells))
+    ]
+
+
+def unclaimed(found: Iterable[Cell], verdicts: Mapping[str, Verdict]) -> dict[str, dict[str, int]]:
+    """Of the runs that violated the claim, what no violated cell that took part in them shows: run -> anomaly -> effects.
+
+    A violation is never tried away: that each cell of a run held when it was alone does not make the run right.
+    """
+    violated = [cell for cell in found if cell.verdict is Outcome.VIOLATED]
+    rest: dict[str, dict[str, int]] = {}
+    for run, verdict in verdicts.items():
+        if verdict.outcome is Outcome.VIOLATED:
+            shown = {anomaly for cell in violated if run in cell.runs for anomaly in cell.anomalies}
+            if left := {name: count for name, count in verdict.anomalies().items() if name not in shown}:
+                rest[run] = left
+    return rest
 
 
 def _alone(cell: Cell, verdict: Verdict, instrument: str | None, run: str) -> Cell:
@@ -54,7 +74,15 @@ def _alone(cell: Cell, verdict: Verdict, instrument: str | None, run: str) -> Ce
     )
 
 
-def _shared(step: Step, index: int, verdict: Verdict, instrument: str | None, run: str, unplaced: str | None) -> Cell:
+def _shared(
+    step: Step,
+    index: int,
+    verdict: Verdict,
+    instrument: str | None,
+    run: str,
+    unplaced: str | None,
+    damaged: int | None,
+) -> Cell:
     cell = step.cells[index]
     fault = verdict.faults[index] if index < len(verdict.faults) else None
     ran = replace(cell, runs=(*cell.runs, run), evidence=_evidence(fault))
@@ -62,6 +90,9 @@ def _shared(step: Step, index: int, verdict: Verdict, instrument: str | None, ru
         return replace(ran, alone=True, why=_missed(fault))
     window = _window(step, index, verdict.batches)
     anomalies, outputs = _found(verdict, {f"{batch.query}/{batch.batch}" for batch in window})
+    if anomalies and damaged is not None and damaged < step.batches[index]:
+        why = f"batch {damaged} of the run that it shared was violated before its fault, and this may be what is left of that"
+        return replace(ran, alone=True, why=why)
     if anomalies:
         done = Outcome.VIOLATED
     elif unplaced is None and window and all(batch.verdict is Outcome.HELD for batch in window):
@@ -77,6 +108,17 @@ def _window(step: Step, index: int, batches: Sequence[BatchReport]) -> list[Batc
     first = step.batches[index]
     end = step.batches[index + 1] if index + 1 < len(step.batches) else None
     return [batch for batch in batches if batch.batch >= first and (end is None or batch.batch < end)]
+
+
+def _damaged(verdict: Verdict) -> int | None:
+    """The first batch with an effect that violates the claim."""
+    names = {name for f in verdict.findings if f.allowed is None for name, effects in f.batches.items() if effects}
+    return min((_number(name) for name in names), default=None)
+
+
+def _number(batch: str) -> int:
+    """Of ``query/batch``."""
+    return int(batch.rpartition("/")[2])
 
 
 def _found(verdict: Verdict, window: set[str]) -> tuple[dict[str, int], tuple[str, ...]]:
@@ -102,7 +144,7 @@ def _unplaced(step: Step, verdict: Verdict) -> str | None:
             continue
         if (lost := finding.total - sum(finding.batches.values())) > 0:
             return f"{finding.anomaly} in {finding.output}: of {lost} effects nobody knows the batch"
-        early = [name for name in finding.batches if int(name.rpartition("/")[2]) < step.batches[0]]
+        early = [name for name in finding.batches if _number(name) < step.batches[0]]
         if early:
             return f"{finding.anomaly} in {finding.output}: in batch {early[0]}, before the first fault"
     return None

@@ -83,7 +83,7 @@ class Cell:
     def title(self) -> str:
         """``lost-ack postgres at commit-unacknowledged (COMMIT of departures)``"""
         words = f" ({self.words})" if self.words else ""
-        return f"{self.kind} {self.target} at {self.point}{words}"
+        return f"{' '.join(filter(None, [self.kind, self.target]))} at {self.point}{words}"
 
     def fault(self, batch: int) -> dict[str, Any]:
         """As it stands under ``chaos:`` of a scenario."""
@@ -170,6 +170,8 @@ def _cell(kind: str, one: Try, scenario: Scenario, registry: Registry[type[Fault
     cell = Cell(name, kind, one.point, dict(one.settings), one.query, one.words)
     if one.n_a is not None:
         return replace(cell, state=State.N_A, why=one.n_a)
+    if one.gap is not None:
+        return replace(cell, state=State.NOT_REACHED, why=one.gap)
     fault = registry.get(kind)
     try:
         spec = fault.Spec.model_validate(cell.fault(SOME_BATCH))

@@ -4,7 +4,7 @@
 
     qualification.json   the state, from which `onceproof qualify --continue DIR` goes on
     scenario.yaml        the user's scenario as it was when the qualification began, without faults
-    steps/               the scenario of each run
+    steps/               the scenario of each run, with a deadline within the budget
     cells/               a scenario with one fault for each cell that was tried alone or found violated
     runs/                a run directory for each run
 """
@@ -15,7 +15,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ class Progress:
     digest: str
     """SHA-256 of the scenario's file when the qualification began."""
     seed: int
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Of what the scenario names by ``{here}`` (its job, for one): path from there -> SHA-256 when it began."""
     replaced: int = 0
     """Faults of the scenario's own, which are not used."""
     first: str | None = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 from onceproof.points import Point
@@ -45,6 +46,14 @@ class Sink:
     """The frame of a write in the middle of a batch; None where none was seen."""
 
 
+def _distinct(sinks: tuple[Sink, ...], of: Callable[[Sink], str]) -> tuple[Sink, ...]:
+    """The first of each."""
+    first: dict[str, Sink] = {}
+    for sink in sinks:
+        first.setdefault(of(sink), sink)
+    return tuple(first.values())
+
+
 @dataclass(frozen=True)
 class Job:
     """The whole of it."""
@@ -53,7 +62,17 @@ class Job:
     sinks: tuple[Sink, ...] = ()
     """In the order in which a batch writes to them."""
     gaps: Mapping[str, str] = field(default_factory=dict)
-    """Output -> why its commits cannot be told from what was seen."""
+    """Output -> why its commits cannot be told from what was seen. A job with one cannot be said to hold: see `untold`."""
+
+    @property
+    def places(self) -> tuple[Sink, ...]:
+        """One of the sinks for each table or topic."""
+        return _distinct(self.sinks, lambda sink: f"{sink.query} {sink.target} {sink.place}")
+
+    @property
+    def commits(self) -> tuple[Sink, ...]:
+        """One of the sinks for each commit: two topics of one transaction share theirs."""
+        return _distinct(self.sinks, lambda sink: f"{sink.query} {sink.target} {sorted(sink.frame.items())}")
 
     def of(self, query: Query) -> str | None:
         """What a fault says under ``at: query:``: nothing where there is only one."""
@@ -78,6 +97,14 @@ class Try:
     words: str = ""
     """What tells it from other tries of the same kind at the same point."""
     n_a: str | None = None
+    gap: str | None = None
+    """Why this job has it, and nobody can say where to put it: told as not reached, so that the job is not said to hold."""
+
+
+def untold(job: Job, point: Point) -> Iterator[Try]:
+    """For each output of which the commits are not known, that nothing was tried on it."""
+    for output, why in job.gaps.items():
+        yield Try(point, words=f"output {output}", gap=why)
 
 
 def at_checkpoint(job: Job, points: tuple[Point, ...], settings: Mapping[str, Any]) -> Iterator[Try]:
@@ -107,31 +134,37 @@ def _never_passes(query: Query, point: Point) -> str | None:
 def at_frames(job: Job, settings: Mapping[str, Any]) -> Iterator[Try]:
     """Tries at a request that is held in mid-air: a write in the tasks, the commit, and the next sink of the same batch."""
     found: dict[Point, list[tuple[Sink, Mapping[str, Any], str]]] = {
-        Point.IN_TASKS: [(s, s.write, f"a write to {s.place}") for s in job.sinks if s.write is not None],
-        Point.BEFORE_SINK_COMMIT: [(s, s.frame, s.words) for s in job.sinks if s.commits],
+        Point.IN_TASKS: [(s, s.write, f"a write to {s.place}") for s in job.places if s.write is not None],
+        Point.BEFORE_SINK_COMMIT: [(s, s.frame, s.words) for s in job.commits if s.commits],
         Point.BETWEEN_SINKS: [
             (later, later.frame, f"{later.words}, after {first.place}")
-            for first, later in zip(job.sinks, job.sinks[1:], strict=False)
-            if first.query == later.query
+            for query in dict.fromkeys(sink.query for sink in job.commits)
+            for first, later in pairwise(sink for sink in job.commits if sink.query == query)
         ],
     }
     missing = {
         Point.IN_TASKS: "no write to an output was seen in its batches",
         Point.BEFORE_SINK_COMMIT: job.no_commit() if not job.sinks else "no sink of it has a commit",
-        Point.BETWEEN_SINKS: "its batches write to a single sink",
+        Point.BETWEEN_SINKS: "its sinks share a commit"
+        if len(job.places) > 1
+        else "its batches write to a single sink",
     }
     for point, frames in found.items():
         for sink, frame, words in frames:
             query = sink.query if len(job.queries) > 1 else None
             yield Try(point, {**settings, "service": sink.target, "frame": dict(frame)}, query, words=words)
-        if not frames:
+        several = len(job.sinks) + len(job.gaps) > 1
+        gaps = list(untold(job, point)) if point is not Point.BETWEEN_SINKS or several else []
+        yield from gaps
+        if not frames and not gaps:
             yield Try(point, n_a=missing[point])
 
 
 def at_commit(job: Job, point: Point) -> Iterator[Try]:
     """Tries at the commit of each sink; ``point`` says what is lost of it."""
-    for sink in job.sinks:
+    for sink in job.commits:
         query = sink.query if len(job.queries) > 1 else None
         yield Try(point, {"target": sink.target, "frame": dict(sink.frame)}, query, words=sink.words)
-    if not job.sinks:
+    yield from untold(job, point)
+    if not job.sinks and not job.gaps:
         yield Try(point, n_a=job.no_commit())

@@ -12,8 +12,10 @@ from onceproof.judge.findings import Finding, Outcome
 from onceproof.points import Point
 from onceproof.qualify.cells import Cell, State, kinds
 from onceproof.qualify.session import Result
+from onceproof.qualify.strongest import DELIVERIES
 from onceproof.qualify.telling import clock
 from onceproof.reports.page import Page
+from onceproof.scenario.model import Claim
 
 _STYLE = {Outcome.HELD: "green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold yellow"}
 _FINDINGS = 4
@@ -65,7 +67,9 @@ def statement(result: Result) -> str:
     if strongest.delivery is not None:
         what = f"the strongest claim that held is {strongest.delivery}{f', {others}' if others else ''}"
     else:
-        what = f"no promise of delivery held{f'; {others} did' if others else ''}"
+        broken = all(level in strongest.broken for level in DELIVERIES)
+        what = "no promise of delivery held" if broken else "whether a promise of delivery held is in doubt"
+        what += f"; {others} {'did' if broken else 'held'}" if others else ""
     missing = len(reachable) - len(exercised)
     rest = f"; of the {missing} not exercised nothing is claimed" if missing else ""
     return f"in {of}, {what}{rest}"
@@ -75,14 +79,20 @@ def _proven(page: Page, result: Result) -> None:
     strongest = result.strongest
     if strongest is None:
         return
-    claim = result.scenario.claim
-    page.line("claimed", ", ".join([claim.delivery, f"order {claim.order}", f"atomic {claim.atomic}", claim.liveness]))
+    page.line("claimed", _claimed(result.scenario.claim))
+    for name, output in result.scenario.outputs.items():
+        if output.claim is not None:
+            page.line("", f"output {name}: {_claimed(output.claim)}")
     for promise, anomalies in strongest.broken.items():
         page.line("broken", f"{promise}: by {', '.join(anomalies)}")
     for doubt in strongest.doubts:
         page.line("in doubt", doubt)
     if result.progress.replaced:
         page.line("replaced", f"the scenario's own chaos ({result.progress.replaced}) was not used")
+
+
+def _claimed(claim: Claim) -> str:
+    return ", ".join([claim.delivery, f"order {claim.order}", f"atomic {claim.atomic}", claim.liveness])
 
 
 def _table(found: Iterable[Cell]) -> Table:
@@ -132,9 +142,14 @@ def _violated(page: Page, result: Result) -> None:
             page.below(f"the fault is not proven to have hit: {cell.why}", 1, "yellow")
         for sentence in cell.evidence:
             page.below(sentence, 1, "dim")
-        page.unbroken("  repeat", result.directory.command_of(cell))
+        page.unbroken("  repeat" if cell.alone else "  would repeat", result.directory.command_of(cell))
         if cell.runs:
             page.unbroken("  seen in", str(result.directory.path / cell.runs[-1]))
+    for run, anomalies in result.unclaimed.items():
+        page.blank()
+        page.below(Text("violated  ", style="bold red") + Text("in a run of several cells, and by none of them"), 0)
+        page.below(", ".join(f"{anomaly} {count:,} effects" for anomaly, count in sorted(anomalies.items())), 1)
+        page.unbroken("  seen in", str(result.directory.path / run))
 
 
 def _findings(page: Page, findings: Iterable[Finding]) -> None:
@@ -195,6 +210,9 @@ def as_json(result: Result) -> dict[str, Any]:
             "anomalies": result.first.anomalies(),
             "run": None if result.progress.first is None else str(result.directory.path / result.progress.first),
         },
+        "unclaimed": [
+            {"run": str(result.directory.path / run), "anomalies": found} for run, found in result.unclaimed.items()
+        ],
         "cells": told,
         "matrix": matrix,
         "replaced_faults": result.progress.replaced,
@@ -221,4 +239,5 @@ def _cell(cell: Cell, result: Result) -> dict[str, Any]:
         "outputs": list(cell.outputs),
         "runs": [str(result.directory.path / run) for run in cell.runs],
         "repeat": result.directory.command_of(cell) if violated else None,
+        "repeat_was_run": cell.alone if violated else None,
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from onceproof.scenario import document
 from onceproof.scenario.model import Limits
 
 _WIDTH = 120
+_HERE = re.compile(r"\{here\}/(.+)")
 #: What stands in it for the file alone: the name is the file's, and expectations are of the user's own faults.
 _OF_THE_FILE = ("name", "expect", "chaos")
 
@@ -64,6 +66,30 @@ class Template:
         """What the user allows for a run's feed and drain."""
         limits = self._tree.get("limits") or {}
         return float(limits.get("deadline_s", Limits().deadline_s))
+
+
+def files_beside(path: Path) -> dict[str, Path]:
+    """What the scenario names by ``{here}/...``, as far as it is a file there: its job, data, functions. Raises as `document.read`."""
+    here = path.resolve().parent
+    found = {}
+    for text in _texts(document.read(path).data):
+        for whole in _HERE.finditer(text):
+            # A file of a command's argument; or `FILE:function`, and what else a text goes on with.
+            for name in (whole[1], re.split(r"[\s:;,'\"]", whole[1], maxsplit=1)[0]):
+                if name and (here / name).is_file():
+                    found[name] = here / name
+    return found
+
+
+def _texts(node: Any) -> Iterator[str]:
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, Mapping):
+        for value in node.values():
+            yield from _texts(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _texts(value)
 
 
 def _flow(value: Any) -> Any:

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -14,15 +14,17 @@ from pydantic import TypeAdapter
 
 from onceproof.errors import EnvironmentProblem, HistoryError, Interrupted, OnceproofError, UsageError
 from onceproof.events import Event
+from onceproof.history.reader import read_document
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.qualify import attribution, survey
 from onceproof.qualify.cells import Cell, State, cells
 from onceproof.qualify.cells import outcome as outcome_of
 from onceproof.qualify.directory import Directory, Progress, digest_of
 from onceproof.qualify.job import Job
-from onceproof.qualify.scenario_file import Template
+from onceproof.qualify.scenario_file import Template, files_beside
 from onceproof.qualify.schedule import Pace, Step, next_step, step
 from onceproof.qualify.strongest import Strongest, strongest
+from onceproof.qualify.unclear import unclear
 from onceproof.run import Result as RunResult
 from onceproof.run import run
 from onceproof.scenario.crosscheck import rows_of
@@ -69,6 +71,8 @@ class Result:
     strongest: Strongest | None
     outcome: Outcome
     budget_s: float
+    unclaimed: dict[str, dict[str, int]] = field(default_factory=dict)
+    """What runs showed that no cell does: run directory below the qualification's -> anomaly -> effects."""
 
     @property
     def unfinished(self) -> bool:
@@ -87,6 +91,7 @@ def begin(path: Path, *, runs_dir: Path, seed: int | None) -> tuple[Directory, P
         scenario=scenario.name,
         scenario_path=str(path.absolute()),
         digest=digest_of(path),
+        files={name: digest_of(file) for name, file in files_beside(path).items()},
         seed=scenario.seed if seed is None else seed,
         replaced=len(scenario.chaos),
     )
@@ -95,15 +100,20 @@ def begin(path: Path, *, runs_dir: Path, seed: int | None) -> tuple[Directory, P
 
 
 def resume(path: Path) -> tuple[Directory, Progress]:
-    """Go on with the qualification in ``path``. Raises `UsageError` if its scenario has changed since."""
+    """Go on with the qualification in ``path``. Raises `UsageError` if its scenario, or a file that it names, has changed since."""
     directory, progress = Directory.open(path)
     original = Path(progress.scenario_path)
-    with suppress(OSError):  # a scenario that is gone has not changed: its copy is in the directory
-        if original.is_file() and digest_of(original) != progress.digest:
-            raise UsageError(
-                f"{original} has changed since the qualification in {path} began",
-                hint=f"what was found may no longer be true of it; begin anew: onceproof qualify {original}",
-            )
+    began = {original: progress.digest}
+    began |= {original.resolve().parent / name: digest for name, digest in progress.files.items()}
+    for file, digest in began.items():
+        with suppress(
+            OSError
+        ):  # what is gone has not changed: the scenario's copy is in the directory, and a run needs the rest
+            if file.is_file() and digest_of(file) != digest:
+                raise UsageError(
+                    f"{file} has changed since the qualification in {path} began",
+                    hint=f"what was found may no longer be true of it; begin anew: onceproof qualify {original}",
+                )
     return directory, replace(progress, ended=None)
 
 
@@ -173,8 +183,10 @@ class Session:
         job = survey.read(self._directory.path / str(self._progress.first), self._scenario)
         if not self._progress.cells:
             self._save(cells=tuple(cells(job, self._scenario)))
-        reachable = sum(cell.reachable for cell in self._progress.cells)
-        self._teller.says(f"{_seen(job)}; {reachable} cells of the matrix can be reached")
+        unplaced = sum(cell.why in job.gaps.values() for cell in self._progress.cells)
+        reachable = sum(cell.reachable for cell in self._progress.cells) - unplaced
+        gaps = f", {unplaced} that it has cannot be placed: {job.no_commit()}" if unplaced else ""
+        self._teller.says(f"{_seen(job)}; {reachable} cells of the matrix can be reached{gaps}")
         while (chosen := self._next(job)) is not None:
             self._try(chosen)
         left = any(cell.state is State.PENDING for cell in self._progress.cells)
@@ -222,33 +234,39 @@ class Session:
         self._failures = 0
         took = self._clock() - began
         changed = attribution.attribute(chosen, done.verdict, fired_by(done.run_dir), self._name(done))
+        cut_off = self.left_s <= 0 and not read_document(done.run_dir).get("drained")
+        if cut_off:
+            changed = [_cut_off(cell) for cell in changed]
         for cell in changed:
             if cell.verdict is Outcome.VIOLATED:
                 self._write_cell(cell)
             self._teller.says(_became(cell))
         pace = self._pace()
-        cell_s = max(took - pace.base_s, 1.0) / len(changed) * _MARGIN
-        decided = [self._name(done)] if any(cell.exercised or cell.verdict for cell in changed) else []
+        # Of a run that did not get done nothing is learned: the next budget's cells would seem not to fit.
+        cell_s = pace.cell_s if cut_off else max(took - pace.base_s, 1.0) / len(changed) * _MARGIN
+        tells = done.verdict.outcome is Outcome.VIOLATED or any(cell.exercised or cell.verdict for cell in changed)
+        decided = [self._name(done)] if tells else []
         self._progress = self._progress.with_cells(changed)
         self._save(steps=number, cell_s=round(cell_s, 1), decided=(*self._progress.decided, *decided))
 
     def _file(self, chosen: Step, number: int) -> Path:
         if not chosen.shared:
-            return self._write_cell(chosen.cells[0])
+            self._write_cell(chosen.cells[0])
         faults = [cell.fault(batch) for cell, batch in zip(chosen.cells, chosen.batches, strict=True)]
         text = self._template.text(
-            about=f"{len(faults)} cells of a qualification in one run.",
+            about=f"{len(faults)} cells of a qualification in one run." if chosen.shared else _alone(chosen.cells[0]),
             faults=faults,
             chunks=chosen.chunks,
             deadline_s=self._deadline_s(len(faults)),
         )
-        return self._directory.write(self._directory.steps / f"{number:02d}-{len(faults)}-faults.yaml", text)
+        name = f"{len(faults)}-faults" if chosen.shared else chosen.cells[0].name
+        return self._directory.write(self._directory.steps / f"{number:02d}-{name}.yaml", text)
 
     def _write_cell(self, cell: Cell) -> Path:
-        """The scenario with this fault alone: what is run for it, and what repeats it."""
+        """The scenario with this fault alone: what repeats it. A run for it has a deadline within the budget besides."""
         alone = step([cell], self._rows)
         text = self._template.text(
-            about=f"One cell of a qualification: {cell.title()}.",
+            about=_alone(cell),
             faults=[cell.fault(alone.batches[0])],
             chunks=alone.chunks,
         )
@@ -295,21 +313,38 @@ class Session:
         self._save(ended=ended)
         told = tuple(_settled(cell, self._budget_s) for cell in self._progress.cells)
         right = first.outcome is Outcome.HELD
-        exercised = [cell for cell in told if cell.exercised]
+        verdicts = {name: read_verdict(self._directory.path / name) for name in self._progress.decided} if right else {}
+        doubts = unclear(told, verdicts, self._directory.path, self._scenario)
+        unclaimed = attribution.unclaimed(told, verdicts)
+        exercised = any(cell.exercised for cell in told)
         return Result(
             scenario=self._scenario,
             directory=self._directory,
             progress=self._progress,
             cells=told,
             first=first,
-            strongest=self._strongest(told) if exercised else None,
-            outcome=outcome_of(told) if right else first.outcome,
+            strongest=strongest(verdicts.values(), self._scenario, doubts) if exercised else None,
+            outcome=_outcome(told, doubts, unclaimed) if right else first.outcome,
             budget_s=self._budget_s,
+            unclaimed=unclaimed,
         )
 
-    def _strongest(self, told: tuple[Cell, ...]) -> Strongest:
-        verdicts = [read_verdict(self._directory.path / name) for name in self._progress.decided]
-        return strongest(verdicts, self._scenario)
+
+def _cut_off(cell: Cell) -> Cell:
+    """The budget was its run's deadline: what then is not known is not the cell's fault, and another run may tell."""
+    if cell.verdict is not Outcome.INCONCLUSIVE:
+        return cell
+    return replace(cell, state=State.PENDING, verdict=None, why="the budget ended its run before it had drained")
+
+
+def _alone(cell: Cell) -> str:
+    return f"One cell of a qualification: {cell.title()}."
+
+
+def _outcome(told: tuple[Cell, ...], doubts: list[str], unclaimed: Mapping[str, object]) -> Outcome:
+    """Of the cells, and of what stands in no cell: a run that violates, and one that proves nothing."""
+    outcome = Outcome.VIOLATED if unclaimed else outcome_of(told)
+    return Outcome.INCONCLUSIVE if outcome is Outcome.HELD and doubts else outcome
 
 
 def _settled(cell: Cell, budget_s: float) -> Cell:

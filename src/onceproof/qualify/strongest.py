@@ -6,7 +6,7 @@ them. Order, atomicity and recovery are judged only where they are claimed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -26,7 +26,7 @@ class Strongest:
 
     delivery: Delivery | None
     others: dict[str, str]
-    """``order``, ``atomic``, ``liveness`` -> the claimed value, where it held."""
+    """``order``, ``atomic``, ``liveness`` -> the claimed value, where it held; with the outputs that claim it, if others do not."""
     broken: dict[str, list[str]]
     """Promise (``effectively-once``, ``order per-key``, ...) -> the anomalies that broke it."""
     doubts: list[str]
@@ -36,11 +36,14 @@ class Strongest:
         return asdict(self)
 
 
-def strongest(verdicts: Iterable[Verdict], scenario: Scenario) -> Strongest:
-    """From all runs whose faults were exercised (and the one without faults)."""
+def strongest(verdicts: Iterable[Verdict], scenario: Scenario, unclear: Sequence[str] = ()) -> Strongest:
+    """From all runs whose faults were exercised (and the one without faults).
+
+    ``unclear``: what of them proves nothing. With any, what is broken is told, and nothing is said to hold.
+    """
     runs = list(verdicts)
     broken: dict[str, list[str]] = {}
-    doubts: list[str] = []
+    doubts: list[str] = list(unclear)
     delivery: Delivery | None = None
     for level in DELIVERIES:
         breaking = _breaking(runs, scenario, {"delivery": level, "order": "none", "atomic": "none"})
@@ -48,49 +51,69 @@ def strongest(verdicts: Iterable[Verdict], scenario: Scenario) -> Strongest:
             broken[level] = breaking
         elif unknown := _unknown(runs, scenario, {"delivery": level, "order": "none", "atomic": "none"}):
             doubts.append(f"{level}: {unknown}")
-        else:
+        elif not unclear:
             delivery = level
             break
-    others = {}
+    others: dict[str, str] = {}
     for promise in _OTHERS:
-        value = str(getattr(scenario.claim, promise))
-        if value == "none":
-            continue
-        # What breaks the claim as it stands, and no longer does when this promise is taken out of it.
-        kept = set(_breaking(runs, scenario, {}))
-        breaking = sorted(kept - set(_breaking(runs, scenario, {promise: "none"})))
-        if breaking:
-            broken[f"{promise} {value}"] = breaking
-        elif unknown := _unknown(runs, scenario, {}, only=promise):
-            doubts.append(f"{promise} {value}: {unknown}")
-        else:
-            others[promise] = value
+        for told, outputs in _claimed(promise, scenario).items():
+            # What breaks the claim as it stands, and no longer does when this promise is taken out of it.
+            kept = set(_breaking(runs, scenario, {}, outputs))
+            breaking = sorted(kept - set(_breaking(runs, scenario, {promise: "none"}, outputs)))
+            if breaking:
+                broken[f"{promise} {told}"] = breaking
+            elif unknown := _unknown(runs, scenario, {}, only=promise, outputs=outputs):
+                doubts.append(f"{promise} {told}: {unknown}")
+            elif not unclear:
+                others[promise] = f"{others[promise]}, {told}" if promise in others else told
     return Strongest(delivery, others, broken, doubts)
+
+
+def _claimed(promise: str, scenario: Scenario) -> dict[str, list[str]]:
+    """What is claimed of it, with the outputs named where not all claim the same -> those outputs."""
+    values: dict[str, list[str]] = {}
+    for output in scenario.outputs:
+        values.setdefault(str(getattr(scenario.claim_of(output), promise)), []).append(output)
+    every = len(values) == 1
+    return {
+        value if every else f"{value} of {', '.join(outputs)}": outputs
+        for value, outputs in values.items()
+        if value != "none"
+    }
 
 
 def _claim(scenario: Scenario, output: str, instead: Mapping[str, str]) -> Claim:
     return scenario.claim_of(output).model_copy(update=dict(instead))
 
 
-def _breaking(runs: list[Verdict], scenario: Scenario, instead: Mapping[str, str]) -> list[str]:
+def _breaking(
+    runs: list[Verdict], scenario: Scenario, instead: Mapping[str, str], outputs: Collection[str] | None = None
+) -> list[str]:
+    """``outputs``: of these alone, and of what is no output (an input topic that is found faulty). Default: of all."""
     return sorted(
         {
             finding.anomaly
             for run in runs
             for finding in run.findings
+            if outputs is None or finding.output in outputs or finding.output not in scenario.outputs
             if allowance(finding, _claim(scenario, finding.output, instead)) is None
         }
     )
 
 
 def _unknown(
-    runs: list[Verdict], scenario: Scenario, instead: Mapping[str, str], only: str | None = None
+    runs: list[Verdict],
+    scenario: Scenario,
+    instead: Mapping[str, str],
+    only: str | None = None,
+    outputs: Collection[str] | None = None,
 ) -> str | None:
     """A checker that the claim needs and that could not be asked, in some run."""
     for run in runs:
         for name, why in sorted(run.not_evaluated.items()):
             checker, _, output = name.partition("@")
-            claims = [_claim(scenario, one, instead) for one in ([output] if output else scenario.outputs)]
+            concerned = [one for one in ([output] if output else scenario.outputs) if outputs is None or one in outputs]
+            claims = [_claim(scenario, one, instead) for one in concerned]
             if only is not None:  # needed for this promise, and not without it
                 without = [claim.model_copy(update={only: "none"}) for claim in claims]
                 needed = any(needs(checker, claim) for claim in claims) and not any(needs(checker, c) for c in without)

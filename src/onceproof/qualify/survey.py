@@ -24,9 +24,14 @@ from onceproof.stack.api import FrameRules
 
 _WRITING = r"\b(insert|update|delete|merge|copy)\b"
 _WRITES = re.compile(_WRITING, re.IGNORECASE)
+#: Verb and table.
+_INTO = re.compile(rf'{_WRITING}\s+(?:into\s+|from\s+)?(?:only\s+)?((?:"[^"]*"|[\w.$])+)', re.IGNORECASE)
+#: Of a transactional id, what may be another in the next batch or run.
+_CHANGING = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+", re.IGNORECASE)
 #: Noted of each service: a job that commits every row would otherwise fill the disk.
 _MOST_NOTED = 400
-#: And of frames that say the same: else one table's many rows would leave no room for another's.
+#: And of frames that say the same but for what changes from row to row: else one table's many rows would leave no room for
+#: another's.
 _MOST_ALIKE = 40
 _STATEMENTS_NOTED = 8
 
@@ -49,12 +54,24 @@ def _noter(service: Target, timeline: Timeline) -> Callable[[Frame], bool]:
 
     def note(frame: Frame) -> bool:
         told = _told(frame)
-        if told is not None and noted.total() < _MOST_NOTED and noted[repr(told)] < _MOST_ALIKE:
-            noted[repr(told)] += 1
+        if told is None:
+            return False
+        alike = _alike(frame.kind, told)
+        if noted.total() < _MOST_NOTED and noted[alike] < _MOST_ALIKE:
+            noted[alike] += 1
             timeline.emit("frame.seen", service=service, frame=frame.kind, **told)
         return False  # not one to stop
 
     return note
+
+
+def _alike(kind: str, told: Mapping[str, Any]) -> str:
+    """What it has in common with others of its kind: verbs and tables, topics, an id without its numbers."""
+    if "writes" in told:
+        into = {f"{verb} {table}".lower() for text in told["writes"] for verb, table in _INTO.findall(text)}
+        return f"{kind} {sorted(into) or told['writes']}"
+    who = _CHANGING.sub("#", str(told["transactional_id"]))
+    return f"{kind} {told['topics']} {told['committed']} {who}"
 
 
 def _told(frame: Frame) -> dict[str, Any] | None:
@@ -148,8 +165,10 @@ def _sinks(
         for event in seen
         if (opened := {b.query: b.since for b in batches if b.since <= event["at"] <= b.until})
     ]
+    others = _ids_of_others(scenario, within)
     for name, output in scenario.outputs.items():
-        told = _table(output, within) if output.table is not None else _topic(output, within)
+        several = len(queries) > 1
+        told = _table(output, within) if output.table is not None else _topic(output, within, others[name], several)
         if isinstance(told, str):
             gaps[name] = f"output {name}: {told}"
             continue
@@ -157,9 +176,15 @@ def _sinks(
         query = output.query or _only(decisive, queries)
         if query is None:
             gaps[name] = f"output {name}: which query writes it cannot be told from its frames; say so under query:"
-        elif len(queries) > 1 and sink.target == "kafka" and sink.frame.get("kind") is None:
-            gaps[name] = f"output {name}: EndTxn names no topic, and with several queries it may be another's"
-        elif not any((sink.target, sink.frame) == (other.target, other.frame) for _, other in found):
+        elif (
+            not sink.frame
+            and any(not other.frame and other.target == sink.target for _, other in found)
+            and (sink.target == "postgres" and _commits_in_a_batch(decisive) > 1)
+        ):
+            gaps[name] = f"output {name}: which of the COMMITs of a batch is its own cannot be told"
+        elif any((o.target, o.frame) == (sink.target, sink.frame) and o.query != query for _, o in found):
+            gaps[name] = f"output {name}: another query commits to {sink.place} by frames that look the same"
+        else:
             after = min(one.event["at"] - one.opened.get(query, one.event["at"]) for one in decisive)
             found.append((after, replace(sink, query=query)))
     return [sink for _, sink in sorted(found, key=lambda item: item[0])], gaps
@@ -199,7 +224,25 @@ def _table(output: OutputSpec, within: list[_Seen]) -> _Found | str:
     return "no COMMIT of a transaction that wrote was seen in any batch with data"
 
 
-def _topic(output: OutputSpec, within: list[_Seen]) -> _Found | str:
+def _ids_of_others(scenario: Scenario, within: list[_Seen]) -> dict[str, set[str]]:
+    """Output -> the transactional ids of the producers of other topics that are outputs, and not of its own."""
+    ids = {
+        name: {
+            str(one.event["transactional_id"])
+            for one in within
+            if one.event["frame"] == "Produce" and output.topic in one.event["topics"] and one.event["transactional_id"]
+        }
+        for name, output in scenario.outputs.items()
+    }
+    return {name: set().union(*ids.values()) - own for name, own in ids.items()}
+
+
+def _commits_in_a_batch(commits: list[_Seen]) -> int:
+    return max(Counter(tuple(sorted(one.opened.items())) for one in commits).values(), default=0)
+
+
+def _topic(output: OutputSpec, within: list[_Seen], others: set[str], several: bool) -> _Found | str:
+    """``others``: transactional ids of which the EndTxn is another output's. ``several``: the job has more than one query."""
     assert output.topic is not None
     produced = [one for one in within if one.event["frame"] == "Produce" and output.topic in one.event["topics"]]
     if not produced:
@@ -207,10 +250,35 @@ def _topic(output: OutputSpec, within: list[_Seen]) -> _Found | str:
     first = {"kind": "Produce", "topic": output.topic}
     write = {**first, "nth": _nth(produced)}
     ended = [one for one in within if one.event["frame"] == "EndTxn" and one.event["committed"]]
-    if ended and any(one.event["transactional_id"] for one in produced):
+    own = {str(one.event["transactional_id"]) for one in produced if one.event["transactional_id"]}
+    if ended and own and not others and not several:
         return Sink("kafka", "", {}, "EndTxn", output.topic, write=write), ended
+    if ended and own:
+        ended = [one for one in ended if one.event["transactional_id"] in own]
+        named = _pattern(own, others)
+        if named is None or not ended:
+            return "its EndTxn cannot be told from another's: it names no topic, and the transactional ids are alike"
+        return Sink(
+            "kafka", "", {"transactional_id": named}, f"EndTxn of {output.topic}", output.topic, write=write
+        ), ended
     words = f"first Produce to {output.topic}, which has no commit"
     return Sink("kafka", "", first, words, output.topic, commits=False, write=write), produced
+
+
+def _pattern(own: set[str], others: set[str]) -> str | None:
+    """A regular expression for these ids, and for those of later batches where they are numbered; none of ``others`` fits."""
+    for alternatives in ({_general(one) for one in own}, {re.escape(one) for one in own}):
+        pattern = rf"^(?:{'|'.join(sorted(alternatives))})$"
+        if not any(re.search(pattern, other, re.IGNORECASE) for other in others):
+            return pattern
+    return None
+
+
+def _general(name: str) -> str:
+    """A regular expression for it with other numbers and UUIDs."""
+    changing = [r"\d+" if found.isdigit() else "[0-9a-f-]{36}" for found in _CHANGING.findall(name)]
+    fixed = [re.escape(part) for part in _CHANGING.split(name)]
+    return "".join(part for pair in zip(fixed, [*changing, ""], strict=True) for part in pair)
 
 
 def _nth(writes: list[_Seen]) -> int:

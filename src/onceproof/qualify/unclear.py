@@ -1,0 +1,38 @@
+"""What of a qualification's runs proves nothing, so that no promise can be said to hold while it is so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from onceproof.history.reader import read_document
+from onceproof.judge.findings import Outcome, Verdict
+from onceproof.qualify.cells import Cell
+from onceproof.scenario.model import Scenario
+
+
+def unclear(found: Iterable[Cell], verdicts: Mapping[str, Verdict], below: Path, scenario: Scenario) -> list[str]:
+    """Of cells that were exercised, and of the runs that decided about cells (run directory below ``below`` -> its verdict).
+
+    A fault that missed is no doubt here: its cell is tried alone, or told as not reached. Raises `HistoryError`.
+    """
+    cells = [cell for cell in found if cell.exercised and cell.verdict is Outcome.INCONCLUSIVE]
+    told = [f"{cell.title()}: {cell.why}" for cell in cells]
+    known = {run for cell in cells for run in cell.runs[-1:]}
+    for run, verdict in verdicts.items():
+        if run not in known and (why := _of_run(verdict, read_document(below / run).get("drained"), scenario)):
+            told.append(f"{run}: {why}")
+    return told
+
+
+def _of_run(verdict: Verdict, drained: object, scenario: Scenario) -> str | None:
+    # Of an output that was compared with an oracle's answer the verdict counts what was expected.
+    unjudged = [output for output in scenario.outputs if f"expected.{output}" not in verdict.counts]
+    if unjudged:
+        return f"what output {', '.join(unjudged)} should hold is not known, or it could not be read"
+    stale = any(finding.anomaly == "stale-tail" and finding.allowed is None for finding in verdict.findings)
+    if drained is not True and not stale and any(scenario.claim_of(o).liveness != "none" for o in scenario.outputs):
+        return "the run did not drain, so more may still have come"  # as the judge doubts it
+    if verdict.outcome in (Outcome.HELD, Outcome.VIOLATED) or not all(fault.hit for fault in verdict.faults):
+        return None
+    return verdict.reasons[0].splitlines()[0] if verdict.reasons else f"its verdict is {verdict.outcome}"
