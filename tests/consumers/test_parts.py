@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from onceproof.chaos.consumers.crash import Crash, CrashSpec
 from onceproof.chaos.consumers.reject import Reject, RejectSpec
 from onceproof.consumers import layout as layouts
 from onceproof.consumers.crew import ConsumerDied, Crew
+from onceproof.consumers.drive import Drive
 from onceproof.consumers.gate import Gate
 from onceproof.consumers.moves import Move, event_kind, holder, of_event, of_run
 from onceproof.consumers.stage import keys_to_queues
@@ -23,7 +25,7 @@ from onceproof.data import Record, open_dataset
 from onceproof.errors import EnvironmentProblem, HistoryError
 from onceproof.events import Timeline
 from onceproof.scenario.load import find, load
-from onceproof.scenario.model import AtMessage, Scenario
+from onceproof.scenario.model import AtMessage, ConsumerFaultSpec, Scenario
 from onceproof.stack.processes import Owner
 
 
@@ -226,6 +228,22 @@ def test_a_refusal_hit_if_the_broker_said_no_so_many_times() -> None:
     never = REJECT.prove([], [refused(3, 2), refused(3, 4)])
     assert never.hit and never.evidence[-1] == "it was never done after that"
     assert REJECT.prove([], [refused(4, 2)]).evidence == ("no effect of message 3 was refused",)
+    theirs = [refused(3, 2), refused(3, 4), Move("effect", 5, 0.0, "c2", 3, "q", group="another")]
+    assert REJECT.prove([], theirs).evidence[-1] == "it was never done after that"
+
+
+@pytest.mark.parametrize(("name", "group"), [("fan-out", "shipping"), ("crash-before-offset-duplicates", "")])
+def test_a_fault_is_stored_with_the_group_that_it_struck(name: str, group: str, tmp_path: Path) -> None:
+    scenario = load(find(name))
+    chaos = [fault for fault in scenario.chaos if isinstance(fault, ConsumerFaultSpec)]
+    timeline = Timeline(tmp_path / "events.jsonl")
+    gone: Any = None  # nothing is played
+    assert scenario.pipeline.consumers is not None
+    layout = layouts.of_scenario(scenario)
+    drive = Drive(scenario.pipeline.consumers, [], layout, gone, gone, [], timeline, chaos, 1.0)
+    timeline.close()
+    assert [row["query"] for row in drive.fault_rows()] == [group]
+    assert [json.loads(line)["query"] for line in (tmp_path / "events.jsonl").read_text().splitlines()] == [group]
 
 
 def changed(name: str, partitions: int, **consumers: object) -> Scenario:
