@@ -3,7 +3,7 @@
 ``python benchmarks/placement.py`` runs Spark's JDBC append, a psycopg upsert and Spark's built-in Kafka sink (the shipped
 scenarios ``foreign-*``), with 3 trials of each reachable point and kind and 20 of the three that matter most, and prints a
 table. A trial counts as shown only if this benchmark itself, past every proxy, found checkpoint and sink in the state of that
-point (`state_left.py`); what the harness says of it stands beside. Ends with 1 if any trial missed.
+point (`state_left.py`); what the harness says of it stands beside. Ends with 1 if any trial missed, or none was made.
 """
 
 from __future__ import annotations
@@ -29,11 +29,15 @@ from onceproof.events import Event
 from onceproof.scenario.load import find, folder
 from onceproof.stack.embedded import EmbeddedStack
 
+_CRASHES = ("before-offset-log", "after-offset-log", "after-sink-commit", "after-commit-log")
+_FRAMES = ("in-tasks", "before-sink-commit", "commit-lost", "commit-unacknowledged")
+_POINTS = (*_CRASHES, *_FRAMES)
+
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--jobs", nargs="+", choices=["jdbc", "psycopg", "kafka"], default=["jdbc", "psycopg", "kafka"])
 parser.add_argument("--few", type=int, default=3, help="trials of each point and kind")
 parser.add_argument("--many", type=int, default=20, help="trials of the three that matter most")
-parser.add_argument("--points", nargs="+", help="these points only")
+parser.add_argument("--points", nargs="+", choices=_POINTS, help="these points only")
 parser.add_argument("--json", type=Path, help="every trial, as JSON; goes on with what the file holds")
 parser.add_argument("--runs", type=Path, help="where the run directories are kept (default: nowhere)")
 
@@ -41,7 +45,6 @@ _ROWS_A_BATCH = 60
 #: A Produce holds one batch of a partition at most, 16 KiB by default: so many records make three of them in each partition,
 #: however the client puts partitions together. (With 60 in all, one trial of 18 had but two Produces.)
 _ROWS_OF_KAFKA = 1200
-_CRASHES = ("before-offset-log", "after-offset-log", "after-sink-commit", "after-commit-log")
 _PARTITIONS = 3
 
 
@@ -262,6 +265,7 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     if args.json is not None and args.json.exists():
         rows = json.loads(args.json.read_text())
+    known = len(rows)
     with tempfile.TemporaryDirectory(prefix="onceproof-benchmark-") as scratch:
         runs = args.runs or Path(scratch)
         runs.mkdir(parents=True, exist_ok=True)
@@ -270,6 +274,9 @@ def main() -> int:
             if args.json is not None:
                 args.json.write_text(json.dumps(rows, indent=1))
     print(table(rows))
+    if len(rows) == known:
+        print("no trial was made: nothing is shown", file=sys.stderr)
+        return 1
     wrong = [row for row in rows if not (row["shown"] and row["said"])]
     for row in wrong:
         print(

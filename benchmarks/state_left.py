@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 import pyarrow.parquet as pq
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from onceproof.stack.clients import client_config
 from onceproof.stack.embedded import EmbeddedStack
@@ -112,6 +112,8 @@ class Sink:
                     "group.id": "benchmark",
                     "enable.auto.commit": False,
                     "isolation.level": "read_uncommitted",
+                    "enable.partition.eof": True,
+                    "fetch.wait.max.ms": 10,  # an end is told after the wait for more
                 }
             )
         return self._consumer
@@ -125,15 +127,22 @@ class Sink:
     def _values(self) -> Iterable[bytes]:
         assert self._topic is not None
         consumer, ends = self._kafka(), self._ends()
-        left = sum(ends.values())
-        consumer.assign([TopicPartition(self._topic, p, 0) for p in ends])
-        while left > 0:
-            for message in consumer.consume(min(left, 5000), 10):
-                assert message.error() is None, message.error()
+        # Until each partition's end is told, not until so many have come: the marker of a transaction has an offset too.
+        left = {partition for partition, end in ends.items() if end > 0}
+        consumer.assign([TopicPartition(self._topic, p, 0) for p in left])
+        while left:
+            message = consumer.poll(10)
+            assert message is not None, f"nothing more came of {self._topic}, and not its end in partitions {left}"
+            error, partition, offset = message.error(), message.partition(), message.offset()
+            assert partition is not None and offset is not None
+            if error is None:
                 value = message.value()
                 assert value is not None
-                left -= 1
                 yield value
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                if offset >= ends[partition]:
+                    left.discard(partition)
         consumer.unassign()
 
 

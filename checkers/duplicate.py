@@ -122,7 +122,7 @@ _ATTRIBUTED = """
     active AS (
         SELECT copy, string_agg(DISTINCT fault, ', ' ORDER BY fault) AS fault
         FROM (SELECT d.copy, w.fault FROM duplicates d JOIN judge.windows w ON w.query = d.query AND w.batch = d.batch
-              UNION SELECT d.copy, k.fault FROM duplicates d JOIN judge.struck k USING (topic, "partition", "offset"))
+              UNION SELECT d.copy, k.fault FROM duplicates d JOIN judge.struck k USING (output, topic, "partition", "offset"))
         GROUP BY ALL)
     SELECT d.*, a.fault, t.twin, z.after.later AS later, z.after.start AS later_by, r.copy IS NOT NULL AS resent,
            CASE WHEN z.copy IS NOT NULL THEN 'zombie' WHEN r.copy IS NOT NULL THEN 'producer retry'

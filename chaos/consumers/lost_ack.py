@@ -49,6 +49,9 @@ class LostAck:
         if consumers.acknowledge == "with-effect" and any(o.table is not None for o in scenario.outputs.values()):
             message = "these consumers keep their positions in Postgres and send no acknowledgement"
             return [SpecProblem(("fault",), message, "use crash, or an output that is a topic")]
+        if consumers.retry is not None and spec.target == consumers.retry.consumer:
+            message = f"{spec.target} takes from the retry topic, and what the broker has is known of the input's acknowledgements alone"
+            return [SpecProblem(("target",), message, "name a consumer of the input, or use crash")]
         before = _BEFORE[consumers.acknowledge]
         if scenario.pipeline.command == WORKER and spec.at.after != before:
             message = f"after {spec.at.after} no acknowledgement comes next, with acknowledge: {consumers.acknowledge}"
@@ -89,7 +92,9 @@ class LostAck:
         told.append(
             f"at tick {lost.tick} {target} was told that it had failed, and began anew from what the broker has"
         )
-        again = next((m for m in after if m.kind == "take" and m.message == message), None)
+        since = after[after.index(lost) + 1 :]
+        of_group = [m for m in since if m.group == lost.group]  # another group has a copy of its own
+        again = next((m for m in of_group if m.kind == "take" and m.message == message), None)
         if again is None:
             return Proof(False, (*told, f"message {message} was never given out again"))
         return Proof(True, (*told, f"the broker gave it to {again.consumer} at tick {again.tick} again"))

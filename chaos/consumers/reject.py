@@ -83,7 +83,8 @@ class Reject:
         ]
         if not refusals:
             return Proof(False, (f"no effect of message {message} was refused",))
-        later = after[after.index(refusals[-1]) + 1 :]
+        last = refusals[-1]
+        later = [m for m in after[after.index(last) + 1 :] if m.group == last.group]  # another has a copy of its own
         again = next((m for m in later if m.kind == "effect" and m.message == message), None)
         told.append(
             f"it was done at tick {again.tick} by {again.consumer}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,14 @@ def hit(**known: float) -> Hit:
     return Hit(Frame(b"", "OffsetCommit"), "client-1", "127.0.0.1:1", 0.0, **known)
 
 
+def test_the_consumer_of_the_retry_topic_has_no_acknowledgement_that_could_be_looked_up(tmp_path: Path) -> None:
+    path = tmp_path / "retry-topic-reorders.yaml"
+    fault = "chaos:\n  - {fault: lost-ack, target: retrier, at: {message: 1, after: effect}}\n"
+    path.write_text(find("retry-topic-reorders").read_text().replace("chaos:\n", fault))
+    with pytest.raises(ScenarioError, match=r"retrier takes from the retry topic.*\n.*name a consumer of the input"):
+        load(path)
+
+
 @pytest.mark.parametrize(
     ("hits", "after", "proved", "said"),
     [
@@ -68,3 +77,20 @@ def test_it_hit_only_if_no_try_arrived_and_the_message_came_again(
     fault._rules[0].hits.extend(hits)
     proof = fault.prove(moves("take", "effect"), after)
     assert proof.hit is proved and said in " ".join(proof.evidence)
+
+
+def test_another_groups_take_of_the_message_is_no_proof() -> None:
+    fault = LostAck(SPEC)
+    fault._rules[0].hits.append(hit())
+    lost = [replace(move, group="billing") for move in moves("lost", "return")]
+    theirs = Move("take", 4, 0.0, "c2", 3, "orders", group="shipping")
+    proof = fault.prove(moves("take", "effect"), [*lost, theirs])
+    assert not proof.hit and "never given out again" in proof.evidence[-1]
+    ours = Move("take", 5, 0.0, "c1", 3, "orders", group="billing")
+    assert fault.prove(moves("take", "effect"), [*lost, theirs, ours]).hit
+
+
+def test_a_take_before_it_was_lost_is_no_proof() -> None:
+    fault = LostAck(SPEC)
+    fault._rules[0].hits.append(hit())
+    assert not fault.prove(moves("take", "effect"), moves("take", "lost")).hit

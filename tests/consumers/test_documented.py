@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from onceproof.consumers import amqp_broker, kafka_broker, stage, tables
+from onceproof.consumers import amqp_broker, gate, kafka_broker, stage, tables
 from onceproof.consumers.gate import Ask
 from onceproof.scenario.load import find, load
 
@@ -37,3 +38,9 @@ def test_it_names_every_variable() -> None:
     ]
     given = {name for text in sources for name in re.findall(r'"(ONCEPROOF_\w+)":', text)}
     assert given and given == set(re.findall(r"`(ONCEPROOF_\w+)`", PAGE))
+
+
+def test_the_gate_says_itself_what_is_asked_and_told_there() -> None:
+    words = set(re.findall(r"\w+", gate.__doc__ or ""))
+    assert words >= {*get_args(gate.Step), *gate.Ask.model_fields, *gate.Did.model_fields}
+    assert {"ONCEPROOF_ON_REFUSAL", "ONCEPROOF_RETRY"} <= words

@@ -9,21 +9,28 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from onceproof.chaos.consumers.crash import Crash, CrashSpec
 from onceproof.chaos.consumers.reject import Reject, RejectSpec
+from onceproof.consumers import kafka_broker
 from onceproof.consumers import layout as layouts
 from onceproof.consumers.crew import ConsumerDied, Crew
+from onceproof.consumers.drive import Drive
 from onceproof.consumers.gate import Gate
+from onceproof.consumers.kafka_broker import GroupQueues
 from onceproof.consumers.moves import Move, event_kind, holder, of_event, of_run
 from onceproof.consumers.stage import keys_to_queues
 from onceproof.data import Record, open_dataset
-from onceproof.errors import EnvironmentProblem, HistoryError
+from onceproof.errors import EnvironmentProblem, HistoryError, WaitTimeout
 from onceproof.events import Timeline
 from onceproof.scenario.load import find, load
-from onceproof.scenario.model import AtMessage, Scenario
+from onceproof.scenario.model import AtMessage, ConsumerFaultSpec, Scenario
+from onceproof.stack.clients import client_config
 from onceproof.stack.processes import Owner
 
 
@@ -226,6 +233,22 @@ def test_a_refusal_hit_if_the_broker_said_no_so_many_times() -> None:
     never = REJECT.prove([], [refused(3, 2), refused(3, 4)])
     assert never.hit and never.evidence[-1] == "it was never done after that"
     assert REJECT.prove([], [refused(4, 2)]).evidence == ("no effect of message 3 was refused",)
+    theirs = [refused(3, 2), refused(3, 4), Move("effect", 5, 0.0, "c2", 3, "q", group="another")]
+    assert REJECT.prove([], theirs).evidence[-1] == "it was never done after that"
+
+
+@pytest.mark.parametrize(("name", "group"), [("fan-out", "shipping"), ("crash-before-offset-duplicates", "")])
+def test_a_fault_is_stored_with_the_group_that_it_struck(name: str, group: str, tmp_path: Path) -> None:
+    scenario = load(find(name))
+    chaos = [fault for fault in scenario.chaos if isinstance(fault, ConsumerFaultSpec)]
+    timeline = Timeline(tmp_path / "events.jsonl")
+    gone: Any = None  # nothing is played
+    assert scenario.pipeline.consumers is not None
+    layout = layouts.of_scenario(scenario)
+    drive = Drive(scenario.pipeline.consumers, [], layout, gone, gone, [], timeline, chaos, 1.0)
+    timeline.close()
+    assert [row["query"] for row in drive.fault_rows()] == [group]
+    assert [json.loads(line)["query"] for line in (tmp_path / "events.jsonl").read_text().splitlines()] == [group]
 
 
 def changed(name: str, partitions: int, **consumers: object) -> Scenario:
@@ -265,3 +288,28 @@ def test_each_group_reads_all_and_writes_to_its_own_output() -> None:
 def test_members_of_a_share_group_take_from_everything() -> None:
     layout = layouts.of_scenario(load(find("share-group-redelivery-reorders")))
     assert layout.queues_of == {"c1": ("orders",), "c2": ("orders",)}
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> GroupQueues:
+    """A consumer group whose broker is not there: a client of it, and nobody at its port."""
+    monkeypatch.setattr(kafka_broker, "_ANSWER_S", 0.5)
+    queues = object.__new__(GroupQueues)
+    queues._layout, queues._tables = layouts.of_scenario(load(find("kafka-partition-per-key"))), None
+    stack: Any = SimpleNamespace(check_health=lambda: None)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        queues._stack, queues.admin = stack, AdminClient(client_config(f"127.0.0.1:{taken.getsockname()[1]}"))
+    return queues
+
+
+def test_offsets_that_never_come_say_why(silent: GroupQueues) -> None:
+    with pytest.raises(WaitTimeout, match=r"committed offsets of group consumers; last seen: .*(imed out|ransport)"):
+        silent.committed(layouts.GROUP)
+
+
+def test_a_broker_that_does_not_answer_is_no_crash_of_ours(silent: GroupQueues) -> None:
+    with pytest.raises(EnvironmentProblem, match="Kafka does not answer: "):
+        silent._meet_broker()
+    with pytest.raises(EnvironmentProblem, match="Kafka does not say who is in group consumers: "):
+        silent.is_there("c1", "")

@@ -13,6 +13,7 @@ from onceproof.consumers.moves import Kind, Move
 from onceproof.consumers.picture import Picture, of_moves, of_run
 from onceproof.errors import HistoryError
 from onceproof.reports import picture_svg, picture_text
+from onceproof.scenario.load import find, load
 
 QUEUE = "orders"
 
@@ -76,6 +77,21 @@ def test_a_run_that_names_no_input_cannot_be_drawn(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"scenario": scenario}))
     with pytest.raises(HistoryError, match="cannot be drawn: KeyError: 'input'"):
         of_run(tmp_path)
+
+
+def test_groups_that_write_tables_have_a_lane_each(tmp_path: Path) -> None:
+    document = load(find("fan-out")).model_dump(mode="json", by_alias=True)
+    for name, output in document["outputs"].items():
+        output |= {"topic": None, "table": f"{name}_rows"}
+    (tmp_path / "run.json").write_text(json.dumps({"scenario": document}))
+    (tmp_path / "events.jsonl").write_text("")
+    drawn = of_run(tmp_path)
+    assert drawn is not None
+    assert [lane.name for lane in drawn.lanes if lane.kind == "output"] == [
+        "billed_rows",
+        "shipped_rows",
+        "audited_rows",
+    ]
 
 
 def test_order_is_each_queues_own() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +20,9 @@ from onceproof.consumers.moves import Kind, Move
 from onceproof.consumers.schedule import Schedule, Whole, named
 from onceproof.consumers.shrink import Played, Shrink, Shrunk, Try, to_json
 from onceproof.data import open_dataset
-from onceproof.errors import Interrupted
+from onceproof.errors import EnvironmentProblem, Interrupted, OnceproofError, WaitTimeout
+from onceproof.judge.findings import Outcome
+from onceproof.scenario import consumer_check
 from onceproof.scenario.load import find, load
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
 
@@ -128,6 +132,46 @@ def test_an_interruption_keeps_the_best_so_far() -> None:
     assert to_json(done, whole)["after"] == {"messages": 20, "consumers": 4, "faults": 0}
 
 
+def test_a_play_that_cannot_be_done_keeps_the_best_so_far() -> None:
+    whole, kept = schedule(40), []
+
+    def play(given: Schedule) -> Played:
+        if len(given.messages) <= 10:
+            raise EnvironmentProblem("no member came", hint="wait")
+        return Played(WANTED, "reordered 1")
+
+    done = Shrink(whole, WANTED, WANTED, play, 60, kept.append).run()
+    assert not done.minimal and not done.interrupted and done.why_not == "a play could not be done: no member came"
+    assert done.best == kept[-1] and len(done.best.messages) == 20
+
+
+def test_a_first_play_that_cannot_be_done_is_the_error() -> None:
+    def play(given: Schedule) -> Played:
+        raise EnvironmentProblem("the disk is full")
+
+    with pytest.raises(EnvironmentProblem, match="the disk is full"):
+        Shrink(schedule(3), WANTED, WANTED, play, 60).run()
+
+
+def test_what_shows_it_without_its_faults_too_is_told_as_another_cause() -> None:
+    whole = schedule(2, crash("c1", 1), names=("c1",))
+    done = search(whole, lambda given: given != whole.calm()).run()
+    assert done.best == whole and done.minimal
+    without = {t.came_to for t in done.tried if t.without == "message 2"}
+    assert without == {"reordered 1, but without its faults too: another cause"}
+    assert {t.came_to for t in done.tried if t.without == "crash of c1"} == {"held"}
+
+
+def test_more_ways_to_place_the_faults_than_are_tried_are_no_proof() -> None:
+    """Four faults over a message that goes have some 30 places each."""
+    whole = schedule(9, *(crash(name, 1) for name in NAMES))
+    done = search(whole, lambda given: given == whole).run()
+    assert done.best == whole and not done.minimal
+    assert done.why_not == "only the first 256 ways to place the faults were tried without message 1"
+    few = search(schedule(2, crash("c1", 1), names=NAMES[:2]), lambda given: len(given.messages) == 2).run()
+    assert few.minimal and few.why_not == ""
+
+
 def moves(*told: str) -> list[Move]:
     """``"publish 3"``, ``"c2 take 3"``: one move a tick, all of one queue."""
     made = []
@@ -190,6 +234,46 @@ def test_a_queue_a_consumer_stays_that(shipped: Scenario) -> None:
     assert made.input[0].partitions == 1
 
 
+def test_a_consumer_of_several_groups_is_taken_away_with_its_group_and_its_output() -> None:
+    whole = Whole(load(find("fan-out")))
+    made = whole.of(replace(whole.schedule, names=("biller", "shipper")), Path("records.jsonl"))
+    assert made.pipeline.consumers is not None
+    assert made.pipeline.consumers.groups == {"billing": ["biller"], "shipping": ["shipper"]}
+    assert list(made.outputs) == ["billed", "shipped"] and consumer_check.complaints(made) == []
+
+
+def stored(document: dict[str, Any], path: Path) -> Scenario:
+    """The scenario of that document without its faults."""
+    path.write_text(json.dumps({**document, "name": path.stem, "chaos": []}), encoding="utf-8")
+    return load(path)
+
+
+@pytest.mark.parametrize("kind", ["sql", "identity"])
+def test_a_group_that_keeps_a_consumer_keeps_its_output(kind: str, tmp_path: Path) -> None:
+    document = load(find("fan-out")).model_dump(mode="json", by_alias=True)
+    document["pipeline"]["consumers"] |= {"names": ["a", "b", "c"], "groups": {"billing": ["a", "b"], "audit": ["c"]}}
+    del document["outputs"]["shipped"]
+    if kind == "identity":
+        columns = {name: {"id": "id"} for name in document["outputs"]}
+        document["oracle"] = {"kind": "identity", "columns": columns, "where": {"audited": "id > 1"}}
+    else:
+        del document["oracle"]["queries"]["shipped"]
+    whole = Whole(stored(document, tmp_path / "changed.yaml"))
+    for names, outputs in ((("b", "c"), ["billed", "audited"]), (("a", "b"), ["billed"]), (("c",), ["audited"])):
+        made = whole.of(replace(whole.schedule, names=names), Path("records.jsonl"))
+        assert list(made.outputs) == outputs and consumer_check.complaints(made) == [], names
+
+
+def test_queues_of_their_own_beside_a_retry_topic_stay_valid(tmp_path: Path) -> None:
+    document = load(find("retry-topic-reorders")).model_dump(mode="json", by_alias=True)
+    document["pipeline"]["consumers"] |= {"names": ["c1", "c2", "retrier"], "queues": "own"}
+    document["input"][0]["partitions"] = 2
+    whole = Whole(stored(document, tmp_path / "changed.yaml"))
+    made = whole.of(replace(whole.schedule, names=("c1", "retrier")), Path("records.jsonl"))
+    assert made.input[0].partitions == 1 and consumer_check.complaints(made) == []
+    assert consumer_check.complaints(whole.of(replace(whole.schedule, names=("retrier",)), Path("records.jsonl")))
+
+
 def test_records_of_another_data_set_are_written_down(tmp_path_factory: pytest.TempPathFactory) -> None:
     scenario = load(find("amqp-redelivery-reorders"))
     spec = scenario.input[0].model_copy(update={"dataset": "numbers", "options": {"rows": 9}, "rows": 6})
@@ -238,3 +322,69 @@ def test_a_schedule_becomes_a_scenario_that_can_be_run_from_elsewhere(shipped: S
     assert written.pipeline.env == {"WHERE": "/elsewhere/x"} and written.pipeline.command == shipped.pipeline.command
     assert written.input[0].dataset == "file" and written.expect.anomalies == ["reordered"]
     assert written.claim == shipped.claim and written.chaos == whole.of(best, tmp_path / "r.jsonl").chaos
+
+
+class Verdict:
+    """As far as a search looks at one."""
+
+    outcome = Outcome.VIOLATED
+
+    def anomalies(self) -> dict[str, int]:
+        return {"reordered": 1}
+
+
+@pytest.fixture
+def endings(shipped: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Minimal]:
+    """A whole shrink whose every play shows it, until the n-th ends as it is told: nothing of a broker is in it."""
+
+    def shrink(at: int, ending: BaseException) -> Minimal:
+        def once(plays: Any, scenario: Scenario, directory: Path, here: Path) -> None:
+            plays._number += 1
+            directory.mkdir(parents=True)
+            if plays._number == at:
+                raise ending
+
+        nothing: dict[str, Any] = {
+            "playable": shipped, "judge": Verdict(), "read_document": {}, "_witnesses": [[3]], "start_broker": None,
+            "check": Verdict(),
+        }  # fmt: skip
+        for name, answer in nothing.items():
+            monkeypatch.setattr(minimal_module, name, lambda *_, answer=answer: answer)
+        monkeypatch.setattr(minimal_module.moves_module, "of_run", lambda _: [])
+        monkeypatch.setattr(minimal_module.services, "fetched", lambda _: None)
+        monkeypatch.setattr(minimal_module.picture_files, "write", lambda _: None)
+        monkeypatch.setattr(minimal_module._Plays, "_once", once)
+        return minimal_module.shrink_run(tmp_path, anomaly=None, most=60, tell=lambda _: None)
+
+    return shrink
+
+
+LEFT = ["amqp-redelivery-reorders-minimal.yaml", "run"]
+
+
+@pytest.mark.parametrize("ending", [EnvironmentProblem("no member came"), WaitTimeout("gave up")])
+def test_a_play_that_fails_leaves_the_best_and_no_folder_of_a_play(
+    endings: Callable[..., Minimal], tmp_path: Path, ending: OnceproofError
+) -> None:
+    done = endings(2, ending)
+    assert done.exit_code == 3 and f"not proved to be minimal: a play could not be done: {ending}" in done.as_text()
+    assert sorted(path.name for path in (tmp_path / "shrunk").iterdir()) == LEFT and done.scenario.is_file()
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"), [(Interrupted("interrupted by SIGINT"), 130), (EnvironmentProblem("no member came"), 3)]
+)
+def test_a_last_run_that_does_not_come_to_its_end_leaves_the_best(
+    endings: Callable[..., Minimal], tmp_path: Path, ending: OnceproofError, code: int
+) -> None:
+    last = endings(-1, ending).shrunk.executions
+    done = endings(last, ending)
+    assert done.exit_code == code and done.shrunk.minimal
+    assert f"it was not run as it was written: {ending}" in done.as_text()
+    assert sorted(path.name for path in (tmp_path / "shrunk").iterdir()) == LEFT and done.run_dir is not None
+
+
+def test_a_search_that_fails_at_once_leaves_nothing(endings: Callable[..., Minimal], tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match="no member came"):
+        endings(1, EnvironmentProblem("no member came"))
+    assert not (tmp_path / "shrunk").exists()

@@ -95,7 +95,7 @@ class Drive:
         self._empty_handed = 0
         self.faults: list[Planned] = []
         for index, spec in enumerate(self.chaos):
-            armed = self.timeline.emit("fault.armed", **_described(index, spec))
+            armed = self.timeline.emit("fault.armed", **self._described(index, spec))
             self.faults.append(Planned(index, spec, consumer_faults.get(spec.fault)(spec), armed.at))
 
     # -- the play -------------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ class Drive:
         for planned in self.faults:
             if planned.fired_at is None and self._is_there(planned.spec):
                 planned.moves_before = len(self.moves)
-                planned.fired_at = self.timeline.emit("fault.fired", **_described(planned.index, planned.spec)).at
+                planned.fired_at = self.timeline.emit("fault.fired", **self._described(planned.index, planned.spec)).at
                 planned.fault.strike(self._scene)
                 hand = next(hand for hand in self._hands if hand.name == planned.spec.target)
                 if not self.crew.is_alive(hand.name):
@@ -300,7 +300,7 @@ class Drive:
 
     def _heal(self, planned: Planned) -> None:
         if planned.fault.heal(self._scene, self.moves[planned.moves_before :]):
-            planned.healed_at = self.timeline.emit("fault.healed", **_described(planned.index, planned.spec)).at
+            planned.healed_at = self.timeline.emit("fault.healed", **self._described(planned.index, planned.spec)).at
 
     def _is_there(self, spec: ConsumerFaultSpec) -> bool:
         held = {hand.name: hand.holds.number for hand in self._hands if hand.alive and hand.holds is not None}
@@ -337,7 +337,7 @@ class Drive:
                 cut = planned.moves_before
                 planned.proof = planned.fault.prove(self.moves[:cut], self.moves[cut:])
             kind = "fault.hit" if planned.proof.hit else "fault.missed"
-            described = _described(planned.index, planned.spec)
+            described = self._described(planned.index, planned.spec)
             self.timeline.emit(kind, **described, evidence=list(planned.proof.evidence))
 
     def _why_not(self, spec: ConsumerFaultSpec) -> str:
@@ -354,6 +354,7 @@ class Drive:
                 "index": planned.index,
                 "fault": planned.spec.fault,
                 "target": planned.spec.target,
+                "query": self._group_named(planned.spec.target),
                 "point": str(planned.spec.at),
                 "armed_at": planned.armed_at,
                 "fired_at": planned.fired_at,
@@ -378,13 +379,16 @@ class Drive:
         event = self.timeline.emit(event_kind(move), **move.event())
         self.moves.append(replace(move, at=event.at))
 
+    def _described(self, index: int, spec: ConsumerFaultSpec) -> dict[str, Any]:
+        return {
+            "index": index,
+            "fault": spec.fault,
+            "target": spec.target,
+            "query": self._group_named(spec.target),
+            "batch": None,
+            "point": str(spec.at),
+        }
 
-def _described(index: int, spec: ConsumerFaultSpec) -> dict[str, Any]:
-    return {
-        "index": index,
-        "fault": spec.fault,
-        "target": spec.target,
-        "query": "",
-        "batch": None,
-        "point": str(spec.at),
-    }
+    def _group_named(self, consumer: str) -> str:
+        """As an output names it; empty where the scenario has no groups."""
+        return self.layout.group_of[consumer] if self.spec.groups else ""

@@ -9,13 +9,18 @@ What a consumer, also a user's own, is given in its environment:
 ``ONCEPROOF_QUEUES``    the queues that it takes from, comma-separated, tried in this order
 ``ONCEPROOF_OUTPUT``    the queue that its effects go to
 ``ONCEPROOF_ACKNOWLEDGE``  the scenario's ``acknowledge``, for a consumer that has this choice
+``ONCEPROOF_ON_REFUSAL``   the scenario's ``on_refusal``: what it does with a message whose effect was refused
+``ONCEPROOF_RETRY``     the queue for such a message, where there is one
 ``ONCEPROOF_MARK``      a queue to declare (auto-delete) and consume first, on the channel opened *last*: it goes with the client
 
 Before each step it writes ``{"consumer": NAME, "before": STEP, "did": WHAT}`` and waits for the line ``go``; anything else, or
-the end of the connection, means that there is nothing more to do. STEP is ``take``, ``effect``, ``acknowledge`` or ``commit``, in
-whatever order the consumer has them; every message begins with a ``take``. WHAT is the step just done: null at first, then
+the end of the connection, means that there is nothing more to do. STEP is ``take``, ``effect``, ``acknowledge``, ``commit``,
+``release`` (the message is given back) or ``retry`` (it is put into the retry queue), in whatever order the consumer has them;
+every message begins with a ``take``. WHAT is the step just done: null at first, then
 ``{"step": STEP, "message": ID}``, where ID is the ``message_id`` that the broker gave; of a take also ``"queue"`` and
-``"redelivered"``, and null as message where the queues were empty. A step is done when the broker has answered.
+``"redelivered"``, and null as message where the queues were empty; of an effect that the output said no to ``"refused": true``, and
+of an acknowledgement that got no answer ``"lost": true``, after which it takes again from what the broker has. A step is done
+when the broker has answered.
 """
 
 from __future__ import annotations

@@ -11,9 +11,6 @@ from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented, not all re-exported
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
     ConfigResource,
     ResourceType,
 )
@@ -27,8 +24,9 @@ from onceproof.events import Timeline
 from onceproof.history.kafka import collect_topics
 from onceproof.history.writer import HistoryWriter
 from onceproof.stack.api import FrameRules
-from onceproof.stack.clients import client_config, producer_config
+from onceproof.stack.clients import producer_config
 from onceproof.stack.embedded import EmbeddedStack
+from onceproof.stack.kafka import change_settings
 from onceproof.waiting import wait_until
 
 _ANSWER_S = 30.0
@@ -67,8 +65,8 @@ class KafkaQueues:
     def __init__(self, stack: EmbeddedStack, layout: Layout) -> None:
         self._stack = stack
         self._layout = layout
-        config = client_config(stack.kafka.harness_bootstrap)
-        self.admin = AdminClient(config)
+        self.admin = stack.kafka.admin()
+        self._meet_broker()
         self._producer = Producer({**producer_config(stack.kafka.harness_bootstrap), "acks": "all"})
         stack.kafka.create_topic(self._name(layout.topic), len(layout.inputs))
         for topic in self._single():
@@ -77,6 +75,18 @@ class KafkaQueues:
         if layout.tables:
             assert stack.postgres is not None, "validated: a table needs Postgres"
             self._tables = Tables(stack.postgres, layout)
+
+    def _meet_broker(self) -> None:
+        """Have the broker's own handle in the new client before it is asked anything that waits for one.
+
+        A lookup under way on the bootstrap handle, which the first metadata swaps for that one, may never be answered
+        (`onceproof.sinks.kafka_progress`); this question is not subject to that.
+        """
+        try:
+            self.admin.list_topics(timeout=_ANSWER_S)
+        except KafkaException as silent:
+            self._stack.check_health()
+            raise EnvironmentProblem(f"Kafka does not answer: {silent.args[0].str()}") from silent
 
     @property
     def frames(self) -> FrameRules | None:
@@ -124,9 +134,7 @@ class KafkaQueues:
         self._set(topic, "file.delete.delay.ms", "60001" if refusing else "60000")
 
     def _set(self, topic: str, name: str, value: str) -> None:
-        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        changed = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-        self.admin.incremental_alter_configs([changed], request_timeout=_ANSWER_S)[changed].result()
+        change_settings(self.admin, ResourceType.TOPIC, topic, {name: value})
         asked = ConfigResource(ResourceType.TOPIC, topic)
         wait_until(
             f"topic {topic} to have {name}={value}",
@@ -183,7 +191,8 @@ class GroupQueues(KafkaQueues):
                 found = self.admin.describe_consumer_groups([group], request_timeout=_ANSWER_S)[group].result()
             except KafkaException as refused:
                 if refused.args[0].code() not in _NO_GROUP_YET:
-                    raise
+                    said = refused.args[0].str()
+                    raise EnvironmentProblem(f"Kafka does not say who is in group {group}: {said}") from refused
                 return False
             return any(
                 member.group_instance_id == self._member(consumer)
@@ -208,6 +217,7 @@ class GroupQueues(KafkaQueues):
             return self._tables.positions(self.group(group), self._name(self._layout.topic))
         places = [TopicPartition(self._name(self._layout.topic), number) for number in range(len(self._layout.inputs))]
         asked = ConsumerGroupTopicPartitions(self.group(group), places)
+        why = ["nothing"]
 
         def answer() -> dict[int, int] | None:
             try:
@@ -215,16 +225,19 @@ class GroupQueues(KafkaQueues):
                     [asked], require_stable=True, request_timeout=_ANSWER_S
                 ).values()
                 found = future.result().topic_partitions
-            except KafkaException:
+            except KafkaException as refused:
+                why[:] = [refused.args[0].str()]
                 return None
             # An offset still in a transaction is an error of its partition, and -1001 without one: nothing was committed.
-            return None if any(p.error for p in found) else {p.partition: max(p.offset, 0) for p in found}
+            why[:] = [f"{p.topic}-{p.partition}: {p.error}" for p in found if p.error]
+            return None if why else {p.partition: max(p.offset, 0) for p in found}
 
         return wait_until(
             f"the committed offsets of group {group}",
             answer,
             deadline_s=_ANSWER_S,
             abandon=self._stack.check_health,
+            explain=lambda: "; ".join(why),
         )
 
     def _member(self, consumer: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
@@ -20,7 +21,7 @@ from onceproof.consumers.clues import Clues
 from onceproof.consumers.replay import Told, play_once, playable, start_broker
 from onceproof.consumers.schedule import Schedule, Whole
 from onceproof.consumers.shrink import Played, Shrink, Shrunk, to_json
-from onceproof.errors import Interrupted, UsageError
+from onceproof.errors import Interrupted, OnceproofError, UsageError
 from onceproof.history.reader import read_document
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import check, judge
@@ -34,6 +35,7 @@ from onceproof.scenario.templates import fill
 from onceproof.stack.processes import Owner
 
 FOLDER = "shrunk"
+_RUN = "run"
 _ORDER = ("about", "seed", "stack", "input", "pipeline", "chaos", "outputs", "oracle", "claim", "expect", "limits")
 
 
@@ -48,10 +50,12 @@ class Minimal:
     scenario: Path
     """The minimal scenario, as YAML."""
     run_dir: Path | None
-    """A run of it; None: interrupted before there was one."""
+    """A run of it; None: there is none, the search having ended early."""
     confirmed: bool
     """That run, made of the file, came to the same anomalies."""
     seconds: float
+    unconfirmed: str = ""
+    """Why there is no run of the file."""
 
     @property
     def exit_code(self) -> int:
@@ -68,6 +72,7 @@ class Minimal:
             scenario=str(self.scenario),
             run_dir=str(self.run_dir) if self.run_dir is not None else None,
             confirmed=self.confirmed,
+            unconfirmed=self.unconfirmed or None,
             seconds=self.seconds,
         )
 
@@ -82,7 +87,9 @@ class Minimal:
             lines += [f"  {line}" for line in _proof(shrunk)]
         else:
             lines.append(f"not proved to be minimal: {shrunk.why_not}")
-        if not shrunk.interrupted and not self.confirmed:
+        if self.unconfirmed:
+            lines.append(f"it was not run as it was written: {self.unconfirmed}")
+        elif not shrunk.interrupted and not self.confirmed:
             lines.append(
                 "the last run of it did not come to the same anomalies: the schedule does not show them each time"
             )
@@ -95,7 +102,7 @@ def shrink_run(run_dir: Path, *, anomaly: str | None, most: int, tell: Told) -> 
     """Shrink the schedule of the stored run ``run_dir``, in at most ``most`` executions.
 
     All its anomalies must stay, or ``anomaly`` alone. Raises `UsageError` for a run that shows none, and as a replay does.
-    An interruption ends the search: the best schedule found until then is written all the same.
+    An interruption, or a play that cannot be done, ends the search: the best schedule found until then is written all the same.
     """
     began = time.monotonic()
     scenario = playable(run_dir)
@@ -113,13 +120,24 @@ def shrink_run(run_dir: Path, *, anomaly: str | None, most: int, tell: Told) -> 
         plays = _Plays(whole, here, broker, folder, most, tell)
         # One execution is left for the run of what it comes to.
         search = Shrink(whole.schedule, wanted, known, plays.play, most - 1, plays.keep, whole.alike)
-        shrunk = search.run(clues.schedules())
-        path = _write(whole, shrunk.best, folder, here, sorted(wanted))
-        run, confirmed = (plays.best(), False) if shrunk.interrupted else plays.confirm(path, known, wanted)
-        plays.clear()
+        run, confirmed, unconfirmed = None, False, ""
+        try:
+            shrunk = search.run(clues.schedules())
+            path = _write(whole, shrunk.best, folder, here, sorted(wanted))
+            try:
+                if not shrunk.interrupted:
+                    run, confirmed = plays.confirm(path, known, wanted)
+            except Interrupted as interrupted:
+                shrunk, unconfirmed = replace(shrunk, interrupted=True), interrupted.message
+            except OnceproofError as failed:
+                unconfirmed = failed.message
+            if run is None:
+                run = plays.best()
+        finally:
+            plays.clear()
         shrunk = replace(shrunk, executions=plays.executions)
     seconds = round(time.monotonic() - began, 1)
-    return Minimal(run_dir, tuple(sorted(wanted)), whole.schedule, shrunk, path, run, confirmed, seconds)
+    return Minimal(run_dir, tuple(sorted(wanted)), whole.schedule, shrunk, path, run, confirmed, seconds, unconfirmed)
 
 
 def _wanted(known: frozenset[str], anomaly: str | None, verdict: Verdict) -> frozenset[str]:
@@ -166,16 +184,12 @@ class _Plays:
         self._best: Path | None = None
 
     def play(self, schedule: Schedule) -> Played | None:
-        directory = self._folder / f"{self._number + 1:04d}"
+        directory = self._directory(self._number + 1)
         scenario = self._whole.of(schedule, directory.with_suffix(".jsonl"))
         if any(consumer_check.complaints(scenario)):
             return None
-        try:
-            self._once(scenario, directory, self._here)
-            verdict = judge(directory)
-        except Interrupted:
-            self._remove(directory)  # half a play says nothing
-            raise
+        self._once(scenario, directory, self._here)
+        verdict = judge(directory)
         told = _in_a_line(verdict)
         self._tell(f"{self._number} of at most {self._most}: {schedule}: {told}")
         self._played[self._whole.alike(schedule)] = directory
@@ -186,7 +200,7 @@ class _Plays:
 
     def confirm(self, path: Path, known: frozenset[str], wanted: frozenset[str]) -> tuple[Path, bool]:
         """Run the scenario that was written, as it stands there; whether it came to the same."""
-        directory = self._folder / "run"
+        directory = self._folder / _RUN
         self._once(load(path), directory, path.parent)
         verdict = check(directory)
         picture_files.write(directory)
@@ -199,17 +213,24 @@ class _Plays:
 
     def best(self) -> Path | None:
         """The run of the best that was played, where a reader looks for it."""
+        directory = self._folder / _RUN
+        self._remove(directory)  # half a play says nothing
         if self._best is None:
             return None
-        directory = self._folder / "run"
         self._best.rename(directory)
         check(directory)
         picture_files.write(directory)
         return directory
 
     def clear(self) -> None:
-        for directory in self._played.values():
-            self._remove(directory)
+        """Remove every play, also one that did not come to its end, and the folder if nothing else is in it."""
+        for number in range(1, self._number + 2):
+            self._remove(self._directory(number))
+        with suppress(OSError):
+            self._folder.rmdir()
+
+    def _directory(self, number: int) -> Path:
+        return self._folder / f"{number:04d}"
 
     def _once(self, scenario: Scenario, directory: Path, here: Path) -> None:
         self._number += 1

@@ -121,7 +121,7 @@ def _of_document(document: Mapping[str, Any], run_dir: Path) -> Picture | None:
     output = next(iter(outputs.values()))
     claim = output.get("claim") or scenario.get("claim") or {}
     groups: Mapping[str, Sequence[str]] = consumers.get("groups") or {}
-    by_group = {str(found.get("query")): str(found["topic"]) for found in outputs.values()}
+    by_group = {str(found.get("query")): str(found.get("topic") or found["table"]) for found in outputs.values()}
     return of_moves(
         str(scenario["name"]),
         moves_module.of_run(run_dir),
@@ -217,8 +217,6 @@ def _row(move: Move, place: Mapping[tuple[str, str], int], output: int, *, again
             return Row("return", move.tick, consumer, queue, move.message)
         case "refuse":
             return Row("refuse", move.tick, consumer, output, move.message)
-        case "lost":
-            return Row("lost", move.tick, consumer, queue, move.message)
         case "retry":
             return Row("retry", move.tick, consumer, queue, move.message)
         case "start":

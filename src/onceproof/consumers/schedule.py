@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
@@ -17,7 +17,20 @@ from onceproof.scenario.model import ConsumerFaultSpec, Elsewhere, Scenario
 #: Up to here every message that is left is tried in the place of one that a fault had named.
 _FEW = 3
 #: Ways to place several faults again multiply; more than these are not even listed.
-_MOST_WAYS = 256
+MOST_WAYS = 256
+#: What an oracle says of each output.
+_BY_OUTPUT = ("queries", "columns", "where")
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Something that can be taken away alone."""
+
+    without: str
+    ways: list[Schedule]
+    """What the schedule may be without it: each way to place its faults again."""
+    cut: bool = False
+    """There are more ways than these."""
 
 
 @dataclass(frozen=True)
@@ -49,27 +62,30 @@ class Schedule:
             faults=tuple(fault for fault in self.faults if named(fault) <= left),
         )
 
-    def smaller(self) -> Iterator[tuple[str, list[Schedule]]]:
-        """Everything that can be taken away alone, and what the schedule may be without it: each way to place its faults again."""
+    def smaller(self) -> Iterator[Removal]:
+        """Everything that can be taken away alone."""
         for message in self.messages:
             rest = replace(self, messages=tuple(m for m in self.messages if m != message))
-            yield f"message {message}", rest._placed()
+            yield Removal(f"message {message}", *rest._placed())
         for name in self.names:
             if len(self.names) > 1:
                 rest = replace(self, names=tuple(n for n in self.names if n != name))
-                yield f"consumer {name}", rest._placed()
+                yield Removal(f"consumer {name}", *rest._placed())
         for index, fault in enumerate(self.faults):
             rest = replace(self, faults=tuple(f for number, f in enumerate(self.faults) if number != index))
-            yield f"{fault.fault} of {fault.target}", [rest]
+            yield Removal(f"{fault.fault} of {fault.target}", [rest])
 
-    def _placed(self) -> list[Schedule]:
-        """Every way in which its faults can strike what is left of messages and consumers, the least changed first."""
+    def _placed(self) -> tuple[list[Schedule], bool]:
+        """The ways in which its faults can strike what is left of messages and consumers, the least changed first.
+
+        And whether there are more of them.
+        """
         if not self.messages:
-            return []
-        ways = islice(product(*(self._places(fault) for fault in self.faults)), _MOST_WAYS)
-        placed = [replace(self, faults=tuple(f for f in way if f is not None)) for way in ways]
+            return [], False
+        ways = list(islice(product(*(self._places(fault) for fault in self.faults)), MOST_WAYS + 1))
+        placed = [replace(self, faults=tuple(f for f in way if f is not None)) for way in ways[:MOST_WAYS]]
         unlike = sorted(placed, key=lambda s: sum(f not in self.faults for f in s.faults) - len(s.faults))
-        return list(dict.fromkeys(unlike))
+        return list(dict.fromkeys(unlike)), len(ways) > MOST_WAYS
 
     def _places(self, fault: ConsumerFaultSpec) -> list[ConsumerFaultSpec | None]:
         whole = named(fault) <= set(self.messages) and _acting(fault) <= set(self.names)
@@ -149,17 +165,33 @@ class Whole:
         consumers = scenario.pipeline.consumers
         assert consumers is not None, "of a scenario with consumers"
         numbers = {message: number for number, message in enumerate(schedule.messages, start=1)}
-        crew = consumers.model_copy(update={"names": list(schedule.names), "slow": self._slow(numbers)})
+        members = {group: [n for n in names if n in schedule.names] for group, names in consumers.groups.items()}
+        groups = {group: names for group, names in members.items() if names}
+        crew = consumers.model_copy(
+            update={"names": list(schedule.names), "slow": self._slow(numbers), "groups": groups}
+        )
         update = self._input(schedule, records_file)
         if consumers.queues == "own":
-            update["partitions"] = len(schedule.names)
+            update["partitions"] = len(schedule.names) - (consumers.retry is not None)
         return scenario.model_copy(
             update={
+                **(self._read_by(groups) if consumers.groups else {}),
                 "input": [scenario.input[0].model_copy(update={"rows": None, **update})],
                 "pipeline": scenario.pipeline.model_copy(update={"consumers": crew}),
                 "chaos": [_renumbered(fault, numbers) for fault in schedule.faults],
             }
         )
+
+    def _read_by(self, groups: Container[str | None]) -> dict[str, Any]:
+        """The outputs of these groups, and what the oracle says of them."""
+        outputs = {name: output for name, output in self.scenario.outputs.items() if output.query in groups}
+        oracle = self.scenario.oracle
+        said = {
+            field: {name: text for name, text in getattr(oracle, field).items() if name in outputs}
+            for field in _BY_OUTPUT
+            if field in type(oracle).model_fields
+        }
+        return {"outputs": outputs, "oracle": oracle.model_copy(update=said)}
 
     def _input(self, schedule: Schedule, records_file: Path) -> dict[str, Any]:
         kept = [self.records[message - 1] for message in schedule.messages]

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented, not all re-exported
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]  # documented, not re-exported
 
 from onceproof.consumers.kafka_broker import KafkaQueues
 from onceproof.consumers.layout import Layout
 from onceproof.stack.embedded import EmbeddedStack
+from onceproof.stack.kafka import change_settings
 
-_ANSWER_S = 30.0
 #: An acknowledgement that comes after its lock has ended is answered like any other, and a consumer may be held long.
 _GROUP = {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": "600000"}
 
@@ -23,15 +18,8 @@ class ShareQueues(KafkaQueues):
 
     def __init__(self, stack: EmbeddedStack, layout: Layout) -> None:
         super().__init__(stack, layout)
-        entries = [
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in _GROUP.items()
-        ]
-        resources = [
-            ConfigResource(ResourceType.GROUP, self.group(group), incremental_configs=entries)
-            for group in layout.groups()
-        ]
-        for answer in self.admin.incremental_alter_configs(resources, request_timeout=_ANSWER_S).values():
-            answer.result()
+        for group in layout.groups():
+            change_settings(self.admin, ResourceType.GROUP, self.group(group), _GROUP)
 
     def is_there(self, consumer: str, mark: str) -> bool:
         """Not to be asked with this client: one that is no member yet is waited for in its first take."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceproof.consumers.schedule import Schedule
-from onceproof.errors import Interrupted
+from onceproof.consumers.schedule import MOST_WAYS, Schedule
+from onceproof.errors import Interrupted, OnceproofError
 
 #: From here on messages are halved away before they are tried one by one.
 _MANY = 8
@@ -46,7 +46,7 @@ class Shrunk:
     tried: tuple[Try, ...]
     """Every removal from ``best`` that was tried, none of which shows it."""
     minimal: bool
-    """Each single removal was tried."""
+    """Each single removal was tried, in every way."""
     why_not: str = ""
     """Where ``minimal`` is not so."""
     interrupted: bool = False
@@ -74,6 +74,8 @@ class Shrink:
     executions: int = 0
     _played: dict[Hashable, Played | None] = field(default_factory=dict)
     _needs_fault: bool = False
+    _cut: list[str] = field(default_factory=list)
+    """Removals from the best of which there are more ways than were listed."""
 
     def run(self, first: Sequence[Schedule] | Iterator[Schedule] = ()) -> Shrunk:
         """``first``: small schedules that may show it, tried in their order."""
@@ -81,14 +83,21 @@ class Shrink:
         try:
             self._find(first)
             tried = self._reduce()
-        except _Spent:
-            why = f"{self.executions} executions were used up before each single removal was tried"
-            return Shrunk(self.best, self.executions, self._tried(), minimal=False, why_not=why)
         except Interrupted:
-            return Shrunk(
-                self.best, self.executions, self._tried(), minimal=False, why_not="it was interrupted", interrupted=True
-            )
-        return Shrunk(self.best, self.executions, tuple(tried), minimal=True)
+            return self._ended("it was interrupted", interrupted=True)
+        except OnceproofError as failed:
+            if self.best == self.whole:
+                raise  # nothing was found that could be lost
+            return self._ended(f"a play could not be done: {failed.message}")
+        except _Spent:
+            return self._ended(f"{self.executions} executions were used up before each single removal was tried")
+        why = f"only the first {MOST_WAYS} ways to place the faults were tried without {', '.join(self._cut)}"
+        cut = bool(self._cut)
+        return Shrunk(self.best, self.executions, tuple(tried), minimal=not cut, why_not=why if cut else "")
+
+    def _ended(self, why: str, *, interrupted: bool = False) -> Shrunk:
+        """Before its end, with the best until then."""
+        return Shrunk(self.best, self.executions, self._tried(), False, why, interrupted)
 
     # -- the search -----------------------------------------------------------------------------------------------
 
@@ -121,15 +130,18 @@ class Shrink:
         """Take away one thing after the other until nothing can be; returns all that was tried of the last."""
         while True:
             tried: list[Try] = []
+            self._cut.clear()
             if not self._one_less(tried):
                 return tried
 
     def _one_less(self, tried: list[Try]) -> bool:
-        for without, schedules in self.best.smaller():
-            for schedule in schedules:
+        for removal in self.best.smaller():
+            for schedule in removal.ways:
                 if self._taken(schedule):
                     return True
-                tried.append(Try(without, schedule, _told(self._played[self.alike(schedule)])))
+                tried.append(Try(removal.without, schedule, self._came_to(schedule)))
+            if removal.cut:
+                self._cut.append(removal.without)
         return False
 
     def _taken(self, schedule: Schedule) -> bool:
@@ -152,21 +164,30 @@ class Shrink:
                 raise _Spent
             self._played[key] = self.play(schedule)
             self.executions += self._played[key] is not None
-        played = self._played[key]
-        return played is not None and self.wanted <= played.anomalies <= self.known
+        return self._known_to_show(schedule)
 
     def _tried(self) -> tuple[Try, ...]:
         """Of a search that did not come to its end: what is known of the best."""
         return tuple(
-            Try(without, schedule, _told(self._played[self.alike(schedule)]))
-            for without, schedules in self.best.smaller()
-            for schedule in schedules
+            Try(removal.without, schedule, self._came_to(schedule))
+            for removal in self.best.smaller()
+            for schedule in removal.ways
             if self.alike(schedule) in self._played
+            and (not self._known_to_show(schedule) or self._known_to_show(schedule.calm()))
         )
 
+    def _known_to_show(self, schedule: Schedule) -> bool:
+        played = self._played.get(self.alike(schedule))
+        return played is not None and self.wanted <= played.anomalies <= self.known
 
-def _told(played: Played | None) -> str:
-    return "no scenario: the other parts need it" if played is None else played.told
+    def _came_to(self, schedule: Schedule) -> str:
+        """Of one that was tried, and not taken."""
+        played = self._played[self.alike(schedule)]
+        if played is None:
+            return "no scenario: the other parts need it"
+        if self._known_to_show(schedule):
+            return f"{played.told}, but without its faults too: another cause"
+        return played.told
 
 
 def to_json(shrunk: Shrunk, whole: Schedule, **more: Any) -> dict[str, Any]:

@@ -29,7 +29,8 @@ directory, and goes with the case:
     ``windows``
         ``query``, ``batch``, ``fault``: which fault was active in which batch.
     ``struck``
-        ``topic``, ``partition``, ``offset``, ``fault``: which fault struck a consumer that had this message.
+        ``output``, ``topic``, ``partition``, ``offset``, ``fault``: which fault struck a consumer that had this message and
+        writes to this output.
 
     and what is made when a checker asks for it: what differs (`Case.compare`, see `onceproof.judge.compare`), every
     write that ever stood in an output's log (`Case.changes`), which input caused which effect (`Case.caused`), and what

@@ -85,7 +85,7 @@ _MISSING = """
         LEFT JOIN judge.output_batches b ON b.output = c.output AND b.topic = c.topic AND b."partition" = c."partition"
             AND c."offset" >= b.start_offset AND c."offset" < b.end_offset
         LEFT JOIN judge.windows w ON w.query = b.query AND w.batch = b.batch
-        LEFT JOIN judge.struck k ON k.topic = c.topic AND k."partition" = c."partition" AND k."offset" = c."offset"
+        LEFT JOIN judge.struck k ON k.output = c.output AND k.topic = c.topic AND k."partition" = c."partition" AND k."offset" = c."offset"
         GROUP BY c.output, c.id, c.content, c.topic, c."partition", c."offset", c."key", c.nth)
     SELECT p.*, coalesce(p."offset" < g.end_offset, false) AS covered, false AS hidden
     FROM placed p LEFT JOIN judge.progress g ON g.output = p.output AND g.topic = p.topic AND g."partition" = p."partition" """

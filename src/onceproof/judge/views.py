@@ -172,9 +172,15 @@ def _batches(case: Case) -> None:
           ON f.fired_at IS NOT NULL AND (coalesce(f.query, '') IN ('', b.query))
          AND (f.batch = b.batch OR (b.planned_at <= coalesce(f.healed_at, f.fired_at)
                                     AND coalesce(b.committed_at, f.fired_at) >= f.fired_at))""")
-    # Consumers have no batches: their faults strike at a message, which the ledger has by its number.
-    case.sql("""CREATE VIEW judge.struck AS
-        SELECT DISTINCT s.topic, s."partition", s."offset", f.fault || ' ' || f.target || ' at ' || f.point AS fault
+    # Consumers have no batches: their faults strike at a message, which the ledger has by its number. What a fault does to one
+    # group's copy of it is no excuse for another's.
+    outputs = ", ".join(
+        f"({literal(name)}, {'NULL' if spec.query is None else literal(spec.query)}::VARCHAR)"
+        for name, spec in case.scenario.outputs.items()
+    )
+    case.sql(f"""CREATE VIEW judge.struck AS
+        SELECT DISTINCT o.output, s.topic, s."partition", s."offset", f.fault || ' ' || f.target || ' at ' || f.point AS fault
         FROM history.faults f JOIN history.sent s
           ON s.seq + 1 = TRY_CAST(regexp_extract(f.point, '^message ([0-9]+) after ', 1) AS BIGINT)
-        WHERE f.fired_at IS NOT NULL AND s."offset" IS NOT NULL""")
+        JOIN (VALUES {outputs}) o(output, query) ON coalesce(f.query, '') IN ('', o.query)
+        WHERE f.fired_at IS NOT NULL AND s."offset" IS NOT NULL""")  # noqa: S608

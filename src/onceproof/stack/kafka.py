@@ -155,7 +155,7 @@ class EmbeddedKafka:
         """Set these; returns what the topic itself had set of them before, once Kafka tells the new values."""
         admin = self.admin()
         before = _topic_settings(admin, name)
-        self._change_topic(admin, name, config)
+        change_settings(admin, ResourceType.TOPIC, name, config)
         wait_until(
             f"topic {name} to have {', '.join(f'{k}={v}' for k, v in config.items())}",
             lambda: config.items() <= _topic_settings(admin, name).items(),
@@ -165,23 +165,7 @@ class EmbeddedKafka:
 
     def restore_topic(self, name: str, config: Mapping[str, str | None]) -> None:
         """Put back what `alter_topic` returned. Idempotent."""
-        self._change_topic(self.admin(), name, config)
-
-    @staticmethod
-    def _change_topic(admin: AdminClient, name: str, config: Mapping[str, str | None]) -> None:
-        changes = [
-            ConfigEntry(
-                key,
-                value,
-                incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
-            )
-            for key, value in config.items()
-        ]
-        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=changes)
-        try:
-            admin.incremental_alter_configs([resource], request_timeout=_TOPIC_DEADLINE_S)[resource].result()
-        except KafkaException as refused:
-            raise EnvironmentProblem(f"Kafka refused to change topic {name!r}: {refused.args[0].str()}") from refused
+        change_settings(self.admin(), ResourceType.TOPIC, name, config)
 
     def leader(self, topic: str, partition: int, *, asking_not: int | None = None) -> Leadership:
         """Current leader and its epoch (KIP-320); with ``asking_not`` as brokers other than that one see it.
@@ -377,6 +361,25 @@ def _known_brokers(admin: AdminClient) -> set[int]:
         return set(admin.list_topics(timeout=_ASK_TIMEOUT_S).brokers)
     except KafkaException:
         return set()
+
+
+def change_settings(admin: AdminClient, kind: ResourceType, name: str, config: Mapping[str, str | None]) -> None:
+    """Set these of a topic or a group, or, with None, put back the default. Raises `EnvironmentProblem` if Kafka refuses.
+
+    It has answered then; a broker shows them, and goes by them, a moment later.
+    """
+    changes = [
+        ConfigEntry(
+            key, value, incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+        )
+        for key, value in config.items()
+    ]
+    resource = ConfigResource(kind, name, incremental_configs=changes)
+    try:
+        admin.incremental_alter_configs([resource], request_timeout=_TOPIC_DEADLINE_S)[resource].result()
+    except KafkaException as refused:
+        what = f"{kind.name.lower()} {name!r}"
+        raise EnvironmentProblem(f"Kafka refused to change {what}: {refused.args[0].str()}") from refused
 
 
 def _topic_settings(admin: AdminClient, name: str) -> dict[str, str]:
