@@ -27,7 +27,7 @@ _AWAKE_S = 60.0
 """A killed task's Python worker lives on for spark.python.task.killTimeout, 2 s; a small task has ended by then itself."""
 _NOBODY = (
     "no other attempt took the task over: Spark makes one where spark.speculation is on, or once the executor's heartbeats "
-    "have been missing for spark.network.timeout (120 s by default)"
+    f"have been missing for spark.network.timeout (120 s by default, and this fault waits for {RESTART_S:.0f} s)"
 )
 
 
