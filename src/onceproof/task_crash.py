@@ -74,7 +74,8 @@ class TaskCrash:
         others = len(tree.stats) - 1
         below = f" and {others} below it" if others else ""
         words.append(f"killed (SIGKILL): process {tree.stats[0].pid}{below}; all gone")
-        wait_until("its connection to be gone", lambda: victim.hit.client_left_at, deadline_s=_CLOSED_S)
+        hit = victim.hit
+        wait_until("its connection to be gone", lambda: hit.client_left_at or hit.undeliverable, deadline_s=_CLOSED_S)
         if victim.hit.delivered_at is not None:
             return Proof(False, (*words, "its frame was delivered all the same"))
         words.append("its frame was never delivered")
