@@ -125,7 +125,7 @@ class CrashAtFrame:
 def _other_places(site: Site, query: str, frame: Frame) -> set[str]:
     """The outputs of that query, as `onceproof.sink_state` names them, but those that the frame itself writes to."""
     assert site.scenario is not None, "a run has told it"
-    alone = len(site.checkpoint.queries()) < 2
+    alone = len({*site.checkpoint.queries(), *site.scenario.pipeline.queries}) < 2
     outputs = [o for o in site.scenario.outputs.values() if o.query == query or (o.query is None and alone)]
     topics = {one.topic for one in outputs if one.topic is not None}
     tables = {one.table.rpartition(".")[2] for one in outputs if one.table is not None}

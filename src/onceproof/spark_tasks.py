@@ -165,8 +165,7 @@ def _below(pid: int) -> list[procfs.Stat]:
 
 
 def _stopped(frozen: dict[int, procfs.Stat]) -> bool:
-    now = [procfs.stat(stat.pid) for stat in frozen.values() if _is_same(stat)]
-    return all(one is None or one.is_zombie or one.state in "Tt" for one in now)
+    return all(procfs.is_stopped(stat.pid) for stat in frozen.values() if _is_same(stat))
 
 
 def _is_same(stat: procfs.Stat) -> bool:
