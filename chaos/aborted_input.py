@@ -89,20 +89,22 @@ class AbortedInput:
         )
         producer.init_transactions(_ANSWER_S)
         producer.begin_transaction()
-        for number, record in enumerate(data.records(start, start + self._spec.records)):
-            # As the feed deals them out; -1: the partitioner chooses, by the key.
-            partition = -1 if record.key is not None else number % source.partitions
-            producer.produce(
-                source.topic,
-                value=record.value,
-                key=record.key,
-                partition=partition,
-                timestamp=record.timestamp_ms,
-                on_delivery=self._delivered,
-            )
-            producer.poll(0)
-        unsent = producer.flush(_ANSWER_S)
-        producer.abort_transaction(_ANSWER_S)
+        try:
+            for number, record in enumerate(data.records(start, start + self._spec.records)):
+                # As the feed deals them out; -1: the partitioner chooses, by the key.
+                partition = -1 if record.key is not None else number % source.partitions
+                producer.produce(
+                    source.topic,
+                    value=record.value,
+                    key=record.key,
+                    partition=partition,
+                    timestamp=record.timestamp_ms,
+                    on_delivery=self._delivered,
+                )
+                producer.poll(0)
+            unsent = producer.flush(_ANSWER_S)
+        finally:  # left open, it would hold up every read_committed reader until its time-out
+            producer.abort_transaction(_ANSWER_S)
         written = sum(map(len, self._written.values()))
         if unsent or written != self._spec.records:
             raise ServiceFailed(

@@ -26,6 +26,13 @@ _KNOWN_S = 5.0
 _PLACES = (Point.AFTER_SINK_COMMIT, Point.AFTER_COMMIT_LOG)
 What = Literal["metadata", "commit", "truncated-commit", "folder"]
 
+_SAID: dict[What, str] = {
+    "metadata": "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
+    "truncated-commit": "Incomplete log file",
+}
+"""In which words Spark refuses a checkpoint that is damaged so (StreamingQueryCheckpointMetadata, CommitLog). Without an entry,
+or without the folder, it starts as usual: a driver that fails then has failed of something else."""
+
 
 class CheckpointDamageSpec(FaultSpec):
     fault: Literal["checkpoint-damage"]
@@ -103,9 +110,9 @@ class CheckpointDamage:
         done = [
             b for b in now if b.query == seen.query and b.committed_at is not None and b.committed_at > self._struck_at
         ]
-        failed = site.job.failed_since(self._struck_at)
-        if failed is not None and not done:
-            return f"the next driver failed (exit code {failed.code})"
+        failed, said = site.job.failed_since(self._struck_at), _SAID.get(self._spec.what)
+        if failed is not None and not done and said is not None and site.job.said(said):
+            return f"the next driver failed (exit code {failed.code}), and Spark said: {said}"
         match self._spec.what:
             case "metadata":
                 new = _query_id(folder)

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from onceproof.broker_away import BrokerAway, Who
-from onceproof.by_target import HandedOver
+from onceproof.by_target import HandedOver, ignored_problems
 from onceproof.conductor import Site
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
 from onceproof.leader_crash import LeaderCrash
@@ -112,7 +112,8 @@ class Crash:
         if spec.frame is not None and (handed is None or not handed.takes_frame):
             return frame_of_no_task(spec.target)
         if handed is not None:
-            return handed.problems(scenario)
+            named = {"leader_of": spec.leader_of, "coordinator_of": spec.coordinator_of}
+            return handed.problems(scenario) + ignored_problems(spec.target, **named) + _passed_over(spec)
         if spec.target == "broker":
             # A batch must be open when the broker goes; after its commit log none is.
             places = tuple(p for p in (*WATCHED, Point.IN_TASKS, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
@@ -247,6 +248,18 @@ class Crash:
             self._other.heal(site)
         if self._before is not None and not site.stack.kafka.is_running(self._before.broker):
             site.stack.kafka.restart_broker(self._before.broker)
+
+
+def _passed_over(spec: CrashSpec) -> list[SpecProblem]:
+    """What says nothing to who strikes here, and would be passed over in silence."""
+    problems = []
+    if spec.target in POSTGRES_TARGETS and spec.frame is not None and spec.frame.service == "kafka":
+        message = "the COMMIT that is about to come is one of Postgres"
+        problems.append(SpecProblem(("frame", "service"), message, "remove service"))
+    if spec.target == "broker" and spec.at.point is Point.IN_TASKS and spec.coordinator_of is not None:
+        message = "in the middle of tasks the broker is chosen by the partition that it leads"
+        problems.append(SpecProblem(("coordinator_of",), message, "remove it, or choose another point"))
+    return problems
 
 
 def _there(exists: bool) -> str:

@@ -6,16 +6,19 @@ between the sinks of one batch. What was sent before has arrived; nothing after 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from onceproof.chaos.proxy.frames import Frame
 from onceproof.conductor import Site
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
 from onceproof.frame_faults import (
     FrameSpec,
     StoppedFrame,
+    commit_problems,
     frame_placement,
     frame_problems,
     is_planned,
@@ -26,7 +29,7 @@ from onceproof.placing import RESTART_S, committed, planned, point_problems
 from onceproof.points import Point
 from onceproof.qualify.job import Job, Try, at_frames
 from onceproof.scenario.model import FaultSpec, Scenario
-from onceproof.sink_state import changes, sink_state
+from onceproof.sink_state import changes, sink_state, undecided_topics
 from onceproof.waiting import wait_until
 
 _PLACES = (Point.IN_TASKS, Point.BEFORE_SINK_COMMIT, Point.BETWEEN_SINKS)
@@ -61,11 +64,17 @@ class CrashAtFrame:
     def problems(cls, spec: CrashAtFrameSpec, scenario: Scenario) -> list[SpecProblem]:
         problems = point_problems(spec, _PLACES)
         named = frame_problems(spec.frame, spec.service, scenario, query=spec.at.query)
+        if spec.at.point is Point.BEFORE_SINK_COMMIT and not named:
+            problems += commit_problems(spec.frame, spec.service)
         return problems + [SpecProblem(("service",), p.message, p.hint) if p.loc == ("target",) else p for p in named]
 
     @classmethod
     def placement(cls, spec: CrashAtFrameSpec, scenario: Scenario) -> Placement:
-        also = ", with something of the batch in a sink by then" if spec.at.point is Point.BETWEEN_SINKS else ""
+        also = (
+            ", with something of the batch in another output of its query by then"
+            if spec.at.point is Point.BETWEEN_SINKS
+            else ""
+        )
         proof = (
             f"the request was never delivered, commits/{spec.at.batch} was missing{also}; the driver was started again, "
             f"and batch {spec.at.batch} committed"
@@ -96,12 +105,35 @@ class CrashAtFrame:
         if state != (True, False) or found.delivered_at is not None:
             return Proof(False, (*words, f"batch {n} was not open any more, or the request had been delivered"))
         words.append(f"left behind: offsets/{n} there, commits/{n} missing, and the request never delivered")
-        by_then = changes(self._before, sink_state(site.stack))
+        after = sink_state(site.stack)
+        by_then = changes(self._before, after)
         words += [f"in the batch until then, {change}" for change in by_then] or ["no sink had anything of the batch"]
-        if self._spec.at.point is Point.BETWEEN_SINKS and not by_then:
-            return Proof(False, (*words, f"that is not the state of {self._spec.at.point}"))
+        if self._spec.at.point is Point.BETWEEN_SINKS:
+            others = _other_places(site, seen.query, found.frame)
+            written = sorted(place for place in others if self._before.get(place) != after.get(place))
+            if not written:
+                why = f"of the query's other outputs ({', '.join(sorted(others)) or 'none'}) none had anything of the batch"
+                return Proof(False, (*words, f"that is not the state of {self._spec.at.point}: {why}"))
+            words.append(f"so {', '.join(written)} had something of the batch, and the request was of another sink")
         wait_until("the driver to be started again", lambda: site.job.restarted_since(start), deadline_s=RESTART_S)
         return Proof(True, (*words, "the driver was started again", wait_for_commit(site, seen)))
 
     def heal(self, site: Site) -> None:
         self._stopped.close(site)
+
+
+def _other_places(site: Site, query: str, frame: Frame) -> set[str]:
+    """The outputs of that query, as `onceproof.sink_state` names them, but those that the frame itself writes to."""
+    assert site.scenario is not None, "a run has told it"
+    alone = len({*site.checkpoint.queries(), *site.scenario.pipeline.queries}) < 2
+    outputs = [o for o in site.scenario.outputs.values() if o.query == query or (o.query is None and alone)]
+    topics = {one.topic for one in outputs if one.topic is not None}
+    tables = {one.table.rpartition(".")[2] for one in outputs if one.table is not None}
+    if "sql" in frame.facts:
+        text = "\n".join((*frame.facts.get("transaction", ()), frame.facts["sql"]))
+        # A transaction that names none of them writes by way of something else: it may be to any.
+        own = {name for name in tables if re.search(rf"\b{re.escape(name)}\b", text, re.IGNORECASE)} or tables
+        return {f"topic {name}" for name in topics} | {f"table {name}" for name in tables - own}
+    # EndTxn names no topic: it is of those in which a transaction is open now that nobody will end so soon.
+    own = set(frame.facts.get("topics") or undecided_topics(site.stack.kafka))
+    return {f"topic {name}" for name in topics - own} | {f"table {name}" for name in tables}

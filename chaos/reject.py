@@ -138,7 +138,8 @@ class Reject:
             ended = f"the job was still at it after {_ATTEMPT_S:.0f} s"
         refused, hidden = self._refused(), committed(site, seen.query, n)
         with site.job.frozen():  # the batch after it is none of this fault's business
-            self.heal(site)
+            self._form.end(site)
+        self.heal(site)  # a broker may take minutes, and two replicas of three are enough meanwhile
         words = [self._done, f"{_counted(refused)} while batch {n} was open", ended]
         if not refused:
             return Proof(False, (self._done, f"{self._spec.target} refused nothing of batch {n}: {ended}"))
@@ -158,6 +159,8 @@ class Reject:
             return
         try:
             self._form.end(site)
+            self._form.mend(site)
+            self._began = False  # once and for all: after this the next one may refuse
         finally:
             if site.stack.frames is not None:
                 site.stack.frames.unlisten(self._spec.target, self._heard)

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from onceproof.broker_away import BrokerAway, Who
-from onceproof.by_target import HandedOver
+from onceproof.by_target import HandedOver, ignored_problems
 from onceproof.checkpoint import Batch
 from onceproof.conductor import Site
 from onceproof.errors import WaitTimeout
@@ -38,6 +38,7 @@ from onceproof.points import Point
 from onceproof.qualify.job import Job, Try, at_checkpoint
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.sink_state import State, changes, sink_state, stable_ends, undecided
+from onceproof.stack import procfs
 from onceproof.stack.processes import Service
 from onceproof.task_faults import TASK_TARGETS, TaskFrame, frame_of_no_task
 from onceproof.task_stall import TaskStall
@@ -114,7 +115,8 @@ class Stall:
         if spec.frame is not None and (handed is None or not handed.takes_frame):
             return frame_of_no_task(spec.target)
         if handed is not None:
-            return handed.problems(scenario)
+            named = {"leader_of": spec.leader_of, "coordinator_of": spec.coordinator_of}
+            return handed.problems(scenario) + ignored_problems(spec.target, **named)
         if spec.leader_of is not None or spec.coordinator_of is not None:
             loc = "leader_of" if spec.leader_of is not None else "coordinator_of"
             return [SpecProblem((loc,), "a driver is no broker", f"remove {loc}, or set target: broker")]
@@ -183,6 +185,10 @@ class Stall:
             f"driver start {second} took over on the same checkpoint and committed batch {n}, then {own} of its own"
         )
         before = sink_state(site.stack)
+        if not _stands(self._zombie):
+            return Proof(
+                False, (*words, f"driver start {self._start} was not stopped any more: somebody woke or ended it")
+            )
         self._zombie.thaw()
         site.timeline.emit("driver.resumed", start=self._start)
         zombie = self._zombie
@@ -245,6 +251,12 @@ class Stall:
             for topic, partitions in own[-1].ends.items()
             for partition, end in partitions.items()
         )
+
+
+def _stands(zombie: Service) -> bool:
+    """Whether it is there, and nothing of it runs."""
+    of_session = [one.pid for one in procfs.table().values() if one.session == zombie.pid]
+    return zombie.is_running() and all(map(procfs.is_stopped, of_session))
 
 
 def _newest(site: Site, query: str) -> str:

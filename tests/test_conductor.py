@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
 import pytest
@@ -153,6 +154,59 @@ def test_at_one_position_all_strike_and_the_driver_last(
     settle(conductor)
     assert order == ["broker", "postgres", "driver"], "what is done to one target is done once"
     assert [armed.fired_at is not None for armed in conductor.armed] == [True, True, True, False]
+
+
+def test_what_ends_the_driver_otherwise_is_last_too_and_is_done_once(
+    conduct: Callable[..., Conductor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conductor = conduct(spec(target="checkpoint"), spec(target="broker"), spec())
+    order: list[str] = []
+    monkeypatch.setattr(Recorded, "strike", lambda self, site, seen: order.append(self.spec.target))
+    conductor.on_write("checkpoint", 2, Point.AFTER_SINK_COMMIT, 1)
+    settle(conductor)
+    assert order == ["broker", "checkpoint"]
+
+
+def test_a_parked_sink_waits_for_all_though_one_is_settled_early(
+    conduct: Callable[..., Conductor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conductor = conduct(
+        spec(7, Point.BEFORE_SINK_COMMIT, target="postgres"), spec(7, Point.BEFORE_SINK_COMMIT, target="kafka")
+    )
+    told: list[str] = []
+
+    def strike(self: Recorded, site: Site, seen: Occurrence) -> None:
+        told.append(self.spec.target)
+        if self.spec.target == "postgres":
+            raise RuntimeError("it cannot act")
+
+    monkeypatch.setattr(Recorded, "strike", strike)
+    conductor.on_point(Parked(Point.BEFORE_SINK_COMMIT, "kafka", 7, "id-1", {}, lambda: told.append("released")))
+    settle(conductor)
+    assert told[:3] == ["postgres", "kafka", "released"]
+
+
+def test_secrets_are_masked_in_all_that_is_told(
+    conduct: Callable[..., Conductor], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SINK_PASSWORD", "hunter2")
+    conductor = conduct(spec(), spec(target="broker"))
+    pipeline = SimpleNamespace(secrets=["SINK_PASSWORD", "NOT_SET"])
+    monkeypatch.setattr(conductor._site, "scenario", SimpleNamespace(pipeline=pipeline))
+
+    def leaks(*_args: object) -> None:
+        raise RuntimeError("postgres://u:hunter2@host is away")
+
+    Recorded.proves = staticmethod(lambda: Proof(True, ("the job said: hunter2",)))
+    monkeypatch.setattr(Recorded, "heal", leaks)
+    conductor.on_told(Told("attempt-failed", "postgres", 2, "id-1", {"message": "no hunter2", "n": 1}, at=5.0))
+    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+    settle(conductor)
+    for thread in conductor._threads:
+        thread.join(5)
+    assert "***" in conductor.rows()[0]["evidence"] and "***" in str(conductor.armed[0].not_healed)
+    written = (tmp_path / "events.jsonl").read_text() + str(conductor.rows())
+    assert "hunter2" not in written and "no ***" in written
 
 
 def test_one_that_cannot_act_keeps_no_other_from_it(

@@ -7,11 +7,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
 
+from onceproof.errors import WaitTimeout
 from onceproof.spark_tasks import Role, Tree, holds, sender
 from onceproof.stack import procfs
 from onceproof.waiting import wait_until
@@ -41,8 +42,8 @@ WORKER = ["-m", "pyspark.worker"]
 
 
 @contextmanager
-def connected(*nested: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int, str]]:
-    """Processes one below the other; the outermost, the pid of the innermost, and the address that it connected from."""
+def connected(*nested: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int, str, str]]:
+    """Processes one below the other; the outermost, the pid of the innermost, and the addresses it connected from and to."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
         port = server.getsockname()[1]
@@ -52,11 +53,12 @@ def connected(*nested: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int
             connection, (host, client) = server.accept()
             with connection:
                 pid = int(connection.makefile().readline())
-                yield outer, pid, f"{host}:{client}"
+                yield outer, pid, f"{host}:{client}", f"{host}:{port}"
         finally:
             if outer.poll() is None:
                 for process in [*psutil.Process(outer.pid).children(recursive=True), outer]:
-                    process.kill()
+                    with suppress(psutil.NoSuchProcess):  # the innermost ends by itself when its connection does
+                        process.kill()
             outer.wait()
 
 
@@ -72,29 +74,32 @@ def connected(*nested: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int
     ],
 )
 def test_who_sent_it(nested: tuple[list[str], ...], role: Role, executor: str | None) -> None:
-    with connected(*nested) as (outer, pid, client):
+    with connected(*nested) as (outer, pid, client, to):
         family = [outer.pid, *(p.pid for p in psutil.Process(outer.pid).children(recursive=True))]
-        found = sender(client, family)
+        found = sender(client, family, to)
         assert found is not None
         assert (found.pid, found.role, found.executor) == (pid, role, executor)
         if role == "python-worker":
             jvm = psutil.Process(found.jvm).cmdline()
             assert (EXECUTOR if executor else SUBMIT)[0] in jvm and found.jvm != pid
-        assert holds(found, client)
-        assert sender(client, [os.getpid()]) is None, "a connection of nobody's of the job"
+        assert holds(found, client, to)
+        assert sender(client, [os.getpid()], to) is None, "a connection of nobody's of the job"
+        elsewhere = "127.0.0.1:1"
+        assert sender(client, family, elsewhere) is None, "the same port here, of a connection to somebody else"
+        assert not holds(found, client, elsewhere)
 
 
 def test_who_is_gone_holds_nothing() -> None:
-    with connected(EXECUTOR) as (_outer, pid, client):
-        found = sender(client, [pid])
+    with connected(EXECUTOR) as (_outer, pid, client, to):
+        found = sender(client, [pid], to)
         assert found is not None
         Tree.freeze(pid).kill()
-        assert not holds(found, client)
+        assert not holds(found, client, to)
 
 
 def test_with_an_executor_goes_all_that_it_has_started_and_nothing_else() -> None:
-    with connected(EXECUTOR, DAEMON, ["fork"]) as (outer, pid, client):
-        found = sender(client, [pid])
+    with connected(EXECUTOR, DAEMON, ["fork"]) as (outer, pid, client, to):
+        found = sender(client, [pid], to)
         assert found is not None
         tree = Tree.freeze(found.jvm)
         below = {p.pid for p in psutil.Process(outer.pid).children(recursive=True)}
@@ -106,12 +111,24 @@ def test_with_an_executor_goes_all_that_it_has_started_and_nothing_else() -> Non
 
 
 def test_what_was_stopped_goes_on() -> None:
-    with connected(EXECUTOR) as (_outer, pid, _client):
+    with connected(EXECUTOR) as (_outer, pid, *_):
         tree = Tree.freeze(pid)
-        assert stopped(pid)
+        assert stopped(pid) and tree.awake() == []
         tree.thaw()
         wait_until("it to go on", lambda: not stopped(pid), deadline_s=10)
-        assert tree.alive() == [pid]
+        assert tree.alive() == tree.awake() == [pid]
+
+
+def test_what_could_not_be_stopped_as_a_whole_is_left_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_args: object, **_more: object) -> None:
+        wait_until("it to be stopped", lambda: stopped(pid), deadline_s=10)
+        raise WaitTimeout("gave up")
+
+    with connected(EXECUTOR) as (_outer, pid, *_):
+        monkeypatch.setattr("onceproof.spark_tasks.wait_until", never)
+        with pytest.raises(WaitTimeout):
+            Tree.freeze(pid)
+        wait_until("it to go on", lambda: not stopped(pid), deadline_s=10)
 
 
 def stopped(pid: int) -> bool:

@@ -7,6 +7,7 @@ what a batch needs of it is little, and that is what such a fault shows.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Literal
 
@@ -62,8 +63,8 @@ class Who:
         if self.coordinator_of is not None:
             folders = kafka.log_folders(_TRANSACTIONS)
             partition = _java_hash(self.coordinator_of) % len(folders)
-            name = self.coordinator_of.encode()
-            if not any(name in file.read_bytes() for file in folders[partition].glob("*.log")):
+            key = transaction_key(self.coordinator_of)
+            if not any(key in file.read_bytes() for file in folders[partition].glob("*.log")):
                 raise EnvironmentProblem(f"nobody has used transactional.id {self.coordinator_of!r} yet")
             return _TRANSACTIONS, partition
         assert self.leader_of is not None, "validated by `problems`"
@@ -181,6 +182,12 @@ class BrokerAway:
         except WaitTimeout:
             return f"batch {seen.batch} was not committed within {_ALONE_S:.0f} s without it"
         return f"batch {seen.batch} was committed without it"
+
+
+def transaction_key(transactional_id: str) -> bytes:
+    """The key of its records in ``__transaction_state`` (TransactionLogKey, version 0): found whole, not within another's."""
+    name = transactional_id.encode()
+    return struct.pack(">hh", 0, len(name)) + name
 
 
 def _java_hash(text: str) -> int:

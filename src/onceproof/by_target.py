@@ -33,3 +33,13 @@ class HandedOver:
     reads_frames: bool = False
     takes_frame: bool = False
     """Whether the spec's ``frame`` says something to it."""
+
+
+def ignored_problems(target: str, *, leader_of: str | None, coordinator_of: str | None) -> list[SpecProblem]:
+    """Who leads or coordinates something is a broker: said of anything else it would be passed over in silence."""
+    given = {"leader_of": leader_of, "coordinator_of": coordinator_of}
+    return [
+        SpecProblem((name,), f"{target} is no broker", f"remove {name}, or set target: broker")
+        for name, value in given.items()
+        if value is not None and target not in ("broker", "controller")
+    ]

@@ -6,6 +6,7 @@ strikes with the fault that waits for it, in the instrument's own thread, and pr
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -141,7 +142,16 @@ class Conductor:
     def on_told(self, told: Told) -> None:
         if self._site is not None:
             self._site.told.append(replace(told, query=self._query(told.query)))
-        self._timeline.emit(f"sink.{told.event}", sink=told.sink, batch=told.batch, facts=told.facts)
+        facts = {name: self._masked(fact) if isinstance(fact, str) else fact for name, fact in told.facts.items()}
+        self._timeline.emit(f"sink.{told.event}", sink=told.sink, batch=told.batch, facts=facts)
+
+    def _masked(self, text: str) -> str:
+        """Without the values of the job's secrets, as `onceproof.pipeline` masks the job's own words."""
+        scenario = self._site.scenario if self._site is not None else None
+        names = scenario.pipeline.secrets if scenario is not None else ()
+        for secret in filter(None, map(os.environ.get, names)):
+            text = text.replace(secret, "***")
+        return text
 
     def _query(self, query_id: str) -> str:
         known = self._site.checkpoint.query_of_id(query_id) if self._site is not None else None
@@ -150,8 +160,8 @@ class Conductor:
     def _reached(self, seen: Occurrence) -> bool:
         """Strike with every fault that waits for this; say whether one did.
 
-        Those of the driver last: a rule on frames, or a broker's end, must stand before the driver is gone. Of several that
-        do something to one and the same target the first strikes, and the others go on waiting.
+        Those that end the driver last: a rule on frames, or a broker's end, must stand before the driver is gone. Of several
+        that do something to one and the same target the first strikes, and the others go on waiting.
         """
         site = self._site
         if site is None:
@@ -161,24 +171,31 @@ class Conductor:
             taken: set[str] = set()
             for armed in self.armed:
                 acts = not reads_frames([armed.spec])
-                if not (acts and armed.spec.target in taken) and self._waits_for(armed, seen):
+                if not (acts and struck_by(armed.spec) in taken) and self._waits_for(armed, seen):
                     ready.append(armed)
-                    taken |= {armed.spec.target} if acts else set()
-            ready.sort(key=lambda armed: armed.spec.target == "driver" and not reads_frames([armed.spec]))
+                    taken |= {struck_by(armed.spec)} if acts else set()
+            ready.sort(key=lambda armed: struck_by(armed.spec) == "driver" and not reads_frames([armed.spec]))
             for armed in ready:
                 armed.fired_at = self._timeline.now()
-        # What is parked goes on when all have struck, if one of them wants it to.
-        go = threading.Event()
-        while_parked = replace(seen, release=go.set) if seen.release is not None else seen
+        # What is parked goes on when all have struck, if one of them wants it to, or is settled.
+        go, all_struck = threading.Event(), threading.Event()
+
+        def release() -> None:
+            go.set()
+            if all_struck.is_set() and seen.release is not None:
+                seen.release()
+
+        parked = replace(seen, release=release) if seen.release is not None else seen
         for armed in ready:
-            self._strike(armed, site, seen, while_parked)
-        if seen.release is not None and go.is_set():
-            seen.release()
+            self._strike(armed, site, parked)
+        all_struck.set()
+        if go.is_set():
+            release()
         return bool(ready)
 
-    def _strike(self, armed: Armed, site: Site, seen: Occurrence, while_parked: Occurrence) -> None:
+    def _strike(self, armed: Armed, site: Site, seen: Occurrence) -> None:
         try:
-            armed.fault.strike(site, while_parked)
+            armed.fault.strike(site, seen)
         except Exception as failure:  # a fault that breaks must show as one that did not hit, with the cause
             self._finish(armed, seen, Proof(False, (f"the fault could not act: {failure!r}",)))
             return
@@ -213,7 +230,8 @@ class Conductor:
         self._finish(armed, seen, proof)
 
     def _finish(self, armed: Armed, seen: Occurrence, proof: Proof) -> None:
-        armed.proof = proof
+        # Evidence quotes the job, its sinks and Spark, who may have been told a secret.
+        armed.proof = proof = replace(proof, evidence=tuple(map(self._masked, proof.evidence)))
         self._heal(armed)
         if seen.release is not None:
             seen.release()
@@ -228,7 +246,8 @@ class Conductor:
         try:
             armed.fault.heal(self._site)
         except Exception as failure:
-            armed.not_healed = f"fault {armed.spec.fault} {armed.spec.target} could not be healed: {failure}"
+            why = f"fault {armed.spec.fault} {armed.spec.target} could not be healed: {failure}"
+            armed.not_healed = self._masked(why)
             self._timeline.emit("warning", message=armed.not_healed)
         armed.healed_at = self._timeline.emit("fault.healed", **armed.describe()).at
 
@@ -269,6 +288,11 @@ class Conductor:
             }
             for a in self.armed
         ]
+
+
+def struck_by(spec: FaultSpec) -> str:
+    """What a fault that acts at once does something to: a checkpoint is damaged while its driver is down, which it kills."""
+    return "driver" if spec.target == "checkpoint" else spec.target
 
 
 def _in_danger(site: Site, seen: Occurrence, proof: Proof) -> Proof:

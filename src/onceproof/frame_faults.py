@@ -93,6 +93,16 @@ def frame_problems(
     return []
 
 
+def commit_problems(frame: FrameSpec, target: Target) -> list[SpecProblem]:
+    """At before-sink-commit: a frame at which not everything of the transaction has been sent."""
+    commit, kind = ("EndTxn", frame.kind or "EndTxn") if target == "kafka" else ("commit", frame.kind or "commit")
+    if kind == commit and frame.committed is not False:
+        return []
+    loc = ("frame", "kind" if kind != commit else "committed")
+    message = f"a {kind} is no commit: at {Point.BEFORE_SINK_COMMIT.value} {LEFT_BEHIND[Point.BEFORE_SINK_COMMIT]}"
+    return [SpecProblem(loc, message, f"use {commit}, or point {Point.IN_TASKS.value} where the fault allows it")]
+
+
 def several_queries(scenario: Scenario, query: str | None) -> bool:
     """Whether the job has, or the fault's naming of one means that it has, more than one query."""
     return query is not None or len(scenario.pipeline.queries) > 1

@@ -7,6 +7,7 @@ will. That is how acks=1 loses (Jepsen's Kafka report of 2013; Kafka documentati
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from onceproof.chaos.proxy.frames import Reply
@@ -14,6 +15,7 @@ from onceproof.conductor import Site
 from onceproof.errors import WaitTimeout
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
 from onceproof.frame_faults import is_planned, wait_for_commit
+from onceproof.history.kafka_log import PartitionLog
 from onceproof.placing import committed, leader_problems, placement, planned, split_leader_of
 from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec, Scenario
@@ -25,6 +27,8 @@ _WRITES_S = 60.0
 _UNACKNOWLEDGED_S = 1.0
 """A leader that acknowledges by itself does so within milliseconds; one that waits for its followers waits in vain."""
 _ELECTION_S = 30.0
+_NOTED_S = 10.0
+"""It notes its epoch as it begins to lead, before it answers for it."""
 
 
 class LeaderCrash:
@@ -39,6 +43,8 @@ class LeaderCrash:
         self._folder = Path()
         self._size = 0
         self._open = False
+        self._over = False
+        self._lock = threading.Lock()
 
     @classmethod
     def problems(cls, spec: FaultSpec, leader_of: str | None, scenario: Scenario) -> list[SpecProblem]:
@@ -96,11 +102,14 @@ class LeaderCrash:
         )
         alone = self._wait_for_acknowledgements(site, seen)
         size, was_committed = grown(), committed(site, seen.query, n)
-        kafka.kill_broker(before.broker)
+        with self._lock:
+            if self._over:
+                return Proof(False, (f"the run ended before broker {before.broker} was to be killed",))
+            kafka.kill_broker(before.broker)
         for proxy in self._proxies:  # not before it is dead: its followers would catch up
             proxy.heal()
         words = [
-            f"broker {before.broker}, leader of {self._leader_of}, was killed with {size} bytes of batch {n} that no follower had",
+            f"broker {before.broker}, leader of {self._leader_of}, was killed with {size} bytes of batch {n} in its log",
             _told(alone),
         ]
 
@@ -109,8 +118,18 @@ class LeaderCrash:
             return now if now.broker not in (before.broker, -1) and now.epoch > before.epoch else None
 
         after = wait_until(f"another broker to lead {self._leader_of}", moved, deadline_s=_ELECTION_S)
-        if alone and _bytes_in(kafka.log_folders(topic)[partition]) >= _bytes_in(self._folder):
-            return Proof(False, (*words, f"broker {after.broker}, which leads now, has them all the same"))
+        follower = kafka.log_folders(topic)[partition]
+        (first,) = wait_until(
+            f"broker {after.broker} to have noted where it began to lead",
+            lambda: led_from(follower, before.epoch),
+            deadline_s=_NOTED_S,
+        )
+        with PartitionLog.open(self._folder) as log:
+            lost = log.batch_of(first)
+        if lost is None:
+            why = f"broker {after.broker}, which leads from offset {first} on, had all of them"
+            return Proof(False, (*words, why))
+        words.append(f"from offset {first} on, where broker {after.broker} began to lead, nobody else had them")
         self.heal(site)
         words.append(
             f"leadership of {self._leader_of} moved from broker {before.broker} (epoch {before.epoch}) "
@@ -120,6 +139,8 @@ class LeaderCrash:
         return Proof(True, tuple(words))
 
     def heal(self, site: Site) -> None:
+        with self._lock:  # who proves may come to the kill only now, and nobody would heal that
+            self._over = True
         for proxy in self._proxies:
             proxy.heal()
         if site.stack.frames is not None:
@@ -145,6 +166,20 @@ class LeaderCrash:
             deadline_s=_WRITES_S,
         )
         return acknowledged()
+
+
+def led_from(folder: Path, epoch: int) -> list[int]:
+    """The offset at which the epochs after ``epoch`` began in this replica's log: what it had when it began to lead.
+
+    As its broker notes it (``leader-epoch-checkpoint``: version, count, then ``epoch offset`` a line; KIP-101). Empty as long as
+    it has noted none. What the new leader appends itself is not counted.
+    """
+    try:
+        lines = (folder / "leader-epoch-checkpoint").read_text(encoding="utf-8").splitlines()[2:]
+    except FileNotFoundError:
+        return []
+    starts = [int(start) for began, start in (line.split() for line in lines) if int(began) > epoch]
+    return [min(starts)] if starts else []
 
 
 def _told(acknowledged: list[Reply]) -> str:

@@ -7,6 +7,7 @@ ends one session (57P01) and nothing else.
 
 from __future__ import annotations
 
+import threading
 from typing import LiteralString
 
 from onceproof.chaos.proxy.frames import Reply
@@ -17,6 +18,7 @@ from onceproof.frame_faults import (
     ANSWER_S,
     FrameSpec,
     StoppedFrame,
+    commit_problems,
     frame_placement,
     frame_problems,
     is_planned,
@@ -42,11 +44,14 @@ class PostgresCrash:
         self._commit = StoppedFrame(frame or FrameSpec(), "postgres", "park", hold=True)
         self._heard: list[Reply] = []
         self._struck = False
+        self._over = False
+        self._lock = threading.Lock()
 
     @classmethod
     def problems(cls, spec: FaultSpec, frame: FrameSpec | None, scenario: Scenario) -> list[SpecProblem]:
         wrong = point_problems(spec, (Point.BEFORE_SINK_COMMIT,))
-        return wrong + frame_problems(frame or FrameSpec(), "postgres", scenario, query=spec.at.query)
+        named = frame_problems(frame or FrameSpec(), "postgres", scenario, query=spec.at.query)
+        return wrong + (named or commit_problems(frame or FrameSpec(), "postgres"))
 
     @classmethod
     def placement(cls, spec: FaultSpec, scenario: Scenario) -> Placement:
@@ -85,9 +90,12 @@ class PostgresCrash:
         return Proof(True, tuple(words))
 
     def heal(self, site: Site) -> None:
+        with self._lock:  # who proves may come to the kill only now, and nobody would heal that
+            self._over = True
         if self._struck:
             postgres_of(site).restart()
             postgres_of(site).proxy.heal()
+            self._struck = False  # once and for all: after this the next fault may cut it off
         self._commit.close(site)
         if site.stack.frames is not None:
             site.stack.frames.unlisten("postgres", self._heard)
@@ -96,8 +104,11 @@ class PostgresCrash:
         """Whether the transaction is gone for good, and what was seen. Nobody is let in until both are known."""
         postgres = postgres_of(site)
         before = _ask(site, _STARTED)
-        self._struck = True
-        postgres.kill()
+        with self._lock:
+            if self._over:
+                return False, ["the run ended before Postgres was to be killed"]
+            self._struck = True
+            postgres.kill()
         postgres.proxy.turn_away()
         gone = not postgres.is_running()
         postgres.restart()

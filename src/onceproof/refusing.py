@@ -23,18 +23,24 @@ _LOCK_S = 10
 
 
 class Refusing(Protocol):
-    """One form of refusal. ``begin`` may be called with the job stopped; ``end`` is idempotent, also without a ``begin``."""
+    """One form of refusal. ``begin`` and ``end`` may be called with the job stopped; ``end`` and ``mend`` are idempotent, also
+    without a ``begin``."""
 
     def begin(self, site: Site) -> str:
         """Returns what was done, as a sentence."""
 
-    def end(self, site: Site) -> None: ...
+    def end(self, site: Site) -> None:
+        """From here on the service refuses nothing any more."""
+
+    def mend(self, site: Site) -> None:
+        """What else was broken, and takes its time to come back: nothing, by default. After `end`."""
+        return
 
     def is_it(self, reply: Reply) -> bool:
         """Whether the service refused because of this."""
 
 
-class Unavailable:
+class Unavailable(Refusing):
     """Nobody gets through to a server that is well: who connects is reset, and so is who uses a connection that stands."""
 
     def begin(self, site: Site) -> str:
@@ -64,7 +70,7 @@ class Stopped(Unavailable):
         super().end(site)
 
 
-class Locked:
+class Locked(Refusing):
     """Somebody else holds the table, in the strongest mode, as ALTER TABLE or VACUUM FULL would."""
 
     def __init__(self, table: str) -> None:
@@ -86,7 +92,7 @@ class Locked:
         return reply.what == "error" and reply.code in ("55P03", "57014")
 
 
-class Revoked:
+class Revoked(Refusing):
     """The job's role may not insert into the table any more."""
 
     def __init__(self, table: str) -> None:
@@ -124,7 +130,7 @@ class Revoked:
             connection.execute(sql.SQL(statement).format(identifier(self._table), sql.Identifier(_role(postgres))))
 
 
-class TopicSetting:
+class TopicSetting(Refusing):
     """A topic is set so that its broker refuses what is produced to it."""
 
     def __init__(self, topic: str, settings: Mapping[str, str], codes: tuple[int, ...]) -> None:
@@ -163,8 +169,7 @@ class TooFewReplicas(TopicSetting):
         kafka.kill_broker(self._killed)
         return f"{said}, and broker {self._killed}, which holds a replica, was killed"
 
-    def end(self, site: Site) -> None:
-        super().end(site)
+    def mend(self, site: Site) -> None:
         kafka = site.stack.kafka
         if self._killed is not None and not kafka.is_running(self._killed):
             kafka.restart_broker(self._killed)

@@ -47,7 +47,13 @@ def changes(before: State, after: State) -> list[str]:
 
 def undecided(kafka: Kafka) -> bool:
     """Whether records of a transaction that has not ended are in some topic; one that was just ended has its markers to come."""
-    return stable_ends(kafka) != _ends(kafka, IsolationLevel.READ_UNCOMMITTED)
+    return bool(undecided_topics(kafka))
+
+
+def undecided_topics(kafka: Kafka) -> set[str]:
+    """Topics that hold records of a transaction that has not ended."""
+    stable, ends = stable_ends(kafka), _ends(kafka, IsolationLevel.READ_UNCOMMITTED)
+    return {topic for topic in stable.keys() | ends.keys() if stable.get(topic) != ends.get(topic)}
 
 
 def stable_ends(kafka: Kafka) -> dict[str, dict[int, int]]:

@@ -54,26 +54,27 @@ class TaskProcess:
         }[self.role]
 
 
-def sender(client: str, pids: Iterable[int]) -> TaskProcess | None:
-    """Which of these processes holds the connection whose local end is ``client`` (``host:port``); None if none of them."""
+def sender(client: str, pids: Iterable[int], to: str) -> TaskProcess | None:
+    """Which of these processes holds the connection from ``client`` to ``to`` (``host:port``); None if none of them."""
     for pid in pids:
-        if _has(pid, client):
+        if _has(pid, client, to):
             with suppress(psutil.Error):
                 return _who(psutil.Process(pid))
     return None
 
 
-def holds(process: TaskProcess, client: str) -> bool:
+def holds(process: TaskProcess, client: str, to: str) -> bool:
     """Whether it is there and still holds that connection."""
     stat = procfs.stat(process.pid)
-    return stat is not None and stat.start_ticks == process.start_ticks and _has(process.pid, client)
+    return stat is not None and stat.start_ticks == process.start_ticks and _has(process.pid, client, to)
 
 
-def _has(pid: int, client: str) -> bool:
-    port = int(client.rpartition(":")[2])
+def _has(pid: int, client: str, to: str) -> bool:
+    # Both ends: another connection may have the same port here, to a service elsewhere.
+    ports = tuple(int(end.rpartition(":")[2]) for end in (client, to))
     with suppress(psutil.Error):
         connections = psutil.Process(pid).net_connections("tcp")
-        return any(c.laddr.port == port for c in connections if c.laddr and c.raddr)
+        return any((c.laddr.port, c.raddr.port) == ports for c in connections if c.laddr and c.raddr)
     return False
 
 
@@ -124,15 +125,17 @@ class Tree:
     def freeze(cls, pid: int) -> Tree:
         """SIGSTOP it and all below it, until nothing new is found: nothing of it runs then, nothing can be forked."""
         frozen: dict[int, procfs.Stat] = {}
-        while True:
-            more = [stat for stat in _below(pid) if stat.pid not in frozen]
-            if not more:
-                return cls(tuple(frozen.values()))
-            for stat in more:
-                _signal(stat, signal.SIGSTOP)
-                frozen[stat.pid] = stat
-            # The signal is delivered when the kernel comes to it: only one that is seen stopped does nothing any more.
-            wait_until("the processes to stop", lambda: _stopped(frozen), deadline_s=_GONE_S, every_s=0.005)
+        try:
+            while more := [stat for stat in _below(pid) if stat.pid not in frozen]:
+                for stat in more:
+                    _signal(stat, signal.SIGSTOP)
+                    frozen[stat.pid] = stat
+                # It is delivered when the kernel comes to it: only one that is seen stopped does nothing any more.
+                wait_until("the processes to stop", lambda: _stopped(frozen), deadline_s=_GONE_S, every_s=0.005)
+        except BaseException:  # nobody knows of the tree then, who could let it go on
+            cls(tuple(frozen.values())).thaw()
+            raise
+        return cls(tuple(frozen.values()))
 
     def thaw(self) -> None:
         for stat in self.stats:
@@ -143,6 +146,10 @@ class Tree:
         for stat in self.stats:
             _signal(stat, signal.SIGKILL)
         wait_until("the processes to be gone after SIGKILL", lambda: not self.alive(), deadline_s=_GONE_S, every_s=0.01)
+
+    def awake(self) -> list[int]:
+        """Those that are not stopped (any more): somebody else has let them go on."""
+        return [pid for pid in self.alive() if not procfs.is_stopped(pid)]
 
     def alive(self) -> list[int]:
         return [stat.pid for stat in self.stats if _is_same(stat)]
@@ -158,8 +165,7 @@ def _below(pid: int) -> list[procfs.Stat]:
 
 
 def _stopped(frozen: dict[int, procfs.Stat]) -> bool:
-    now = [procfs.stat(stat.pid) for stat in frozen.values() if _is_same(stat)]
-    return all(one is None or one.is_zombie or one.state in "Tt" for one in now)
+    return all(procfs.is_stopped(stat.pid) for stat in frozen.values() if _is_same(stat))
 
 
 def _is_same(stat: procfs.Stat) -> bool:

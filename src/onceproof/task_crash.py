@@ -26,6 +26,8 @@ from onceproof.task_faults import (
 )
 from onceproof.waiting import wait_until
 
+_CLOSED_S = 10.0
+"""The kernel closes a dead process' connections at once; the proxy hears of it in its next turn."""
 _LEFT_S = 30.0
 """In local mode the workers die with the driver; executors end themselves when its connection has gone, which is at once."""
 
@@ -71,7 +73,12 @@ class TaskCrash:
         tree.kill()
         others = len(tree.stats) - 1
         below = f" and {others} below it" if others else ""
-        words.append(f"killed (SIGKILL): process {tree.stats[0].pid}{below}; all gone, its frame never delivered")
+        words.append(f"killed (SIGKILL): process {tree.stats[0].pid}{below}; all gone")
+        hit = victim.hit
+        wait_until("its connection to be gone", lambda: hit.client_left_at or hit.undeliverable, deadline_s=_CLOSED_S)
+        if victim.hit.delivered_at is not None:
+            return Proof(False, (*words, "its frame was delivered all the same"))
+        words.append("its frame was never delivered")
         words.append(wait_for_batch(site, seen))
         words.append(
             told(site, seen, partial(retried, victim=process), "an attempt that failed and one that succeeded")
@@ -87,6 +94,8 @@ class TaskCrash:
             return Proof(False, (*words, f"batch {n} was not open any more when the driver was killed"))
         # An executor's Python worker learns of it from its daemon; until then its frame must not go on.
         wait_until("the task that waited to be gone", lambda: victim.hit.client_left_at, deadline_s=_LEFT_S)
+        if victim.hit.delivered_at is not None:
+            return Proof(False, (*words, "the driver was killed (SIGKILL), and the frame was delivered all the same"))
         words.append("the driver was killed (SIGKILL) over it, and the frame never delivered")
         words.append(f"left behind: offsets/{n} there, commits/{n} missing")
         wait_until("the driver to be started again", lambda: site.job.restarted_since(start), deadline_s=RESTART_S)

@@ -91,6 +91,8 @@ class Victim:
 
     process: TaskProcess
     hit: Hit
+    to: str
+    """``host:port`` that it sent it to: the protocol proxy."""
     words: tuple[str, ...]
     """Evidence so far."""
 
@@ -116,13 +118,23 @@ class InTask:
             return found
         said = f"{which(found.frame)} was stopped by {found.proxy} while batch {seen.batch} was open"
         pids = site.job.pids() + (site.stack.spark.pids() if site.stack.spark is not None else [])
-        process = sender(found.client, pids)
+        to = self._listen(site, found.proxy)
+        process = sender(found.client, pids, to)
         if process is None:
             return Proof(False, (said, f"no process of the job holds its connection ({found.client})"))
         why = self.why_not(process)
         if why is not None:
             return Proof(False, (said, f"it was sent by {process.describe()}: {why}"))
-        return Victim(process, found, (said, f"it was sent by {process.describe()}"))
+        return Victim(process, found, to, (said, f"it was sent by {process.describe()}"))
+
+    def _listen(self, site: Site, proxy: str) -> str:
+        """Where clients of that protocol proxy connect to."""
+        assert self._stopped is not None
+        postgres, kafka = site.stack.postgres, site.stack.kafka
+        if self._stopped.target == "postgres":
+            assert postgres is not None, "validated: the frame needs Postgres"
+            return postgres.proxy.listen
+        return next(one.listen for one in map(kafka.client_proxy, kafka.brokers) if one.name == proxy)
 
     def why_not(self, process: TaskProcess) -> str | None:
         """What keeps the sender from being the one that is meant. The driver is never struck in an executor's place."""

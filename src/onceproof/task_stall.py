@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from onceproof.chaos.proxy.rules import Hit
 from onceproof.conductor import Site
 from onceproof.errors import WaitTimeout
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
@@ -21,14 +20,14 @@ from onceproof.placing import RESTART_S, committed
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.spark_events import Attempt
 from onceproof.spark_tasks import TaskProcess, Tree, holds
-from onceproof.task_faults import InTask, TaskFrame, task_placement, task_problems, told
+from onceproof.task_faults import InTask, TaskFrame, Victim, task_placement, task_problems, told
 from onceproof.waiting import wait_until
 
 _AWAKE_S = 60.0
 """A killed task's Python worker lives on for spark.python.task.killTimeout, 2 s; a small task has ended by then itself."""
 _NOBODY = (
     "no other attempt took the task over: Spark makes one where spark.speculation is on, or once the executor's heartbeats "
-    "have been missing for spark.network.timeout (120 s by default)"
+    f"have been missing for spark.network.timeout (120 s by default, and this fault waits for {RESTART_S:.0f} s)"
 )
 
 
@@ -60,7 +59,7 @@ class TaskStall:
         victim = self._task.find(site, seen)
         if isinstance(victim, Proof):
             return victim
-        process, hit = victim.process, victim.hit
+        process = victim.process
         tree = self._tree = Tree.freeze(process.pid if self._spec.target == "python-worker" else process.jvm)
         words = list(victim.words)
         if not self._task.still_open(site, seen, victim):
@@ -75,33 +74,36 @@ class TaskStall:
             return Proof(
                 False, (*words, "the driver was started again meanwhile: what committed the batch is no other attempt")
             )
+        if awake := tree.awake():
+            return Proof(False, (*words, _woken(awake)))
         words.append(f"batch {n} was committed by Spark while it was stopped")
         words.append(told(site, seen, partial(won, victim=process), "another attempt that succeeded"))
+        if awake := tree.awake():
+            return Proof(False, (*words, _woken(awake)))
         if process.pid not in tree.alive():
             # By Spark (spark.python.task.killTimeout), or with an executor that was given up.
             return Proof(True, (*words, "Spark killed it while it was stopped: its frame was never delivered"))
-        words += self._awake(tree, process, hit)
-        return Proof(True, tuple(words))
+        return self._awake(tree, victim, words)
 
-    def _awake(self, tree: Tree, process: TaskProcess, hit: Hit) -> list[str]:
+    def _awake(self, tree: Tree, victim: Victim, words: list[str]) -> Proof:
         """What it did with its connection after SIGCONT; returns when it has left it.
 
         Its frame is delivered first, as if it had been on its way all the time: awake, it may be ended before the answer.
         """
+        process, hit = victim.process, victim.hit
         self._task.release()
         wait_until("the answer to its frame", lambda: hit.answer or hit.undeliverable, deadline_s=ANSWER_S)
-        said = hit.undeliverable if hit.answer is None else _answer(hit.answer.facts)
+        if hit.answer is None:
+            return Proof(False, (*words, f"its frame was never delivered: {hit.undeliverable}"))
+        words.append(f"its frame was delivered after the batch's commit; the service said: {_answer(hit.answer.facts)}")
         tree.thaw()
         wait_until(
             "the old attempt to leave its connection",
-            lambda: not holds(process, hit.client),
+            lambda: not holds(process, hit.client, victim.to),
             deadline_s=_AWAKE_S,
             explain=lambda: f"{process.describe()} still holds {hit.client}",
         )
-        return [
-            f"its frame was delivered after the batch's commit; the service said: {said}",
-            "awake again (SIGCONT), it went on to its end",
-        ]
+        return Proof(True, (*words, "awake again (SIGCONT), it went on to its end"))
 
     def heal(self, site: Site) -> None:
         if self._tree is not None:
@@ -115,10 +117,16 @@ def won(found: list[Attempt], victim: TaskProcess) -> str | None:
     for old in found:
         if old.executor != on or old.reason == "Success":
             continue
-        other = next((a for a in found if a.task == old.task and a is not old and a.reason == "Success"), None)
+        task = (old.application, old.stage, old.task)
+        same = (a for a in found if a is not old and (a.application, a.stage, a.task) == task)
+        other = next((a for a in same if a.reason == "Success"), None)
         if other is not None:
             return f"Spark's event log: {other.describe()}; {old.describe()}"
     return None
+
+
+def _woken(pids: list[int]) -> str:
+    return f"process {', '.join(map(str, pids))} was not stopped any more: somebody else had let it go on"
 
 
 def _answer(facts: Mapping[str, Any]) -> str:

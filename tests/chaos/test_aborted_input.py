@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from onceproof.chaos.aborted_input import AbortedInput, AbortedInputSpec, _takes
-from onceproof.faults import SpecProblem
+from onceproof.faults import Occurrence, SpecProblem
+from onceproof.points import Point
 from onceproof.scenario.model import InputSpec, Scenario
 
 SPEC: dict[str, Any] = {
@@ -46,6 +48,35 @@ def test_the_topic_must_be_an_input(fed: Scenario) -> None:
 
 def test_it_needs_a_point_at_the_checkpoint(fed: Scenario) -> None:
     assert problems(fed, at={"batch": 2, "point": "before-sink-commit"})[0].loc == ("at", "point")
+
+
+class Full:
+    """A producer that takes nothing, and notes how its transaction ends."""
+
+    aborted = 0
+
+    def __init__(self, _config: dict[str, Any]) -> None: ...
+
+    def init_transactions(self, _timeout: float) -> None: ...
+
+    def begin_transaction(self) -> None: ...
+
+    def produce(self, *_args: Any, **_more: Any) -> None:
+        raise BufferError("the local queue is full")
+
+    def abort_transaction(self, _timeout: float) -> None:
+        Full.aborted += 1
+
+
+def test_a_transaction_that_fails_midway_is_not_left_open(
+    fed: Scenario, seen: Callable[..., Occurrence], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onceproof.chaos.aborted_input.Producer", Full)
+    kafka = SimpleNamespace(harness_bootstrap="127.0.0.1:1")
+    site: Any = SimpleNamespace(scenario=fed, stack=SimpleNamespace(kafka=kafka))
+    with pytest.raises(BufferError):
+        AbortedInput(AbortedInputSpec.model_validate(SPEC)).strike(site, seen(Point.AFTER_OFFSET_LOG))
+    assert Full.aborted == 1
 
 
 def test_a_batch_takes_offsets_in_its_half_open_range() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onceproof.broker_away import _java_hash
+from onceproof.broker_away import _java_hash, transaction_key
 from onceproof.chaos.crash import Crash, CrashSpec
 from onceproof.faults import SpecProblem, faults
+from onceproof.leader_crash import led_from
 
 AT = {"batch": 1, "point": "after-offset-log"}
 LEADER: dict[str, Any] = {"fault": "stall", "target": "broker", "leader_of": "out/0", "at": AT}
@@ -43,6 +45,14 @@ def test_each_can_be_away_while_a_batch_is_open(
         ({**COORDINATOR, "target": "driver"}, ("coordinator_of",), "coordinates no transactions"),
         ({**LEADER, "target": "driver"}, ("leader_of",), "no broker"),
         ({**IN_TASKS, "leader_of": "flights/0"}, ("leader_of",), "no task of the pipeline writes"),
+        ({**IN_TASKS, "coordinator_of": "x"}, ("coordinator_of",), "by the partition that it leads"),
+        ({**IN_TASKS, "target": "python-worker"}, ("leader_of",), "no broker"),
+        ({**IN_TASKS, "target": "python-worker", "fault": "stall"}, ("leader_of",), "no broker"),
+        (
+            {**COORDINATOR, "target": "postgres", "at": {"batch": 1, "point": "before-sink-commit"}},
+            ("coordinator_of",),
+            "no broker",
+        ),
     ],
 )
 def test_what_can_never_be_is_refused_with_its_place(
@@ -67,6 +77,23 @@ def test_the_plan_says_who_is_meant(scenario: Callable[..., Any]) -> None:
     assert "leader of out/0 was stopped" in told["brokerstall"]
     assert "coordinator of transactional.id my-pipeline-0 was killed" in told["brokercrash"]
     assert "the controller was killed" in told["controllercrash"]
+
+
+def test_a_transactional_id_is_not_found_within_another() -> None:
+    log = b"\x00..." + transaction_key("flights-10") + b"\x00\x00" + transaction_key("my-flights-1")
+    assert transaction_key("flights-10") in log and transaction_key("flights-1") not in log
+    assert transaction_key("a") == b"\x00\x00\x00\x01a", "TransactionLogKey: version 0, then a string behind its length"
+
+
+def test_what_a_new_leader_had_is_where_its_epoch_began(tmp_path: Path) -> None:
+    assert led_from(tmp_path, 3) == []
+    noted = tmp_path / "leader-epoch-checkpoint"
+    noted.write_text("0\n2\n0 0\n3 120\n")
+    assert led_from(tmp_path, 3) == [], "it has not noted that it leads"
+    noted.write_text("0\n4\n0 0\n3 120\n4 250\n6 300\n")
+    assert led_from(tmp_path, 3) == [250]
+    noted.write_text("0\n1\n4 0\n")
+    assert led_from(tmp_path, 3) == [0]
 
 
 def test_a_transactional_id_is_hashed_as_java_does() -> None:

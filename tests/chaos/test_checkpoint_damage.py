@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from onceproof.chaos.checkpoint_damage import CheckpointDamageSpec, _damage
-from onceproof.faults import SpecProblem
+from onceproof.chaos.checkpoint_damage import CheckpointDamage, CheckpointDamageSpec, _damage
+from onceproof.faults import Occurrence, SpecProblem
+from onceproof.pipeline import Exit
+from onceproof.points import Point
 
 Problems = Callable[..., list[SpecProblem]]
 
@@ -39,6 +42,27 @@ def test_a_driver_that_is_in_the_middle_of_a_batch_is_left_alone(problems: Probl
 def test_other_damage_is_not_known(what: str | None) -> None:
     with pytest.raises(ValidationError):
         CheckpointDamageSpec.model_validate({**spec("folder", "after-commit-log"), "what": what})
+
+
+@pytest.mark.parametrize(
+    ("what", "log", "shows"),
+    [
+        ("metadata", "org...: [STREAMING_CHECKPOINT_MISSING_METADATA_FILE] Checkpoint location", True),
+        ("truncated-commit", "java.lang.IllegalStateException: Incomplete log file in the offset commit log", True),
+        ("metadata", "OperationalError: the sink is down", False),
+        ("truncated-commit", "OperationalError: the sink is down", False),
+        ("commit", "Incomplete log file", False),
+        ("folder", "STREAMING_CHECKPOINT_MISSING_METADATA_FILE", False),
+    ],
+)
+def test_a_driver_that_fails_shows_the_damage_only_in_sparks_words_for_it(
+    what: str, log: str, shows: bool, tmp_path: Path, seen: Callable[..., Occurrence]
+) -> None:
+    damage = CheckpointDamage(CheckpointDamageSpec.model_validate(spec(what, "after-commit-log")))
+    job = SimpleNamespace(failed_since=lambda _at: Exit(1, 1, 5.0), said=lambda words: words in log)
+    checkpoint = SimpleNamespace(batches=list, log_exists=lambda *_: False)
+    site: Any = SimpleNamespace(job=job, checkpoint=checkpoint)
+    assert bool(damage._symptom(site, seen(Point.AFTER_COMMIT_LOG), tmp_path)) is shows
 
 
 @pytest.fixture

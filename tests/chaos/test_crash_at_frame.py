@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from onceproof.chaos.crash_at_frame import _other_places
+from onceproof.chaos.proxy.frames import Frame
 from onceproof.faults import Fault, Occurrence, SpecProblem, faults, reads_frames, strikes_at
 from onceproof.points import Point
-from onceproof.scenario.model import Scenario
+from onceproof.scenario.model import OutputSpec, Scenario
 
 Problems = Callable[..., list[SpecProblem]]
 
@@ -22,7 +25,55 @@ def spec(point: str = "in-tasks", service: str = "postgres", **more: Any) -> dic
 @pytest.mark.parametrize("point", ["in-tasks", "before-sink-commit", "between-sinks"])
 def test_a_driver_can_die_while_it_writes(problems: Problems, point: str) -> None:
     assert problems(spec(point)) == []
-    assert problems(spec(point, "kafka", frame={"kind": "Produce", "topic": "out", "nth": 2})) == []
+    assert problems(spec(point, "kafka")) == []
+
+
+@pytest.mark.parametrize(
+    ("service", "frame", "key"),
+    [
+        ("kafka", {"kind": "Produce", "topic": "out", "nth": 2}, "kind"),
+        ("kafka", {"kind": "EndTxn", "committed": False}, "committed"),
+        ("postgres", {"kind": "statement", "sql": "INSERT"}, "kind"),
+    ],
+)
+def test_before_a_commit_is_at_a_commit_and_elsewhere_at_any_frame(
+    problems: Problems, service: str, frame: dict[str, Any], key: str
+) -> None:
+    (problem,) = problems(spec("before-sink-commit", service, frame=frame))
+    assert (
+        problem.loc == ("frame", key) and "everything is staged" in problem.message and "in-tasks" in str(problem.hint)
+    )
+    for point in ("in-tasks", "between-sinks"):
+        assert problems(spec(point, service, frame=frame)) == []
+
+
+def frame(**facts: Any) -> Frame:
+    return Frame(b"", "any", facts)
+
+
+def test_between_sinks_counts_the_other_outputs_of_its_query(
+    scenario: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = {"identity": ["id"]}
+    made = scenario()
+    outputs = {
+        "t": {"topic": "out", "query": "q"},
+        "a": {"table": "public.a", "query": "q"},
+        "b": {"table": "b", "query": "q"},
+        "other": {"table": "c", "query": "another"},
+    }
+    two = made.model_copy(
+        update={"outputs": {name: OutputSpec.model_validate(output | more) for name, more in outputs.items()}}
+    )
+    checkpoint = SimpleNamespace(queries=lambda: ["q", "another"])
+    site: Any = SimpleNamespace(scenario=two, checkpoint=checkpoint, stack=SimpleNamespace(kafka=None))
+    monkeypatch.setattr("onceproof.chaos.crash_at_frame.undecided_topics", lambda _kafka: {"out", "elsewhere"})
+    assert _other_places(site, "q", frame(topics=["out"])) == {"table a", "table b"}
+    assert _other_places(site, "q", frame(topics=None)) == {"table a", "table b"}, "EndTxn: what is open now is its own"
+    insert = {"sql": "COMMIT", "transaction": ["INSERT INTO b VALUES (1)", "UPDATE a_progress SET x = 1"]}
+    assert _other_places(site, "q", frame(**insert)) == {"topic out", "table a"}
+    assert _other_places(site, "q", frame(sql="COMMIT", transaction=["SELECT f()"])) == {"topic out"}
+    assert _other_places(site, "another", frame(topics=["out"])) == {"table c"}
 
 
 def test_what_is_lost_is_not_a_crash(problems: Problems) -> None:
@@ -51,4 +102,7 @@ def test_the_plan_says_what_proves_it(scenario: Callable[..., Scenario]) -> None
     kind = faults.get("crash-at-frame")
     placed = {p: kind.placement(kind.Spec.model_validate(spec(p)), scenario()) for p in ("in-tasks", "between-sinks")}
     assert {p.exactness for p in placed.values()} == {"exact"}
-    assert "in a sink by then" in placed["between-sinks"].proof and "by then" not in placed["in-tasks"].proof
+    assert (
+        "another output of its query by then" in placed["between-sinks"].proof
+        and "by then" not in placed["in-tasks"].proof
+    )

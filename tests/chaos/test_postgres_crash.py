@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from onceproof.chaos.crash import Crash, CrashSpec
 from onceproof.faults import SpecProblem
+from onceproof.postgres_crash import PostgresCrash
 
 SPEC: dict[str, Any] = {
     "fault": "crash",
@@ -31,6 +33,26 @@ def test_it_strikes_at_the_commit_of_any_job(problems: Callable[..., list[SpecPr
 def test_a_frame_of_the_other_service_is_refused(problems: Callable[..., list[SpecProblem]]) -> None:
     (problem,) = problems({**SPEC, "frame": {"kind": "EndTxn"}})
     assert problem.loc == ("frame", "kind") and "postgres has no request 'EndTxn'" in problem.message
+
+
+def test_a_frame_that_is_no_commit_of_postgres_is_refused(problems: Callable[..., list[SpecProblem]]) -> None:
+    (problem,) = problems({**SPEC, "frame": {"kind": "statement", "sql": "INSERT"}})
+    assert problem.loc == ("frame", "kind") and "everything is staged" in problem.message
+    (problem,) = problems({**SPEC, "frame": {"service": "kafka"}})
+    assert problem.loc == ("frame", "service")
+
+
+def test_nobody_is_killed_after_the_run_has_healed_it() -> None:
+    crash = PostgresCrash(CrashSpec.model_validate(SPEC), None)
+    killed: list[str] = []
+    postgres = SimpleNamespace(kill=lambda: killed.append("postgres"))
+    frames = SimpleNamespace(disarm=lambda *_: None, unlisten=lambda *_: None)
+    site: Any = SimpleNamespace(stack=SimpleNamespace(frames=frames, postgres=postgres))
+    crash.heal(site)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("onceproof.postgres_crash._ask", lambda *_: "now")
+        aborted, words = crash._crash(site, "7")
+    assert not aborted and not killed and "the run ended" in words[0]
 
 
 def test_of_several_queries_the_transaction_must_be_told_apart(problems: Callable[..., list[SpecProblem]]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +12,10 @@ from pydantic import ValidationError
 
 from onceproof.chaos.proxy.frames import Reply
 from onceproof.chaos.reject import Reject, RejectSpec
-from onceproof.faults import SpecProblem
-from onceproof.refusing import Locked, Revoked, Stopped, TooFewReplicas, TopicSetting, Unavailable
+from onceproof.conductor import Site
+from onceproof.faults import Occurrence, SpecProblem
+from onceproof.points import Point
+from onceproof.refusing import Locked, Refusing, Revoked, Stopped, TooFewReplicas, TopicSetting, Unavailable
 
 AT = {"batch": 2, "point": "after-offset-log"}
 SPEC: dict[str, Any] = {"fault": "reject", "target": "postgres", "how": "unavailable", "at": AT}
@@ -84,6 +88,69 @@ def test_only_the_words_of_this_refusal_count() -> None:
     assert Locked("departures").is_it(timeout) and not Locked("departures").is_it(syntax)
     denied = said("error", "42501", "permission denied for table departures")
     assert Revoked("public.departures").is_it(denied) and not Revoked("arrivals").is_it(denied)
+
+
+class Service(Refusing):
+    """Counts what is done to it."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def begin(self, site: Site) -> str:
+        raise NotImplementedError
+
+    def end(self, site: Site) -> None:
+        self.calls.append("end frozen" if site.job.is_frozen else "end")  # type: ignore[attr-defined]
+
+    def mend(self, site: Site) -> None:
+        self.calls.append("mend frozen" if site.job.is_frozen else "mend")  # type: ignore[attr-defined]
+
+    def is_it(self, reply: Reply) -> bool:
+        return True
+
+
+class Job:
+    is_frozen = False
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        self.is_frozen = True
+        yield
+        self.is_frozen = False
+
+
+def struck(monkeypatch: pytest.MonkeyPatch) -> tuple[Reject, Service, Any]:
+    reject, service = Reject(RejectSpec.model_validate(SPEC)), Service()
+    monkeypatch.setattr(reject, "_form", service)
+    monkeypatch.setattr(reject, "_open", True)
+    monkeypatch.setattr(reject, "_began", True)
+    monkeypatch.setattr(reject, "_ended", lambda *_: "it ended")
+    monkeypatch.setattr("onceproof.chaos.reject.committed", lambda *_: True)
+    frames = SimpleNamespace(unlisten=lambda *_: None)
+    site = SimpleNamespace(job=Job(), stack=SimpleNamespace(frames=frames), checkpoint=SimpleNamespace(queries=list))
+    return reject, service, site
+
+
+def test_what_takes_time_to_come_back_holds_up_no_driver_and_is_mended_once(
+    monkeypatch: pytest.MonkeyPatch, seen: Callable[..., Occurrence]
+) -> None:
+    reject, service, site = struck(monkeypatch)
+    reject._heard.append(said("error", "1"))
+    assert reject.prove(site, seen(Point.AFTER_OFFSET_LOG)).hit
+    assert service.calls[0] == "end frozen" and "mend" in service.calls and "mend frozen" not in service.calls
+    before = list(service.calls)
+    reject.heal(site)  # by the conductor; the next refusal may have begun by then
+    assert service.calls == before
+
+
+def test_a_heal_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    reject, service, site = struck(monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(service, "mend", lambda _site: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            reject.heal(site)
+    reject.heal(site)
+    assert service.calls == ["end", "end", "mend"]
 
 
 def test_a_topics_refusal_is_that_of_its_own_partitions() -> None:

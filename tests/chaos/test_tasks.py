@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from onceproof.chaos.proxy.frames import Frame
+from onceproof.chaos.proxy.rules import Hit
 from onceproof.faults import Fault, Occurrence, SpecProblem, faults, reads_frames, strikes_at, strikes_tasks
 from onceproof.points import Point
 from onceproof.scenario.model import Scenario, SparkStack
 from onceproof.spark_conf import FILE_MANAGER
 from onceproof.spark_tasks import TaskProcess
-from onceproof.task_faults import InTask
+from onceproof.task_crash import TaskCrash
+from onceproof.task_faults import InTask, Victim
 
 Make = Callable[..., Scenario]
 BOTH = pytest.mark.parametrize("kind", ["crash", "stall"])
@@ -123,6 +129,34 @@ def test_the_plan_says_how_exactly(kind: str, scenario: Make) -> None:
     assert fault_kind.placement(spec, scenario()).exactness == "exact"
     own = scenario(command=["python", "job.py", f"-D{FILE_MANAGER}=users.Own"])
     assert fault_kind.placement(spec, own).exactness == "approximate"
+
+
+@pytest.mark.parametrize("delivered", [False, True])
+def test_a_dead_process_frame_is_called_undelivered_when_the_proxy_says_so(
+    delivered: bool, seen: Callable[..., Occurrence], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = faults.get("crash")
+    crash = TaskCrash(kind.Spec.model_validate(task("crash", "python-worker")), None)
+    hit = Hit(Frame(b"", "statement"), "postgres", "127.0.0.1:1", 0.0, delivered_at=1.0 if delivered else None)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        victim = Victim(replace(PROCESSES["worker"], pid=process.pid), hit, "127.0.0.1:2", ("it was sent",))
+        told_of = SimpleNamespace(find=lambda *_: victim, still_open=lambda *_: True)
+        monkeypatch.setattr(crash, "_task", told_of)
+        asked: list[str] = []
+
+        def wait(reason: str, probe: Callable[[], Any], **_more: Any) -> Any:
+            asked.append(reason)
+            assert not probe() and process.wait() == -9, "the process is dead, and the proxy has not noticed"
+            hit.client_left_at = 2.0
+            return probe()
+
+        monkeypatch.setattr("onceproof.task_crash.wait_until", wait)
+        monkeypatch.setattr("onceproof.task_crash.wait_for_batch", lambda *_: "committed")
+        monkeypatch.setattr("onceproof.task_crash.told", lambda *_: "another attempt")
+        site: Any = SimpleNamespace(job=SimpleNamespace(current_start=0))
+        proof = crash.prove(site, seen(Point.AFTER_OFFSET_LOG))
+    assert proof.hit is not delivered and asked == ["its connection to be gone"]
+    assert ("its frame was never delivered" in proof.evidence) is not delivered
 
 
 PROCESSES = {

@@ -135,6 +135,24 @@ ONE_PROBLEM = {
         "mine.yaml:19:45: fault 1 (lost-ack postgres) is at batch 2, commit-unacknowledged already, for the same frame\n"
         "    use another batch, or `attempt: 2` for its next attempt",
     ),
+    "two services that refuse at once": (
+        (
+            "fault: crash\n    target: driver\n    at: {batch: 2, point: after-sink-commit}",
+            "{fault: reject, target: postgres, how: unavailable, at: {batch: 2, point: after-offset-log}}\n"
+            "  - {fault: reject, target: kafka, how: too-large, topic: enriched, at: {batch: 2, point: after-offset-log}}",
+        ),
+        "mine.yaml:19:73: fault 1 (reject postgres) is at batch 2, after-offset-log already, and one service refuses "
+        "at a time\n    use another batch, or `attempt: 2` for its next attempt",
+    ),
+    "two deaths of the driver": (
+        (
+            "after-sink-commit}",
+            "after-sink-commit}\n  - {fault: checkpoint-damage, target: checkpoint, what: metadata, "
+            "at: {batch: 2, point: after-sink-commit}}",
+        ),
+        "mine.yaml:21:72: fault 1 (crash driver) is at batch 2, after-sink-commit already\n"
+        "    use another batch, or `attempt: 2` for its next attempt",
+    ),
     "an attempt that never comes": (
         ("point: after-sink-commit}", "point: after-sink-commit, attempt: 2}"),
         "mine.yaml:20:55: nothing makes batch 2 be attempted 2 times: no fault breaks an earlier attempt\n"

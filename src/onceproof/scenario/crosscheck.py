@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from onceproof.conductor import struck_by
 from onceproof.data import datasets, open_dataset
 from onceproof.expectation import WorksAhead
 from onceproof.faults import SpecProblem, faults, reads_frames, strikes_at
@@ -147,8 +148,10 @@ def _clash(spec: FaultSpec, other: FaultSpec) -> str | None:
         return None
     if strikes_at(spec) is not strikes_at(other) or (None not in queries and len(queries) > 1):
         return None
+    if spec.fault == other.fault == "reject":
+        return ", and one service refuses at a time"  # the second would wait for its turn until the batch is over
     frames = [reads_frames([one]) for one in (spec, other)]
-    if spec.target != other.target or frames == [True, False] or frames == [False, True]:
+    if struck_by(spec) != struck_by(other) or frames == [True, False] or frames == [False, True]:
         return None
     if all(frames):
         wanted = [(one.at.point, getattr(one, "frame", None)) for one in (spec, other)]

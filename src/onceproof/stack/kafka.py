@@ -152,16 +152,24 @@ class EmbeddedKafka:
         )
 
     def alter_topic(self, name: str, config: Mapping[str, str]) -> dict[str, str | None]:
-        """Set these; returns what the topic itself had set of them before, once Kafka tells the new values."""
+        """Set these; returns what the topic itself had set of them before, once Kafka tells the new values.
+
+        What fails half-way is undone.
+        """
         admin = self.admin()
         before = _topic_settings(admin, name)
-        change_settings(admin, ResourceType.TOPIC, name, config)
-        wait_until(
-            f"topic {name} to have {', '.join(f'{k}={v}' for k, v in config.items())}",
-            lambda: config.items() <= _topic_settings(admin, name).items(),
-            deadline_s=_TOPIC_DEADLINE_S,
-        )
-        return {key: before.get(key) for key in config}
+        had = {key: before.get(key) for key in config}
+        try:
+            change_settings(admin, ResourceType.TOPIC, name, config)
+            wait_until(
+                f"topic {name} to have {', '.join(f'{k}={v}' for k, v in config.items())}",
+                lambda: config.items() <= _topic_settings(admin, name).items(),
+                deadline_s=_TOPIC_DEADLINE_S,
+            )
+        except BaseException:  # the caller does not learn what it had: it may have been set all the same
+            self.restore_topic(name, had)
+            raise
+        return had
 
     def restore_topic(self, name: str, config: Mapping[str, str | None]) -> None:
         """Put back what `alter_topic` returned. Idempotent."""

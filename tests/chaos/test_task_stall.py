@@ -1,0 +1,109 @@
+"""Stall of a task: what counts as one that stood still while another won, shown on a process that is really stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from onceproof.chaos.proxy.frames import Answer, Frame
+from onceproof.chaos.proxy.rules import Hit
+from onceproof.chaos.stall import _stands
+from onceproof.faults import Occurrence, Proof, faults
+from onceproof.points import Point
+from onceproof.spark_events import Attempt
+from onceproof.spark_tasks import TaskProcess
+from onceproof.stack import procfs
+from onceproof.task_faults import Victim
+from onceproof.task_stall import TaskStall, won
+from onceproof.waiting import wait_until
+
+WORKER = TaskProcess("python-worker", 3, 1, "0", 2)
+LOST = Attempt("app", 4, 1, 0, "0", False, 10, "TaskKilled")
+WON = Attempt("app", 4, 1, 1, "1", True, 20, "Success")
+
+
+def test_who_won_did_so_at_the_very_same_task() -> None:
+    assert won([LOST, WON], WORKER) is not None
+    for other in (replace(WON, stage=5), replace(WON, task=2), replace(WON, application="next")):
+        assert won([LOST, other], WORKER) is None
+    assert won([replace(LOST, reason="Success"), WON], WORKER) is None
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as one:
+        yield one
+        one.kill()
+
+
+@pytest.fixture
+def proven(
+    process: subprocess.Popen[bytes], seen: Callable[..., Occurrence], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Proof]:
+    """The proof of a stall of ``process``, with ``meanwhile()`` done to it before its batch is committed."""
+
+    def prove(meanwhile: Callable[[], None], hit: Hit) -> Proof:
+        kind = faults.get("stall")
+        at = {"batch": 2, "point": "in-tasks"}
+        stall = TaskStall(kind.Spec.model_validate({"fault": "stall", "target": "python-worker", "at": at}), None)
+        victim = Victim(replace(WORKER, pid=process.pid), hit, "127.0.0.1:2", ("it was sent",))
+        task = SimpleNamespace(find=lambda *_: victim, still_open=lambda *_: True, release=lambda: None)
+        monkeypatch.setattr(stall, "_task", task)
+
+        def committed(*_args: object) -> bool:
+            meanwhile()
+            return True
+
+        monkeypatch.setattr("onceproof.task_stall.committed", committed)
+        monkeypatch.setattr("onceproof.task_stall.told", lambda *_: "another attempt won")
+        site: Any = SimpleNamespace(job=SimpleNamespace(current_start=0))
+        return stall.prove(site, seen(Point.AFTER_OFFSET_LOG))
+
+    return prove
+
+
+def hit(**more: Any) -> Hit:
+    return Hit(Frame(b"", "statement"), "postgres", "127.0.0.1:1", 0.0, **more)
+
+
+ANSWERED = Answer(b"", Frame(b"", "statement"), {"tags": ["INSERT 0 1"]})
+
+
+def test_one_that_stood_still_until_its_batch_was_committed_hits(
+    proven: Callable[..., Proof], process: subprocess.Popen[bytes]
+) -> None:
+    proof = proven(lambda: None, hit(answer=ANSWERED))
+    assert proof.hit and "INSERT 0 1" in " ".join(proof.evidence)
+    wait_until("it to go on", lambda: not procfs.is_stopped(process.pid), deadline_s=5)
+
+
+def test_one_that_somebody_else_woke_does_not(proven: Callable[..., Proof], process: subprocess.Popen[bytes]) -> None:
+    def wake() -> None:
+        os.kill(process.pid, signal.SIGCONT)
+        wait_until("it to go on", lambda: not procfs.is_stopped(process.pid), deadline_s=5)
+
+    proof = proven(wake, hit(answer=ANSWERED))
+    assert not proof.hit and "was not stopped any more" in proof.evidence[-1]
+
+
+def test_a_frame_that_nobody_got_was_not_delivered(proven: Callable[..., Proof]) -> None:
+    proof = proven(lambda: None, hit(undeliverable="the service had gone"))
+    assert not proof.hit and "never delivered: the service had gone" in proof.evidence[-1]
+    assert "was delivered" not in " ".join(proof.evidence)
+
+
+def test_a_zombie_stands_while_it_is_there_and_stopped(process: subprocess.Popen[bytes]) -> None:
+    service: Any = SimpleNamespace(pid=process.pid, is_running=lambda: process.poll() is None)
+    assert not _stands(service)
+    os.kill(process.pid, signal.SIGSTOP)
+    wait_until("it to be stopped", lambda: _stands(service), deadline_s=5)
+    process.kill()
+    process.wait()
+    assert not _stands(service)
