@@ -16,7 +16,7 @@ from onceproof.stack.kafka import EmbeddedKafka
 def test_a_change_that_is_never_seen_is_undone(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     changes: list[Mapping[str, str | None]] = []
 
-    def change(_admin: Any, _name: str, config: Mapping[str, str | None]) -> None:
+    def change(_admin: Any, _kind: Any, _name: str, config: Mapping[str, str | None]) -> None:
         changes.append(config)
         if where == "change" and len(changes) == 1:
             raise WaitTimeout("no answer, and it may have been done")
@@ -26,7 +26,7 @@ def test_a_change_that_is_never_seen_is_undone(where: str, monkeypatch: pytest.M
 
     cluster = EmbeddedKafka({}, {})
     monkeypatch.setattr(cluster, "admin", lambda: None)
-    monkeypatch.setattr(cluster, "_change_topic", change)
+    monkeypatch.setattr(kafka, "change_settings", change)
     monkeypatch.setattr(kafka, "_topic_settings", lambda *_: {"min.insync.replicas": "2", "retention.ms": "1"})
     monkeypatch.setattr(kafka, "wait_until", never)
     with pytest.raises(WaitTimeout):
