@@ -117,8 +117,9 @@ class Reject:
         assert site.stack.frames is not None, "the run has started the proxy: this fault reads frames"
         # A batch that follows on one whose job hid the refusal may come before that one is over: its driver waits here.
         turn = _turn_of(site.stack)
-        if turn.acquire(timeout=_ATTEMPT_S):
-            self._turn = turn
+        if not turn.acquire(timeout=_ATTEMPT_S):
+            raise WaitTimeout(f"the refusal of an earlier batch was not over after {_ATTEMPT_S:.0f} s")
+        self._turn = turn
         self._struck_at = site.timeline.now()
         self._began = True
         with site.job.frozen():

@@ -206,7 +206,7 @@ class Stall:
         said = _ERROR.findall(zombie.log_tail(400))
         self.heal(site)
         site.timeline.emit("driver.ended", start=self._start)
-        end = one_line(said[-1])[:300] if said else "its end, without an error"
+        end = one_line(said[-1]) if said else "its end, without an error"
         words.append(f"awake again, the old driver went on until{code}: {end}")
         written = self._written(site, before)
         words += [f"meanwhile {change}" for change in written] or ["no sink has changed"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from onceproof.checkpoint import Batch
 from onceproof.drive import Drive
+from onceproof.errors import EnvironmentProblem, WaitTimeout
 
 
 def batch(query: str, number: int, ends: dict[str, dict[int, int]], committed_at: float | None = 2.0) -> Batch:
@@ -50,3 +52,17 @@ def test_the_batch_that_never_ended_is_named() -> None:
     open_ = batch("q", 4, {"orders": {0: 5}}, committed_at=None)
     assert drive([batch("q", 3, {"orders": {0: 4}}), open_])._unended() == ": batch 4 of query q never ended"
     assert drive([batch("q", 3, {"orders": {0: 4}})])._unended() == ""
+
+
+def test_a_job_that_cannot_be_stopped_is_told_as_that_and_not_as_one_that_was_too_slow() -> None:
+    @contextmanager
+    def frozen() -> Iterator[None]:
+        raise WaitTimeout("gave up after 5.0 s waiting for every thread of driver-1 to be stopped")
+        yield
+
+    driven: Any = drive([])
+    driven._scenario = SimpleNamespace(input=[SimpleNamespace(topic="orders", chunks=1)])
+    driven._job = SimpleNamespace(frozen=frozen)
+    feeder = SimpleNamespace(chunk=lambda _index: (0, 5))
+    with pytest.raises(EnvironmentProblem, match=r"could not be stopped while chunk 0 is sent: .* driver-1"):
+        driven._send(0, [feeder])

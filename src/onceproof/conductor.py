@@ -6,11 +6,11 @@ strikes with the fault that waits for it, in the instrument's own thread, and pr
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from onceproof.errors import EnvironmentProblem
@@ -20,6 +20,9 @@ from onceproof.faults import Fault, Occurrence, Proof, faults, reads_frames, str
 from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.waiting import wait_until
+
+_LONGEST = 1000
+"""Characters of one line of evidence."""
 
 if TYPE_CHECKING:
     from onceproof.checkpoint import CheckpointWatcher
@@ -146,12 +149,7 @@ class Conductor:
         self._timeline.emit(f"sink.{told.event}", sink=told.sink, batch=told.batch, facts=facts)
 
     def _masked(self, text: str) -> str:
-        """Without the values of the job's secrets, as `onceproof.pipeline` masks the job's own words."""
-        scenario = self._site.scenario if self._site is not None else None
-        names = scenario.pipeline.secrets if scenario is not None else ()
-        for secret in filter(None, map(os.environ.get, names)):
-            text = text.replace(secret, "***")
-        return text
+        return self._site.job.masked(text) if self._site is not None else text
 
     def _query(self, query_id: str) -> str:
         known = self._site.checkpoint.query_of_id(query_id) if self._site is not None else None
@@ -230,8 +228,9 @@ class Conductor:
         self._finish(armed, seen, proof)
 
     def _finish(self, armed: Armed, seen: Occurrence, proof: Proof) -> None:
-        # Evidence quotes the job, its sinks and Spark, who may have been told a secret.
-        armed.proof = proof = replace(proof, evidence=tuple(map(self._masked, proof.evidence)))
+        # Evidence quotes the job, its sinks and Spark, who may have been told a secret, and may go on for pages.
+        evidence = tuple(shorten(self._masked(words), _LONGEST, placeholder=" ...") for words in proof.evidence)
+        armed.proof = proof = replace(proof, evidence=evidence)
         self._heal(armed)
         if seen.release is not None:
             seen.release()

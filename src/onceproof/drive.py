@@ -8,7 +8,7 @@ faults go by Spark's batch id.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Any
 
 from onceproof.checkpoint import CheckpointWatcher
@@ -127,7 +127,15 @@ class Drive:
         the batch that a fault waits for hold one record, or that of one partition only, and no n-th COMMIT."""
         due = [pair for pair in zip(self._scenario.input, feeders, strict=True) if chunk < pair[0].chunks]
         together = sum(len(range(*feeder.chunk(chunk))) for _spec, feeder in due) <= _AT_ONCE
-        with self._job.frozen() if together else nullcontext():
+        with ExitStack() as sending:
+            if together:
+                try:
+                    sending.enter_context(self._job.frozen())
+                except WaitTimeout as awake:
+                    message = f"the job could not be stopped while chunk {chunk} is sent: {awake.message}"
+                    raise EnvironmentProblem(
+                        message, hint="a process that does not stop waits in the kernel: ps -o pid,stat,wchan"
+                    ) from awake
             for spec, feeder in due:
                 self._ends[spec.topic] = feeder.send_chunk(chunk)
 

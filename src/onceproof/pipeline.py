@@ -186,7 +186,10 @@ class Pipeline:
         chosen = rows[traceback:] if traceback is not None else rows[-lines:]
         if len(chosen) > lines:
             chosen = [*chosen[: lines // 2], "    ...", *chosen[-lines // 2 :]]
-        text = "\n".join(chosen)
+        return self.masked("\n".join(chosen))
+
+    def masked(self, text: str) -> str:
+        """Without the values of the job's secrets. To be asked of whole texts: of one that was cut, half a secret would stay."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text

@@ -94,4 +94,4 @@ def _events(log: Path) -> Iterator[dict[str, Any]]:
 
 def _why(end: dict[str, Any]) -> str:
     said = end.get("Loss Reason") or end.get("Kill Reason") or end.get("Description") or ""
-    return " ".join(str(said).split()).partition(". ")[0][:200]
+    return " ".join(str(said).split()).partition(". ")[0]
