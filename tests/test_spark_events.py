@@ -114,6 +114,14 @@ def test_a_retry_is_a_death_and_a_later_success_at_the_same_task(
     assert (retried([lost, SUCCESS], victim) is not None) is counts
 
 
+def test_only_the_same_task_is_a_retry() -> None:
+    """Another stage's task of that number is not; but the next driver numbers its stages anew."""
+    lost = one(0, "0", DIED, at=1)
+    assert retried([lost, SUCCESS], WORKER) is not None
+    assert retried([lost, replace(SUCCESS, stage=2)], WORKER) is None
+    assert retried([lost, replace(SUCCESS, stage=2, application="app-2")], WORKER) is not None
+
+
 def test_of_two_attempts_the_other_one_has_won() -> None:
     stalled = one(0, "0", None, at=1)
     speculative = replace(SUCCESS, speculative=True)

@@ -26,7 +26,7 @@ from onceproof.waiting import wait_until
 HIT_S = 60.0
 """From the plan of a batch to its COMMIT; a batch of the shipped jobs takes under two seconds."""
 ANSWER_S = 20.0
-_WRITES = r"\b(insert|update|delete|merge|copy)\b"
+WRITES = r"\b(insert|update|delete|merge|copy)\b"
 
 Target = Literal["postgres", "kafka"]
 
@@ -62,7 +62,7 @@ class FrameSpec(Model):
             transactional_id=self.transactional_id,
             committed=True if plain_commit else self.committed,
             sql=self.sql,
-            transaction=self.transaction or (_WRITES if kind == "commit" else None),
+            transaction=self.transaction or (WRITES if kind == "commit" else None),
         )
 
 
@@ -203,6 +203,7 @@ def wait_for_commit(site: Site, seen: Occurrence) -> str:
         f"batch {seen.batch} to be committed after the fault",
         lambda: committed(site, seen.query, seen.batch),
         deadline_s=RESTART_S,
+        explain=lambda: f"driver start {site.job.current_start}",
     )
     return f"batch {seen.batch} was committed by Spark afterwards"
 

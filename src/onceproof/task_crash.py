@@ -9,21 +9,11 @@ from __future__ import annotations
 from functools import partial
 
 from onceproof.conductor import Site
-from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
-from onceproof.frame_faults import is_planned
+from onceproof.faults import Occurrence, Placement, Proof
+from onceproof.frame_faults import frame_placement, wait_for_commit
 from onceproof.placing import RESTART_S, committed, planned
 from onceproof.scenario.model import FaultSpec, Scenario
-from onceproof.spark_tasks import Tree
-from onceproof.task_faults import (
-    InTask,
-    TaskFrame,
-    Victim,
-    retried,
-    task_placement,
-    task_problems,
-    told,
-    wait_for_batch,
-)
+from onceproof.task_faults import TaskFault, Victim, retried, told
 from onceproof.waiting import wait_until
 
 _CLOSED_S = 10.0
@@ -32,30 +22,15 @@ _LEFT_S = 30.0
 """In local mode the workers die with the driver; executors end themselves when its connection has gone, which is at once."""
 
 
-class TaskCrash:
+class TaskCrash(TaskFault):
     """`onceproof.chaos.crash` hands over to it at the point in-tasks."""
-
-    def __init__(self, spec: FaultSpec, frame: TaskFrame | None) -> None:
-        self._spec = spec
-        self._task = InTask(spec, frame)
-        self._tree: Tree | None = None
-
-    @classmethod
-    def problems(cls, spec: FaultSpec, frame: TaskFrame | None, scenario: Scenario) -> list[SpecProblem]:
-        return task_problems(spec, frame, scenario)
 
     @classmethod
     def placement(cls, spec: FaultSpec, scenario: Scenario) -> Placement:
         proof = (
             f"the process is gone, Spark tells of its attempt's end and of another's success, {spec.at.batch} committed"
         )
-        return task_placement(spec, proof, scenario)
-
-    def matches(self, seen: Occurrence) -> bool:
-        return is_planned(seen)
-
-    def strike(self, site: Site, seen: Occurrence) -> None:
-        self._task.arm(site, seen)
+        return frame_placement(spec.at.point, proof, scenario)
 
     def prove(self, site: Site, seen: Occurrence) -> Proof:
         victim = self._task.find(site, seen)
@@ -64,11 +39,10 @@ class TaskCrash:
         if self._spec.target == "driver":
             return self._prove_driver(site, seen, victim)
         process = victim.process
-        # A container takes its Python workers with it; one of them alone is killed alone.
-        tree = self._tree = Tree.freeze(process.pid if self._spec.target == "python-worker" else process.jvm)
+        tree = self._stop(site, seen, victim)
+        if isinstance(tree, Proof):
+            return tree
         words = list(victim.words)
-        if not self._task.still_open(site, seen, victim):
-            return Proof(False, (*words, "it had gone on, or given up, by the time it was stopped"))
         start = site.job.current_start
         tree.kill()
         others = len(tree.stats) - 1
@@ -79,7 +53,7 @@ class TaskCrash:
         if victim.hit.delivered_at is not None:
             return Proof(False, (*words, "its frame was delivered all the same"))
         words.append("its frame was never delivered")
-        words.append(wait_for_batch(site, seen))
+        words.append(wait_for_commit(site, seen))
         words.append(
             told(site, seen, partial(retried, victim=process), "an attempt that failed and one that succeeded")
         )
@@ -99,10 +73,5 @@ class TaskCrash:
         words.append("the driver was killed (SIGKILL) over it, and the frame never delivered")
         words.append(f"left behind: offsets/{n} there, commits/{n} missing")
         wait_until("the driver to be started again", lambda: site.job.restarted_since(start), deadline_s=RESTART_S)
-        words += ["the driver was started again", wait_for_batch(site, seen)]
+        words += ["the driver was started again", wait_for_commit(site, seen)]
         return Proof(True, tuple(words))
-
-    def heal(self, site: Site) -> None:
-        if self._tree is not None:
-            self._tree.thaw()  # for one that was stopped and then not killed
-        self._task.close(site)

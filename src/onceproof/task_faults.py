@@ -16,13 +16,13 @@ from pydantic import Field
 
 from onceproof.chaos.proxy.rules import Hit
 from onceproof.conductor import Site
-from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
-from onceproof.frame_faults import FrameSpec, StoppedFrame, frame_placement, frame_problems, which
-from onceproof.placing import RESTART_S, committed, point_problems
+from onceproof.faults import Occurrence, Proof, SpecProblem
+from onceproof.frame_faults import WRITES, FrameSpec, StoppedFrame, frame_problems, is_planned, which
+from onceproof.placing import committed, point_problems
 from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.spark_events import Attempt, attempts
-from onceproof.spark_tasks import TaskProcess, sender
+from onceproof.spark_tasks import TaskProcess, Tree, sender
 from onceproof.waiting import wait_until
 
 #: Targets that can only be struck in the middle of a task.
@@ -32,7 +32,6 @@ _TOLD_S = 20.0
 """Spark writes its event log from a queue of its own, milliseconds behind."""
 _WORKER_GONE = "Python worker exited unexpectedly"
 """What Spark says of a task whose Python worker's connection ends (``PythonRunner``)."""
-_WRITES = r"\b(insert|update|delete|merge|copy)\b"
 
 Service = Literal["postgres", "kafka"]
 
@@ -72,17 +71,13 @@ def frame_of_no_task(target: str) -> list[SpecProblem]:
     return [SpecProblem(("frame",), message, f"remove it, or set target: {' or '.join(TASK_TARGETS)}")]
 
 
-def task_placement(spec: FaultSpec, proof: str, scenario: Scenario) -> Placement:
-    return frame_placement(spec.at.point, proof, scenario)
-
-
 def _with_kind(frame: TaskFrame, service: Service) -> TaskFrame:
     """The default is a frame of which a task sends several, not the commit that ends it all."""
     if frame.kind is not None:
         return frame
     if service == "kafka":
         return frame.model_copy(update={"kind": "Produce"})
-    return frame.model_copy(update={"kind": "statement", "sql": frame.sql or _WRITES})
+    return frame.model_copy(update={"kind": "statement", "sql": frame.sql or WRITES})
 
 
 @dataclass(frozen=True)
@@ -204,7 +199,7 @@ def retried(found: list[Attempt], victim: TaskProcess) -> str | None:
         if lost.executor != on or not _died(lost, victim):
             continue
         again = next(
-            (a for a in found if a.reason == "Success" and a.task == lost.task and a.launched_ms > lost.launched_ms),
+            (a for a in found if a.reason == "Success" and a.launched_ms > lost.launched_ms and _same_task(a, lost)),
             None,
         )
         if again is not None:
@@ -214,6 +209,11 @@ def retried(found: list[Attempt], victim: TaskProcess) -> str | None:
     return None
 
 
+def _same_task(one: Attempt, other: Attempt) -> bool:
+    """Stages are numbered anew by the next driver, so that only the task's number is left to tell by."""
+    return one.task == other.task and (one.stage == other.stage or one.application != other.application)
+
+
 def _died(lost: Attempt, victim: TaskProcess) -> bool:
     """Whether the attempt failed as one does whose process is gone, and not for a reason of its own."""
     if lost.reason == "ExecutorLostFailure":
@@ -221,11 +221,34 @@ def _died(lost: Attempt, victim: TaskProcess) -> bool:
     return lost.reason == "ExceptionFailure" and victim.role == "python-worker" and _WORKER_GONE in lost.why
 
 
-def wait_for_batch(site: Site, seen: Occurrence) -> str:
-    wait_until(
-        f"batch {seen.batch} to be committed after the fault",
-        lambda: committed(site, seen.query, seen.batch),
-        deadline_s=RESTART_S,
-        explain=lambda: f"driver start {site.job.current_start}",
-    )
-    return f"batch {seen.batch} was committed by Spark afterwards"
+class TaskFault:
+    """Base of crash and stall of who runs a task: armed at the batch's plan, stopped at its frame; what then is theirs."""
+
+    def __init__(self, spec: FaultSpec, frame: TaskFrame | None) -> None:
+        self._spec = spec
+        self._task = InTask(spec, frame)
+        self._tree: Tree | None = None
+
+    @classmethod
+    def problems(cls, spec: FaultSpec, frame: TaskFrame | None, scenario: Scenario) -> list[SpecProblem]:
+        return task_problems(spec, frame, scenario)
+
+    def matches(self, seen: Occurrence) -> bool:
+        return is_planned(seen)
+
+    def strike(self, site: Site, seen: Occurrence) -> None:
+        self._task.arm(site, seen)
+
+    def heal(self, site: Site) -> None:
+        if self._tree is not None:
+            self._tree.thaw()  # for one that was stopped and then not struck
+        self._task.close(site)
+
+    def _stop(self, site: Site, seen: Occurrence, victim: Victim) -> Tree | Proof:
+        """Everything of the victim, stopped, with its frame still waiting; or that it was not the moment any more."""
+        # A container takes its Python workers with it; one of them alone is struck alone.
+        process = victim.process
+        tree = self._tree = Tree.freeze(process.pid if self._spec.target == "python-worker" else process.jvm)
+        if self._task.still_open(site, seen, victim):
+            return tree
+        return Proof(False, (*victim.words, "it had gone on, or given up, by the time it was stopped"))

@@ -14,13 +14,13 @@ from typing import Any
 
 from onceproof.conductor import Site
 from onceproof.errors import WaitTimeout
-from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
-from onceproof.frame_faults import ANSWER_S, is_planned
+from onceproof.faults import Occurrence, Placement, Proof
+from onceproof.frame_faults import ANSWER_S, frame_placement
 from onceproof.placing import RESTART_S, committed
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.spark_events import Attempt
 from onceproof.spark_tasks import TaskProcess, Tree, holds
-from onceproof.task_faults import InTask, TaskFrame, Victim, task_placement, task_problems, told
+from onceproof.task_faults import TaskFault, Victim, told
 from onceproof.waiting import wait_until
 
 _AWAKE_S = 60.0
@@ -31,39 +31,24 @@ _NOBODY = (
 )
 
 
-class TaskStall:
+class TaskStall(TaskFault):
     """`onceproof.chaos.stall` hands over to it for its targets executor and python-worker."""
-
-    def __init__(self, spec: FaultSpec, frame: TaskFrame | None) -> None:
-        self._spec = spec
-        self._task = InTask(spec, frame)
-        self._tree: Tree | None = None
-
-    @classmethod
-    def problems(cls, spec: FaultSpec, frame: TaskFrame | None, scenario: Scenario) -> list[SpecProblem]:
-        return task_problems(spec, frame, scenario)
 
     @classmethod
     def placement(cls, spec: FaultSpec, scenario: Scenario) -> Placement:
         n = spec.at.batch
         proof = f"{n} committed by another attempt while the process was stopped; what it wrote when it was awake again"
-        return task_placement(spec, proof, scenario)
-
-    def matches(self, seen: Occurrence) -> bool:
-        return is_planned(seen)
-
-    def strike(self, site: Site, seen: Occurrence) -> None:
-        self._task.arm(site, seen)
+        return frame_placement(spec.at.point, proof, scenario)
 
     def prove(self, site: Site, seen: Occurrence) -> Proof:
         victim = self._task.find(site, seen)
         if isinstance(victim, Proof):
             return victim
         process = victim.process
-        tree = self._tree = Tree.freeze(process.pid if self._spec.target == "python-worker" else process.jvm)
+        tree = self._stop(site, seen, victim)
+        if isinstance(tree, Proof):
+            return tree
         words = list(victim.words)
-        if not self._task.still_open(site, seen, victim):
-            return Proof(False, (*words, "it had gone on, or given up, by the time it was stopped"))
         n, start = seen.batch, site.job.current_start
         words.append(f"stopped (SIGSTOP): process {tree.stats[0].pid}" + _others(tree))
         try:
@@ -104,11 +89,6 @@ class TaskStall:
             explain=lambda: f"{process.describe()} still holds {hit.client}",
         )
         return Proof(True, (*words, "awake again (SIGCONT), it went on to its end"))
-
-    def heal(self, site: Site) -> None:
-        if self._tree is not None:
-            self._tree.thaw()
-        self._task.close(site)
 
 
 def won(found: list[Attempt], victim: TaskProcess) -> str | None:

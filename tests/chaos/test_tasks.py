@@ -151,7 +151,7 @@ def test_a_dead_process_frame_is_called_undelivered_when_the_proxy_says_so(
             return probe()
 
         monkeypatch.setattr("onceproof.task_crash.wait_until", wait)
-        monkeypatch.setattr("onceproof.task_crash.wait_for_batch", lambda *_: "committed")
+        monkeypatch.setattr("onceproof.task_crash.wait_for_commit", lambda *_: "committed")
         monkeypatch.setattr("onceproof.task_crash.told", lambda *_: "another attempt")
         site: Any = SimpleNamespace(job=SimpleNamespace(current_start=0))
         proof = crash.prove(site, seen(Point.AFTER_OFFSET_LOG))
