@@ -211,7 +211,7 @@ class Duplicate:
         for (output, source), rows in by(case.rows(_TOTALS), "output", "source"):
             total = sum(row["total"] for row in rows)
             copies = "copy" if total == 1 else "copies"
-            summary = f"{total} {copies} beyond what the input explains, by {source}"
+            summary = f"{total:,} {copies} beyond what the input explains, by {source}"
             if source == "input":
                 alike = """SELECT count(*) FROM (SELECT topic, "partition", "offset" FROM twins UNION
                                                  SELECT topic, twin_partition, twin_offset FROM twins)"""

@@ -32,7 +32,7 @@ def identity_of(row: Row) -> dict[str, Any]:
 
 
 def times(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def places(case: Case, output: str, ids: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
