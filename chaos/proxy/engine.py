@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+import uvloop
+
 from onceproof.chaos.proxy.frames import Conversation
 from onceproof.chaos.proxy.kafka import KafkaConversation
 from onceproof.chaos.proxy.link import Link
@@ -32,7 +34,7 @@ class ProxyLoop:
         """Defects of ours, each of which ended a connection, and what could not be written down."""
         self.proxies: list[FrameProxy] = []
         """Those that work on it; they end with it."""
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._loop.set_exception_handler(self._failed)
         self._thread = threading.Thread(target=self._run, name="protocol proxy", daemon=True)
         self._thread.start()

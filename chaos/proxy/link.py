@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from struct import pack
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from onceproof.chaos.proxy.frames import Answer, Encrypted, Frame, Piece, Reply
 from onceproof.chaos.proxy.rules import Hit, Rule, now
@@ -66,12 +66,12 @@ class Link:
         if self.proxy.away:
             self._turn_away("refused")
             return
-        self.client.pause()
         task = asyncio.get_running_loop().create_task(self._connect())
         self.proxy.tasks.add(task)
         task.add_done_callback(self.proxy.tasks.discard)
 
     async def _connect(self) -> None:
+        self.client.pause()
         target = self.proxy.target
         try:
             await asyncio.get_running_loop().create_connection(lambda: self.server, target.host, target.port)
@@ -313,14 +313,18 @@ class Side(asyncio.Protocol):
         self.gone = False
         """Nothing more is to go through it; what was written may still be on its way."""
         self.over = False
+        self._early = bytearray()
+        """What was written before it stood."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = transport = cast(asyncio.Transport, transport)
         if self.gone:  # cut before it stood
             transport.abort()
             return
         transport.set_write_buffer_limits(high=_HIGH_WATER)
+        if self._early:
+            transport.write(bytes(self._early))
+            self._early.clear()
         if self is self._link.client:
             self._link.accepted()
 
@@ -342,7 +346,7 @@ class Side(asyncio.Protocol):
         self._other().resume()
 
     def pause(self) -> None:
-        if self.transport is not None and self.transport.is_reading():
+        if self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume(self) -> None:
@@ -350,7 +354,9 @@ class Side(asyncio.Protocol):
             self.transport.resume_reading()
 
     def write(self, data: bytes) -> None:
-        if data and self.transport is not None and not self.transport.is_closing():
+        if self.transport is None:
+            self._early += data
+        elif data and not self.transport.is_closing():
             self.transport.write(data)
 
     def write_eof(self) -> None:
