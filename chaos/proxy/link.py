@@ -49,6 +49,8 @@ class Link:
         self._waiting: dict[int, tuple[Rule, Hit]] = {}
         """id of a watched frame -> whose answer it gets"""
         self._parked: _Parked | None = None
+        self._ahead = 0
+        """Bytes of the service that its client has, and that are still kept here as the beginning of a message."""
         self._late = False
         """A frame of it waits to be delivered late."""
         self._deaf = False
@@ -119,6 +121,10 @@ class Link:
         if self.proxy.away and not self._deaf and self._parked is None:
             self._turn_away("broken")
             return
+        if not self._deaf and not self._waiting:
+            # No answer is waited for: the client need not wait until it has been read here as well.
+            self.client.write(data)
+            self._ahead += len(data)
         try:
             pieces = self._talk.from_server(data)
         except Encrypted as why:
@@ -128,8 +134,14 @@ class Link:
         for piece in pieces:
             if isinstance(piece, Answer):
                 self._answered(piece)
-            elif not self._deaf:
-                self.client.write(_bytes(piece))
+                continue
+            raw = _bytes(piece)
+            if self._ahead:
+                known = min(self._ahead, len(raw))
+                self._ahead -= known
+                raw = raw[known:]
+            if not self._deaf:
+                self.client.write(raw)
 
     def _client_eof(self) -> None:
         if self._parked is not None:
@@ -142,7 +154,7 @@ class Link:
 
     def _server_eof(self) -> None:
         if not self._deaf:
-            self.client.write(self._talk.rest_of_server())
+            self.client.write(self._talk.rest_of_server()[self._ahead :])
         self._server_lost()
 
     def _client_lost(self) -> None:
