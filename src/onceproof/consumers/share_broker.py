@@ -13,6 +13,11 @@ from onceproof.stack.kafka import change_settings
 _GROUP = {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": "600000"}
 
 
+_LOCK = "share.record.lock.duration.ms"
+#: The broker's own minimum (``group.share.min.record.lock.duration.ms``), which Kafka lets nobody set lower.
+_BRIEFLY_MS = "1000"
+
+
 class ShareQueues(KafkaQueues):
     """Implements `onceproof.consumers.broker.Queues` for share groups."""
 
@@ -30,6 +35,12 @@ class ShareQueues(KafkaQueues):
 
         Whoever takes next waits for what there is, so a schedule is sure where nothing else is there to be taken by then.
         """
+
+    def lock_briefly(self, group: str, briefly: bool) -> None:
+        """A lock lasts as long as the group's setting said when the record was given out."""
+        self._set_group(self.group(group), _LOCK, _BRIEFLY_MS if briefly else _GROUP[_LOCK])
+        # As with a topic (`refuse`): when the broker shows the second change, the first is in force.
+        self._set_group(self.group(group), "share.session.timeout.ms", "45001" if briefly else "45000")
 
     def committed(self, group: str) -> None:
         """Not to be asked with this client: which records are done is known from the answers to acknowledgements."""

@@ -70,5 +70,9 @@ def _count(message: Message) -> int:
 
 def open_client(acknowledge: str) -> Client:
     assert acknowledge != "with-effect", "validated: a share group takes part in no transaction"
+    if "ONCEPROOF_TABLE" in os.environ:
+        from onceproof.consumers import postgres_client
+
+        return Client(ShareGroup(), postgres_client.open_rows())
     retry = os.environ.get("ONCEPROOF_RETRY")
     return Client(ShareGroup(), KafkaTopic(os.environ["ONCEPROOF_OUTPUT"]), None, KafkaTopic(retry) if retry else None)

@@ -101,6 +101,8 @@ _BEHAVIOUR = {
     "controlled.shutdown.enable": "false",
     "unclean.leader.election.enable": "false",
     "group.initial.rebalance.delay.ms": 0,
+    # A member may be given up soon, where a schedule wants that (`onceproof.chaos.consumers.slow`).
+    "group.min.session.timeout.ms": 1000,
     "offsets.retention.minutes": 525600,
     # Event times may lie years back, and retention goes by them: nothing is to age out unless a scenario says so.
     "log.retention.ms": -1,
