@@ -6,8 +6,8 @@ committed: a member that dies holds nothing, and its partition begins again at t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented, not all re-exported
@@ -47,10 +47,18 @@ _LONG_MS = 600_000
 _MEMBER = "{index:03d}-{consumer}"
 
 
+class KindOfGroup(Protocol):
+    """A class of queues below: of consumer groups, or of share groups."""
+
+    def __call__(self, stack: EmbeddedStack, layout: Layout) -> Queues: ...
+
+    def warm_up(self, stack: EmbeddedStack) -> None: ...
+
+
 class KafkaBroker:
     """Implements `onceproof.consumers.broker.Broker`: the stack of a Spark job, whose Kafka serves consumers too."""
 
-    def __init__(self, stack: EmbeddedStack, queues: Callable[[EmbeddedStack, Layout], Queues]) -> None:
+    def __init__(self, stack: EmbeddedStack, queues: KindOfGroup) -> None:
         self.stack = stack
         self._queues = queues
         self.versions: Mapping[str, Any] = stack.versions()
@@ -61,6 +69,9 @@ class KafkaBroker:
 
     def lay_out(self, layout: Layout) -> Queues:
         return self._queues(self.stack, layout)
+
+    def warm_up(self) -> None:
+        self._queues.warm_up(self.stack)
 
 
 class KafkaQueues:
@@ -79,6 +90,23 @@ class KafkaQueues:
         if layout.tables:
             assert stack.postgres is not None, "validated: a table needs Postgres"
             self._tables = Tables(stack.postgres, layout)
+
+    @staticmethod
+    def warm_up(stack: EmbeddedStack) -> None:
+        """Have ``__consumer_offsets`` and ``__transaction_state`` made, which the first member and the first transaction ask for."""
+        transactions = stack.kafka.warm_up_transactions()
+        admin, name = stack.kafka.admin(), "onceproof-warm-up"
+        admin.list_topics(timeout=_ANSWER_S)  # as `_meet_broker`
+
+        def answers() -> bool:
+            try:
+                admin.describe_consumer_groups([name], request_timeout=_ANSWER_S)[name].result()
+            except KafkaException as refused:
+                return bool(refused.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND)
+            return True
+
+        wait_until("a coordinator of groups", answers, deadline_s=_JOIN_DEADLINE_S, abandon=stack.check_health)
+        transactions.join(_JOIN_DEADLINE_S)
 
     def _meet_broker(self) -> None:
         """Have the broker's own handle in the new client before it is asked anything that waits for one.

@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from onceproof.consumers.client import Client, Taken
+from onceproof.consumers.client import Client, Fenced, Taken
 from onceproof.consumers.kafka_client import KafkaGroup, lost
 from onceproof.stack.clients import producer_config
 
@@ -62,9 +62,14 @@ class TransactionalGroup(KafkaGroup):
         try:
             self._transaction.producer.send_offsets_to_transaction([self.after(taken)], member, _OFFSETS_S)
         except KafkaException as error:
-            self._transaction.abandon()  # first: an offset in an open transaction is neither committed nor not
+            failed = lost(error)
+            # First: an offset in an open transaction is neither committed nor not.
+            if isinstance(failed, Fenced):
+                self._transaction.producer.abort_transaction(_ANSWER_S)  # it was answered: nothing of it can come later
+            else:
+                self._transaction.abandon()
             self.go_back(taken)
-            raise lost(error) from error
+            raise failed from error
         self._busy = False
 
 

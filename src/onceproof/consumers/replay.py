@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from onceproof import __version__
 from onceproof.consumers import services, stage
-from onceproof.consumers.broker import Broker
+from onceproof.consumers.broker import Broker, WarmsUp
 from onceproof.consumers.faults import consumer_faults
 from onceproof.errors import HistoryError, Interrupted, UsageError
 from onceproof.events import Timeline
@@ -152,7 +152,10 @@ def start_broker(start: services.Start, owner: Owner, folder: Path) -> Broker:
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     timeline = Timeline(folder / "events.jsonl")
     try:
-        return start(owner, folder, timeline)
+        broker = start(owner, folder, timeline)
+        if isinstance(broker, WarmsUp):
+            broker.warm_up()
+        return broker
     finally:
         timeline.close()
 

@@ -31,7 +31,7 @@ CLIENTS = {
 }
 
 #: A consumer that is held answers its broker this often.
-_IDLE_S = 0.05
+_IDLE_S = 0.01
 
 
 class Gate:

@@ -91,8 +91,8 @@ _SMALL = {
 _SHARE = {
     "group.share.min.record.lock.duration.ms": 1000,
     "group.share.max.record.lock.duration.ms": 3600000,
-    "group.share.min.heartbeat.interval.ms": 200,
-    "group.share.heartbeat.interval.ms": 300,
+    "group.share.min.heartbeat.interval.ms": 100,
+    "group.share.heartbeat.interval.ms": 100,
 }
 
 _BEHAVIOUR = {
