@@ -61,10 +61,11 @@ class Slow:
     def foresee(self, scene: Scene) -> None:
         self._lock_briefly(scene, True)
 
+    def is_taken(self, scene: Scene) -> None:
+        self._lock_briefly(scene, False)  # of what is given out from now on; the lock of this message stays as it is
+
     def strike(self, scene: Scene) -> None:
-        self._lock_briefly(
-            scene, False
-        )  # of what others are given from now on; the lock of this message stays as it is
+        """Nothing: it is not let go on."""
 
     def _lock_briefly(self, scene: Scene, briefly: bool) -> None:
         if isinstance(scene.queues, Locks):
@@ -93,9 +94,8 @@ class Slow:
         )
         late = [m for m in after[after.index(again) :] if m.consumer == target and m.message == message]
         effect = next((m for m in late if m.kind == "effect"), None)
-        if effect is None:
-            return Proof(False, (*told, f"{target} did nothing more about it: there were no two at the same message"))
-        told.append(f"{target} went on and did its effect at tick {effect.tick}")
+        done = f"did its effect at tick {effect.tick}" if effect is not None else "did no effect"
+        told.append(f"{target} went on and {done}")
         answer = next((m for m in late if m.kind in _ANSWERS), None)
         if answer is None:
             return Proof(False, (*told, f"what the broker said to {target}'s acknowledgement was not seen"))
@@ -105,8 +105,8 @@ class Slow:
 #: What the broker said to the acknowledgement of one whose message was another's by then.
 _ANSWERS = {
     "acknowledge": "the broker answered its late acknowledgement without an error",
-    "fenced": "the broker refused its acknowledgement: it was no member any more",
-    "lost": "its acknowledgement failed without a word about its membership",
+    "fenced": "the broker refused its late acknowledgement: the message was another's",
+    "lost": "its late acknowledgement failed, and the broker did not say that the message was another's",
 }
 
 

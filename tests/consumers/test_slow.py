@@ -38,7 +38,7 @@ GIVEN = [move("lapse", "c2", 3), move("take", "c1", 3, redelivered=True)]
     ("answer", "said"),
     [
         ("acknowledge", "answered its late acknowledgement without an error"),
-        ("fenced", "refused its acknowledgement: it was no member any more"),
+        ("fenced", "refused its late acknowledgement: the message was another's"),
     ],
 )
 def test_it_hit_if_two_were_at_the_same_message_and_both_finished(answer: Kind, said: str) -> None:
@@ -53,13 +53,18 @@ def test_it_hit_if_two_were_at_the_same_message_and_both_finished(answer: Kind, 
         ([], "to nobody else meanwhile"),
         ([move("take", "c2", 3)], "to nobody else meanwhile"),
         ([move("take", "c1", 3, group="another")], "to nobody else meanwhile"),
-        (GIVEN, "c2 did nothing more about it"),
+        (GIVEN, "acknowledgement was not seen"),
         ([*GIVEN, move("effect", "c2", 4)], "acknowledgement was not seen"),
     ],
 )
 def test_it_missed_if_anything_of_it_was_not_seen(after: list[Move], why: str) -> None:
     proof = SLOW.prove(TAKEN, after)
     assert not proof.hit and why in proof.evidence[-1]
+
+
+def test_an_acknowledgement_that_is_refused_before_the_effect_is_proof_as_well() -> None:
+    proof = SLOW.prove(TAKEN, [*GIVEN, move("fenced", "c2", 4)])
+    assert proof.hit and "c2 went on and did no effect" in proof.evidence
 
 
 def test_it_is_over_when_another_was_given_the_message() -> None:

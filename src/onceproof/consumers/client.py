@@ -15,7 +15,7 @@ class Lost(Exception):
 
 
 class Fenced(Lost):
-    """The broker refused an acknowledgement: who sent it is no member any more, and its message is another's."""
+    """The broker refused an acknowledgement: the message is another's by now."""
 
 
 @dataclass(frozen=True)

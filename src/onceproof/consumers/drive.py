@@ -194,9 +194,8 @@ class Drive:
         return f"messages {left} are never acknowledged, and nobody is left who would take them"
 
     def _publish(self, message: Message) -> None:
-        for planned in self.faults:
-            if isinstance(planned.fault, Outlasts) and planned.spec.at.message == message.number:
-                planned.fault.foresee(self._scene)
+        for fault in self._outlasting(message):
+            fault.foresee(self._scene)
         self.queues.publish(message, self.records[message.number - 1])
         self._published += 1
         for group in self.layout.groups():
@@ -215,12 +214,19 @@ class Drive:
         self._empty_handed = 0
         message = self._known(hand, did)
         self._ready[hand.group, message.queue].discard(message.number)
+        for fault in self._outlasting(message):
+            fault.is_taken(self._scene)
         if (loser := self._takeover.loser(hand.group, message)) is not None:
             self._move("lapse", loser.name, message)
         hand.holds, hand.acknowledged, hand.released = message, False, False
         hand.due = self._tick + self.spec.slow.get(message.number, self.spec.work)
         self._move("take", hand.name, message, redelivered=did.redelivered)
         self._strike()
+
+    def _outlasting(self, message: Message) -> list[Outlasts]:
+        """Faults still to come that will have this message given to two."""
+        struck = [p.fault for p in self.faults if p.fired_at is None and p.spec.at.message == message.number]
+        return [fault for fault in struck if isinstance(fault, Outlasts)]
 
     def _known(self, hand: _Hand, did: Did) -> Message:
         message = self._by_id.get(did.message or "")

@@ -63,6 +63,9 @@ class Outlasts(Protocol):
     def foresee(self, scene: Scene) -> None:
         """Called right before the message is published that it will strike."""
 
+    def is_taken(self, scene: Scene) -> None:
+        """Called when that message was given to somebody, before it strikes."""
+
 
 consumer_faults: Registry[type[ConsumerFault]] = Registry(
     "fault of consumers", "onceproof.chaos.consumers", "onceproof.consumer-faults"

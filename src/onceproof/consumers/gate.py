@@ -20,7 +20,7 @@ every message begins with a ``take``. WHAT is the step just done: null at first,
 ``{"step": STEP, "message": ID}``, where ID is the ``message_id`` that the broker gave; of a take also ``"queue"`` and
 ``"redelivered"``, and null as message where the queues were empty; of an effect that the output said no to ``"refused": true``, and
 of an acknowledgement that got no answer ``"lost": true``, after which it takes again from what the broker has; where the broker
-said that it is no member any more also ``"fenced": true``. A step is done when the broker has answered.
+said that the message is another's also ``"fenced": true``. A step is done when the broker has answered.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Did(BaseModel):
     lost: bool = False
     """No answer came to the acknowledgement, and the consumer goes on from what the broker has."""
     fenced: bool = False
-    """An answer came, and it was no: who acknowledged is no member of its group any more."""
+    """An answer came, and it was no: the message is another's."""
 
 
 class Ask(BaseModel):

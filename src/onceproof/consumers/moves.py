@@ -31,7 +31,7 @@ Kind = Literal[
 """``crash``: a fault killed the consumer; ``end``: it ended by itself; ``refuse``: the output said no to an
 effect; ``release``: given back unprocessed; ``retry``: put into the retry topic; ``lost``: no answer came to
 an acknowledgement; ``lapse``: another is given what a consumer that is only slow still works on; ``fenced``: the
-broker refused an acknowledgement, for who sent it is no member any more."""
+broker refused an acknowledgement, for the message is another's."""
 _PREFIX = "consumers."
 
 

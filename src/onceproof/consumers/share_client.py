@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from confluent_kafka import AcknowledgeType, KafkaException, Message, ShareConsumer
+from confluent_kafka import AcknowledgeType, KafkaError, KafkaException, Message, ShareConsumer
 
-from onceproof.consumers.client import Client, Taken
+from onceproof.consumers.client import Client, Fenced, Taken
 from onceproof.consumers.kafka_client import KafkaTopic, taken_of
 from onceproof.stack.clients import client_config
 
@@ -48,7 +48,13 @@ class ShareGroup:
 
     def acknowledge(self, taken: Taken) -> None:
         self._consumer.acknowledge(taken.tag, AcknowledgeType.ACCEPT)
-        self._settle()
+        try:
+            self._settle()
+        except KafkaException as refused:
+            # Its lock has ended and another has the record. Once that one is done with it, such an answer does not come any more.
+            if refused.args[0].code() == KafkaError.INVALID_RECORD_STATE:
+                raise Fenced(str(refused)) from refused
+            raise
 
     def release(self, taken: Taken) -> None:
         self._consumer.acknowledge(taken.tag, AcknowledgeType.RELEASE)
