@@ -50,9 +50,7 @@ class TransactionalGroup(KafkaGroup):
 
     def take(self) -> Taken | None:
         taken = super().take()
-        # Of the membership under which it was given the message. Asked for later, a client that has left its group meanwhile
-        # answers with no member at all, and that the broker lets pass: offsets of no member count as those of a producer
-        # that is in no group (KIP-447), and the zombie's transaction would be committed.
+        # Of the membership under which it was given the message (KIP-447): by its acknowledgement it may be none, or another.
         self._member = self.consumer.consumer_group_metadata()
         return taken
 
