@@ -30,6 +30,8 @@ from onceproof.stack.kafka import change_settings
 from onceproof.waiting import wait_until
 
 _ANSWER_S = 30.0
+#: One question that comes before the broker can answer it: a lookup of a coordinator that is only being made may never be answered.
+_ASK_S = 2.0
 #: Until the first member has come, and the group's coordinator has loaded its part of the log.
 _NO_GROUP_YET = {
     KafkaError.GROUP_ID_NOT_FOUND,
@@ -100,7 +102,7 @@ class KafkaQueues:
 
         def answers() -> bool:
             try:
-                admin.describe_consumer_groups([name], request_timeout=_ANSWER_S)[name].result()
+                admin.describe_consumer_groups([name], request_timeout=_ASK_S)[name].result()
             except KafkaException as refused:
                 return bool(refused.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND)
             return True
