@@ -92,7 +92,7 @@ class _Drawing:
         ET.SubElement(self._svg[-1], "title").text = f"m{message}"
 
     def _row(self, number: int, row: Row) -> None:
-        y, bad = self._y(number), row.kind in ("again", "return", "refuse", "retry", "lost")
+        y, bad = self._y(number), row.kind in ("again", "return", "refuse", "retry", "lost", "fenced")
         if row.kind == "crash":
             x = self._x(row.source)
             for one, other in ((-9, 9), (9, -9)):
@@ -106,6 +106,7 @@ class _Drawing:
             self._arrow(self._x(row.source), self._x(row.target), y, style)
             label = {"again": f"m{row.message} again", "return": f"m{row.message} back", "acknowledge": "ack"}
             label |= {"refuse": f"m{row.message} refused", "lost": "ack lost", "retry": f"m{row.message} later"}
+            label |= {"fenced": "ack refused"}
             text = label.get(row.kind, f"m{row.message}")
             kind = "badtext label" if bad or late else "small label" if row.kind == "acknowledge" else "label"
             self._write(self._mid(row), y - 6, text, kind, middle=True)

@@ -14,6 +14,10 @@ class Lost(Exception):
     """An acknowledgement was sent and no answer came. Its sender has begun anew: it goes on from what the broker has."""
 
 
+class Fenced(Lost):
+    """The broker refused an acknowledgement: the message is another's by now."""
+
+
 @dataclass(frozen=True)
 class Taken:
     """A message as its consumer has it."""

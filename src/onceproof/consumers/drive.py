@@ -14,10 +14,11 @@ from typing import Any
 
 from onceproof.consumers.broker import Queues
 from onceproof.consumers.crew import ConsumerDied, Crew
-from onceproof.consumers.faults import ConsumerFault, Scene, consumer_faults
+from onceproof.consumers.faults import ConsumerFault, Outlasts, Scene, consumer_faults
 from onceproof.consumers.gate import Did
 from onceproof.consumers.layout import Layout, Message
 from onceproof.consumers.moves import Kind, Move, event_kind, holder
+from onceproof.consumers.takeover import Takeover
 from onceproof.data import Record
 from onceproof.errors import EnvironmentProblem
 from onceproof.events import Timeline
@@ -41,6 +42,8 @@ class _Hand:
     released: bool = False
     due: int = 0
     back_at: int | None = None
+    kept: bool = False
+    lapsed: bool = False
 
 
 @dataclass
@@ -91,6 +94,7 @@ class Drive:
         # A group and a message -> of how many copies the broker still waits for an acknowledgement.
         self._open: Counter[tuple[str, int]] = Counter()
         self._hands = [_Hand(name, self.layout.group_of[name], self.layout.queues_of[name]) for name in self.spec.names]
+        self._takeover = Takeover(self._hands, self.queues)
         self._by_id = {f"m{message.number}": message for message in self.messages}
         self._empty_handed = 0
         self.faults: list[Planned] = []
@@ -145,9 +149,10 @@ class Drive:
         return any(planned.fired_at is not None for planned in self.faults)
 
     def _one_tick(self) -> None:
-        for hand in sorted((h for h in self._hands if h.holds and h.due <= self._tick), key=lambda h: h.due):
+        busy = [hand for hand in self._hands if hand.holds and hand.due <= self._tick and not hand.kept]
+        for hand in sorted(busy, key=lambda hand: hand.due):
             self._finish(hand)
-        if self._published < len(self.messages) and self._published * self.spec.every <= self._tick:
+        if self._publishes() and self._published * self.spec.every <= self._tick:
             self._publish(self.messages[self._published])
         for entry in [entry for entry in self._later if entry[0] <= self._tick]:
             self._later.remove(entry)
@@ -156,22 +161,28 @@ class Drive:
         for hand in self._hands:
             if hand.back_at is not None and hand.back_at <= self._tick:
                 self._come_back(hand)
+        self._takeover.settle()
         for hand in self._hands:
-            if hand.alive and hand.holds is None and self._has_something(hand):
+            if self._takeover.may_take(hand) and self._has_something(hand):
                 self._take(hand)
+
+    def _publishes(self) -> bool:
+        return self._published < len(self.messages) and not self._takeover.waits
 
     def _has_something(self, hand: _Hand) -> bool:
         return any(self._ready.get((hand.group, queue)) for queue in hand.queues)
 
     def _next_tick(self) -> int | None:
         """When something is due next. None: nothing ever will be."""
-        dues = [hand.due for hand in self._hands if hand.holds is not None]
+        dues = [hand.due for hand in self._hands if hand.holds is not None and not hand.kept]
         dues += [hand.back_at for hand in self._hands if hand.back_at is not None and not self.drained]
-        if self._published < len(self.messages):
+        if self._publishes():
             dues.append(self._published * self.spec.every)
         dues += [due for due, _group, _number in self._later]
         if any(hand.alive and not hand.holds and self._has_something(hand) for hand in self._hands):
             dues.append(self._tick + 1)  # the broker had nothing for it, although something is ready
+        if self._takeover.comes and not self.drained:
+            dues.append(self._tick + 1)
         if not dues and not self.drained:
             self.note = self._stranded()
         return max(min(dues), self._tick) if dues else None
@@ -183,6 +194,8 @@ class Drive:
         return f"messages {left} are never acknowledged, and nobody is left who would take them"
 
     def _publish(self, message: Message) -> None:
+        for fault in self._outlasting(message):
+            fault.foresee(self._scene)
         self.queues.publish(message, self.records[message.number - 1])
         self._published += 1
         for group in self.layout.groups():
@@ -201,10 +214,19 @@ class Drive:
         self._empty_handed = 0
         message = self._known(hand, did)
         self._ready[hand.group, message.queue].discard(message.number)
+        for fault in self._outlasting(message):
+            fault.is_taken(self._scene)
+        if (loser := self._takeover.loser(hand.group, message)) is not None:
+            self._move("lapse", loser.name, message)
         hand.holds, hand.acknowledged, hand.released = message, False, False
         hand.due = self._tick + self.spec.slow.get(message.number, self.spec.work)
         self._move("take", hand.name, message, redelivered=did.redelivered)
         self._strike()
+
+    def _outlasting(self, message: Message) -> list[Outlasts]:
+        """Faults still to come that will have this message given to two."""
+        struck = [p.fault for p in self.faults if p.fired_at is None and p.spec.at.message == message.number]
+        return [fault for fault in struck if isinstance(fault, Outlasts)]
 
     def _known(self, hand: _Hand, did: Did) -> Message:
         message = self._by_id.get(did.message or "")
@@ -222,7 +244,7 @@ class Drive:
             ask = self.crew.step(hand.name)
             did = ask.did
             assert did is not None
-            kind = "refuse" if did.refused else "lost" if did.lost else did.step
+            kind = "refuse" if did.refused else "fenced" if did.fenced else "lost" if did.lost else did.step
             self._move(kind, hand.name, self._whereto(did, message))
             hand.acknowledged = hand.acknowledged or (did.step == "acknowledge" and not did.lost)
             hand.released = hand.released or did.step == "release"
@@ -238,7 +260,9 @@ class Drive:
                 hand.due = self._tick + self.spec.work  # it tries again, and holds on to the message meanwhile
                 return
         hand.holds = None
-        if hand.acknowledged:
+        if hand.lapsed:
+            self._takeover.is_done(hand)
+        elif hand.acknowledged:
             self._open[hand.group, message.number] -= 1
         elif hand.released:
             self._ready[hand.group, message.queue].add(message.number)
@@ -246,6 +270,9 @@ class Drive:
     def _forgotten(self, hand: _Hand, message: Message) -> None:
         """No answer came to its acknowledgement: the broker is asked what it has of it."""
         hand.holds = None
+        if hand.lapsed:
+            self._takeover.is_done(hand)
+            return
         committed = self.queues.committed(hand.group)
         if committed is not None:
             place = [m.number for m in self.messages if m.queue == message.queue].index(message.number)
@@ -293,13 +320,20 @@ class Drive:
                 planned.fired_at = self.timeline.emit("fault.fired", **self._described(planned.index, planned.spec)).at
                 planned.fault.strike(self._scene)
                 hand = next(hand for hand in self._hands if hand.name == planned.spec.target)
-                if not self.crew.is_alive(hand.name):
+                if isinstance(planned.fault, Outlasts):
+                    self._takeover.keep(hand)
+                    assert hand.holds is not None, "a fault strikes who has a message"
+                    self._ready[hand.group, hand.holds.queue].add(hand.holds.number)
+                elif not self.crew.is_alive(hand.name):
                     self._after_death(hand)
             if planned.fired_at is not None and planned.healed_at is None:
                 self._heal(planned)
 
     def _heal(self, planned: Planned) -> None:
         if planned.fault.heal(self._scene, self.moves[planned.moves_before :]):
+            if isinstance(planned.fault, Outlasts):
+                hand = next(hand for hand in self._hands if hand.name == planned.spec.target)
+                hand.kept, hand.due = False, self._tick + 1
             planned.healed_at = self.timeline.emit("fault.healed", **self._described(planned.index, planned.spec)).at
 
     def _is_there(self, spec: ConsumerFaultSpec) -> bool:

@@ -19,8 +19,8 @@ the end of the connection, means that there is nothing more to do. STEP is ``tak
 every message begins with a ``take``. WHAT is the step just done: null at first, then
 ``{"step": STEP, "message": ID}``, where ID is the ``message_id`` that the broker gave; of a take also ``"queue"`` and
 ``"redelivered"``, and null as message where the queues were empty; of an effect that the output said no to ``"refused": true``, and
-of an acknowledgement that got no answer ``"lost": true``, after which it takes again from what the broker has. A step is done
-when the broker has answered.
+of an acknowledgement that got no answer ``"lost": true``, after which it takes again from what the broker has; where the broker
+said that the message is another's also ``"fenced": true``. A step is done when the broker has answered.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ class Did(BaseModel):
     """The output said no to the effect."""
     lost: bool = False
     """No answer came to the acknowledgement, and the consumer goes on from what the broker has."""
+    fenced: bool = False
+    """An answer came, and it was no: the message is another's."""
 
 
 class Ask(BaseModel):

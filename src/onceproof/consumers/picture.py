@@ -18,7 +18,7 @@ from onceproof.errors import HistoryError
 from onceproof.history.reader import read_document
 
 RowKind = Literal[
-    "publish", "take", "again", "effect", "acknowledge", "crash", "return", "start", "refuse", "retry", "lost"
+    "publish", "take", "again", "effect", "acknowledge", "crash", "return", "start", "refuse", "retry", "lost", "fenced"
 ]
 
 
@@ -181,7 +181,9 @@ def of_moves(
         if move.kind == "take":
             taken.add(copy)
             since[row.target] = (move.message, number)
-        elif row.kind in ("effect", "acknowledge", "crash", "return", "retry", "lost") and row.source in since:
+        elif (
+            row.kind in ("effect", "acknowledge", "crash", "return", "retry", "lost", "fenced") and row.source in since
+        ):
             message, first = since[row.source]
             if row.kind == "crash" or is_last:
                 holds.append(Hold(row.source, message, first, number, row.kind == "crash"))
@@ -213,7 +215,9 @@ def _row(move: Move, place: Mapping[tuple[str, str], int], output: int, *, again
             return Row("lost", move.tick, consumer, queue, move.message)
         case "return":
             return Row("return", move.tick, consumer, queue, move.message)
-        case "release":
+        case "fenced":
+            return Row("fenced", move.tick, consumer, queue, move.message)
+        case "release" | "lapse":
             return Row("return", move.tick, consumer, queue, move.message)
         case "refuse":
             return Row("refuse", move.tick, consumer, output, move.message)
@@ -233,7 +237,7 @@ def _last_ones(moves: Sequence[Move]) -> list[bool]:
     last = []
     for move in reversed(moves):
         last.append(following.get(move.consumer, "take") in ("take", "start"))
-        if move.kind not in ("commit", "return"):
+        if move.kind not in ("commit", "return", "lapse"):
             following[move.consumer] = move.kind
     return last[::-1]
 

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from onceproof.consumers.client import Client, Lost, Refused, Taken
+from onceproof.consumers.client import Client, Fenced, Lost, Refused, Taken
 
 STEPS = {
     "after-effect": ("effect", "acknowledge"),
@@ -31,7 +31,7 @@ CLIENTS = {
 }
 
 #: A consumer that is held answers its broker this often.
-_IDLE_S = 0.05
+_IDLE_S = 0.01
 
 
 class Gate:
@@ -79,8 +79,8 @@ class Worker:
         elif step == "acknowledge":
             try:
                 self._client.source.acknowledge(taken)
-            except Lost:
-                return {**did, "lost": True}
+            except Lost as lost:
+                return {**did, "lost": True, **({"fenced": True} if isinstance(lost, Fenced) else {})}
         elif step == "release":
             self._client.source.release(taken)
         elif step == "retry":

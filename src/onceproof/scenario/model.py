@@ -108,6 +108,11 @@ class ConsumersSpec(Model):
     queues: Literal["shared", "own"] = Field(
         "shared", description="shared: all compete for all queues; own: queue i belongs to consumer i alone"
     )
+    static: bool = Field(
+        True,
+        description="of a consumer group: members keep their partitions while they are away (group.instance.id); "
+        "false: others take them over",
+    )
     acknowledge: Literal["after-effect", "before-effect", "with-effect"] = Field(
         "after-effect", description="effect and acknowledgement in which order; with-effect: both in one transaction"
     )
