@@ -25,10 +25,11 @@ Kind = Literal[
     "release",
     "retry",
     "lost",
+    "cut",
 ]
 """``crash``: a fault killed the consumer; ``end``: it ended by itself; ``refuse``: the output said no to an
 effect; ``release``: given back unprocessed; ``retry``: put into the retry topic; ``lost``: no answer came to
-an acknowledgement."""
+a step, an acknowledgement mostly; ``cut``: a fault broke its connection, and it lives."""
 _PREFIX = "consumers."
 
 
