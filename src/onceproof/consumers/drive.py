@@ -18,6 +18,7 @@ from onceproof.consumers.faults import ConsumerFault, Outlasts, Scene, consumer_
 from onceproof.consumers.gate import Did
 from onceproof.consumers.layout import Layout, Message
 from onceproof.consumers.moves import Kind, Move, event_kind, holder
+from onceproof.consumers.roads import CountsReady, Disconnects, HasRoads, KnowsArrival
 from onceproof.consumers.takeover import Takeover
 from onceproof.data import Record
 from onceproof.errors import EnvironmentProblem
@@ -40,6 +41,10 @@ class _Hand:
     holds: Message | None = None
     acknowledged: bool = False
     released: bool = False
+    cut_off: bool = False
+    """The broker has taken back what it had in hand, and it does not know yet."""
+    anew: bool = False
+    """Its next take makes a new connection."""
     due: int = 0
     back_at: int | None = None
     kept: bool = False
@@ -206,6 +211,9 @@ class Drive:
     def _take(self, hand: _Hand) -> None:
         did = self.crew.step(hand.name).did
         assert did is not None
+        if hand.anew:
+            self._check_mark(hand)
+            hand.anew = False
         if did.message is None:
             self._empty_handed += 1
             if self._empty_handed > _EMPTY_HANDED:
@@ -248,12 +256,12 @@ class Drive:
             self._move(kind, hand.name, self._whereto(did, message))
             hand.acknowledged = hand.acknowledged or (did.step == "acknowledge" and not did.lost)
             hand.released = hand.released or did.step == "release"
-            if did.step == "retry":
+            if did.step == "retry" and not did.lost:
                 self._put_off(hand, message)
             self._strike()
             if not hand.alive:
                 return
-            if did.lost:
+            if did.lost or (hand.cut_off and ask.before == "take"):
                 self._forgotten(hand, message)
                 return
             if did.refused and ask.before == "effect":
@@ -268,10 +276,18 @@ class Drive:
             self._ready[hand.group, message.queue].add(message.number)
 
     def _forgotten(self, hand: _Hand, message: Message) -> None:
-        """No answer came to its acknowledgement: the broker is asked what it has of it."""
-        hand.holds = None
+        """No answer came to its step, an acknowledgement mostly: what the broker has of it is found out."""
+        hand.holds, hand.anew = None, isinstance(self.queues, HasRoads)
         if hand.lapsed:
             self._takeover.is_done(hand)
+            return
+        if hand.cut_off:
+            hand.cut_off = False  # it came back when the connection was cut
+            return
+        self.queues.await_gone(hand.name, self.crew.mark(hand.name))
+        if any(self._arrived(planned, hand, message) for planned in self.faults):
+            self._open[hand.group, message.number] -= 1
+            self._await_ready(hand, message)
             return
         committed = self.queues.committed(hand.group)
         if committed is not None:
@@ -279,8 +295,24 @@ class Drive:
             if committed[self.layout.inputs.index(message.queue)] > place:
                 self._open[hand.group, message.number] -= 1
                 return
+        self._give_back(hand, message)
+
+    def _arrived(self, planned: Planned, hand: _Hand, message: Message) -> bool:
+        """Whether this fault knows that the broker has what its consumer has no answer to."""
+        spec, fault = planned.spec, planned.fault
+        ours = planned.fired_at is not None and (spec.target, spec.at.message) == (hand.name, message.number)
+        return ours and isinstance(fault, KnowsArrival) and bool(fault.arrived())
+
+    def _give_back(self, hand: _Hand, message: Message) -> None:
         self._ready[hand.group, message.queue].add(message.number)
         self._move("return", hand.name, message)
+        self._await_ready(hand, message)
+
+    def _await_ready(self, hand: _Hand, message: Message) -> None:
+        if isinstance(self.queues, CountsReady):
+            waiting = [number for _due, group, number in self._later if group == hand.group]
+            later = len(waiting) if message.queue == self.layout.retry else 0
+            self.queues.await_ready(message.queue, len(self._ready[hand.group, message.queue]) + later)
 
     def _whereto(self, did: Did, message: Message) -> Message:
         """The message as its move tells it: put into the retry topic, it is in another queue from then on."""
@@ -303,13 +335,18 @@ class Drive:
     def _arrive(self, hand: _Hand) -> None:
         """Wait until it is at its first step. One without a mark is refused now: its death could not be seen later."""
         self.crew.at_step(hand.name)
+        self._check_mark(hand)
+        self._note("start", hand)
+
+    def _check_mark(self, hand: _Hand) -> None:
         mark = self.crew.mark(hand.name)
         if not self.queues.is_there(hand.name, mark):
+            came = "took over a new connection" if hand.anew else "came to its first step"
             raise EnvironmentProblem(
-                f"consumer {hand.name} came to its first step without its mark: there is no queue {mark}",
-                hint="it must declare and consume the queue ONCEPROOF_MARK before it asks at its gate (docs/consumers.md)",
+                f"consumer {hand.name} {came} without its mark: there is no queue {mark}",
+                hint="it must declare and consume the queue ONCEPROOF_MARK, on a new connection too, before it asks at its gate "
+                "(docs/consumers.md)",
             )
-        self._note("start", hand)
 
     # -- faults ---------------------------------------------------------------------------------------------------
 
@@ -326,6 +363,8 @@ class Drive:
                     self._ready[hand.group, hand.holds.queue].add(hand.holds.number)
                 elif not self.crew.is_alive(hand.name):
                     self._after_death(hand)
+                elif isinstance(planned.fault, Disconnects) and planned.fault.disconnects():
+                    self._after_cut(hand)
             if planned.fired_at is not None and planned.healed_at is None:
                 self._heal(planned)
 
@@ -346,20 +385,30 @@ class Drive:
 
     def _after_death(self, hand: _Hand) -> None:
         self._note("crash", hand)
-        self.queues.await_gone(hand.name, self.crew.mark(hand.name))
-        message, hand.holds, hand.alive = hand.holds, None, False
-        if message is not None and self._unsettled(hand, message):
-            self._ready[hand.group, message.queue].add(message.number)
-            self._move("return", hand.name, message)
-        elif message is not None:
-            self._open[hand.group, message.number] -= 1
+        self._let_go(hand)
+        hand.holds, hand.alive = None, False
         hand.back_at = None if self.spec.restart_after is None else self._tick + self.spec.restart_after
+
+    def _after_cut(self, hand: _Hand) -> None:
+        """It lives, and works on: that its connection is gone it learns at its next step."""
+        self._note("cut", hand)
+        self._let_go(hand)
+        hand.cut_off = True
+
+    def _let_go(self, hand: _Hand) -> None:
+        """Its connection is gone: what it had not settled is the broker's again."""
+        self.queues.await_gone(hand.name, self.crew.mark(hand.name))
+        if hand.holds is not None and self._unsettled(hand, hand.holds):
+            self._give_back(hand, hand.holds)
+        elif hand.holds is not None:
+            self._open[hand.group, hand.holds.number] -= 1
+            self._await_ready(hand, hand.holds)
 
     def _unsettled(self, hand: _Hand, message: Message) -> bool:
         """Whether the broker still had it in the consumer's hands: in a transaction, until that is committed."""
         if self.spec.acknowledge != "with-effect":
             return not hand.acknowledged
-        last = next(m for m in reversed(self.moves) if m.consumer == hand.name and m.kind != "crash")
+        last = next(m for m in reversed(self.moves) if m.consumer == hand.name and m.kind not in ("crash", "cut"))
         return last.kind != "commit"
 
     def settle(self) -> None:

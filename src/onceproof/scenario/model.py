@@ -33,7 +33,9 @@ class PostgresStack(Model):
 
 
 class AmqpStack(Model):
-    pass
+    broker: Literal["qpid", "rabbitmq"] = Field(
+        "qpid", description="qpid: Qpid Broker-J, which is fetched; rabbitmq: RabbitMQ, where it is installed"
+    )
 
 
 class SparkStack(Model):
