@@ -247,7 +247,7 @@ def test_a_fault_is_stored_with_the_group_that_it_struck(name: str, group: str, 
     layout = layouts.of_scenario(scenario)
     drive = Drive(scenario.pipeline.consumers, [], layout, gone, gone, [], timeline, chaos, 1.0)
     timeline.close()
-    assert [row["query"] for row in drive.fault_rows()] == [group]
+    assert [row["query"] for row in drive.faults.rows()] == [group]
     assert [json.loads(line)["query"] for line in (tmp_path / "events.jsonl").read_text().splitlines()] == [group]
 
 

@@ -10,20 +10,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from onceproof.consumers.broker import Queues
 from onceproof.consumers.crew import ConsumerDied, Crew
-from onceproof.consumers.faults import ConsumerFault, Outlasts, Scene, consumer_faults
+from onceproof.consumers.faults import Outlasts, Scene
 from onceproof.consumers.gate import Did
 from onceproof.consumers.layout import Layout, Message
-from onceproof.consumers.moves import Kind, Move, event_kind, holder
+from onceproof.consumers.moves import Kind, Move, event_kind
+from onceproof.consumers.planned import Planned, PlannedFaults
 from onceproof.consumers.roads import CountsReady, Disconnects, HasRoads, KnowsArrival
 from onceproof.consumers.takeover import Takeover
 from onceproof.data import Record
 from onceproof.errors import EnvironmentProblem
 from onceproof.events import Timeline
-from onceproof.faults import Proof
 from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec
 
 #: In a row, that a consumer may be told of an empty queue although something is ready in it.
@@ -49,20 +48,6 @@ class _Hand:
     back_at: int | None = None
     kept: bool = False
     lapsed: bool = False
-
-
-@dataclass
-class Planned:
-    """One fault of the run and how far it came."""
-
-    index: int
-    spec: ConsumerFaultSpec
-    fault: ConsumerFault
-    armed_at: float
-    fired_at: float | None = None
-    healed_at: float | None = None
-    moves_before: int = 0
-    proof: Proof | None = None
 
 
 class _Enough(Exception):
@@ -102,10 +87,7 @@ class Drive:
         self._takeover = Takeover(self._hands, self.queues)
         self._by_id = {f"m{message.number}": message for message in self.messages}
         self._empty_handed = 0
-        self.faults: list[Planned] = []
-        for index, spec in enumerate(self.chaos):
-            armed = self.timeline.emit("fault.armed", **self._described(index, spec))
-            self.faults.append(Planned(index, spec, consumer_faults.get(spec.fault)(spec), armed.at))
+        self.faults = PlannedFaults(self.chaos, self.spec, self.layout, self.timeline)
 
     # -- the play -------------------------------------------------------------------------------------------------
 
@@ -134,7 +116,7 @@ class Drive:
     def _ended(self, dead: ConsumerDied) -> None:
         """A consumer ended by itself. After a fault that says something about the pipeline: it did not recover."""
         hand = next(hand for hand in self._hands if hand.name == dead.consumer)
-        self.died, self.stuck = dead, self.any_fired
+        self.died, self.stuck = dead, self.faults.any_fired
         self.note = f"{dead} (tick {self._tick}{f', message {hand.holds.number}' if hand.holds else ''})"
         self._note("end", hand)
 
@@ -148,10 +130,6 @@ class Drive:
 
     def _all_done(self) -> set[int]:
         return set[int].intersection(*(self.acknowledged(group) for group in self.layout.groups()))
-
-    @property
-    def any_fired(self) -> bool:
-        return any(planned.fired_at is not None for planned in self.faults)
 
     def _one_tick(self) -> None:
         busy = [hand for hand in self._hands if hand.holds and hand.due <= self._tick and not hand.kept]
@@ -195,7 +173,7 @@ class Drive:
     def _stranded(self) -> str:
         done = self._all_done()
         left = ", ".join(str(m.number) for m in self.messages if m.number not in done)
-        self.stuck = self.any_fired
+        self.stuck = self.faults.any_fired
         return f"messages {left} are never acknowledged, and nobody is left who would take them"
 
     def _publish(self, message: Message) -> None:
@@ -353,8 +331,7 @@ class Drive:
     def _strike(self) -> None:
         for planned in self.faults:
             if planned.fired_at is None and self._is_there(planned.spec):
-                planned.moves_before = len(self.moves)
-                planned.fired_at = self.timeline.emit("fault.fired", **self._described(planned.index, planned.spec)).at
+                self.faults.fires(planned, len(self.moves))
                 planned.fault.strike(self._scene)
                 hand = next(hand for hand in self._hands if hand.name == planned.spec.target)
                 if isinstance(planned.fault, Outlasts):
@@ -373,7 +350,7 @@ class Drive:
             if isinstance(planned.fault, Outlasts):
                 hand = next(hand for hand in self._hands if hand.name == planned.spec.target)
                 hand.kept, hand.due = False, self._tick + 1
-            planned.healed_at = self.timeline.emit("fault.healed", **self._described(planned.index, planned.spec)).at
+            self.faults.heals(planned)
 
     def _is_there(self, spec: ConsumerFaultSpec) -> bool:
         held = {hand.name: hand.holds.number for hand in self._hands if hand.alive and hand.holds is not None}
@@ -411,43 +388,6 @@ class Drive:
         last = next(m for m in reversed(self.moves) if m.consumer == hand.name and m.kind not in ("crash", "cut"))
         return last.kind != "commit"
 
-    def settle(self) -> None:
-        """Prove each fault, from the moves of the whole run."""
-        for planned in self.faults:
-            if planned.fired_at is None:
-                planned.proof = Proof(False, (self._why_not(planned.spec),))
-            else:
-                cut = planned.moves_before
-                planned.proof = planned.fault.prove(self.moves[:cut], self.moves[cut:])
-            kind = "fault.hit" if planned.proof.hit else "fault.missed"
-            described = self._described(planned.index, planned.spec)
-            self.timeline.emit(kind, **described, evidence=list(planned.proof.evidence))
-
-    def _why_not(self, spec: ConsumerFaultSpec) -> str:
-        held = holder(self.moves, spec.at.message)
-        if spec.target not in held:
-            who = f"{', then '.join(held)} held it" if held else "nobody ever did"
-            return f"{spec.target} never held message {spec.at.message}: {who}"
-        return f"{spec.target} held message {spec.at.message}, but it never came to: {spec.at}"
-
-    def fault_rows(self) -> list[dict[str, Any]]:
-        """The history's table ``faults``."""
-        return [
-            {
-                "index": planned.index,
-                "fault": planned.spec.fault,
-                "target": planned.spec.target,
-                "query": self._group_named(planned.spec.target),
-                "point": str(planned.spec.at),
-                "armed_at": planned.armed_at,
-                "fired_at": planned.fired_at,
-                "healed_at": planned.healed_at,
-                "hit": planned.proof.hit if planned.proof else False,
-                "evidence": "\n".join(planned.proof.evidence) if planned.proof else "",
-            }
-            for planned in self.faults
-        ]
-
     # -- what is noted --------------------------------------------------------------------------------------------
 
     def _note(self, kind: Kind, hand: _Hand) -> None:
@@ -461,17 +401,3 @@ class Drive:
     def _append(self, move: Move) -> None:
         event = self.timeline.emit(event_kind(move), **move.event())
         self.moves.append(replace(move, at=event.at))
-
-    def _described(self, index: int, spec: ConsumerFaultSpec) -> dict[str, Any]:
-        return {
-            "index": index,
-            "fault": spec.fault,
-            "target": spec.target,
-            "query": self._group_named(spec.target),
-            "batch": None,
-            "point": str(spec.at),
-        }
-
-    def _group_named(self, consumer: str) -> str:
-        """As an output names it; empty where the scenario has no groups."""
-        return self.layout.group_of[consumer] if self.spec.groups else ""
