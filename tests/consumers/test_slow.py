@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ from onceproof.chaos.consumers.slow import Slow, SlowSpec
 from onceproof.consumers import kafka_client
 from onceproof.consumers import layout as layouts
 from onceproof.consumers.client import Client, Fenced, Lost
+from onceproof.consumers.hands import Hand
 from onceproof.consumers.kafka_broker import GroupQueues
 from onceproof.consumers.layout import Message, in_ranges
 from onceproof.consumers.moves import Kind, Move
@@ -160,17 +160,6 @@ def test_a_refused_acknowledgement_is_told_apart_from_one_without_an_answer(code
     assert did == {"step": "acknowledge", "message": "m3", **told}
 
 
-@dataclass
-class Hand:
-    name: str
-    queues: tuple[str, ...]
-    group: str = "g"
-    alive: bool = True
-    holds: Message | None = None
-    kept: bool = False
-    lapsed: bool = False
-
-
 class Dealer:
     """Queues that a broker deals out, as the range assignor does, and what was asked of it."""
 
@@ -183,7 +172,7 @@ class Dealer:
 
 
 def test_nobody_takes_until_what_the_slow_one_has_is_dealt_out_and_again_when_it_is_back() -> None:
-    one, slow, dealer = Hand("c1", ("q0",)), Hand("c2", ("q1",), holds=Message(3, "q1")), Dealer()
+    one, slow, dealer = Hand("c1", "g", ("q0",)), Hand("c2", "g", ("q1",), holds=Message(3, "q1")), Dealer()
     queues: Any = dealer
     takeover = Takeover([one, slow], queues)
     assert takeover.may_take(one) and not takeover.waits and not takeover.comes
@@ -204,7 +193,7 @@ def test_nobody_takes_until_what_the_slow_one_has_is_dealt_out_and_again_when_it
 
 
 def test_in_a_share_group_whoever_is_free_takes_what_the_slow_one_has() -> None:
-    one, slow = Hand("c1", ("q",)), Hand("c2", ("q",), holds=Message(3, "q"))
+    one, slow = Hand("c1", "g", ("q",)), Hand("c2", "g", ("q",), holds=Message(3, "q"))
     queues: Any = object()
     takeover = Takeover([one, slow], queues)
     takeover.keep(slow)

@@ -15,6 +15,7 @@ from onceproof.consumers.broker import Queues
 from onceproof.consumers.crew import ConsumerDied, Crew
 from onceproof.consumers.faults import Outlasts, Scene
 from onceproof.consumers.gate import Did
+from onceproof.consumers.hands import Hand
 from onceproof.consumers.layout import Layout, Message
 from onceproof.consumers.moves import Kind, Move, event_kind
 from onceproof.consumers.planned import Planned, PlannedFaults
@@ -27,27 +28,6 @@ from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec
 
 #: In a row, that a consumer may be told of an empty queue although something is ready in it.
 _EMPTY_HANDED = 20
-
-
-@dataclass
-class _Hand:
-    """One consumer, as the schedule sees it."""
-
-    name: str
-    group: str
-    queues: tuple[str, ...]
-    alive: bool = True
-    holds: Message | None = None
-    acknowledged: bool = False
-    released: bool = False
-    cut_off: bool = False
-    """The broker has taken back what it had in hand, and it does not know yet."""
-    anew: bool = False
-    """Its next take makes a new connection."""
-    due: int = 0
-    back_at: int | None = None
-    kept: bool = False
-    lapsed: bool = False
 
 
 class _Enough(Exception):
@@ -83,7 +63,7 @@ class Drive:
         self._later: list[tuple[int, str, int]] = []
         # A group and a message -> of how many copies the broker still waits for an acknowledgement.
         self._open: Counter[tuple[str, int]] = Counter()
-        self._hands = [_Hand(name, self.layout.group_of[name], self.layout.queues_of[name]) for name in self.spec.names]
+        self._hands = [Hand(name, self.layout.group_of[name], self.layout.queues_of[name]) for name in self.spec.names]
         self._takeover = Takeover(self._hands, self.queues)
         self._by_id = {f"m{message.number}": message for message in self.messages}
         self._empty_handed = 0
@@ -152,7 +132,7 @@ class Drive:
     def _publishes(self) -> bool:
         return self._published < len(self.messages) and not self._takeover.waits
 
-    def _has_something(self, hand: _Hand) -> bool:
+    def _has_something(self, hand: Hand) -> bool:
         return any(self._ready.get((hand.group, queue)) for queue in hand.queues)
 
     def _next_tick(self) -> int | None:
@@ -186,7 +166,7 @@ class Drive:
             self._ready.setdefault((group, message.queue), set()).add(message.number)
         self._move("publish", "", message)
 
-    def _take(self, hand: _Hand) -> None:
+    def _take(self, hand: Hand) -> None:
         did = self.crew.step(hand.name).did
         assert did is not None
         if hand.anew:
@@ -214,7 +194,7 @@ class Drive:
         struck = [p.fault for p in self.faults if p.fired_at is None and p.spec.at.message == message.number]
         return [fault for fault in struck if isinstance(fault, Outlasts)]
 
-    def _known(self, hand: _Hand, did: Did) -> Message:
+    def _known(self, hand: Hand, did: Did) -> Message:
         message = self._by_id.get(did.message or "")
         if message is None:
             raise _Enough(f"{hand.name} says that it took message {did.message!r}, which nobody has published")
@@ -222,7 +202,7 @@ class Drive:
             return Message(message.number, self.layout.retry)
         return message
 
-    def _finish(self, hand: _Hand) -> None:
+    def _finish(self, hand: Hand) -> None:
         """The steps of a consumer whose work is over, until it would take the next message, or dies."""
         message = hand.holds
         assert message is not None
@@ -253,7 +233,7 @@ class Drive:
         elif hand.released:
             self._ready[hand.group, message.queue].add(message.number)
 
-    def _forgotten(self, hand: _Hand, message: Message) -> None:
+    def _forgotten(self, hand: Hand, message: Message) -> None:
         """No answer came to its step, an acknowledgement mostly: what the broker has of it is found out."""
         hand.holds, hand.anew = None, isinstance(self.queues, HasRoads)
         if hand.lapsed:
@@ -275,18 +255,18 @@ class Drive:
                 return
         self._give_back(hand, message)
 
-    def _arrived(self, planned: Planned, hand: _Hand, message: Message) -> bool:
+    def _arrived(self, planned: Planned, hand: Hand, message: Message) -> bool:
         """Whether this fault knows that the broker has what its consumer has no answer to."""
         spec, fault = planned.spec, planned.fault
         ours = planned.fired_at is not None and (spec.target, spec.at.message) == (hand.name, message.number)
         return ours and isinstance(fault, KnowsArrival) and bool(fault.arrived())
 
-    def _give_back(self, hand: _Hand, message: Message) -> None:
+    def _give_back(self, hand: Hand, message: Message) -> None:
         self._ready[hand.group, message.queue].add(message.number)
         self._move("return", hand.name, message)
         self._await_ready(hand, message)
 
-    def _await_ready(self, hand: _Hand, message: Message) -> None:
+    def _await_ready(self, hand: Hand, message: Message) -> None:
         if isinstance(self.queues, CountsReady):
             waiting = [number for _due, group, number in self._later if group == hand.group]
             later = len(waiting) if message.queue == self.layout.retry else 0
@@ -298,25 +278,25 @@ class Drive:
             return Message(message.number, self.layout.retry)
         return message
 
-    def _put_off(self, hand: _Hand, message: Message) -> None:
+    def _put_off(self, hand: Hand, message: Message) -> None:
         """A copy of it is in the retry topic now."""
         assert self.spec.retry is not None, "validated: who retries has a retry topic"
         self._open[hand.group, message.number] += 1
         self._later.append((self._tick + self.spec.retry.after, hand.group, message.number))
 
-    def _come_back(self, hand: _Hand) -> None:
+    def _come_back(self, hand: Hand) -> None:
         hand.back_at = None
         self.crew.start(hand.name)
         self._arrive(hand)
         hand.alive = True
 
-    def _arrive(self, hand: _Hand) -> None:
+    def _arrive(self, hand: Hand) -> None:
         """Wait until it is at its first step. One without a mark is refused now: its death could not be seen later."""
         self.crew.at_step(hand.name)
         self._check_mark(hand)
         self._note("start", hand)
 
-    def _check_mark(self, hand: _Hand) -> None:
+    def _check_mark(self, hand: Hand) -> None:
         mark = self.crew.mark(hand.name)
         if not self.queues.is_there(hand.name, mark):
             came = "took over a new connection" if hand.anew else "came to its first step"
@@ -360,19 +340,19 @@ class Drive:
         there = last.kind == spec.at.after and last.message == spec.at.message
         return there and (spec.at.while_ is None or held.get(spec.at.while_.consumer) == spec.at.while_.holds)
 
-    def _after_death(self, hand: _Hand) -> None:
+    def _after_death(self, hand: Hand) -> None:
         self._note("crash", hand)
         self._let_go(hand)
         hand.holds, hand.alive = None, False
         hand.back_at = None if self.spec.restart_after is None else self._tick + self.spec.restart_after
 
-    def _after_cut(self, hand: _Hand) -> None:
+    def _after_cut(self, hand: Hand) -> None:
         """It lives, and works on: that its connection is gone it learns at its next step."""
         self._note("cut", hand)
         self._let_go(hand)
         hand.cut_off = True
 
-    def _let_go(self, hand: _Hand) -> None:
+    def _let_go(self, hand: Hand) -> None:
         """Its connection is gone: what it had not settled is the broker's again."""
         self.queues.await_gone(hand.name, self.crew.mark(hand.name))
         if hand.holds is not None and self._unsettled(hand, hand.holds):
@@ -381,7 +361,7 @@ class Drive:
             self._open[hand.group, hand.holds.number] -= 1
             self._await_ready(hand, hand.holds)
 
-    def _unsettled(self, hand: _Hand, message: Message) -> bool:
+    def _unsettled(self, hand: Hand, message: Message) -> bool:
         """Whether the broker still had it in the consumer's hands: in a transaction, until that is committed."""
         if self.spec.acknowledge != "with-effect":
             return not hand.acknowledged
@@ -390,7 +370,7 @@ class Drive:
 
     # -- what is noted --------------------------------------------------------------------------------------------
 
-    def _note(self, kind: Kind, hand: _Hand) -> None:
+    def _note(self, kind: Kind, hand: Hand) -> None:
         self._append(Move(kind, self._tick, consumer=hand.name, message=hand.holds.number if hand.holds else 0))
 
     def _move(self, kind: Kind, consumer: str, message: Message, *, redelivered: bool = False) -> None:

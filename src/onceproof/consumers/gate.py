@@ -20,8 +20,8 @@ every message begins with a ``take``. WHAT is the step just done: null at first,
 ``{"step": STEP, "message": ID}``, where ID is the ``message_id`` that the broker gave; of a take also ``"queue"`` and
 ``"redelivered"``, and null as message where the queues were empty; of an effect that the output said no to ``"refused": true``, and
 of a step that got no answer, or whose connection is gone, ``"lost": true``, after which it takes again from what the broker has: a
-new connection, and on AMQP a new mark, is made in that take and not before; where the broker said that the message is another's
-also ``"fenced": true``. A step is done when the broker has answered.
+new connection, and on AMQP a new mark, is made in that take and not before; where the broker said to an acknowledgement that the
+message is another's also ``"fenced": true``. A step is done when the broker has answered.
 """
 
 from __future__ import annotations

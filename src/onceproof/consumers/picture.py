@@ -34,6 +34,9 @@ RowKind = Literal[
     "fail",
 ]
 
+#: What its consumer does with a message that it has.
+_WORK = {"effect", "acknowledge", "crash", "return", "retry", "lost", "fenced", "fail"}
+
 
 @dataclass(frozen=True)
 class Lane:
@@ -200,10 +203,7 @@ def of_moves(
         if move.kind == "take":
             taken.add(copy)
             since[row.target] = (move.message, number)
-        elif (
-            row.kind in ("effect", "acknowledge", "crash", "return", "retry", "lost", "fenced", "fail")
-            and row.source in since
-        ):
+        elif row.kind in _WORK and row.source in since:
             message, first = since[row.source]
             if row.kind == "crash" or is_last:
                 holds.append(Hold(row.source, message, first, number, row.kind == "crash"))
@@ -259,7 +259,7 @@ def _last_ones(moves: Sequence[Move]) -> list[bool]:
     last = []
     for move in reversed(moves):
         last.append(following.get(move.consumer, "take") in ("take", "start"))
-        if move.kind not in ("commit", "return", "lapse", "cut"):
+        if move.kind not in ("commit", "return", "cut", "lapse"):
             following[move.consumer] = move.kind
     return last[::-1]
 

@@ -7,24 +7,10 @@ who are left, then among all; nobody takes anything while that is under way, for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from onceproof.consumers.broker import DealsOut, Queues
+from onceproof.consumers.hands import Hand
 from onceproof.consumers.layout import Message
-
-
-class Hand(Protocol):
-    """A consumer, as far as this is concerned."""
-
-    name: str
-    group: str
-    queues: tuple[str, ...]
-    alive: bool
-    holds: Message | None
-    kept: bool
-    """At its step, until another has been given what it holds."""
-    lapsed: bool
-    """What it holds is no longer its own."""
 
 
 class Takeover:
