@@ -89,6 +89,7 @@ def test_a_naive_twins_duplicates_are_named(run_once: RunOnce, name: str) -> Non
         ("naive-stragglers", "stragglers"),
         ("zombie-driver-unfenced", "zombie-driver"),
         ("zombie-driver-kafka-random-id", "zombie-driver-kafka"),
+        ("two-drivers", "two-drivers-fenced"),
         ("transaction-left-open-random-id", "transaction-left-open"),
         ("torn-batch-autocommit", "torn-batch"),
         ("progress-first-two-transactions", "progress-first"),
@@ -103,13 +104,13 @@ def test_twins_differ_in_the_job_alone(naive: str, right: str) -> None:
     assert (one.oracle, one.claim) == (other.oracle, other.claim)
 
 
-@pytest.mark.parametrize("name", ["zombie-driver", "zombie-driver-kafka"])
+@pytest.mark.parametrize("name", ["zombie-driver", "zombie-driver-kafka", "two-drivers-fenced", "two-drivers-kafka"])
 def test_a_fenced_zombie_leaves_every_sink_as_it_was(run_once: RunOnce, name: str) -> None:
     (fault,) = run_once(name).verdict.faults
     assert "no sink has changed" in fault.evidence and "enced" in " ".join(fault.evidence), fault.evidence
 
 
-@pytest.mark.parametrize("name", ["zombie-driver-unfenced", "zombie-driver-kafka-random-id"])
+@pytest.mark.parametrize("name", ["zombie-driver-unfenced", "zombie-driver-kafka-random-id", "two-drivers"])
 def test_what_a_zombie_writes_is_told_from_what_its_successor_wrote(run_once: RunOnce, name: str) -> None:
     verdict = run_once(name).verdict
     (fault,) = verdict.faults
