@@ -48,6 +48,9 @@ class Fence:
     @classmethod
     def problems(cls, spec: FenceSpec, scenario: Scenario) -> list[SpecProblem]:
         problems = point_problems(spec, PLACES) + batch_problems(spec, scenario)
+        if len(scenario.pipeline.queries) > 1:
+            message = "only one query waits: the others of both drivers would write their logs at once, and one driver ends of it"
+            problems.append(SpecProblem(("target",), message, "use stall, which stops all queries of the first driver"))
         if spec.at.point is not Point.BEFORE_SINK_COMMIT:
             if spec.at.point in PLACES and has_own_file_manager(scenario):
                 message = f"the job sets {FILE_MANAGER} itself, so that nobody can hold its log write"

@@ -45,6 +45,12 @@ def test_who_takes_over_must_have_a_batch_left(problems: Problems) -> None:
     assert problem.loc == ("at", "batch") and "batch 8 or earlier" in (problem.hint or "")
 
 
+def test_of_several_queries_only_one_could_wait(problems: Problems) -> None:
+    (problem,) = problems(spec("after-offset-log"), queries=["a", "b"])
+    assert problem.loc == ("target",) and "stall" in (problem.hint or "")
+    assert problems(spec("after-offset-log"), queries=["a"]) == []
+
+
 def test_a_write_past_the_checkpoint_file_system_cannot_be_held(
     problems: Problems, scenario: Callable[..., Scenario], seen: Callable[..., Occurrence]
 ) -> None:
