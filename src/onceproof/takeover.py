@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +26,8 @@ _MARKERS_S = 5.0
 """They are written within milliseconds of the answer."""
 _REPLACED = re.compile("CONCURRENT_STREAM_LOG_UPDATE|SparkConcurrentModificationException")
 """What Spark says to a driver whose next log entry somebody else has written."""
+_LINES = 2000
+"""Of the end of a driver's log: each query that ends writes its own trace of a hundred lines or two."""
 _ERROR = re.compile(r"^\s*(?:[\w.]+\.)?(\w*(?:Error|Exception|Fenced)\b: .*)$", re.MULTILINE)
 
 
@@ -85,11 +88,15 @@ class Takeover:
         try:
             wait_until(
                 "the old driver to end, or to be told that it was replaced",
-                lambda: not first.is_running() or _REPLACED.search(first.log_tail(400)),
+                lambda: not first.is_running() or self._told(),
                 deadline_s=_GOES_ON_S,
             )
         except WaitTimeout:
             return Proof(False, (*words, f"{how}, the old driver neither ended nor failed within {_GOES_ON_S:.0f} s"))
+        if not self._told() and self._several():
+            self.end()
+            why = f"another query ended the old driver before query {self._seen.query} had gone on to its own end"
+            return Proof(False, (*words, f"{how}, {why}: what it would have written is not known"))
         code = "" if first.is_running() else f" (exit code {first.returncode})"
         said = _ERROR.findall(first.log_tail(400))
         self.end()
@@ -108,6 +115,20 @@ class Takeover:
     def end(self) -> None:
         """Nothing of the first is left. Idempotent."""
         self.first.kill()
+
+    def _several(self) -> bool:
+        return len(self._site.checkpoint.queries()) > 1
+
+    def _told(self) -> bool:
+        """Whether the first was told that it was replaced: of several queries, the one that was struck has ended.
+
+        Another one may learn of it at once, while this one still has its batch to write.
+        """
+        log = self.first.log_tail(_LINES)
+        if not self._several():
+            return _REPLACED.search(log) is not None
+        metadata = json.loads((self._site.checkpoint.folder(self._seen.query) / "metadata").read_text(encoding="utf-8"))
+        return re.search(rf"\[id = {re.escape(metadata['id'])}\b[^\n]*terminated with", log) is not None
 
     def _written(self, before: State) -> list[str]:
         """What differs since, once a commit that Kafka has just answered can be seen (its markers come after the answer)."""
