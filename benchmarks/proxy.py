@@ -1,4 +1,4 @@
-"""What the protocol proxy costs: the same work on three roads, direct, through Toxiproxy alone and through both, in turns.
+"""What the protocol proxy costs: the same work on four roads, direct, through each proxy alone and through both, in turns.
 
 ``python benchmarks/proxy.py`` does each piece of work on all roads within a second or two, in an order that changes from round
 to round, and compares within the round only: what else the machine does then is much the same for all. It prints the medians,
@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from math import comb
 from multiprocessing import get_context
 from pathlib import Path
@@ -39,11 +40,12 @@ from onceproof.stack.processes import Owner
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument(
-    "--rounds", type=int, default=18, help="turns of each road (a multiple of 6 uses each order as often)"
+    "--rounds", type=int, default=24, help="turns of each road (a multiple of 24 uses each order as often)"
 )
 parser.add_argument("--megabytes", type=int, default=20, help="sent and read in each turn")
 
-ROADS = ("direct", "Toxiproxy", "both")
+ROADS = ("direct", "Toxiproxy", "frames", "both")
+"""``frames``: the protocol proxy alone, which leads to the service itself then."""
 
 _RECORD = 1000
 _QUESTIONS = 300
@@ -135,19 +137,21 @@ def main() -> None:
     with ExitStack() as stacks:
         pool = stacks.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
         one, both = start_stack(stacks, read_frames=False), start_stack(stacks, read_frames=True)
-        roads = {"direct": _direct(one), "Toxiproxy": _proxied(one), "both": _proxied(both)}
+        roads = {"direct": _direct(one), "Toxiproxy": _proxied(one), "frames": _proxied(both), "both": _proxied(both)}
+        assert both.frames is not None
         measured: dict[str, dict[str, list[float]]] = {}
         cpu: dict[str, list[float]] = {}
         orders = list(itertools.permutations(ROADS))
         for number in range(-1, args.rounds):  # the first turn warms up, and does not count
             for what, (work, given) in _work(args.megabytes).items():
                 for name in orders[number % len(orders)]:
+                    _lead(both, past_toxiproxy=name == "frames")
                     before = time.process_time()
                     got = pool.submit(work, *given(*roads[name])).result()
                     spent = time.process_time() - before
                     if number >= 0:
                         measured.setdefault(what, {}).setdefault(name, []).append(got)
-                        if name == "both":
+                        if name == "frames":
                             cpu.setdefault(what, []).append(spent)
     print(machine())
     print(table(measured, cpu))
@@ -157,19 +161,21 @@ def main() -> None:
 
 def table(measured: dict[str, dict[str, list[float]]], cpu: dict[str, list[float]]) -> str:
     lines = [
-        f"{'median':<34} {'direct':>9} {'Toxiproxy':>9} {'both':>9} {'both/Toxiproxy':>20} {'CPU, ms':>8}",
+        f"{'median':<34} {'direct':>9} {'Toxiproxy':>9} {'frames':>9} {'both':>9} {'frames/Toxiproxy':>20} {'CPU, ms':>8}",
     ]
     for what, by_road in measured.items():
         medians = [f"{statistics.median(by_road[name]):>9,.1f}" for name in ROADS]
-        ratio = compared(by_road["Toxiproxy"], by_road["both"])
+        ratio = compared(by_road["Toxiproxy"], by_road["frames"])
         lines.append(f"{what:<34} {' '.join(medians)} {ratio:>20} {statistics.median(cpu[what]) * 1000:>8.0f}")
     for what in measured:
         if "MB/s" not in what:
-            direct, toxiproxy, both = (measured[what][name] for name in ROADS)
-            added = statistics.median(b - t for t, b in zip(toxiproxy, both, strict=True))
-            by_toxiproxy = statistics.median(t - d for d, t in zip(direct, toxiproxy, strict=True))
-            lines.append(f"added to {what}: by the protocol proxy {added:,.1f}, by Toxiproxy {by_toxiproxy:,.1f}")
+            added = {name: _added(measured[what]["direct"], measured[what][name]) for name in ROADS[1:]}
+            lines.append(f"added to {what}: " + ", ".join(f"{name} {by:,.1f}" for name, by in added.items()))
     return "\n".join(lines)
+
+
+def _added(without: Sequence[float], with_it: Sequence[float]) -> float:
+    return statistics.median(b - a for a, b in zip(without, with_it, strict=True))
 
 
 def compared(without: Sequence[float], with_it: Sequence[float]) -> str:
@@ -197,6 +203,14 @@ def start_stack(stacks: ExitStack, *, read_frames: bool) -> EmbeddedStack:
         stack.frames.arm("kafka", Rule(Condition("EndTxn", transactional_id="^nobody's$"), "park"))
         stack.frames.arm("postgres", Rule(Condition("commit", transaction="^nobody's$"), "park"))
     return stack
+
+
+def _lead(stack: EmbeddedStack, *, past_toxiproxy: bool) -> None:
+    """Where connections go that the protocol proxy takes from now on."""
+    assert stack.frames is not None
+    for proxy in stack.frames.proxies:
+        host, _, port = (proxy.upstream if past_toxiproxy else proxy.behind.listen).rpartition(":")
+        proxy.frames.target = replace(proxy.frames.target, host=host, port=int(port))
 
 
 def _direct(stack: EmbeddedStack) -> tuple[str, str, str]:

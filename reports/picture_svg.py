@@ -92,12 +92,12 @@ class _Drawing:
         ET.SubElement(self._svg[-1], "title").text = f"m{message}"
 
     def _row(self, number: int, row: Row) -> None:
-        y, bad = self._y(number), row.kind in ("again", "return", "refuse", "retry", "lost")
-        if row.kind == "crash":
+        y, bad = self._y(number), row.kind in ("again", "return", "refuse", "retry", "lost", "fenced", "fail")
+        if row.kind in ("crash", "cut"):
             x = self._x(row.source)
             for one, other in ((-9, 9), (9, -9)):
                 self._line("cross", x - 9, y + one, x + 9, y + other)
-            self._write(x + 16, y + 5, "crash", "badtext label")
+            self._write(x + 16, y + 5, "crash" if row.kind == "crash" else "cut off", "badtext label")
         elif row.kind == "start":
             self._write(self._x(row.source) + 12, y + 5, "back again", "small label")
         else:
@@ -105,7 +105,13 @@ class _Drawing:
             style = " bad" if bad else " ack" if row.kind == "acknowledge" else ""
             self._arrow(self._x(row.source), self._x(row.target), y, style)
             label = {"again": f"m{row.message} again", "return": f"m{row.message} back", "acknowledge": "ack"}
-            label |= {"refuse": f"m{row.message} refused", "lost": "ack lost", "retry": f"m{row.message} later"}
+            label |= {
+                "refuse": f"m{row.message} refused",
+                "lost": "ack lost",
+                "fenced": "ack refused",
+                "fail": "fails",
+                "retry": f"m{row.message} later",
+            }
             text = label.get(row.kind, f"m{row.message}")
             kind = "badtext label" if bad or late else "small label" if row.kind == "acknowledge" else "label"
             self._write(self._mid(row), y - 6, text, kind, middle=True)

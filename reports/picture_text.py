@@ -40,19 +40,32 @@ def _row(lanes: int, stems: Mapping[tuple[int, int], str], number: int, row: Row
     for lane in range(lanes):
         cells[_middle(lane)] = stems.get((lane, number), "|")
     if row.source == row.target:
-        said = " X crash" if row.kind == "crash" else " back again"
-        _put(cells, _middle(row.source) + (-1 if row.kind == "crash" else 1), said)
+        said = {"crash": " X crash", "cut": " X cut off"}.get(row.kind, " back again")
+        _put(cells, _middle(row.source) + (1 if row.kind == "start" else -1), said)
         return "".join(cells)
     one, other = _middle(row.source), _middle(row.target)
     way = 1 if other > one else -1
-    stroke = {"again": "=", "return": "=", "retry": "=", "refuse": "~", "lost": ".", "acknowledge": "."}.get(
-        row.kind, "-"
-    )
+    stroke = {
+        "again": "=",
+        "return": "=",
+        "retry": "=",
+        "refuse": "~",
+        "lost": ".",
+        "fenced": ".",
+        "fail": "~",
+        "acknowledge": ".",
+    }.get(row.kind, "-")
     for place in range(one + way, other, way):
         cells[place] = stroke
-    cells[other - way] = "x" if row.kind == "lost" else ">" if way > 0 else "<"
+    cells[other - way] = "x" if row.kind in ("lost", "fenced", "fail") else ">" if way > 0 else "<"
     label = {"again": f" m{row.message} again ", "return": f" m{row.message} back ", "acknowledge": " ack "}
-    label |= {"refuse": " refused ", "lost": " ack lost ", "retry": f" m{row.message} later "}
+    label |= {
+        "refuse": " refused ",
+        "lost": " ack lost ",
+        "fenced": " ack refused ",
+        "fail": " fails ",
+        "retry": f" m{row.message} later ",
+    }
     text = label.get(row.kind, f" m{row.message} ")
     # Beside the end that it goes to: the middle of a long way may lie on another lane.
     centre = other - way * _LANE // 2

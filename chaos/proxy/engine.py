@@ -9,6 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+import uvloop
+
+from onceproof.chaos.proxy.amqp import AmqpConversation
 from onceproof.chaos.proxy.frames import Conversation
 from onceproof.chaos.proxy.kafka import KafkaConversation
 from onceproof.chaos.proxy.link import Link
@@ -16,7 +19,7 @@ from onceproof.chaos.proxy.postgres import PostgresConversation
 from onceproof.chaos.proxy.rules import Board
 from onceproof.errors import EnvironmentProblem
 
-Service = Literal["kafka", "postgres"]
+Service = Literal["kafka", "postgres", "amqp"]
 Emit = Callable[..., object]
 T = TypeVar("T")
 
@@ -32,7 +35,7 @@ class ProxyLoop:
         """Defects of ours, each of which ended a connection, and what could not be written down."""
         self.proxies: list[FrameProxy] = []
         """Those that work on it; they end with it."""
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._loop.set_exception_handler(self._failed)
         self._thread = threading.Thread(target=self._run, name="protocol proxy", daemon=True)
         self._thread.start()
@@ -133,6 +136,10 @@ class FrameProxy:
         """Close every connection and refuse new ones, until `open`."""
         self.loop.call(self.end())
 
+    def reset(self) -> int:
+        """Reset the connections that stand, and say how many; whoever connects again is let in."""
+        return self.loop.call(self._reset())
+
     def turn_away(self) -> None:
         """Reset who connects, and whoever says or is told anything, until `open`. A connection that nobody uses stands."""
         self.away = True
@@ -140,6 +147,8 @@ class FrameProxy:
     def conversation(self) -> Conversation:
         if self.target.service == "kafka":
             return KafkaConversation(self.board, self._topic_names, self.name)
+        if self.target.service == "amqp":
+            return AmqpConversation(self.board, self.name)
         return PostgresConversation(self.board, self.name)
 
     async def _open(self) -> None:
@@ -149,6 +158,12 @@ class FrameProxy:
                 lambda: Link(self).client, self.host, self.port, reuse_address=True, backlog=512
             )
             self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _reset(self) -> int:
+        standing = list(self.links)
+        for link in standing:
+            link.end("reset")
+        return len(standing)
 
     async def end(self) -> None:
         """`cut`, on the loop itself."""

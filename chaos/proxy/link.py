@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from struct import pack
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from onceproof.chaos.proxy.frames import Answer, Encrypted, Frame, Piece, Reply
 from onceproof.chaos.proxy.rules import Hit, Rule, now
@@ -49,6 +49,8 @@ class Link:
         self._waiting: dict[int, tuple[Rule, Hit]] = {}
         """id of a watched frame -> whose answer it gets"""
         self._parked: _Parked | None = None
+        self._ahead = 0
+        """Bytes of the service that its client has, and that are still kept here as the beginning of a message."""
         self._late = False
         """A frame of it waits to be delivered late."""
         self._deaf = False
@@ -66,12 +68,12 @@ class Link:
         if self.proxy.away:
             self._turn_away("refused")
             return
-        self.client.pause()
         task = asyncio.get_running_loop().create_task(self._connect())
         self.proxy.tasks.add(task)
         task.add_done_callback(self.proxy.tasks.discard)
 
     async def _connect(self) -> None:
+        self.client.pause()
         target = self.proxy.target
         try:
             await asyncio.get_running_loop().create_connection(lambda: self.server, target.host, target.port)
@@ -119,6 +121,10 @@ class Link:
         if self.proxy.away and not self._deaf and self._parked is None:
             self._turn_away("broken")
             return
+        if not self._deaf and not self._waiting:
+            # No answer is waited for: the client need not wait until it has been read here as well.
+            self.client.write(data)
+            self._ahead += len(data)
         try:
             pieces = self._talk.from_server(data)
         except Encrypted as why:
@@ -128,8 +134,14 @@ class Link:
         for piece in pieces:
             if isinstance(piece, Answer):
                 self._answered(piece)
-            elif not self._deaf:
-                self.client.write(_bytes(piece))
+                continue
+            raw = _bytes(piece)
+            if self._ahead:
+                known = min(self._ahead, len(raw))
+                self._ahead -= known
+                raw = raw[known:]
+            if not self._deaf:
+                self.client.write(raw)
 
     def _client_eof(self) -> None:
         if self._parked is not None:
@@ -142,7 +154,7 @@ class Link:
 
     def _server_eof(self) -> None:
         if not self._deaf:
-            self.client.write(self._talk.rest_of_server())
+            self.client.write(self._talk.rest_of_server()[self._ahead :])
         self._server_lost()
 
     def _client_lost(self) -> None:
@@ -313,14 +325,18 @@ class Side(asyncio.Protocol):
         self.gone = False
         """Nothing more is to go through it; what was written may still be on its way."""
         self.over = False
+        self._early = bytearray()
+        """What was written before it stood."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = transport = cast(asyncio.Transport, transport)
         if self.gone:  # cut before it stood
             transport.abort()
             return
         transport.set_write_buffer_limits(high=_HIGH_WATER)
+        if self._early:
+            transport.write(bytes(self._early))
+            self._early.clear()
         if self is self._link.client:
             self._link.accepted()
 
@@ -342,7 +358,7 @@ class Side(asyncio.Protocol):
         self._other().resume()
 
     def pause(self) -> None:
-        if self.transport is not None and self.transport.is_reading():
+        if self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume(self) -> None:
@@ -350,7 +366,9 @@ class Side(asyncio.Protocol):
             self.transport.resume_reading()
 
     def write(self, data: bytes) -> None:
-        if data and self.transport is not None and not self.transport.is_closing():
+        if self.transport is None:
+            self._early += data
+        elif data and not self.transport.is_closing():
             self.transport.write(data)
 
     def write_eof(self) -> None:

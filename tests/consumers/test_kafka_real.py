@@ -65,7 +65,7 @@ def play(kafka: KafkaBroker, tmp_path: Path) -> Play:
     return once
 
 
-@pytest.mark.parametrize("name", ["share-group-redelivery-reorders", "retry-topic-reorders"])
+@pytest.mark.parametrize("name", ["share-group-redelivery-reorders", "retry-topic-reorders", "slow-member-duplicates"])
 def test_without_its_fault_the_same_schedule_is_in_order(play: Play, name: str) -> None:
     """Else the reordering would be that of two consumers at different speeds, and no redelivery's."""
     verdict, ids, _ = play(name, chaos=False)
@@ -86,6 +86,50 @@ def test_what_a_member_of_a_share_group_releases_comes_after_what_was_behind_it(
     assert verdict.faults[0].hit, verdict.faults
     takes = [json.loads(line) for line in directory.events.read_text().splitlines() if '"consumers.take"' in line]
     assert [(take["message"], take["redelivered"]) for take in takes if take["message"] == 3] == [(3, False), (3, True)]
+
+
+#: Their topic has an order, and the broker of this module no Postgres.
+TOPIC = {"{table: processed,": "{topic: processed,"}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "answer"),
+    [
+        ("share-group-lock-timeout-duplicates", {**TOPIC, "{2: 4}": "{2: 4, 3: 3}"}, "refused its late"),
+        ("share-group-lock-timeout-duplicates", TOPIC, "without an error"),
+        ("slow-member-duplicates", {"static: false": "static: false\n    slow: {3: 3}"}, "refused its late"),
+    ],
+)
+def test_who_was_slower_is_refused_while_the_other_has_the_message(
+    play: Play, name: str, changes: dict[str, str], answer: str
+) -> None:
+    """And in a share group only then: an acknowledgement that comes when the other is done is answered as any."""
+    verdict, ids, _ = play(name, changes)
+    assert verdict.anomalies() == {"duplicate": 1} and ids[:4] == [1, 2, 3, 3], (ids, verdict.reasons)
+    (fault,) = verdict.faults
+    assert fault.hit and answer in fault.evidence[-1], fault.evidence
+
+
+def test_a_lock_that_ends_while_another_has_the_next_reorders_too(play: Play) -> None:
+    """PHENOMENA A2, by lock time-out."""
+    changes = {**TOPIC, "{2: 4}": "{2: 4, 3: 5, 4: 2}", "{message: 3}": "{message: 3, while: {consumer: c1, holds: 4}}"}
+    verdict, ids, _ = play("share-group-lock-timeout-duplicates", {**changes, "order: none": "order: per-partition"})
+    assert verdict.anomalies() == {"duplicate": 1, "reordered": 1}, verdict.reasons
+    assert ids == [1, 2, 4, 3, 3] and verdict.faults[0].hit, verdict.faults
+
+
+def test_an_offset_that_is_committed_first_is_refused_to_who_was_slower(play: Play) -> None:
+    before = {"static: false": "static: false\n    acknowledge: before-effect"}
+    verdict, ids, _ = play("slow-member-duplicates", before)
+    assert verdict.outcome is Outcome.HELD and verdict.faults[0].hit, verdict.reasons
+    assert sorted(ids) == [1, 2, 3, 4, 5], "it had no effect: another was at the message"
+
+
+def test_a_consumer_of_ones_own_can_be_slow(play: Play) -> None:
+    command = f'pipeline:\n  command: ["{{python}}", "{OWN}"]'
+    verdict, ids, _ = play("slow-member-duplicates", {"pipeline:": command})
+    assert verdict.anomalies() == {"duplicate": 1} and verdict.faults[0].hit, verdict.reasons
+    assert ids.count(3) == 2
 
 
 def test_a_refusal_that_outlasts_several_tries_holds_up_its_partition_alone(play: Play) -> None:

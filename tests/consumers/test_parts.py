@@ -166,7 +166,7 @@ def test_a_crash_when_effect_and_acknowledgement_are_done_proves_nothing() -> No
     spec = CrashSpec.model_validate({"fault": "crash", "target": "c2", "at": {"message": 3, "after": "acknowledge"}})
     done = [Move("effect", 3, 0.0, "c2", 3, "q"), Move("acknowledge", 3, 0.0, "c2", 3, "q")]
     proof = Crash(spec).prove([take("c2", 3, 2), *done], [Move("crash", 3, 0.0, "c2", 3)])
-    assert not proof.hit and "nothing that the crash could break" in proof.evidence[-1]
+    assert not proof.hit and "nothing that the fault could break" in proof.evidence[-1]
 
 
 def test_what_an_ended_consumer_was_given_is_not_known() -> None:
@@ -247,7 +247,7 @@ def test_a_fault_is_stored_with_the_group_that_it_struck(name: str, group: str, 
     layout = layouts.of_scenario(scenario)
     drive = Drive(scenario.pipeline.consumers, [], layout, gone, gone, [], timeline, chaos, 1.0)
     timeline.close()
-    assert [row["query"] for row in drive.fault_rows()] == [group]
+    assert [row["query"] for row in drive.faults.rows()] == [group]
     assert [json.loads(line)["query"] for line in (tmp_path / "events.jsonl").read_text().splitlines()] == [group]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from onceproof.errors import EnvironmentProblem
+from onceproof.errors import EnvironmentProblem, ServiceFailed
 from onceproof.stack import journal, procfs
 from onceproof.stack.processes import Owner, Service
 from onceproof.waiting import wait_until
@@ -67,6 +67,18 @@ def test_members_that_outlive_their_leader_are_killed(tmp_path: Path) -> None:
         assert not service.is_running()
         assert len(service.members()) == 2, "the one that left the session cannot be found without its parent"
     assert not any(alive(one) for one in members), "but by its mark, when the run ends"
+
+
+def test_a_service_that_ended_says_how_and_a_full_disk_is_named(tmp_path: Path) -> None:
+    with Owner() as owner:
+        for number, said in enumerate(("java.io.IOException: No space left on device", "bye")):
+            program = f"print({said!r}); print('last\\n' * 30); raise SystemExit(1)"
+            service = owner.start("broker", [sys.executable, "-c", program], log=tmp_path / str(number))
+            service.wait(10)
+            with pytest.raises(ServiceFailed, match="broker ended with exit code 1") as failed:
+                service.check_running()
+            assert "last" in str(failed.value)
+            assert ("disk is full" in (failed.value.hint or "")) == (number == 0)
 
 
 def test_close_removes_processes_scratch_and_journal(tmp_path: Path) -> None:

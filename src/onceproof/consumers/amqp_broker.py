@@ -13,12 +13,15 @@ from typing import Any, Self
 
 import pika
 
+from onceproof.chaos.proxy.engine import Emit
 from onceproof.consumers.layout import Layout, Message
+from onceproof.consumers.roads import Road
 from onceproof.data import Record
 from onceproof.events import Timeline
 from onceproof.history.writer import HistoryWriter
 from onceproof.scenario.consumer_check import twin
 from onceproof.stack.amqp import EmbeddedAmqp
+from onceproof.stack.amqp_roads import AmqpRoads
 from onceproof.stack.components import AmqpComponents
 from onceproof.stack.processes import Owner
 
@@ -26,8 +29,9 @@ from onceproof.stack.processes import Owner
 class AmqpBroker:
     """Implements `onceproof.consumers.broker.Broker`."""
 
-    def __init__(self, broker: EmbeddedAmqp) -> None:
+    def __init__(self, broker: EmbeddedAmqp, roads: AmqpRoads | None = None) -> None:
         self._broker = broker
+        self._roads = roads
         self.versions: Mapping[str, Any] = broker.versions
         self.secrets: tuple[str, ...] = (broker.password,)
 
@@ -35,18 +39,25 @@ class AmqpBroker:
     def start(cls, owner: Owner, log: Path, components: AmqpComponents) -> Self:
         return cls(EmbeddedAmqp.start(owner, log, components))
 
+    def with_roads(self, owner: Owner, emit: Emit) -> Self:
+        """The same broker, with a road of its own for each consumer."""
+        return type(self)(self._broker, AmqpRoads(owner, self._broker.port, emit))
+
     def check(self) -> None:
         self._broker.check()
+        if self._roads is not None:
+            self._roads.check()
 
     def lay_out(self, layout: Layout) -> AmqpQueues:
-        return AmqpQueues(self._broker, layout)
+        return AmqpQueues(self._broker, layout, self._roads)
 
 
 class AmqpQueues:
-    """Implements `onceproof.consumers.broker.Queues`."""
+    """Implements `onceproof.consumers.broker.Queues`, and `HasRoads` and `CountsReady` of `onceproof.consumers.roads`."""
 
-    def __init__(self, broker: EmbeddedAmqp, layout: Layout) -> None:
+    def __init__(self, broker: EmbeddedAmqp, layout: Layout, roads: AmqpRoads | None = None) -> None:
         self._broker = broker
+        self._roads = roads
         self._layout = layout
         self._exchange = f"{layout.prefix}exchange"
         kept = {self._name(queue): [self._name(queue), twin(self._name(queue))] for queue in layout.inputs}
@@ -57,18 +68,28 @@ class AmqpQueues:
 
     @property
     def frames(self) -> None:
-        """The proxy reads Kafka and Postgres."""
+        """Rules stand on the road of one consumer here."""
         return
+
+    def road(self, consumer: str) -> Road:
+        assert self._roads is not None, "the run has made them: one of its faults reads frames"
+        return self._roads.of(consumer)
+
+    def await_ready(self, queue: str, ready: int) -> None:
+        self._broker.await_ready(self._name(queue), ready)
 
     def environment(self, consumer: str, mark: str) -> Mapping[str, str]:
         layout = self._layout
         return {
-            "ONCEPROOF_AMQP_URL": self._broker.url,
+            "ONCEPROOF_AMQP_URL": self._url(consumer),
             "ONCEPROOF_QUEUES": ",".join(self._name(queue) for queue in layout.queues_of[consumer]),
             "ONCEPROOF_OUTPUT": self._name(layout.outputs[layout.output_of[consumer]]),
             "ONCEPROOF_MARK": mark,
             **({"ONCEPROOF_RETRY": self._name(layout.retry)} if layout.retry is not None else {}),
         }
+
+    def _url(self, consumer: str) -> str:
+        return self._broker.url if self._roads is None else self._broker.url_through(self._roads.of(consumer).port)
 
     def publish(self, message: Message, record: Record) -> None:
         properties = pika.BasicProperties(

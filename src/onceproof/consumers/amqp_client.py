@@ -1,31 +1,62 @@
-"""A consumer's end of an AMQP broker: messages by ``basic.get``, effects into a queue."""
+"""A consumer's end of an AMQP broker: messages by ``basic.get``, effects into a queue.
+
+A step over a connection that has broken is lost, and the next take makes a new connection: what was held on the old one is the
+broker's again.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pika
+from pika.exceptions import ConnectionWrongStateError, StreamLostError
 
-from onceproof.consumers.client import Client, Taken
+from onceproof.consumers.client import Client, Lost, Taken
 
 
 class Channels:
     """Two channels, or one for both where effect and acknowledgement are one transaction; and the mark."""
 
     def __init__(self, *, together: bool) -> None:
-        connection = pika.BlockingConnection(pika.URLParameters(os.environ["ONCEPROOF_AMQP_URL"]))
         self.together = together
-        self.takes = connection.channel()
-        self.writes = self.takes if together else connection.channel()
+        self._broken = False
+        self._open()
+
+    def _open(self) -> None:
+        self._connection = pika.BlockingConnection(pika.URLParameters(os.environ["ONCEPROOF_AMQP_URL"]))
+        self.takes = self._connection.channel()
+        self.writes = self.takes if self.together else self._connection.channel()
         self.writes.tx_select()
         # Last: the broker closes channels in their order, and this one tells the harness that all are closed.
-        mark = connection.channel()
+        mark = self._connection.channel()
         mark.queue_declare(os.environ["ONCEPROOF_MARK"], auto_delete=True)
         mark.basic_consume(os.environ["ONCEPROOF_MARK"], lambda *_: None)
 
+    def reopen(self) -> None:
+        """Make a new connection if the old one has broken, whether a step has found that already or not."""
+        if not self._broken:
+            with suppress(Lost), self.step():
+                pass
+        if self._broken:
+            self._open()
+            self._broken = False
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """A step over the connection; `Lost` if that breaks, or has broken."""
+        try:
+            self._connection.process_data_events(0)  # an end that has come is seen before anything is sent
+            yield
+        except (StreamLostError, ConnectionWrongStateError) as broken:
+            self._broken = True
+            raise Lost(repr(broken)) from broken
+
     def commit(self) -> None:
-        self.takes.tx_commit()
+        with self.step():
+            self.takes.tx_commit()
 
 
 class AmqpSource:
@@ -34,6 +65,7 @@ class AmqpSource:
         self._queues = os.environ["ONCEPROOF_QUEUES"].split(",")
 
     def take(self) -> Taken | None:
+        self._channels.reopen()
         for queue in self._queues:
             frame, properties, body = self._channels.takes.basic_get(queue)
             if frame is not None:
@@ -43,12 +75,14 @@ class AmqpSource:
         return None
 
     def acknowledge(self, taken: Taken) -> None:
-        self._channels.takes.basic_ack(taken.tag[0])
-        self._answered()
+        with self._channels.step():
+            self._channels.takes.basic_ack(taken.tag[0])
+            self._answered()
 
     def release(self, taken: Taken) -> None:
-        self._channels.takes.basic_nack(taken.tag[0], requeue=True)
-        self._answered()
+        with self._channels.step():
+            self._channels.takes.basic_nack(taken.tag[0], requeue=True)
+            self._answered()
 
     def idle(self) -> None:
         """Nothing: heartbeats are off."""
@@ -66,9 +100,10 @@ class AmqpEffect:
 
     def write(self, taken: Taken) -> None:
         properties: Any = taken.tag[1]
-        self._channels.writes.basic_publish("", self._queue, taken.body, properties)
-        if not self._channels.together:
-            self._channels.writes.tx_commit()  # the broker offers no publisher confirms
+        with self._channels.step():
+            self._channels.writes.basic_publish("", self._queue, taken.body, properties)
+            if not self._channels.together:
+                self._channels.writes.tx_commit()  # the broker offers no publisher confirms
 
 
 def open_client(acknowledge: str) -> Client:

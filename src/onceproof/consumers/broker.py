@@ -5,8 +5,8 @@ The other side, what a consumer asks of the same broker, stands in `onceproof.co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from onceproof.consumers.layout import Layout, Message
 from onceproof.data import Record
@@ -47,6 +47,30 @@ class Queues(Protocol):
         """
 
     def remove(self) -> None: ...
+
+
+@runtime_checkable
+class WarmsUp(Protocol):
+    """Of a broker that makes what all plays need when the first of them asks for it."""
+
+    def warm_up(self) -> None:
+        """Have it made before the first of many plays, which would take longer than the others."""
+
+
+@runtime_checkable
+class DealsOut(Protocol):
+    """Of queues whose broker deals them out among members anew when these change."""
+
+    def settled(self, members: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+        """Wait until just these members of a group, who must all be able to answer, share everything. Who then has what."""
+
+
+@runtime_checkable
+class Locks(Protocol):
+    """Of queues whose broker gives out a message under a lock, and to another when that ends."""
+
+    def lock_briefly(self, group: str, briefly: bool) -> None:
+        """Have the locks of what is given out from now on end soon, or not while anybody works. Returns when it is so."""
 
 
 class Broker(Protocol):

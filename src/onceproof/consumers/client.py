@@ -11,7 +11,11 @@ class Refused(Exception):
 
 
 class Lost(Exception):
-    """An acknowledgement was sent and no answer came. Its sender has begun anew: it goes on from what the broker has."""
+    """No answer came to a step, an acknowledgement mostly. Whoever did it begins anew: it goes on from what the broker has."""
+
+
+class Fenced(Lost):
+    """The broker refused an acknowledgement: the message is another's by now."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Source(Protocol):
         """One message; None where there is none."""
 
     def acknowledge(self, taken: Taken) -> None:
-        """Raises `Lost` where nobody knows whether it arrived."""
+        """Raises `Lost` where nobody knows whether it arrived; so may every step over a connection that breaks."""
 
     def release(self, taken: Taken) -> None:
         """Give it back unprocessed: it may be taken again, by whomever the broker likes."""

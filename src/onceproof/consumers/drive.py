@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from onceproof.consumers.broker import Queues
 from onceproof.consumers.crew import ConsumerDied, Crew
-from onceproof.consumers.faults import ConsumerFault, Scene, consumer_faults
+from onceproof.consumers.faults import Outlasts, Scene
 from onceproof.consumers.gate import Did
 from onceproof.consumers.layout import Layout, Message
-from onceproof.consumers.moves import Kind, Move, event_kind, holder
+from onceproof.consumers.moves import Kind, Move, event_kind
+from onceproof.consumers.planned import Planned, PlannedFaults
+from onceproof.consumers.roads import CountsReady, Disconnects, HasRoads, KnowsArrival
+from onceproof.consumers.takeover import Takeover
 from onceproof.data import Record
 from onceproof.errors import EnvironmentProblem
 from onceproof.events import Timeline
-from onceproof.faults import Proof
 from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec
 
 #: In a row, that a consumer may be told of an empty queue although something is ready in it.
@@ -39,22 +40,14 @@ class _Hand:
     holds: Message | None = None
     acknowledged: bool = False
     released: bool = False
+    cut_off: bool = False
+    """The broker has taken back what it had in hand, and it does not know yet."""
+    anew: bool = False
+    """Its next take makes a new connection."""
     due: int = 0
     back_at: int | None = None
-
-
-@dataclass
-class Planned:
-    """One fault of the run and how far it came."""
-
-    index: int
-    spec: ConsumerFaultSpec
-    fault: ConsumerFault
-    armed_at: float
-    fired_at: float | None = None
-    healed_at: float | None = None
-    moves_before: int = 0
-    proof: Proof | None = None
+    kept: bool = False
+    lapsed: bool = False
 
 
 class _Enough(Exception):
@@ -91,12 +84,10 @@ class Drive:
         # A group and a message -> of how many copies the broker still waits for an acknowledgement.
         self._open: Counter[tuple[str, int]] = Counter()
         self._hands = [_Hand(name, self.layout.group_of[name], self.layout.queues_of[name]) for name in self.spec.names]
+        self._takeover = Takeover(self._hands, self.queues)
         self._by_id = {f"m{message.number}": message for message in self.messages}
         self._empty_handed = 0
-        self.faults: list[Planned] = []
-        for index, spec in enumerate(self.chaos):
-            armed = self.timeline.emit("fault.armed", **self._described(index, spec))
-            self.faults.append(Planned(index, spec, consumer_faults.get(spec.fault)(spec), armed.at))
+        self.faults = PlannedFaults(self.chaos, self.spec, self.layout, self.timeline)
 
     # -- the play -------------------------------------------------------------------------------------------------
 
@@ -125,7 +116,7 @@ class Drive:
     def _ended(self, dead: ConsumerDied) -> None:
         """A consumer ended by itself. After a fault that says something about the pipeline: it did not recover."""
         hand = next(hand for hand in self._hands if hand.name == dead.consumer)
-        self.died, self.stuck = dead, self.any_fired
+        self.died, self.stuck = dead, self.faults.any_fired
         self.note = f"{dead} (tick {self._tick}{f', message {hand.holds.number}' if hand.holds else ''})"
         self._note("end", hand)
 
@@ -140,14 +131,11 @@ class Drive:
     def _all_done(self) -> set[int]:
         return set[int].intersection(*(self.acknowledged(group) for group in self.layout.groups()))
 
-    @property
-    def any_fired(self) -> bool:
-        return any(planned.fired_at is not None for planned in self.faults)
-
     def _one_tick(self) -> None:
-        for hand in sorted((h for h in self._hands if h.holds and h.due <= self._tick), key=lambda h: h.due):
+        busy = [hand for hand in self._hands if hand.holds and hand.due <= self._tick and not hand.kept]
+        for hand in sorted(busy, key=lambda hand: hand.due):
             self._finish(hand)
-        if self._published < len(self.messages) and self._published * self.spec.every <= self._tick:
+        if self._publishes() and self._published * self.spec.every <= self._tick:
             self._publish(self.messages[self._published])
         for entry in [entry for entry in self._later if entry[0] <= self._tick]:
             self._later.remove(entry)
@@ -156,22 +144,28 @@ class Drive:
         for hand in self._hands:
             if hand.back_at is not None and hand.back_at <= self._tick:
                 self._come_back(hand)
+        self._takeover.settle()
         for hand in self._hands:
-            if hand.alive and hand.holds is None and self._has_something(hand):
+            if self._takeover.may_take(hand) and self._has_something(hand):
                 self._take(hand)
+
+    def _publishes(self) -> bool:
+        return self._published < len(self.messages) and not self._takeover.waits
 
     def _has_something(self, hand: _Hand) -> bool:
         return any(self._ready.get((hand.group, queue)) for queue in hand.queues)
 
     def _next_tick(self) -> int | None:
         """When something is due next. None: nothing ever will be."""
-        dues = [hand.due for hand in self._hands if hand.holds is not None]
+        dues = [hand.due for hand in self._hands if hand.holds is not None and not hand.kept]
         dues += [hand.back_at for hand in self._hands if hand.back_at is not None and not self.drained]
-        if self._published < len(self.messages):
+        if self._publishes():
             dues.append(self._published * self.spec.every)
         dues += [due for due, _group, _number in self._later]
         if any(hand.alive and not hand.holds and self._has_something(hand) for hand in self._hands):
             dues.append(self._tick + 1)  # the broker had nothing for it, although something is ready
+        if self._takeover.comes and not self.drained:
+            dues.append(self._tick + 1)
         if not dues and not self.drained:
             self.note = self._stranded()
         return max(min(dues), self._tick) if dues else None
@@ -179,10 +173,12 @@ class Drive:
     def _stranded(self) -> str:
         done = self._all_done()
         left = ", ".join(str(m.number) for m in self.messages if m.number not in done)
-        self.stuck = self.any_fired
+        self.stuck = self.faults.any_fired
         return f"messages {left} are never acknowledged, and nobody is left who would take them"
 
     def _publish(self, message: Message) -> None:
+        for fault in self._outlasting(message):
+            fault.foresee(self._scene)
         self.queues.publish(message, self.records[message.number - 1])
         self._published += 1
         for group in self.layout.groups():
@@ -193,6 +189,9 @@ class Drive:
     def _take(self, hand: _Hand) -> None:
         did = self.crew.step(hand.name).did
         assert did is not None
+        if hand.anew:
+            self._check_mark(hand)
+            hand.anew = False
         if did.message is None:
             self._empty_handed += 1
             if self._empty_handed > _EMPTY_HANDED:
@@ -201,10 +200,19 @@ class Drive:
         self._empty_handed = 0
         message = self._known(hand, did)
         self._ready[hand.group, message.queue].discard(message.number)
+        for fault in self._outlasting(message):
+            fault.is_taken(self._scene)
+        if (loser := self._takeover.loser(hand.group, message)) is not None:
+            self._move("lapse", loser.name, message)
         hand.holds, hand.acknowledged, hand.released = message, False, False
         hand.due = self._tick + self.spec.slow.get(message.number, self.spec.work)
         self._move("take", hand.name, message, redelivered=did.redelivered)
         self._strike()
+
+    def _outlasting(self, message: Message) -> list[Outlasts]:
+        """Faults still to come that will have this message given to two."""
+        struck = [p.fault for p in self.faults if p.fired_at is None and p.spec.at.message == message.number]
+        return [fault for fault in struck if isinstance(fault, Outlasts)]
 
     def _known(self, hand: _Hand, did: Did) -> Message:
         message = self._by_id.get(did.message or "")
@@ -222,38 +230,67 @@ class Drive:
             ask = self.crew.step(hand.name)
             did = ask.did
             assert did is not None
-            kind = "refuse" if did.refused else "lost" if did.lost else did.step
+            kind = "refuse" if did.refused else "fenced" if did.fenced else "lost" if did.lost else did.step
             self._move(kind, hand.name, self._whereto(did, message))
             hand.acknowledged = hand.acknowledged or (did.step == "acknowledge" and not did.lost)
             hand.released = hand.released or did.step == "release"
-            if did.step == "retry":
+            if did.step == "retry" and not did.lost:
                 self._put_off(hand, message)
             self._strike()
             if not hand.alive:
                 return
-            if did.lost:
+            if did.lost or (hand.cut_off and ask.before == "take"):
                 self._forgotten(hand, message)
                 return
             if did.refused and ask.before == "effect":
                 hand.due = self._tick + self.spec.work  # it tries again, and holds on to the message meanwhile
                 return
         hand.holds = None
-        if hand.acknowledged:
+        if hand.lapsed:
+            self._takeover.is_done(hand)
+        elif hand.acknowledged:
             self._open[hand.group, message.number] -= 1
         elif hand.released:
             self._ready[hand.group, message.queue].add(message.number)
 
     def _forgotten(self, hand: _Hand, message: Message) -> None:
-        """No answer came to its acknowledgement: the broker is asked what it has of it."""
-        hand.holds = None
+        """No answer came to its step, an acknowledgement mostly: what the broker has of it is found out."""
+        hand.holds, hand.anew = None, isinstance(self.queues, HasRoads)
+        if hand.lapsed:
+            self._takeover.is_done(hand)
+            return
+        if hand.cut_off:
+            hand.cut_off = False  # it came back when the connection was cut
+            return
+        self.queues.await_gone(hand.name, self.crew.mark(hand.name))
+        if any(self._arrived(planned, hand, message) for planned in self.faults):
+            self._open[hand.group, message.number] -= 1
+            self._await_ready(hand, message)
+            return
         committed = self.queues.committed(hand.group)
         if committed is not None:
             place = [m.number for m in self.messages if m.queue == message.queue].index(message.number)
             if committed[self.layout.inputs.index(message.queue)] > place:
                 self._open[hand.group, message.number] -= 1
                 return
+        self._give_back(hand, message)
+
+    def _arrived(self, planned: Planned, hand: _Hand, message: Message) -> bool:
+        """Whether this fault knows that the broker has what its consumer has no answer to."""
+        spec, fault = planned.spec, planned.fault
+        ours = planned.fired_at is not None and (spec.target, spec.at.message) == (hand.name, message.number)
+        return ours and isinstance(fault, KnowsArrival) and bool(fault.arrived())
+
+    def _give_back(self, hand: _Hand, message: Message) -> None:
         self._ready[hand.group, message.queue].add(message.number)
         self._move("return", hand.name, message)
+        self._await_ready(hand, message)
+
+    def _await_ready(self, hand: _Hand, message: Message) -> None:
+        if isinstance(self.queues, CountsReady):
+            waiting = [number for _due, group, number in self._later if group == hand.group]
+            later = len(waiting) if message.queue == self.layout.retry else 0
+            self.queues.await_ready(message.queue, len(self._ready[hand.group, message.queue]) + later)
 
     def _whereto(self, did: Did, message: Message) -> Message:
         """The message as its move tells it: put into the retry topic, it is in another queue from then on."""
@@ -276,31 +313,44 @@ class Drive:
     def _arrive(self, hand: _Hand) -> None:
         """Wait until it is at its first step. One without a mark is refused now: its death could not be seen later."""
         self.crew.at_step(hand.name)
+        self._check_mark(hand)
+        self._note("start", hand)
+
+    def _check_mark(self, hand: _Hand) -> None:
         mark = self.crew.mark(hand.name)
         if not self.queues.is_there(hand.name, mark):
+            came = "took over a new connection" if hand.anew else "came to its first step"
             raise EnvironmentProblem(
-                f"consumer {hand.name} came to its first step without its mark: there is no queue {mark}",
-                hint="it must declare and consume the queue ONCEPROOF_MARK before it asks at its gate (docs/consumers.md)",
+                f"consumer {hand.name} {came} without its mark: there is no queue {mark}",
+                hint="it must declare and consume the queue ONCEPROOF_MARK, on a new connection too, before it asks at its gate "
+                "(docs/consumers.md)",
             )
-        self._note("start", hand)
 
     # -- faults ---------------------------------------------------------------------------------------------------
 
     def _strike(self) -> None:
         for planned in self.faults:
             if planned.fired_at is None and self._is_there(planned.spec):
-                planned.moves_before = len(self.moves)
-                planned.fired_at = self.timeline.emit("fault.fired", **self._described(planned.index, planned.spec)).at
+                self.faults.fires(planned, len(self.moves))
                 planned.fault.strike(self._scene)
                 hand = next(hand for hand in self._hands if hand.name == planned.spec.target)
-                if not self.crew.is_alive(hand.name):
+                if isinstance(planned.fault, Outlasts):
+                    self._takeover.keep(hand)
+                    assert hand.holds is not None, "a fault strikes who has a message"
+                    self._ready[hand.group, hand.holds.queue].add(hand.holds.number)
+                elif not self.crew.is_alive(hand.name):
                     self._after_death(hand)
+                elif isinstance(planned.fault, Disconnects) and planned.fault.disconnects():
+                    self._after_cut(hand)
             if planned.fired_at is not None and planned.healed_at is None:
                 self._heal(planned)
 
     def _heal(self, planned: Planned) -> None:
         if planned.fault.heal(self._scene, self.moves[planned.moves_before :]):
-            planned.healed_at = self.timeline.emit("fault.healed", **self._described(planned.index, planned.spec)).at
+            if isinstance(planned.fault, Outlasts):
+                hand = next(hand for hand in self._hands if hand.name == planned.spec.target)
+                hand.kept, hand.due = False, self._tick + 1
+            self.faults.heals(planned)
 
     def _is_there(self, spec: ConsumerFaultSpec) -> bool:
         held = {hand.name: hand.holds.number for hand in self._hands if hand.alive and hand.holds is not None}
@@ -312,58 +362,31 @@ class Drive:
 
     def _after_death(self, hand: _Hand) -> None:
         self._note("crash", hand)
-        self.queues.await_gone(hand.name, self.crew.mark(hand.name))
-        message, hand.holds, hand.alive = hand.holds, None, False
-        if message is not None and self._unsettled(hand, message):
-            self._ready[hand.group, message.queue].add(message.number)
-            self._move("return", hand.name, message)
-        elif message is not None:
-            self._open[hand.group, message.number] -= 1
+        self._let_go(hand)
+        hand.holds, hand.alive = None, False
         hand.back_at = None if self.spec.restart_after is None else self._tick + self.spec.restart_after
+
+    def _after_cut(self, hand: _Hand) -> None:
+        """It lives, and works on: that its connection is gone it learns at its next step."""
+        self._note("cut", hand)
+        self._let_go(hand)
+        hand.cut_off = True
+
+    def _let_go(self, hand: _Hand) -> None:
+        """Its connection is gone: what it had not settled is the broker's again."""
+        self.queues.await_gone(hand.name, self.crew.mark(hand.name))
+        if hand.holds is not None and self._unsettled(hand, hand.holds):
+            self._give_back(hand, hand.holds)
+        elif hand.holds is not None:
+            self._open[hand.group, hand.holds.number] -= 1
+            self._await_ready(hand, hand.holds)
 
     def _unsettled(self, hand: _Hand, message: Message) -> bool:
         """Whether the broker still had it in the consumer's hands: in a transaction, until that is committed."""
         if self.spec.acknowledge != "with-effect":
             return not hand.acknowledged
-        last = next(m for m in reversed(self.moves) if m.consumer == hand.name and m.kind != "crash")
+        last = next(m for m in reversed(self.moves) if m.consumer == hand.name and m.kind not in ("crash", "cut"))
         return last.kind != "commit"
-
-    def settle(self) -> None:
-        """Prove each fault, from the moves of the whole run."""
-        for planned in self.faults:
-            if planned.fired_at is None:
-                planned.proof = Proof(False, (self._why_not(planned.spec),))
-            else:
-                cut = planned.moves_before
-                planned.proof = planned.fault.prove(self.moves[:cut], self.moves[cut:])
-            kind = "fault.hit" if planned.proof.hit else "fault.missed"
-            described = self._described(planned.index, planned.spec)
-            self.timeline.emit(kind, **described, evidence=list(planned.proof.evidence))
-
-    def _why_not(self, spec: ConsumerFaultSpec) -> str:
-        held = holder(self.moves, spec.at.message)
-        if spec.target not in held:
-            who = f"{', then '.join(held)} held it" if held else "nobody ever did"
-            return f"{spec.target} never held message {spec.at.message}: {who}"
-        return f"{spec.target} held message {spec.at.message}, but it never came to: {spec.at}"
-
-    def fault_rows(self) -> list[dict[str, Any]]:
-        """The history's table ``faults``."""
-        return [
-            {
-                "index": planned.index,
-                "fault": planned.spec.fault,
-                "target": planned.spec.target,
-                "query": self._group_named(planned.spec.target),
-                "point": str(planned.spec.at),
-                "armed_at": planned.armed_at,
-                "fired_at": planned.fired_at,
-                "healed_at": planned.healed_at,
-                "hit": planned.proof.hit if planned.proof else False,
-                "evidence": "\n".join(planned.proof.evidence) if planned.proof else "",
-            }
-            for planned in self.faults
-        ]
 
     # -- what is noted --------------------------------------------------------------------------------------------
 
@@ -378,17 +401,3 @@ class Drive:
     def _append(self, move: Move) -> None:
         event = self.timeline.emit(event_kind(move), **move.event())
         self.moves.append(replace(move, at=event.at))
-
-    def _described(self, index: int, spec: ConsumerFaultSpec) -> dict[str, Any]:
-        return {
-            "index": index,
-            "fault": spec.fault,
-            "target": spec.target,
-            "query": self._group_named(spec.target),
-            "batch": None,
-            "point": str(spec.at),
-        }
-
-    def _group_named(self, consumer: str) -> str:
-        """As an output names it; empty where the scenario has no groups."""
-        return self.layout.group_of[consumer] if self.spec.groups else ""

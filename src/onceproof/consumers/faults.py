@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from onceproof.consumers.moves import Move
 from onceproof.faults import Placement, Proof, SpecProblem
@@ -54,6 +54,17 @@ class ConsumerFault(Protocol):
 
     def prove(self, before: Sequence[Move], after: Sequence[Move]) -> Proof:
         """From the moves before and after it struck, once the run is over."""
+
+
+@runtime_checkable
+class Outlasts(Protocol):
+    """A fault that keeps its living consumer at its step until it is healed: by then another has been given the message."""
+
+    def foresee(self, scene: Scene) -> None:
+        """Called right before the message is published that it will strike."""
+
+    def is_taken(self, scene: Scene) -> None:
+        """Called when that message was given to somebody, before it strikes."""
 
 
 consumer_faults: Registry[type[ConsumerFault]] = Registry(

@@ -19,8 +19,9 @@ the end of the connection, means that there is nothing more to do. STEP is ``tak
 every message begins with a ``take``. WHAT is the step just done: null at first, then
 ``{"step": STEP, "message": ID}``, where ID is the ``message_id`` that the broker gave; of a take also ``"queue"`` and
 ``"redelivered"``, and null as message where the queues were empty; of an effect that the output said no to ``"refused": true``, and
-of an acknowledgement that got no answer ``"lost": true``, after which it takes again from what the broker has. A step is done
-when the broker has answered.
+of a step that got no answer, or whose connection is gone, ``"lost": true``, after which it takes again from what the broker has: a
+new connection, and on AMQP a new mark, is made in that take and not before; where the broker said that the message is another's
+also ``"fenced": true``. A step is done when the broker has answered.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class Did(BaseModel):
     refused: bool = False
     """The output said no to the effect."""
     lost: bool = False
-    """No answer came to the acknowledgement, and the consumer goes on from what the broker has."""
+    """No answer came to it, and the consumer goes on from what the broker has."""
+    fenced: bool = False
+    """An answer came, and it was no: the message is another's."""
 
 
 class Ask(BaseModel):

@@ -6,8 +6,8 @@ committed: a member that dies holds nothing, and its partition begins again at t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented, not all re-exported
@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented,
 )
 
 from onceproof.consumers.broker import Queues
-from onceproof.consumers.layout import Layout, Message
+from onceproof.consumers.layout import Layout, Message, in_ranges
 from onceproof.consumers.tables import Tables
 from onceproof.data import Record
 from onceproof.errors import EnvironmentProblem
@@ -30,6 +30,8 @@ from onceproof.stack.kafka import change_settings
 from onceproof.waiting import wait_until
 
 _ANSWER_S = 30.0
+#: One question that comes before the broker can answer it: a lookup of a coordinator that is only being made may never be answered.
+_ASK_S = 2.0
 #: Until the first member has come, and the group's coordinator has loaded its part of the log.
 _NO_GROUP_YET = {
     KafkaError.GROUP_ID_NOT_FOUND,
@@ -39,14 +41,26 @@ _NO_GROUP_YET = {
 }
 #: A consumer loads its client, and each that joins makes all others join again.
 _JOIN_DEADLINE_S = 60.0
-#: Of a static member in the group's eyes; it ends with the last play.
+#: What a member may be without a poll, where a fault is to make it slower than that: its client looks every half second, and
+#: heartbeats come every 100 ms. One that is thrown out while it has nothing joins again and is given the same.
+_SHORT_MS = 1_000
+_LONG_MS = 600_000
+#: Of a member in the group's eyes; of a static one it ends with the last play.
 _MEMBER = "{index:03d}-{consumer}"
+
+
+class KindOfGroup(Protocol):
+    """A class of queues below: of consumer groups, or of share groups."""
+
+    def __call__(self, stack: EmbeddedStack, layout: Layout) -> Queues: ...
+
+    def warm_up(self, stack: EmbeddedStack) -> None: ...
 
 
 class KafkaBroker:
     """Implements `onceproof.consumers.broker.Broker`: the stack of a Spark job, whose Kafka serves consumers too."""
 
-    def __init__(self, stack: EmbeddedStack, queues: Callable[[EmbeddedStack, Layout], Queues]) -> None:
+    def __init__(self, stack: EmbeddedStack, queues: KindOfGroup) -> None:
         self.stack = stack
         self._queues = queues
         self.versions: Mapping[str, Any] = stack.versions()
@@ -57,6 +71,9 @@ class KafkaBroker:
 
     def lay_out(self, layout: Layout) -> Queues:
         return self._queues(self.stack, layout)
+
+    def warm_up(self) -> None:
+        self._queues.warm_up(self.stack)
 
 
 class KafkaQueues:
@@ -75,6 +92,23 @@ class KafkaQueues:
         if layout.tables:
             assert stack.postgres is not None, "validated: a table needs Postgres"
             self._tables = Tables(stack.postgres, layout)
+
+    @staticmethod
+    def warm_up(stack: EmbeddedStack) -> None:
+        """Have ``__consumer_offsets`` and ``__transaction_state`` made, which the first member and the first transaction ask for."""
+        transactions = stack.kafka.warm_up_transactions()
+        admin, name = stack.kafka.admin(), "onceproof-warm-up"
+        admin.list_topics(timeout=_ANSWER_S)  # as `_meet_broker`
+
+        def answers() -> bool:
+            try:
+                admin.describe_consumer_groups([name], request_timeout=_ASK_S)[name].result()
+            except KafkaException as refused:
+                return bool(refused.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND)
+            return True
+
+        wait_until("a coordinator of groups", answers, deadline_s=_JOIN_DEADLINE_S, abandon=stack.check_health)
+        transactions.join(_JOIN_DEADLINE_S)
 
     def _meet_broker(self) -> None:
         """Have the broker's own handle in the new client before it is asked anything that waits for one.
@@ -134,10 +168,17 @@ class KafkaQueues:
         self._set(topic, "file.delete.delay.ms", "60001" if refusing else "60000")
 
     def _set(self, topic: str, name: str, value: str) -> None:
-        change_settings(self.admin, ResourceType.TOPIC, topic, {name: value})
-        asked = ConfigResource(ResourceType.TOPIC, topic)
+        self._change(ResourceType.TOPIC, topic, name, value)
+
+    def _set_group(self, group: str, name: str, value: str) -> None:
+        self._change(ResourceType.GROUP, group, name, value)
+
+    def _change(self, kind: ResourceType, of: str, name: str, value: str) -> None:
+        """Set it, and wait until the broker shows it."""
+        change_settings(self.admin, kind, of, {name: value})
+        asked = ConfigResource(kind, of)
         wait_until(
-            f"topic {topic} to have {name}={value}",
+            f"{kind.name.lower()} {of} to have {name}={value}",
             lambda: (
                 self.admin.describe_configs([asked], request_timeout=_ANSWER_S)[asked].result()[name].value == value
             ),
@@ -176,38 +217,64 @@ class KafkaQueues:
 
 
 class GroupQueues(KafkaQueues):
-    """Implements `onceproof.consumers.broker.Queues` for consumer groups of static members (KIP-345)."""
+    """Implements `onceproof.consumers.broker.Queues` for consumer groups, of static members (KIP-345) or others.
+
+    Those that are not static are told apart by their client.id, with which the group's own names for them begin.
+    """
 
     def environment(self, consumer: str, mark: str) -> Mapping[str, str]:
-        return {**super().environment(consumer, mark), "ONCEPROOF_MEMBER": self._member(consumer)}
+        given = super().environment(consumer, mark)
+        if self._layout.static:
+            return {**given, "ONCEPROOF_MEMBER": self._member(consumer)}
+        waits_ms = _SHORT_MS if consumer in self._layout.outlasted else _LONG_MS
+        return {**given, "ONCEPROOF_MARK": self._member(consumer), "ONCEPROOF_POLL_INTERVAL_MS": str(waits_ms)}
 
     def is_there(self, consumer: str, mark: str) -> bool:
         """Wait until the group has assigned it just the partitions that the schedule counts on: members join one by one."""
-        wanted = {self._place(queue) for queue in self._layout.queues_of[consumer]}
-        group = self.group(self._layout.group_of[consumer])
-
-        def assigned() -> bool:
-            try:
-                found = self.admin.describe_consumer_groups([group], request_timeout=_ANSWER_S)[group].result()
-            except KafkaException as refused:
-                if refused.args[0].code() not in _NO_GROUP_YET:
-                    said = refused.args[0].str()
-                    raise EnvironmentProblem(f"Kafka does not say who is in group {group}: {said}") from refused
-                return False
-            return any(
-                member.group_instance_id == self._member(consumer)
-                and {f"{p.topic}-{p.partition}" for p in member.assignment.topic_partitions} == wanted
-                for member in found.members
-            )
-
+        wanted = set(self._layout.queues_of[consumer])
+        group = self._layout.group_of[consumer]
         return wait_until(
-            f"group {group} to assign {', '.join(sorted(wanted)) or 'nothing'} to {consumer}",
-            assigned,
+            f"group {self.group(group)} to assign {', '.join(sorted(wanted)) or 'nothing'} to {consumer}",
+            lambda: self._assigned(group).get(self._member(consumer)) == wanted,
             deadline_s=_JOIN_DEADLINE_S,
             abandon=self._stack.check_health,
             hint="it must be a static member, group.instance.id being ONCEPROOF_MEMBER, with the range assignor, and poll while "
-            "it waits at its gate (docs/consumers.md)",
+            "it waits at its gate (docs/consumers.md)"
+            if self._layout.static
+            else "its client.id must be ONCEPROOF_MARK, its assignor range, and it must poll while it waits at its gate to take "
+            "(docs/consumers.md)",
         )
+
+    def settled(self, members: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+        group = self._layout.group_of[members[0]]
+        dealt = in_ranges(self._layout.inputs, members)
+        wanted = {self._member(consumer): set(queues) for consumer, queues in dealt.items()}
+        wait_until(
+            f"group {self.group(group)} to deal out all its partitions to {', '.join(members)} alone",
+            lambda: self._assigned(group) == wanted,
+            deadline_s=_JOIN_DEADLINE_S,
+            abandon=self._stack.check_health,
+            explain=lambda: str(self._assigned(group)),
+            hint="a consumer must poll while it waits at its gate to take, and not while it has a message (docs/consumers.md)",
+        )
+        return dealt
+
+    def _assigned(self, group: str) -> dict[str, set[str]]:
+        """Member -> queues, as the group's coordinator says. Empty while there is no such group."""
+        name = self.group(group)
+        try:
+            found = self.admin.describe_consumer_groups([name], request_timeout=_ANSWER_S)[name].result()
+        except KafkaException as refused:
+            if refused.args[0].code() not in _NO_GROUP_YET:
+                said = refused.args[0].str()
+                raise EnvironmentProblem(f"Kafka does not say who is in group {name}: {said}") from refused
+            return {}
+        queues = {self._place(queue): queue for queue in self._layout.inputs}
+        if self._layout.retry is not None:
+            queues[self._place(self._layout.retry)] = self._layout.retry
+        named = [m.group_instance_id if self._layout.static else m.client_id for m in found.members]
+        places = [[f"{p.topic}-{p.partition}" for p in m.assignment.topic_partitions] for m in found.members]
+        return {str(name): {queues.get(place, place) for place in its} for name, its in zip(named, places, strict=True)}
 
     def await_gone(self, consumer: str, mark: str) -> None:
         """Nothing to wait for: a group gives out what lies behind the offset that was committed, and whoever died commits no more."""
@@ -241,5 +308,5 @@ class GroupQueues(KafkaQueues):
         )
 
     def _member(self, consumer: str) -> str:
-        """Its name as a static member. The range assignor deals out partitions in the order of these names."""
+        """Its name in the group. The range assignor deals out partitions in the order of these names."""
         return _MEMBER.format(index=list(self._layout.group_of).index(consumer), consumer=consumer)

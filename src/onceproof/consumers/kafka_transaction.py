@@ -11,8 +11,8 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from onceproof.consumers.client import Client, Lost, Taken
-from onceproof.consumers.kafka_client import KafkaGroup
+from onceproof.consumers.client import Client, Fenced, Taken
+from onceproof.consumers.kafka_client import KafkaGroup, lost
 from onceproof.stack.clients import producer_config
 
 #: Shorter than the transaction's time-out at the broker (10 s): the client learns of a failure from its own clock.
@@ -28,7 +28,8 @@ class Transaction:
 
     def _open(self) -> None:
         """A producer that begins anew. One that has failed is not used again: a late answer to it could end the next transaction."""
-        group, member = os.environ["ONCEPROOF_GROUP"], os.environ["ONCEPROOF_MEMBER"]
+        group = os.environ["ONCEPROOF_GROUP"]
+        member = os.environ.get("ONCEPROOF_MEMBER", os.environ["ONCEPROOF_CONSUMER"])
         self.producer = Producer(
             {**producer_config(os.environ["ONCEPROOF_KAFKA"]), "transactional.id": f"{group}.{member}"}
         )
@@ -45,15 +46,29 @@ class TransactionalGroup(KafkaGroup):
     def __init__(self, transaction: Transaction) -> None:
         super().__init__()
         self._transaction = transaction
+        self._member: object = None
+
+    def take(self) -> Taken | None:
+        taken = super().take()
+        # Of the membership under which it was given the message (KIP-447): by its acknowledgement it may be none, or another.
+        self._member = self.consumer.consumer_group_metadata()
+        return taken
 
     def acknowledge(self, taken: Taken) -> None:
-        member = self.consumer.consumer_group_metadata()
+        # A static member keeps its name, and takes part in rebalances while it has a message.
+        member = self.consumer.consumer_group_metadata() if self.is_static else self._member
         try:
             self._transaction.producer.send_offsets_to_transaction([self.after(taken)], member, _OFFSETS_S)
         except KafkaException as error:
-            self._transaction.abandon()  # first: an offset in an open transaction is neither committed nor not
+            failed = lost(error)
+            # First: an offset in an open transaction is neither committed nor not.
+            if isinstance(failed, Fenced):
+                self._transaction.producer.abort_transaction(_ANSWER_S)  # it was answered: nothing of it can come later
+            else:
+                self._transaction.abandon()
             self.go_back(taken)
-            raise Lost(str(error)) from error
+            raise failed from error
+        self._busy = False
 
 
 class TransactionalTopic:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onceproof.scenario.consumer_check import input_queues
@@ -42,6 +42,10 @@ class Layout:
     """What makes the tables."""
     keeps_positions: bool = False
     """Whether consumers keep their positions in Postgres, with their effects, and not with the group."""
+    static: bool = True
+    """Whether members of a consumer group keep their partitions while they are away."""
+    outlasted: frozenset[str] = frozenset()
+    """Consumers that a fault makes slower than their group waits for them."""
 
     def members(self, group: str) -> list[str]:
         return [consumer for consumer, its in self.group_of.items() if its == group]
@@ -76,6 +80,8 @@ def of_scenario(scenario: Scenario, prefix: str = "") -> Layout:
         ),
         prepare_sql=scenario.pipeline.prepare.sql,
         keeps_positions=bool(tables) and consumers.acknowledge == "with-effect",
+        static=consumers.static,
+        outlasted=frozenset(fault.target for fault in scenario.chaos if fault.fault == "slow"),
     )
 
 
@@ -88,7 +94,11 @@ def _dealt(consumers: ConsumersSpec, inputs: tuple[str, ...], members: list[str]
     members = [name for name in members if consumers.retry is None or name != consumers.retry.consumer]
     if consumers.broker != "kafka-group" and consumers.queues == "shared":
         return dict.fromkeys(members, inputs)
-    # As Kafka's range assignor deals out a topic's partitions: each an equal share in a row, the first ones one more.
+    return in_ranges(inputs, members)
+
+
+def in_ranges(inputs: tuple[str, ...], members: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """As Kafka's range assignor deals out a topic's partitions: each an equal share in a row, the first ones one more."""
     share, more = divmod(len(inputs), len(members))
     starts = [index * share + min(index, more) for index in range(len(members) + 1)]
     return {name: inputs[starts[index] : starts[index + 1]] for index, name in enumerate(members)}

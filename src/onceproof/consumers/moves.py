@@ -25,10 +25,15 @@ Kind = Literal[
     "release",
     "retry",
     "lost",
+    "lapse",
+    "fenced",
+    "cut",
 ]
 """``crash``: a fault killed the consumer; ``end``: it ended by itself; ``refuse``: the output said no to an
 effect; ``release``: given back unprocessed; ``retry``: put into the retry topic; ``lost``: no answer came to
-an acknowledgement."""
+a step, an acknowledgement mostly; ``lapse``: another is given what a consumer that is only slow still works on;
+``fenced``: the broker refused an acknowledgement, for the message is another's; ``cut``: a fault broke its
+connection, and it lives."""
 _PREFIX = "consumers."
 
 

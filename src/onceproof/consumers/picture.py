@@ -7,7 +7,7 @@ stands in `onceproof.reports.picture_svg` and `onceproof.reports.picture_text`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,20 @@ from onceproof.errors import HistoryError
 from onceproof.history.reader import read_document
 
 RowKind = Literal[
-    "publish", "take", "again", "effect", "acknowledge", "crash", "return", "start", "refuse", "retry", "lost"
+    "publish",
+    "take",
+    "again",
+    "effect",
+    "acknowledge",
+    "crash",
+    "return",
+    "start",
+    "refuse",
+    "retry",
+    "lost",
+    "fenced",
+    "cut",
+    "fail",
 ]
 
 
@@ -169,6 +182,7 @@ def of_moves(
     since: dict[int, tuple[int, int]] = {}
     dead: dict[int, int] = {}
     absences: list[tuple[int, int, int]] = []
+    unaware: set[int] = set()
     taken: set[tuple[str, int]] = set()  # not the broker's mark of a redelivery: it may leave that out
     for move, is_last in zip(moves, _last_ones(moves), strict=True):
         goes = goes_to.get(move.consumer, "")
@@ -176,12 +190,20 @@ def of_moves(
         row = _row(move, place, place.get(("output", goes), len(lanes) - 1), again=copy in taken)
         if row is None or (row.kind == "start" and row.source not in dead):
             continue  # everybody's first start says nothing
+        if row.kind == "cut":
+            unaware.add(row.source)
+        elif row.kind == "lost" and row.source in unaware:
+            row = replace(row, kind="fail")  # whichever step it was that found the connection gone
+            unaware.remove(row.source)
         rows.append(row)
         number = len(rows) - 1
         if move.kind == "take":
             taken.add(copy)
             since[row.target] = (move.message, number)
-        elif row.kind in ("effect", "acknowledge", "crash", "return", "retry", "lost") and row.source in since:
+        elif (
+            row.kind in ("effect", "acknowledge", "crash", "return", "retry", "lost", "fenced", "fail")
+            and row.source in since
+        ):
             message, first = since[row.source]
             if row.kind == "crash" or is_last:
                 holds.append(Hold(row.source, message, first, number, row.kind == "crash"))
@@ -213,7 +235,9 @@ def _row(move: Move, place: Mapping[tuple[str, str], int], output: int, *, again
             return Row("lost", move.tick, consumer, queue, move.message)
         case "return":
             return Row("return", move.tick, consumer, queue, move.message)
-        case "release":
+        case "fenced":
+            return Row("fenced", move.tick, consumer, queue, move.message)
+        case "release" | "lapse":
             return Row("return", move.tick, consumer, queue, move.message)
         case "refuse":
             return Row("refuse", move.tick, consumer, output, move.message)
@@ -221,6 +245,8 @@ def _row(move: Move, place: Mapping[tuple[str, str], int], output: int, *, again
             return Row("retry", move.tick, consumer, queue, move.message)
         case "start":
             return Row("start", move.tick, consumer, consumer, move.message)
+        case "cut":
+            return Row("cut", move.tick, consumer, consumer, move.message)
         case "crash" | "end":
             return Row("crash", move.tick, consumer, consumer, move.message)
         case _:
@@ -233,7 +259,7 @@ def _last_ones(moves: Sequence[Move]) -> list[bool]:
     last = []
     for move in reversed(moves):
         last.append(following.get(move.consumer, "take") in ("take", "start"))
-        if move.kind not in ("commit", "return"):
+        if move.kind not in ("commit", "return", "lapse", "cut"):
             following[move.consumer] = move.kind
     return last[::-1]
 

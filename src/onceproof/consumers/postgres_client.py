@@ -25,12 +25,17 @@ _MOVE = sql.SQL("UPDATE {} SET next_offset = %s WHERE consumer_group = %s AND to
 
 
 class Rows:
-    """The fields of a message become the columns of the same name. What `prepare.sql` made decides their types."""
+    """The fields of a message become the columns of the same name. What `prepare.sql` made decides their types.
+
+    It decides too whether a row may be there once only: where a unique key has it already, nothing is written (an idempotent effect).
+    """
 
     def __init__(self, connection: psycopg.Connection) -> None:
         self._connection = connection
         table = sql.Identifier(os.environ["ONCEPROOF_TABLE"])
-        self._insert = sql.SQL("INSERT INTO {0} SELECT * FROM json_populate_record(NULL::{0}, %s::json)").format(table)
+        self._insert = sql.SQL(
+            "INSERT INTO {0} SELECT * FROM json_populate_record(NULL::{0}, %s::json) ON CONFLICT DO NOTHING"
+        ).format(table)
 
     def write(self, taken: Taken) -> None:
         self._connection.execute(self._insert, [taken.body.decode()])
@@ -79,11 +84,14 @@ class RowsOnce:
         self._rows.write(taken)
 
 
+def open_rows() -> Rows:
+    """Each row committed by itself."""
+    return Rows(psycopg.connect(os.environ["ONCEPROOF_POSTGRES"], autocommit=True))
+
+
 def open_client(acknowledge: str) -> Client:
-    together = acknowledge == "with-effect"
-    connection = psycopg.connect(os.environ["ONCEPROOF_POSTGRES"], autocommit=not together)
-    rows = Rows(connection)
-    if not together:
-        return Client(KafkaGroup(), rows)
+    if acknowledge != "with-effect":
+        return Client(KafkaGroup(), open_rows())
+    connection = psycopg.connect(os.environ["ONCEPROOF_POSTGRES"])
     source = PositionsInPostgres(connection)
-    return Client(source, RowsOnce(source, rows), connection.commit)
+    return Client(source, RowsOnce(source, Rows(connection)), connection.commit)

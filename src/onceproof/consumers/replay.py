@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from onceproof import __version__
 from onceproof.consumers import services, stage
-from onceproof.consumers.broker import Broker
+from onceproof.consumers.broker import Broker, WarmsUp
 from onceproof.consumers.faults import consumer_faults
 from onceproof.errors import HistoryError, Interrupted, UsageError
 from onceproof.events import Timeline
@@ -59,6 +59,8 @@ class Replay:
     verdicts: dict[str, int]
     seconds: tuple[float, ...]
     """Of each play, judging included, without the start of the broker."""
+    start_s: float
+    """Of the start of the broker, and of whatever else the scenario has in its stack: once for all plays."""
     different: tuple[str, ...]
     """Run directories of plays that came to something else."""
 
@@ -69,6 +71,7 @@ class Replay:
             "same": self.same,
             "verdicts": self.verdicts,
             "seconds": list(self.seconds),
+            "start_s": self.start_s,
             "different": list(self.different),
         }
 
@@ -115,7 +118,9 @@ def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
     different: list[str] = []
     start = services.fetched(scenario)
     with Owner() as owner:
+        began = time.monotonic()
         broker = start_broker(start, owner, run_dir / "logs" / "replay")
+        start_s = round(time.monotonic() - began, 3)
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier replay: worth keeping until this one can be
         for number in range(1, times + 1):
             began = time.monotonic()
@@ -138,7 +143,8 @@ def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
             tell(f"replay {number} of {times}: {verdict.outcome.value}, {said} ({seconds[-1]:.1f} s)")
     if not different:
         shutil.rmtree(folder, ignore_errors=True)
-    return Replay(str(run_dir), times, times - len(different), dict(verdicts), tuple(seconds), tuple(different))
+    same = times - len(different)
+    return Replay(str(run_dir), times, same, dict(verdicts), tuple(seconds), start_s, tuple(different))
 
 
 def start_broker(start: services.Start, owner: Owner, folder: Path) -> Broker:
@@ -146,7 +152,10 @@ def start_broker(start: services.Start, owner: Owner, folder: Path) -> Broker:
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     timeline = Timeline(folder / "events.jsonl")
     try:
-        return start(owner, folder, timeline)
+        broker = start(owner, folder, timeline)
+        if isinstance(broker, WarmsUp):
+            broker.warm_up()
+        return broker
     finally:
         timeline.close()
 

@@ -13,7 +13,8 @@ from onceproof.consumers.kafka_broker import GroupQueues, KafkaBroker
 from onceproof.consumers.share_broker import ShareQueues
 from onceproof.events import Timeline
 from onceproof.scenario.model import Scenario
-from onceproof.stack import components
+from onceproof.stack import components, rabbitmq
+from onceproof.stack.amqp import EmbeddedAmqp
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.processes import Owner
 
@@ -27,21 +28,37 @@ def fetched(scenario: Scenario) -> Start:
     """Fetch what the scenario's broker needs, and say how to start it. Raises `EnvironmentProblem`."""
     consumers = scenario.pipeline.consumers
     assert consumers is not None, "a scenario of consumers"
-    return _amqp() if consumers.broker == "amqp" else _kafka(scenario, consumers.broker)
+    return _amqp(scenario) if consumers.broker == "amqp" else _kafka(scenario, consumers.broker)
 
 
-def _amqp() -> Start:
-    found = components.ensure_amqp()
+def _amqp(scenario: Scenario) -> Start:
+    assert scenario.stack.amqp is not None, "validated: these consumers need it"
+    begin = _rabbitmq() if scenario.stack.amqp.broker == "rabbitmq" else _qpid()
 
     def start(owner: Owner, folder: Path, timeline: Timeline) -> Broker:
-        return _timed(timeline, "amqp", lambda: AmqpBroker.start(owner, folder / "logs" / "amqp.log", found))
+        found = _timed(timeline, "amqp", lambda: AmqpBroker(begin(owner, folder / "logs" / "amqp.log")))
+        return found.with_roads(owner, timeline.emit) if _reads_frames(scenario) else found
 
     return start
 
 
+def _qpid() -> Callable[[Owner, Path], EmbeddedAmqp]:
+    found = components.ensure_amqp()
+    return lambda owner, log: EmbeddedAmqp.start(owner, log, found)
+
+
+def _rabbitmq() -> Callable[[Owner, Path], EmbeddedAmqp]:
+    found = rabbitmq.find()
+    return lambda owner, log: rabbitmq.EmbeddedRabbitMq.start_node(owner, log, found)
+
+
+def _reads_frames(scenario: Scenario) -> bool:
+    return any(consumer_faults.get(fault.fault).reads_frames for fault in scenario.chaos)
+
+
 def _kafka(scenario: Scenario, kind: str) -> Start:
     found = components.ensure()
-    frames = any(consumer_faults.get(fault.fault).reads_frames for fault in scenario.chaos)
+    frames = _reads_frames(scenario)
 
     def start(owner: Owner, folder: Path, timeline: Timeline) -> Broker:
         stack = EmbeddedStack.start(scenario.stack, owner, folder, found, timeline, read_frames=frames)
@@ -50,7 +67,7 @@ def _kafka(scenario: Scenario, kind: str) -> Start:
     return start
 
 
-def _timed(timeline: Timeline, service: str, start: Callable[[], Broker]) -> Broker:
+def _timed(timeline: Timeline, service: str, start: Callable[[], AmqpBroker]) -> AmqpBroker:
     timeline.emit("stack.starting", service=service)
     began = timeline.now()
     broker = start()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from confluent_kafka import AcknowledgeType, KafkaException, Message, ShareConsumer
+from confluent_kafka import AcknowledgeType, KafkaError, KafkaException, Message, ShareConsumer
 
-from onceproof.consumers.client import Client, Taken
+from onceproof.consumers.client import Client, Fenced, Taken
 from onceproof.consumers.kafka_client import KafkaTopic, taken_of
 from onceproof.stack.clients import client_config
 
@@ -48,7 +48,13 @@ class ShareGroup:
 
     def acknowledge(self, taken: Taken) -> None:
         self._consumer.acknowledge(taken.tag, AcknowledgeType.ACCEPT)
-        self._settle()
+        try:
+            self._settle()
+        except KafkaException as refused:
+            # Its lock has ended and another has the record. Once that one is done with it, such an answer does not come any more.
+            if refused.args[0].code() == KafkaError.INVALID_RECORD_STATE:
+                raise Fenced(str(refused)) from refused
+            raise
 
     def release(self, taken: Taken) -> None:
         self._consumer.acknowledge(taken.tag, AcknowledgeType.RELEASE)
@@ -70,5 +76,9 @@ def _count(message: Message) -> int:
 
 def open_client(acknowledge: str) -> Client:
     assert acknowledge != "with-effect", "validated: a share group takes part in no transaction"
+    if "ONCEPROOF_TABLE" in os.environ:
+        from onceproof.consumers import postgres_client
+
+        return Client(ShareGroup(), postgres_client.open_rows())
     retry = os.environ.get("ONCEPROOF_RETRY")
     return Client(ShareGroup(), KafkaTopic(os.environ["ONCEPROOF_OUTPUT"]), None, KafkaTopic(retry) if retry else None)

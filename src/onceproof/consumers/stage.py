@@ -98,11 +98,11 @@ def play(
         drive.play()
     finally:
         crew.stop()
-    drive.settle()
+    drive.faults.settle(drive.moves)
     timeline.emit("phase", name="collect")
     with HistoryWriter(directory.path) as writer:
         writer.append("sent", _sent(drive, layout))
-        writer.append("faults", drive.fault_rows())
+        writer.append("faults", drive.faults.rows())
         for group in layout.groups():
             writer.append("progress", _progress(drive, layout, queues, group))
         outputs = queues.collect(writer, timeline)
@@ -156,7 +156,7 @@ def _summary(drive: Drive, crew: Crew, hidden: list[str]) -> dict[str, Any]:
         "job": {
             "starts": 1 + crew.restarts,
             "exits": crew.exits,
-            "died_before_fault": died is not None and not drive.any_fired,
+            "died_before_fault": died is not None and not drive.faults.any_fired,
             "given_up": False,
             "traceback": last_words,
         },

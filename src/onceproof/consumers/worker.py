@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from onceproof.consumers.client import Client, Lost, Refused, Taken
+from onceproof.consumers.client import Client, Fenced, Lost, Refused, Taken
 
 STEPS = {
     "after-effect": ("effect", "acknowledge"),
@@ -31,7 +31,7 @@ CLIENTS = {
 }
 
 #: A consumer that is held answers its broker this often.
-_IDLE_S = 0.05
+_IDLE_S = 0.01
 
 
 class Gate:
@@ -71,16 +71,19 @@ class Worker:
 
     def do(self, step: str, taken: Taken) -> dict[str, Any]:
         did = {"step": step, "message": taken.message}
+        try:
+            self._do(step, taken)
+        except Refused:
+            return {**did, "refused": True}
+        except Lost as lost:
+            return {**did, "lost": True, **({"fenced": True} if isinstance(lost, Fenced) else {})}
+        return did
+
+    def _do(self, step: str, taken: Taken) -> None:
         if step == "effect":
-            try:
-                self._client.effect.write(taken)
-            except Refused:
-                return {**did, "refused": True}
+            self._client.effect.write(taken)
         elif step == "acknowledge":
-            try:
-                self._client.source.acknowledge(taken)
-            except Lost:
-                return {**did, "lost": True}
+            self._client.source.acknowledge(taken)
         elif step == "release":
             self._client.source.release(taken)
         elif step == "retry":
@@ -88,7 +91,6 @@ class Worker:
             self._client.retry.write(taken)
         else:
             self._client.commit()
-        return did
 
     def steps_after_refusal(self, left: tuple[str, ...]) -> tuple[str, ...]:
         """What is to be done about a message, where ``left`` were the steps behind its effect."""

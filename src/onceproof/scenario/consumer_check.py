@@ -47,6 +47,7 @@ def complaints(scenario: Scenario) -> list[Complaint]:
         *_templates(scenario),
         *_crew(scenario, spec),
         *_groups(scenario, spec),
+        *_takeover(scenario, spec),
         *_refusals(scenario, spec),
         *_faults(scenario, spec),
         *_oracle(scenario),
@@ -73,7 +74,7 @@ def _stack(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
             found = "neither" if output.topic is None else "both"
             yield Complaint(("outputs", name), f"output {name!r} needs topic or table, and has {found}", at_key=True)
             continue
-        if output.table is not None and spec.broker != "kafka-group":
+        if output.table is not None and spec.broker == "amqp":
             message = f"output {name!r} is a table, which consumers of broker {spec.broker} do not write"
             yield Complaint(("outputs", name, "table"), message, "name a queue with topic, or use broker: kafka-group")
         if output.table is not None and scenario.stack.postgres is None:
@@ -172,6 +173,26 @@ def _groups(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
         if its.query not in spec.groups:
             message = f"output {output!r} is of no group: its query is {its.query!r}"
             yield Complaint(("outputs", output), message, f"query: one of {', '.join(spec.groups)}", at_key=True)
+
+
+def _takeover(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
+    """Members that are not static: whoever is slower than the group waits loses its partitions to the others."""
+    here: Loc = ("pipeline", "consumers", "static")
+    if spec.static:
+        return
+    if spec.broker != "kafka-group":
+        message = f"static is about members of a consumer group, and these consumers have {spec.broker}"
+        yield Complaint(here, message, "leave it out, or use broker: kafka-group")
+    for index, fault in enumerate(scenario.chaos):
+        if fault.fault != "slow":
+            message = f"of members that are not static, {fault.fault} is not there yet: others take over after a session time-out"
+            yield Complaint(("chaos", index, "fault"), message, "use slow, or leave out static: false")
+    if spec.groups or spec.retry is not None or spec.on_refusal == "release":
+        message = "takeover is there for one consumer group whose members all take from the input"
+        yield Complaint(here, message, "leave out static: false, or groups, retry and release")
+    if spec.acknowledge == "with-effect" and any(output.table is not None for output in scenario.outputs.values()):
+        message = "positions in Postgres do not know of the group, which deals out partitions anew"
+        yield Complaint(here, message, "use an output that is a topic, or static members")
 
 
 def _refusals(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:

@@ -33,7 +33,9 @@ class PostgresStack(Model):
 
 
 class AmqpStack(Model):
-    pass
+    broker: Literal["qpid", "rabbitmq"] = Field(
+        "qpid", description="qpid: Qpid Broker-J, which is fetched; rabbitmq: RabbitMQ, where it is installed"
+    )
 
 
 class SparkStack(Model):
@@ -107,6 +109,11 @@ class ConsumersSpec(Model):
     names: list[str] = Field(min_length=1, description="a process each; of several that are free the first named takes")
     queues: Literal["shared", "own"] = Field(
         "shared", description="shared: all compete for all queues; own: queue i belongs to consumer i alone"
+    )
+    static: bool = Field(
+        True,
+        description="of a consumer group: members keep their partitions while they are away (group.instance.id); "
+        "false: others take them over",
     )
     acknowledge: Literal["after-effect", "before-effect", "with-effect"] = Field(
         "after-effect", description="effect and acknowledgement in which order; with-effect: both in one transaction"

@@ -96,7 +96,8 @@ def plan(scenario: Scenario) -> Plan:
 def _stack(scenario: Scenario) -> tuple[str, ...]:
     consumers = scenario.pipeline.consumers
     if consumers is not None and consumers.broker == "amqp":
-        return ("an AMQP 0-9-1 broker (Qpid Broker-J)",)
+        installed = scenario.stack.amqp is not None and scenario.stack.amqp.broker == "rabbitmq"
+        return (f"an AMQP 0-9-1 broker ({'RabbitMQ, as installed' if installed else 'Qpid Broker-J'})",)
     brokers = scenario.stack.kafka.brokers
     kafka = "Kafka, 1 node" if brokers == 1 else f"Kafka, {brokers} brokers and a controller"
     postgres = ["Postgres"] if scenario.stack.postgres is not None else []

@@ -27,8 +27,8 @@ from onceproof.stack.ports import lease
 from onceproof.stack.processes import Owner, Service
 from onceproof.waiting import wait_until
 
-_HOST = "127.0.0.1"
-_USER = "onceproof"
+HOST = "127.0.0.1"
+USER = "onceproof"
 _START_DEADLINE_S = 60.0
 _GONE_DEADLINE_S = 15.0
 _NOT_FOUND = 404
@@ -53,7 +53,14 @@ class Received:
 
 
 class EmbeddedAmqp:
-    """One broker process. Made by `start`, stopped by its owner."""
+    """One broker process. Made by `start`, stopped by its owner. What another broker has otherwise stands in its subclass."""
+
+    name = "Qpid Broker-J"
+    virtual_host = "default"
+    durable = False
+    """Of queues: to some brokers those that are neither durable nor exclusive are a thing of the past."""
+    counts_ready = False
+    """Whether a passive declare counts what may be taken, and not what is unacknowledged too."""
 
     def __init__(self, service: Service, port: int, password: str, versions: dict[str, Any]) -> None:
         self.service = service
@@ -91,14 +98,18 @@ class EmbeddedAmqp:
     @property
     def url(self) -> str:
         """For clients. Holds the password: it goes into environments, never into a log or a command line."""
+        return self.url_through(self.port)
+
+    def url_through(self, port: int) -> str:
+        """The same by way of a proxy on loopback."""
         # No heartbeats: a consumer that is held at a step does not answer them, and would be cut off.
-        return f"amqp://{_USER}:{self.password}@{_HOST}:{self.port}/default?heartbeat=0"
+        return f"amqp://{USER}:{self.password}@{HOST}:{port}/{self.virtual_host}?heartbeat=0"
 
     def check(self) -> None:
         """Raise `ServiceFailed`, with its last words, if the process has ended."""
         if not self.service.is_running():
             code = self.service.returncode
-            raise ServiceFailed(f"the AMQP broker ended with exit code {code}", log_tail=self.service.log_tail())
+            raise ServiceFailed(f"{self.name} ended with exit code {code}", log_tail=self.service.log_tail())
 
     def close(self) -> None:
         """Give the harness's own connection back. Idempotent."""
@@ -113,7 +124,7 @@ class EmbeddedAmqp:
             channel.exchange_declare(exchange, "direct", auto_delete=False)
             for key, queues in bindings.items():
                 for queue in queues:
-                    channel.queue_declare(queue)
+                    channel.queue_declare(queue, durable=self.durable)
                     channel.queue_bind(queue, exchange, key)
 
     def remove(self, exchange: str, queues: list[str]) -> None:
@@ -155,6 +166,14 @@ class EmbeddedAmqp:
             "(docs/consumers.md)",
         )
 
+    def ready(self, queue: str) -> int:
+        """How many messages it counts in ``queue``; what that means, `counts_ready` says."""
+        with self._channel() as channel:
+            return int(channel.queue_declare(queue, passive=True).method.message_count)
+
+    def await_ready(self, queue: str, ready: int) -> None:
+        """Nothing to wait for: channels are closed in their order, so whoever's mark is gone has given back what he held."""
+
     def exists(self, queue: str) -> bool:
         try:
             with self._channel() as channel:
@@ -182,7 +201,7 @@ class EmbeddedAmqp:
                 raise
             self.check()
             raise ServiceFailed(
-                f"the AMQP broker refuses the harness: {error!r}", log_tail=self.service.log_tail()
+                f"{self.name} refuses the harness: {error!r}", log_tail=self.service.log_tail()
             ) from error
 
     def _answers(self) -> bool:
@@ -203,14 +222,14 @@ def _configuration(port: int, password: str) -> dict[str, Any]:
                 "name": "plain",
                 "type": "Plain",
                 "secureOnlyMechanisms": [],  # loopback, without TLS
-                "users": [{"name": _USER, "type": "managed", "password": password}],
+                "users": [{"name": USER, "type": "managed", "password": password}],
             }
         ],
         "ports": [
             {
                 "name": "AMQP",
                 "port": str(port),
-                "bindingAddress": _HOST,
+                "bindingAddress": HOST,
                 "protocols": ["AMQP_0_9_1"],
                 "authenticationProvider": "plain",
                 # Without them no name leads to the virtual host: 404.

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 import confluent_kafka
 
-from onceproof.errors import EnvironmentProblem, ServiceFailed
+from onceproof.errors import EnvironmentProblem
 from onceproof.events import Timeline
 from onceproof.scenario.model import StackSpec
 from onceproof.stack import postgres as postgres_module
@@ -164,10 +164,7 @@ class EmbeddedStack:
         if self.postgres is not None and not self.postgres.is_away:
             services.append(self.postgres.service)
         for service in services:
-            if not service.is_running():
-                raise ServiceFailed(
-                    f"{service.name} ended with exit code {service.returncode}", log_tail=service.log_tail()
-                )
+            service.check_running()
 
     def versions(self) -> dict[str, Any]:
         """Component -> version; for what was built here, version and SHA-256."""

@@ -29,7 +29,7 @@ class Frames:
         owner.push(self._loop.close)
         self._boards: dict[Service, Board] = {"kafka": Board(), "postgres": Board()}
         self._topic_names: dict[bytes, str] = {}
-        self._proxies: list[FramedProxy] = []
+        self.proxies: list[FramedProxy] = []
 
     def in_front_of(self, behind: Proxy, service: Service) -> FramedProxy:
         """A listener of our own that leads to ``behind``; clients are told its address."""
@@ -46,7 +46,7 @@ class Frames:
         )
         frames.open()
         proxy = FramedProxy(behind, frames)
-        self._proxies.append(proxy)
+        self.proxies.append(proxy)
         return proxy
 
     def arm(self, service: Service, rule: Rule) -> None:
@@ -67,7 +67,7 @@ class Frames:
 
     def refusals(self) -> list[str]:
         """Why connections were refused (encryption), with the setting to change."""
-        return [sentence for proxy in self._proxies for sentence in proxy.frames.refusals]
+        return [sentence for proxy in self.proxies for sentence in proxy.frames.refusals]
 
     def check(self) -> None:
         """Raise `EnvironmentProblem` if the proxy itself failed, or had to refuse somebody."""
@@ -86,7 +86,7 @@ class Frames:
         """Toxiproxy's listeners, which only the protocol proxy may use."""
         return [
             Guard(proxy.frames.target.port, f"Toxiproxy's {proxy.name}", frozenset({os.getpid()}))
-            for proxy in self._proxies
+            for proxy in self.proxies
         ]
 
 
@@ -98,11 +98,11 @@ class FramedProxy:
         self.listen = f"{frames.host}:{frames.port}"
         self.upstream = behind.upstream
         self.frames = frames
-        self._behind = behind
+        self.behind = behind
 
     def cut(self) -> None:
         """Both: a client that connects must be refused, not taken and dropped."""
-        self._behind.cut()
+        self.behind.cut()
         self.frames.cut()
 
     def turn_away(self) -> None:
@@ -110,8 +110,8 @@ class FramedProxy:
         self.frames.turn_away()
 
     def add_toxic(self, kind: str, stream: Stream, **attributes: int) -> None:
-        self._behind.add_toxic(kind, stream, **attributes)
+        self.behind.add_toxic(kind, stream, **attributes)
 
     def heal(self) -> None:
-        self._behind.heal()
+        self.behind.heal()
         self.frames.open()

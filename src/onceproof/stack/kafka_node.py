@@ -90,9 +90,7 @@ class KafkaNode:
 
     def check_running(self) -> None:
         """Raise `ServiceFailed`, with its last words, if the process has ended."""
-        if not self.is_running():
-            code = self.service.returncode
-            raise ServiceFailed(f"{self.name} ended with exit code {code}", log_tail=self.service.log_tail())
+        self.service.check_running()
 
     def _run(self, jvm_options: Sequence[str], *main: str | Path, name: str, log: Path) -> Service:
         program = self._program

@@ -91,8 +91,8 @@ _SMALL = {
 _SHARE = {
     "group.share.min.record.lock.duration.ms": 1000,
     "group.share.max.record.lock.duration.ms": 3600000,
-    "group.share.min.heartbeat.interval.ms": 200,
-    "group.share.heartbeat.interval.ms": 300,
+    "group.share.min.heartbeat.interval.ms": 100,
+    "group.share.heartbeat.interval.ms": 100,
 }
 
 _BEHAVIOUR = {
@@ -101,6 +101,8 @@ _BEHAVIOUR = {
     "controlled.shutdown.enable": "false",
     "unclean.leader.election.enable": "false",
     "group.initial.rebalance.delay.ms": 0,
+    # A member may be given up soon, where a schedule wants that (`onceproof.chaos.consumers.slow`).
+    "group.min.session.timeout.ms": 1000,
     "offsets.retention.minutes": 525600,
     # Event times may lie years back, and retention goes by them: nothing is to age out unless a scenario says so.
     "log.retention.ms": -1,

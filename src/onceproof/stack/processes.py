@@ -27,7 +27,7 @@ from typing import Self
 
 import psutil
 
-from onceproof.errors import EnvironmentProblem
+from onceproof.errors import EnvironmentProblem, ServiceFailed
 from onceproof.stack import procfs
 from onceproof.stack.journal import RUN_MARK, Journal, Session
 from onceproof.waiting import wait_until
@@ -43,6 +43,8 @@ _GONE_DEADLINE_S = 5.0
 _CLOSE_GRACE_S = 6.0
 #: One group of services started together; JVMs that have not gone by then are not worth more waiting.
 _GROUP_GRACE_S = 3.0
+#: ENOSPC, as C, Java and Python spell it.
+_DISK_FULL = "No space left on device"
 
 
 class Service:
@@ -133,6 +135,14 @@ class Service:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
+
+    def check_running(self) -> None:
+        """Raise `ServiceFailed`, with its last words, if it has ended."""
+        if not self.is_running():
+            full = _DISK_FULL in self.log_tail(400)
+            hint = "the disk is full: make room, or move the runs and their scratch (--runs, TMPDIR)" if full else None
+            message = f"{self.name} ended with exit code {self.returncode}"
+            raise ServiceFailed(message, hint=hint, log_tail=self.log_tail())
 
     def log_tail(self, lines: int = 20) -> str:
         """The last lines of its log; empty if it wrote none."""

@@ -170,7 +170,4 @@ def _wait(reason: str, probe: Callable[[], bool], services: list[Service]) -> No
 
 def _check(services: list[Service]) -> None:
     for service in services:
-        if not service.is_running():
-            raise ServiceFailed(
-                f"{service.name} ended with exit code {service.returncode}", log_tail=service.log_tail()
-            )
+        service.check_running()

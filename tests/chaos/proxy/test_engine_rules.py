@@ -8,6 +8,7 @@ from struct import pack
 
 import pytest
 
+from onceproof.chaos.proxy.engine import ProxyLoop
 from onceproof.chaos.proxy.frames import Frame
 from onceproof.chaos.proxy.rules import Action, Condition, Cut, Rule
 from onceproof.errors import UsageError, WaitTimeout
@@ -16,6 +17,9 @@ from onceproof.waiting import wait_until
 from . import wire
 from .echo import Echo, Proxied, receive
 from .wire import query
+
+#: What a service says from the start of a connection to the end of its first statement.
+_FIRST = wire.WELCOME + wire.complete("SELECT 1") + wire.ready("T")
 
 
 def test_a_reset_is_a_reset(postgres: Proxied) -> None:
@@ -235,3 +239,28 @@ def test_an_unknown_kind_of_frame_is_refused_with_what_is_near(kind: str) -> Non
 def test_a_bad_expression_is_refused() -> None:
     with pytest.raises(UsageError, match=r"sql: '\(' is no regular expression"):
         Condition("commit", sql="(")
+
+
+@pytest.mark.parametrize("seen", range(len(_FIRST) + 1))
+def test_an_answer_is_dropped_alone_however_much_of_the_one_before_has_passed(loop: ProxyLoop, seen: int) -> None:
+    """The service's words are on their way before they have been read, and only while no answer is waited for."""
+    first, second = _FIRST, wire.complete("COMMIT") + wire.ready("I")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        proxied = Proxied(loop, listener.getsockname()[1], "postgres")
+        proxied.board.arm(rule := Rule(Condition("commit"), "drop-answer", "close"))
+        with proxied.connect() as client:
+            service, _ = listener.accept()
+            with service:
+                service.settimeout(10)
+                asked = wire.startup() + query("SELECT 1")
+                client.sendall(asked)
+                assert receive(service, len(asked)) == asked
+                service.sendall(first[:seen])
+                assert receive(client, seen) == first[:seen], "nothing of it is held back"
+                client.sendall(query("COMMIT"))
+                assert receive(service, len(query("COMMIT"))) == query("COMMIT")
+                service.sendall(first[seen:] + second)
+                assert receive(client, len(first) + 1) == first[seen:]
+                answer = wait_until("the answer", lambda: rule.hits[0].answer, deadline_s=10)
+    assert answer.raw == second
+    proxied.proxy.cut()

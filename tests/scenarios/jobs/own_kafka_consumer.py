@@ -1,11 +1,14 @@
-"""A consumer of somebody's own in a Kafka consumer group: it knows nothing of onceproof but its gate, and polls while it is held there."""
+"""A consumer of somebody's own in a Kafka consumer group: it knows nothing of onceproof but its gate, and polls while it is held there.
+
+Where it is no static member, only before it takes: then it is slow when it is held at its work.
+"""
 
 import json
 import os
 import select
 import socket
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 
 gate = socket.socket(socket.AF_UNIX)
 gate.connect(os.environ["ONCEPROOF_GATE"])
@@ -16,29 +19,36 @@ waiting = []
 def ask(before, did):
     said = {"consumer": os.environ["ONCEPROOF_CONSUMER"], "before": before, "did": did}
     gate.sendall(json.dumps(said).encode() + b"\n")
-    while not select.select([gate], [], [], 0)[0]:
-        poll()
+    while not select.select([gate], [], [], 0.01)[0]:
+        if before == "take" or "ONCEPROOF_MEMBER" in os.environ:
+            poll()
     return lines.readline() == "go\n"
 
 
 def poll():
-    record = consumer.poll(0.05)
+    record = consumer.poll(0.0 if waiting else 0.05)
     if record is not None and record.error() is None:
         waiting.append(record)
 
 
+if "ONCEPROOF_MEMBER" in os.environ:
+    member = {"group.instance.id": os.environ["ONCEPROOF_MEMBER"]}
+else:
+    patience = int(os.environ["ONCEPROOF_POLL_INTERVAL_MS"])
+    member = {"max.poll.interval.ms": patience, "session.timeout.ms": min(patience, 45_000)}
 consumer = Consumer(
     {
+        **member,
+        "client.id": os.environ["ONCEPROOF_MARK"],
         "bootstrap.servers": os.environ["ONCEPROOF_KAFKA"],
         "group.id": os.environ["ONCEPROOF_GROUP"],
-        "group.instance.id": os.environ["ONCEPROOF_MEMBER"],
         "partition.assignment.strategy": "range",
         "heartbeat.interval.ms": 100,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
     }
 )
-consumer.subscribe(os.environ["ONCEPROOF_TOPICS"].split(","))
+consumer.subscribe(os.environ["ONCEPROOF_TOPICS"].split(","), on_revoke=lambda _consumer, _places: waiting.clear())
 producer = Producer({"bootstrap.servers": os.environ["ONCEPROOF_KAFKA"]})
 
 did = None
@@ -53,5 +63,8 @@ while ask("take", did):
         producer.flush()
         did = {"step": "effect", "message": message}
     if ask("acknowledge", did):
-        consumer.commit(record, asynchronous=False)
         did = {"step": "acknowledge", "message": message}
+        try:
+            consumer.commit(record, asynchronous=False)
+        except KafkaException:
+            did = {**did, "lost": True, "fenced": True}

@@ -1,0 +1,87 @@
+"""Cut of a consumer's connection: the process lives and works on, and the broker takes back what it had not acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from onceproof.consumers.faults import Scene, consumer_faults
+from onceproof.consumers.moves import Move
+from onceproof.consumers.redelivery import LAST_STEP, given_out_again
+from onceproof.consumers.roads import HasRoads
+from onceproof.faults import Placement, Proof, SpecProblem
+from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario
+
+
+class CutSpec(ConsumerFaultSpec):
+    fault: Literal["cut"]
+
+
+@consumer_faults.register("cut")
+class Cut:
+    """All connections of one consumer are reset, as by a firewall that forgets them; those that it makes then stand.
+
+    It finds out at its next step, which is lost, and takes again. Source: AMQP 0-9-1, 1.8.3.13 (unacknowledged messages of a
+    channel that closes are requeued); RabbitMQ's Consumer Acknowledgements, "Automatic Requeueing".
+    """
+
+    Spec: ClassVar[type[ConsumerFaultSpec]] = CutSpec
+    about: ClassVar[str] = "a consumer's connections are reset while it has a message; it lives, and connects again"
+    reads_frames: ClassVar[bool] = True
+
+    def __init__(self, spec: CutSpec) -> None:
+        self._spec = spec
+        self._reset = 0
+
+    @classmethod
+    def problems(cls, spec: CutSpec, scenario: Scenario) -> list[SpecProblem]:
+        consumers = scenario.pipeline.consumers
+        if consumers is None:
+            return []
+        if consumers.broker != "amqp":
+            message = f"a connection is cut on AMQP only, and these consumers have {consumers.broker}: Kafka's clients make a new one unseen"
+            return [SpecProblem(("fault",), message, "use broker: amqp, or crash")]
+        if scenario.pipeline.command != WORKER or spec.at.after != LAST_STEP.get(consumers.acknowledge):
+            return []
+        message = (
+            f"a cut after {spec.at.after} exercises nothing with acknowledge: {consumers.acknowledge}: "
+            f"effect and acknowledgement of message {spec.at.message} are both done by then"
+        )
+        earlier = "effect" if spec.at.after == "acknowledge" else "acknowledge"
+        return [SpecProblem(("at", "after"), message, f"use take or {earlier}")]
+
+    @classmethod
+    def placement(cls, spec: CutSpec, scenario: Scenario) -> Placement:
+        proof = (
+            f"who held what when the connection of {spec.target} was reset, that the same process was told so at its next step, "
+            f"and that the broker gave message {spec.at.message} out again"
+        )
+        why = "consumers ask before each step, and nobody moves until the broker has noticed"
+        return Placement("exact", "gate of the consumers, and protocol proxy", why, proof)
+
+    def strike(self, scene: Scene) -> None:
+        assert isinstance(scene.queues, HasRoads), "validated: of AMQP"
+        self._reset = scene.queues.road(self._spec.target).cut()
+
+    def disconnects(self) -> bool:
+        """Implements `onceproof.consumers.roads.Disconnects`."""
+        return self._reset > 0
+
+    def heal(self, scene: Scene, since: Sequence[Move]) -> bool:
+        return True  # whoever connects again is let in
+
+    def prove(self, before: Sequence[Move], after: Sequence[Move]) -> Proof:
+        target = self._spec.target
+        if self._reset == 0:
+            return Proof(False, (f"{target} had no connection that could be cut",))
+        proof = given_out_again(self._spec, "lost its connection", before, after)
+        if not proof.hit:
+            return proof
+        theirs = [move for move in after if move.consumer == target]
+        lost = next((place for place, move in enumerate(theirs) if move.kind == "lost"), None)
+        if lost is None or any(move.kind in ("crash", "end", "start") for move in theirs[:lost]):
+            return Proof(False, (*proof.evidence, f"{target} did not notice: no step of it failed while it lived"))
+        told = (
+            f"{target} lived, and its next step, at tick {theirs[lost].tick}, failed over the connection that was gone"
+        )
+        return Proof(True, (*proof.evidence, told))

@@ -1,0 +1,79 @@
+"""The cut connection of a consumer: what is refused beforehand, and what proves that it hit."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from onceproof.chaos.consumers.cut import Cut, CutSpec
+from onceproof.consumers.moves import Move
+from onceproof.consumers.roads import Disconnects
+from onceproof.errors import ScenarioError
+from onceproof.scenario.load import find, load
+from onceproof.scenario.plan import plan
+
+TEXT = find("amqp-cut-reorders").read_text()
+SPEC = CutSpec.model_validate({"fault": "cut", "target": "c2", "at": {"message": 3}})
+TAKE = Move("take", 2, 0.0, "c2", 3, "orders")
+CUT, BACK = Move("cut", 2, 0.0, "c2", 3), Move("return", 2, 0.0, "c2", 3, "orders")
+LOST, AGAIN = Move("lost", 4, 0.0, "c2", 3, "orders"), Move("take", 4, 0.0, "c1", 3, "orders", True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"names: [c1, c2]": "broker: kafka-group\n    names: [c1, c2]"},
+            r"these consumers have kafka-group.*\n.*amqp",
+        ),
+        (
+            {"message: 3, while": "message: 3, after: acknowledge, while"},
+            r"after acknowledge exercises nothing.*\n.*use",
+        ),
+        ({"message: 3, while": "message: 9, while"}, r"there is no message 9"),
+    ],
+)
+def test_what_can_never_work_is_refused(tmp_path: Path, changes: dict[str, str], expected: str) -> None:
+    text = TEXT
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    path = tmp_path / "amqp-cut-reorders.yaml"
+    path.write_text(text)
+    with pytest.raises(ScenarioError) as refused:
+        load(path)
+    assert re.search(expected, str(refused.value)), str(refused.value)
+
+
+def test_the_plan_says_by_what_it_is_placed() -> None:
+    (fault,) = plan(load(find("amqp-cut-reorders"))).faults
+    assert fault.placement.exactness == "exact" and "protocol proxy" in fault.placement.instrument
+
+
+def test_the_twins_differ_in_the_queues_alone() -> None:
+    naive, remedy = load(find("amqp-cut-reorders")), load(find("amqp-cut-queue-per-consumer"))
+    assert (naive.chaos, naive.claim, naive.oracle) == (remedy.chaos, remedy.claim, remedy.oracle)
+    assert naive.pipeline.consumers is not None and remedy.pipeline.consumers is not None
+    assert naive.pipeline.consumers.model_copy(update={"queues": "own"}) == remedy.pipeline.consumers
+
+
+@pytest.mark.parametrize(
+    ("connections", "after", "proved", "said"),
+    [
+        (1, [CUT, BACK, LOST, AGAIN], True, "c2 lived, and its next step, at tick 4, failed"),
+        (0, [CUT, BACK, LOST, AGAIN], False, "no connection that could be cut"),
+        (1, [CUT, BACK, LOST], False, "message 3 was never given out again"),
+        (1, [CUT, BACK, AGAIN], False, "c2 did not notice"),
+        (1, [CUT, BACK, Move("end", 3, 0.0, "c2"), Move("start", 4, 0.0, "c2"), LOST, AGAIN], False, "while it lived"),
+    ],
+)
+def test_it_hit_only_if_the_consumer_lived_and_the_message_came_again(
+    connections: int, after: list[Move], proved: bool, said: str
+) -> None:
+    fault = Cut(SPEC)
+    fault._reset = connections
+    proof = fault.prove([TAKE], after)
+    assert proof.hit is proved and said in " ".join(proof.evidence), proof.evidence
+    assert isinstance(fault, Disconnects) and fault.disconnects() is (connections > 0)

@@ -1,0 +1,192 @@
+"""Faults between a consumer and its AMQP broker: what is lost on the way, and a connection cut from under a living consumer."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from onceproof.consumers import services
+from onceproof.consumers.broker import Broker
+from onceproof.consumers.replay import play_once, start_broker
+from onceproof.errors import EnvironmentProblem
+from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.verdict import judge
+from onceproof.run import Result
+from onceproof.rundir import RunDir
+from onceproof.scenario.load import find, load
+from onceproof.stack import rabbitmq
+from onceproof.stack.processes import Owner
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+RunOnce = Callable[[str | Path], Result]
+Play = Callable[..., tuple[Verdict, list[int]]]
+TWINS = [
+    ("amqp-ack-lost-duplicates", "amqp-ack-lost-transactional", "duplicate"),
+    ("amqp-cut-reorders", "amqp-cut-queue-per-consumer", "reordered"),
+]
+ON_RABBITMQ = ("amqp: {}", "amqp: {broker: rabbitmq}")
+
+
+def player(broker: Broker, folder: Path) -> Play:
+    """``play(name, (old, new), ...)``: a shipped scenario, changed, once; its verdict and the ids that came out."""
+
+    numbers = itertools.count(1)
+
+    def once(name: str, *changes: tuple[str, str]) -> tuple[Verdict, list[int]]:
+        text = find(name).read_text()
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        path = folder / f"{name}.yaml"
+        path.write_text(text)
+        number = next(numbers)
+        directory = RunDir.below(folder / f"play{number}")
+        play_once(load(path), folder, broker, directory, number)
+        rows = pq.read_table(directory.path / "history" / "output.parquet").to_pylist()
+        return judge(directory.path), [json.loads(row["content"])["id"] for row in rows]
+
+    return once
+
+
+@pytest.fixture(scope="module")
+def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
+    folder = tmp_path_factory.mktemp("qpid")
+    with Owner() as owner:
+        start = services.fetched(load(find("amqp-cut-reorders")))
+        yield player(start_broker(start, owner, folder), folder)
+
+
+@pytest.fixture(scope="module")
+def on_rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
+    try:
+        rabbitmq.find()
+    except EnvironmentProblem as missing:
+        pytest.skip(str(missing))
+    folder = tmp_path_factory.mktemp("rabbitmq")
+    path = folder / "amqp-cut-reorders.yaml"
+    path.write_text(find("amqp-cut-reorders").read_text().replace(*ON_RABBITMQ))
+    with Owner() as owner:
+        yield player(start_broker(services.fetched(load(path)), owner, folder), folder)
+
+
+@pytest.mark.parametrize(("naive", "remedy", "anomaly"), TWINS)
+def test_the_naive_shows_it_and_the_remedy_holds_under_the_same_fault(
+    run_once: RunOnce, naive: str, remedy: str, anomaly: str
+) -> None:
+    assert load(find(naive)).chaos == load(find(remedy)).chaos
+    bad, good = run_once(naive).verdict, run_once(remedy).verdict
+    assert bad.outcome is Outcome.VIOLATED and bad.anomalies() == {anomaly: 1}
+    assert good.outcome is Outcome.HELD, good.reasons
+    assert [fault.hit for fault in (*bad.faults, *good.faults)] == [True, True]
+
+
+def test_the_evidence_names_the_frame_and_who_lived(run_once: RunOnce) -> None:
+    (lost,) = run_once("amqp-ack-lost-transactional").verdict.faults
+    assert lost.evidence[0] == "c1 sent the basic.ack of message 3 once; none of them reached the broker"
+    (cut,) = run_once("amqp-cut-reorders").verdict.faults
+    assert cut.evidence == (
+        "c2 took message 3 from orders at tick 2 and lost its connection after take",
+        "c1 had taken message 4 from orders at tick 3",
+        "the broker gave it to c2 at tick 4, marked as redelivered",
+        "c2 lived, and its next step, at tick 4, failed over the connection that was gone",
+    )
+
+
+def test_without_the_cut_the_same_schedule_is_in_order(play: Play) -> None:
+    fault = "  - {fault: cut, target: c2, at: {message: 3, while: {consumer: c1, holds: 4}}}\n"
+    verdict, ids = play("amqp-cut-reorders", (f"chaos:\n{fault}", ""))
+    assert verdict.outcome is Outcome.HELD and ids == [1, 2, 3, 4, 5], verdict.reasons
+
+
+LOSSES = [
+    ("with-effect", "after: acknowledge}", {}, [1, 2, 3, 4], "none of them reached the broker"),
+    ("with-effect", "after: acknowledge}, lost: answer", {}, [1, 2, 3, 4], "did not give message 3 out again"),
+    ("before-effect", "after: take}", {}, [1, 2, 3, 4], "the broker gave it to c1"),
+]
+CUTS = [
+    ("after-effect", "effect", {"duplicate": 1}, [1, 2, 3, 3, 4]),
+    ("before-effect", "acknowledge", {"lost-write": 1}, [1, 2, 4]),
+    ("with-effect", "effect", {}, [1, 2, 3, 4]),
+    ("with-effect", "acknowledge", {}, [1, 2, 3, 4]),
+]
+
+
+def lost(play: Play, acknowledge: str, at: str) -> tuple[Verdict, list[int]]:
+    names = "names: [c1]"
+    mine = (names, f"{names}\n    acknowledge: {acknowledge}")
+    return play("amqp-ack-lost-duplicates", mine, ("after: effect}", at))
+
+
+def cut(play: Play, acknowledge: str, after: str) -> tuple[Verdict, list[int]]:
+    names, fault = "names: [c1]", "{fault: lost-ack, target: c1, at: {message: 3, after: effect}}"
+    mine = (names, f"{names}\n    acknowledge: {acknowledge}")
+    return play("amqp-ack-lost-duplicates", mine, (fault, fault.replace("lost-ack", "cut").replace("effect", after)))
+
+
+@pytest.mark.parametrize(("acknowledge", "at", "anomalies", "ids", "said"), LOSSES)
+def test_what_a_lost_request_and_a_lost_answer_leave(
+    play: Play, acknowledge: str, at: str, anomalies: dict[str, int], ids: list[int], said: str
+) -> None:
+    verdict, found = lost(play, acknowledge, at)
+    assert (verdict.anomalies(), found) == (anomalies, ids), verdict.reasons
+    (fault,) = verdict.faults
+    assert fault.hit and said in " ".join(fault.evidence), fault.evidence
+
+
+@pytest.mark.parametrize(("acknowledge", "after", "anomalies", "ids"), CUTS)
+def test_what_a_cut_leaves_is_what_a_crash_leaves(
+    play: Play, acknowledge: str, after: str, anomalies: dict[str, int], ids: list[int]
+) -> None:
+    verdict, found = cut(play, acknowledge, after)
+    assert (verdict.anomalies(), found) == (anomalies, ids), verdict.reasons
+    assert verdict.faults[0].hit, verdict.faults[0].evidence
+
+
+def test_a_consumer_that_connects_again_without_its_mark_is_refused(play: Play, tmp_path: Path) -> None:
+    """How its next death would be noticed."""
+    (tmp_path / "forgetful.py").write_text(
+        "import os\n"
+        "from onceproof.consumers import amqp_client, worker\n"
+        "again = amqp_client.Channels.reopen\n"
+        "def reopen(self):\n"
+        "    if self._broken:\n"
+        "        os.environ['ONCEPROOF_MARK'] = 'other'\n"
+        "    again(self)\n"
+        "amqp_client.Channels.reopen = reopen\n"
+        "worker.main()\n"
+    )
+    command = f'pipeline:\n  command: ["{{python}}", "{tmp_path / "forgetful.py"}"]'
+    with pytest.raises(EnvironmentProblem, match="consumer c2 took over a new connection without its mark"):
+        play("amqp-cut-reorders", ("pipeline:", command))
+
+
+def test_rabbitmq_comes_to_the_same_each_time(on_rabbitmq: Play) -> None:
+    for _ in range(3):
+        verdict, ids = on_rabbitmq("amqp-redelivery-reorders", ON_RABBITMQ)
+        assert verdict.anomalies() == {"reordered": 1} and ids == [1, 2, 4, 3, 5]
+        assert "marked as redelivered" in verdict.faults[0].evidence[-1]
+
+
+@pytest.mark.parametrize(("naive", "remedy", "anomaly"), TWINS)
+def test_on_rabbitmq_the_naive_shows_it_and_the_remedy_holds(
+    on_rabbitmq: Play, naive: str, remedy: str, anomaly: str
+) -> None:
+    bad, _ = on_rabbitmq(naive, ON_RABBITMQ)
+    good, _ = on_rabbitmq(remedy, ON_RABBITMQ)
+    assert bad.anomalies() == {anomaly: 1} and good.outcome is Outcome.HELD, (bad.reasons, good.reasons)
+    assert [fault.hit for fault in (*bad.faults, *good.faults)] == [True, True]
+
+
+def test_on_rabbitmq_a_lost_answer_to_a_commit_gives_nothing_out_again(on_rabbitmq: Play) -> None:
+    names = "names: [c1]"
+    mine = (names, f"{names}\n    acknowledge: with-effect")
+    verdict, ids = on_rabbitmq(
+        "amqp-ack-lost-duplicates", ON_RABBITMQ, mine, ("after: effect}", "after: acknowledge}, lost: answer")
+    )
+    assert (verdict.anomalies(), ids) == ({}, [1, 2, 3, 4]) and verdict.faults[0].hit, verdict.reasons
