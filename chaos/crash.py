@@ -15,7 +15,7 @@ from onceproof.broker_away import BrokerAway, Who
 from onceproof.by_target import HandedOver, ignored_problems
 from onceproof.conductor import Site
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.leader_crash import LeaderCrash
+from onceproof.leader_crash import InSync, LeaderCrash
 from onceproof.placing import (
     GATED,
     PARKED,
@@ -49,6 +49,10 @@ class CrashSpec(FaultSpec):
     target: Literal["driver", "broker", "executor", "python-worker", "controller", "postgres", "postgres-backend"]
     leader_of: LeaderOf | None = None
     coordinator_of: str | None = Field(None, description="broker: which coordinates this transactional.id")
+    in_sync: InSync | None = Field(
+        None,
+        description="broker, in-tasks: it dies when it is the only replica in sync; by default while all are, as far as known",
+    )
     frame: TaskFrame | None = Field(
         None,
         description="executor, python-worker: who sends this frame in a task is struck; "
@@ -73,9 +77,9 @@ def _handed_over(spec: CrashSpec) -> HandedOver | None:
         placed = partial(PostgresCrash.placement, spec)
         return HandedOver(PostgresCrash(spec, spec.frame), problems, placed, reads_frames=True, takes_frame=True)
     if spec.target == "broker" and in_tasks:
-        problems = partial(LeaderCrash.problems, spec, spec.leader_of)
-        placed = partial(LeaderCrash.placement, spec, spec.leader_of)
-        return HandedOver(LeaderCrash(spec, spec.leader_of or ""), problems, placed, reads_frames=True)
+        problems = partial(LeaderCrash.problems, spec, spec.leader_of, spec.in_sync)
+        placed = partial(LeaderCrash.placement, spec, spec.leader_of, spec.in_sync)
+        return HandedOver(LeaderCrash(spec, spec.leader_of or "", spec.in_sync), problems, placed, reads_frames=True)
     if spec.target == "controller" or (spec.target == "broker" and spec.coordinator_of is not None):
         who = Who(spec.leader_of, spec.coordinator_of, spec.target == "controller")
         problems = partial(BrokerAway.problems, spec, who)
@@ -111,6 +115,9 @@ class Crash:
         handed = _handed_over(spec)
         if spec.frame is not None and (handed is None or not handed.takes_frame):
             return frame_of_no_task(spec.target)
+        if spec.in_sync is not None and not (spec.target == "broker" and spec.at.point is Point.IN_TASKS):
+            message = "only a leader with records of the batch that others lack can be waited for to be alone in sync"
+            return [SpecProblem(("in_sync",), message, "remove in_sync, or set target: broker and point: in-tasks")]
         if handed is not None:
             named = {"leader_of": spec.leader_of, "coordinator_of": spec.coordinator_of}
             return handed.problems(scenario) + ignored_problems(spec.target, **named) + _passed_over(spec)

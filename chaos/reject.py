@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import ClassVar, Literal
 from weakref import WeakKeyDictionary
 
@@ -20,7 +21,16 @@ from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
 from onceproof.placing import RESTART_S, committed, instruments_of, one_line, placement, planned, point_problems
 from onceproof.points import Point
 from onceproof.qualify.job import Job, Try, untold
-from onceproof.refusing import Locked, Refusing, Revoked, Stopped, TooFewReplicas, TopicSetting, Unavailable
+from onceproof.refusing import (
+    NEEDS_TIMEOUT,
+    Locked,
+    Refusing,
+    Revoked,
+    Stopped,
+    TooFewReplicas,
+    TopicSetting,
+    Unavailable,
+)
 from onceproof.registry import suggest
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.stack.api import Stack
@@ -88,7 +98,8 @@ class Reject:
     def placement(cls, spec: RejectSpec, scenario: Scenario) -> Placement:
         n = spec.at.batch
         proof = f"what {spec.target} said to the job while batch {n} was open; {n} committed by Spark in the end"
-        return placement(spec.at.point, proof, scenario)
+        how = placement(spec.at.point, proof, scenario)
+        return replace(how, why=f"{how.why}; {NEEDS_TIMEOUT}") if spec.how == "locked" else how
 
     @classmethod
     def tries(cls, job: Job) -> Iterator[Try]:
@@ -138,12 +149,14 @@ class Reject:
         except WaitTimeout:
             at_it, ended = True, f"the job was still at it after {_ATTEMPT_S:.0f} s"
         refused, hidden = self._refused(), committed(site, seen.query, n)
+        why = "" if refused or hidden else self._form.why_nobody(site)
         with site.job.frozen():  # the batch after it is none of this fault's business
             self._form.end(site)
         self.heal(site)  # a broker may take minutes, and two replicas of three are enough meanwhile
         words = [self._done, f"{_counted(refused)} while batch {n} was open", ended]
         if not refused:
-            return Proof(False, (self._done, f"{self._spec.target} refused nothing of batch {n}: {ended}"))
+            told = f"{self._spec.target} refused nothing of batch {n}: {ended}"
+            return Proof(False, (self._done, told, *([why] if why else [])))
         if hidden:
             if len(site.checkpoint.queries()) > 1 and not (self._spec.table or self._spec.topic):
                 return Proof(False, (*words, "the job has several queries, and whose refusal it was is not known"))

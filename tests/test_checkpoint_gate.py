@@ -52,11 +52,13 @@ class Struck:
         self.failures: list[BaseException] = []
         self.go = threading.Event()
         self.go.set()
+        self.held: threading.Event | None = None
 
-    def __call__(self, query: str, batch: int, point: Point, attempt: int) -> None:
+    def __call__(self, query: str, batch: int, point: Point, attempt: int) -> threading.Event | None:
         self.attempts.append(attempt)
         self.points.append((query, batch, point))
         assert self.go.wait(5)
+        return self.held
 
 
 @pytest.fixture
@@ -251,6 +253,35 @@ def test_the_watcher_waits_for_no_driver_that_has_gone(serve: Serve, struck: Str
     driver.die()
     thread.join(4)  # shorter than the bound for a word that never comes
     assert not thread.is_alive() and struck.points == []
+
+
+def test_a_driver_that_is_held_waits_on_and_the_watcher_does_not(serve: Serve, struck: Struck) -> None:
+    gate = serve((1, Point.AFTER_OFFSET_LOG))
+    driver, root = Driver(gate), gate.path.parent / "a%20checkpoint"
+    driver.open(root, "q")
+    struck.held = threading.Event()
+    driver.say(f"6 renamed {root}/q/offsets/1")
+    gate.meet("q", 1, Point.AFTER_OFFSET_LOG)
+    assert struck.points == [("q", 1, Point.AFTER_OFFSET_LOG)]
+    driver.open(root, "other")  # answered first, although it was asked later
+    struck.held.set()
+    assert driver.answer() == "go 6"
+
+
+def test_closing_lets_go_whoever_is_held(serve: Serve, struck: Struck) -> None:
+    gate = serve((1, Point.AFTER_SINK_COMMIT))
+    driver, gone = Driver(gate), Driver(gate)
+    struck.held = threading.Event()
+    for one in (driver, gone):
+        one.say(f"5 create {gate.path.parent}/a%20checkpoint/q/commits/1")
+    wait_until("the strikes", lambda: len(struck.points) == 2, deadline_s=5)
+    gone.die()
+    gate.close()
+    assert driver.answer() in ("go 5", "")
+    held = [t for t in threading.enumerate() if t.name == "parked-q-1"]
+    for thread in held:
+        thread.join(5)
+    assert not any(t.is_alive() for t in held), "nobody waits for an event that nobody will set"
 
 
 def test_a_driver_that_dies_while_it_waits_harms_nobody(serve: Serve, struck: Struck) -> None:

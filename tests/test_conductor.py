@@ -243,6 +243,28 @@ def test_a_parked_sink_goes_on_when_all_have_struck(
     assert told[:3] == ["postgres", "kafka", "released"]
 
 
+def test_a_log_write_is_held_only_for_a_fault_that_asks_for_it(
+    conduct: Callable[..., Conductor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conductor = conduct(spec(batch=2), spec(batch=3))
+    taken: list[Callable[[], None]] = []
+
+    def strike(self: Recorded, site: Site, seen: Occurrence) -> None:
+        if seen.batch == 3:
+            assert seen.hold is not None
+            taken.append(seen.hold())
+
+    monkeypatch.setattr(Recorded, "strike", strike)
+    assert conductor.on_write("checkpoint", 2, Point.AFTER_SINK_COMMIT, 1) is None
+    held = conductor.on_write("checkpoint", 3, Point.AFTER_SINK_COMMIT, 1)
+    settle(conductor)
+    assert held is not None and not held.is_set(), (
+        "that it is settled does not let it go: it may have been held for longer"
+    )
+    taken[0]()
+    assert held.is_set()
+
+
 def test_nothing_fires_before_it_is_armed(conduct: Callable[..., Conductor]) -> None:
     conductor = conduct(spec(), arm=False)
     conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)

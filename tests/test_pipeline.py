@@ -144,13 +144,27 @@ def test_a_driver_that_was_set_aside_sleeps_on_and_its_successor_is_not_stopped_
     old = psutil.Process(job.pids()[0])
     with job.frozen():
         until("it to be stopped", lambda: old.status() == psutil.STATUS_STOPPED)
-        job.take_over()
+        job.take_over(stopped=True)
         successor = psutil.Process(job.pids()[0])
         with job.frozen():
             assert successor.status() == psutil.STATUS_STOPPED
         until("the successor to go on", lambda: successor.status() != psutil.STATUS_STOPPED)
     assert old.status() == psutil.STATUS_STOPPED and successor.status() != psutil.STATUS_STOPPED
     job.stop()
+
+
+def test_a_driver_that_only_got_a_second_one_beside_it_goes_on(supervise: Callable[..., Pipeline]) -> None:
+    """Also out of a freeze that had begun before: whoever froze it did so for a moment."""
+    job = supervise(SLEEP)
+    job.start()
+    old = psutil.Process(job.pids()[0])
+    with job.frozen():
+        start, first = job.take_over(stopped=False)
+        assert (start, job.current_start) == (0, 1) and old.status() == psutil.STATUS_STOPPED
+    until("it to go on", lambda: old.status() != psutil.STATUS_STOPPED)
+    assert job.is_running() and first.is_running()
+    job.stop()
+    assert not first.members()
 
 
 def test_a_freeze_that_fails_leaves_the_driver_running(
@@ -177,7 +191,7 @@ def test_a_driver_that_was_replaced_is_supervised_no_more_and_gone_in_the_end(
     job = supervise(SLEEP)
     job.start()
     old = job.pids()[0]
-    start, zombie = job.take_over()
+    start, zombie = job.take_over(stopped=True)
     assert (start, job.current_start, job.starts) == (0, 1, 2) and old not in job.pids()
     until("it to be stopped", lambda: psutil.Process(old).status() == psutil.STATUS_STOPPED)
     zombie.thaw()
@@ -186,7 +200,7 @@ def test_a_driver_that_was_replaced_is_supervised_no_more_and_gone_in_the_end(
     job.kill_driver()
     until("the successor's restart", lambda: job.starts == 3)
     assert [one.start for one in job.exits] == [1], "the end of the old one is nobody's exit"
-    job.take_over()
+    job.take_over(stopped=True)
     job.stop()
     assert not any(one.members() for one in (zombie, *job._aside)) and job.pids() == []
 

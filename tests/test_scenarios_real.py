@@ -89,6 +89,7 @@ def test_a_naive_twins_duplicates_are_named(run_once: RunOnce, name: str) -> Non
         ("naive-stragglers", "stragglers"),
         ("zombie-driver-unfenced", "zombie-driver"),
         ("zombie-driver-kafka-random-id", "zombie-driver-kafka"),
+        ("two-drivers", "two-drivers-fenced"),
         ("transaction-left-open-random-id", "transaction-left-open"),
         ("torn-batch-autocommit", "torn-batch"),
         ("progress-first-two-transactions", "progress-first"),
@@ -103,13 +104,13 @@ def test_twins_differ_in_the_job_alone(naive: str, right: str) -> None:
     assert (one.oracle, one.claim) == (other.oracle, other.claim)
 
 
-@pytest.mark.parametrize("name", ["zombie-driver", "zombie-driver-kafka"])
+@pytest.mark.parametrize("name", ["zombie-driver", "zombie-driver-kafka", "two-drivers-fenced", "two-drivers-kafka"])
 def test_a_fenced_zombie_leaves_every_sink_as_it_was(run_once: RunOnce, name: str) -> None:
     (fault,) = run_once(name).verdict.faults
     assert "no sink has changed" in fault.evidence and "enced" in " ".join(fault.evidence), fault.evidence
 
 
-@pytest.mark.parametrize("name", ["zombie-driver-unfenced", "zombie-driver-kafka-random-id"])
+@pytest.mark.parametrize("name", ["zombie-driver-unfenced", "zombie-driver-kafka-random-id", "two-drivers"])
 def test_what_a_zombie_writes_is_told_from_what_its_successor_wrote(run_once: RunOnce, name: str) -> None:
     verdict = run_once(name).verdict
     (fault,) = verdict.faults
@@ -268,9 +269,10 @@ def test_brokers_and_the_controller_can_be_away_in_every_way(run_once: RunOnce) 
     assert "it was not heard" in words[5] and "NOT_ENOUGH_REPLICAS" in words[6] and "MSG_SIZE_TOO_LARGE" in words[7]
 
 
-def test_what_a_lone_leader_acknowledged_is_all_that_is_lost(run_once: RunOnce) -> None:
+@pytest.mark.parametrize("name", ["leader-crash-acks-1", "unclean-election"])
+def test_what_a_lone_leader_acknowledged_is_all_that_is_lost(run_once: RunOnce, name: str) -> None:
     """Of batch 2, in the partition whose leader died, and nothing else."""
-    result = run_once("leader-crash-acks-1")
+    result = run_once(name)
     finding = the_finding(result.verdict, "lost-write")
     assert list(finding.attribution) == [source for source in finding.attribution if "batch 2" in source]
     history = result.run_dir / "history"
@@ -278,6 +280,12 @@ def test_what_a_lone_leader_acknowledged_is_all_that_is_lost(run_once: RunOnce) 
                WHERE batch = 2 AND topic = 'flights' ORDER BY "partition" """
     sizes = [size for (size,) in duckdb.execute(ends).fetchall()]
     assert 0 < finding.total <= max(sizes), "one output partition, which holds the keys of one input partition"
+
+
+def test_where_no_unclean_election_is_allowed_the_partition_waits_for_its_leader(run_once: RunOnce) -> None:
+    (fault,) = run_once("unclean-election-off").verdict.faults
+    told = " ".join(fault.evidence)
+    assert "nobody else was elected" in told and "came back with all of them" in told, fault.evidence
 
 
 def test_a_job_that_swallows_its_sinks_errors_is_caught(run_once: RunOnce) -> None:

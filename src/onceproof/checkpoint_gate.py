@@ -73,8 +73,8 @@ class CheckpointGate:
     """Serves the socket at ``path`` (in a private folder, short enough for a Unix socket address).
 
     ``wanted()`` is asked when a driver says hello. ``on_point(query, batch, point, attempt)`` is called while the driver
-    waits there; it goes on when the call returns. A query is named by its checkpoint's path below ``root``, as by the
-    watcher. ``on_failure`` is told what went wrong in a thread of ours.
+    waits there; it goes on when the call returns, or, where it returns an event, when that is set. A query is named by its
+    checkpoint's path below ``root``, as by the watcher. ``on_failure`` is told what went wrong in a thread of ours.
 
     An attempt at a batch begins with the creation of ``offsets/N``, or, where a query finds that plan without ``commits/N``,
     with the opening of its log: the driver then waits there, and has reached ``after-offset-log`` once more.
@@ -86,7 +86,7 @@ class CheckpointGate:
         root: Path,
         *,
         wanted: Callable[[], Iterable[tuple[int, Point]]],
-        on_point: Callable[[str, int, Point, int], object],
+        on_point: Callable[[str, int, Point, int], threading.Event | None],
         on_failure: Callable[[BaseException], object],
     ) -> None:
         self.path = path
@@ -257,14 +257,17 @@ class CheckpointGate:
         watched: bool = True,
     ) -> None:
         meeting = self._meeting(driver, query, batch, point)
+        let_go: threading.Event | None = None
         try:
             if watched and point in _WATCHED:
                 meeting.watched.wait(_MEET_S)
-            self._on_point(query, batch, point, driver.attempts.get((query, batch), 1))
+            let_go = self._on_point(query, batch, point, driver.attempts.get((query, batch), 1))
         except BaseException as failure:
             self._on_failure(failure)
         finally:
-            meeting.struck.set()
+            meeting.struck.set()  # the watcher need not wait for a driver that is held: what there is to see is there
+            while let_go is not None and not (let_go.wait(0.05) or driver.gone.is_set() or self._closing.is_set()):
+                pass
             go()
 
     def _wait_turn(self, driver: _Driver, query: str, batch: int, go: Callable[[], None]) -> None:

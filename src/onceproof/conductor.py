@@ -128,16 +128,23 @@ class Conductor:
         """The checkpoint watcher saw it."""
         self._reached(Occurrence(query, batch, point, "watcher"))
 
-    def on_write(self, query: str, batch: int, point: Point, attempt: int) -> None:
-        """The driver waits there, in the checkpoint file system, until this returns."""
-        self._reached(Occurrence(query, batch, point, "checkpoint", attempt=attempt))
+    def on_write(self, query: str, batch: int, point: Point, attempt: int) -> threading.Event | None:
+        """The driver waits there, in the checkpoint file system, until this returns, or longer: until the event is set."""
+        let_go, held = threading.Event(), threading.Event()
+
+        def hold() -> Callable[[], None]:
+            held.set()
+            return let_go.set
+
+        self._reached(Occurrence(query, batch, point, "checkpoint", hold=hold, attempt=attempt))
+        return let_go if held.is_set() else None
 
     def on_point(self, parked: Parked) -> None:
         query = self._query(parked.query_id)
         self._timeline.emit("point", point=parked.point, sink=parked.sink, batch=parked.batch, query=query)
         attempt = self._site.attempt(query, parked.batch) if self._site is not None else None
         seen = Occurrence(
-            query, parked.batch, parked.point, "failpoint", parked.sink, parked.facts, parked.release, attempt
+            query, parked.batch, parked.point, "failpoint", parked.sink, parked.facts, parked.release, attempt=attempt
         )
         if not self._reached(seen):
             parked.release()

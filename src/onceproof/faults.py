@@ -54,6 +54,9 @@ class Occurrence:
     """What the sink told: ``xid``, ``transactional_id``, ``topics``, ``progress_topic``, ..."""
     release: Callable[[], None] | None = None
     """Lets the parked sink go on; None where nothing is parked. Idempotent."""
+    hold: Callable[[], Callable[[], None]] | None = None
+    """Keeps the driver in its log write after all have struck, until the function that it returns is called; whoever takes it
+    must call that, in `Fault.heal` at the latest. None where the driver does not wait in a log write."""
     attempt: int | None = None
     """Which attempt at the batch this is, from 1; None where only the watcher saw it, who cannot tell."""
 

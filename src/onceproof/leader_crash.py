@@ -3,12 +3,17 @@
 Its followers' fetches and its link to the controller are cut when the batch is planned, so that it can neither replicate nor
 take its followers off the in-sync replicas; it is killed once it has appended records of the batch, and acknowledged all that it
 will. That is how acks=1 loses (Jepsen's Kafka report of 2013; Kafka documentation, Replication).
+
+With ``in_sync: leader`` its link to the controller stays: once its followers lag, the controller takes them off the in-sync
+replicas, and "all replicas in sync" is the leader alone. What it acknowledges then is lost with it if another may be elected
+uncleanly; if not, the partition has no leader until it is back (KIP-966; Jepsen's Kafka report of 2013).
 """
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Literal
 
 from onceproof.chaos.proxy.frames import Reply
 from onceproof.conductor import Site
@@ -19,7 +24,7 @@ from onceproof.history.kafka_log import PartitionLog
 from onceproof.placing import committed, leader_problems, placement, planned, split_leader_of
 from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec, Scenario
-from onceproof.stack.api import Leadership, Proxy
+from onceproof.stack.api import Leadership, Proxy, Replicas
 from onceproof.waiting import wait_until
 
 _WRITES_S = 60.0
@@ -27,16 +32,23 @@ _WRITES_S = 60.0
 _UNACKNOWLEDGED_S = 1.0
 """A leader that acknowledges by itself does so within milliseconds; one that waits for its followers waits in vain."""
 _ELECTION_S = 30.0
+_SHRINK_S = 30.0
+"""Followers are taken off the in-sync replicas when they have lagged for 1.5 s (replica.lag.time.max.ms of the preset)."""
 _NOTED_S = 10.0
 """It notes its epoch as it begins to lead, before it answers for it."""
+
+
+InSync = Literal["leader"]
+"""Who is in sync when the leader dies: the leader alone. Not said: all replicas, as far as anybody else knows."""
 
 
 class LeaderCrash:
     """`onceproof.chaos.crash` hands over to it for target broker at point in-tasks."""
 
-    def __init__(self, spec: FaultSpec, leader_of: str) -> None:
+    def __init__(self, spec: FaultSpec, leader_of: str, in_sync: InSync | None = None) -> None:
         self._spec = spec
         self._leader_of = leader_of
+        self._shrinks = in_sync == "leader"
         self._before: Leadership | None = None
         self._proxies: list[Proxy] = []
         self._heard: list[Reply] = []
@@ -47,16 +59,28 @@ class LeaderCrash:
         self._lock = threading.Lock()
 
     @classmethod
-    def problems(cls, spec: FaultSpec, leader_of: str | None, scenario: Scenario) -> list[SpecProblem]:
+    def problems(
+        cls, spec: FaultSpec, leader_of: str | None, in_sync: InSync | None, scenario: Scenario
+    ) -> list[SpecProblem]:
         problems = leader_problems(leader_of, scenario)
         if leader_of is not None and split_leader_of(leader_of)[0] in {one.topic for one in scenario.input}:
             message = f"no task of the pipeline writes to {leader_of}, which it reads"
             problems.append(SpecProblem(("leader_of",), message, "name a partition of an output topic"))
+        topic = scenario.pipeline.prepare.topics.get((leader_of or "").rpartition("/")[0])
+        if in_sync == "leader" and topic is not None and topic.config.get("min.insync.replicas") != "1":
+            message = "a leader that is alone in sync may acknowledge nothing while the topic asks for two replicas"
+            mend = 'give it config: {min.insync.replicas: "1"} under pipeline: prepare: topics'
+            problems.append(SpecProblem(("in_sync",), message, mend))
         return problems
 
     @classmethod
-    def placement(cls, spec: FaultSpec, leader_of: str | None, scenario: Scenario) -> Placement:
+    def placement(cls, spec: FaultSpec, leader_of: str | None, in_sync: InSync | None, scenario: Scenario) -> Placement:
         proof = f"the leader of {leader_of} had records of the batch that whoever leads next has not"
+        if in_sync == "leader":
+            proof = (
+                f"the leader of {leader_of} was alone in sync and had acknowledged records of the batch; whoever was elected "
+                "next has not got them, or nobody was until it came back"
+            )
         how = placement(Point.AFTER_OFFSET_LOG, proof, scenario)
         why = "its replication is cut when the batch is planned, and it is killed when its log has grown"
         return Placement(how.exactness, f"Toxiproxy, {how.instrument} and protocol proxy", why, proof)
@@ -72,7 +96,8 @@ class LeaderCrash:
             self._before = kafka.leader(topic, partition)
             broker = self._before.broker
             self._folder = kafka.log_folders(topic)[partition]
-            self._proxies = [kafka.replication_proxy(broker), kafka.controller_proxy(broker)]
+            self._proxies = [kafka.replication_proxy(broker)]
+            self._proxies += [] if self._shrinks else [kafka.controller_proxy(broker)]
             for proxy in self._proxies:
                 proxy.add_toxic("timeout", "upstream", timeout=0)
                 proxy.add_toxic("timeout", "downstream", timeout=0)
@@ -100,6 +125,13 @@ class LeaderCrash:
             deadline_s=_WRITES_S,
             abandon=came_to_an_end,
         )
+        if self._shrinks:
+            wait_until(
+                f"broker {before.broker} to be alone in sync",
+                lambda: (now := kafka.replicas(topic, partition)) is not None and now.in_sync == {before.broker},
+                deadline_s=_SHRINK_S,
+                explain=lambda: f"{kafka.replicas(topic, partition)}",
+            )
         alone = self._wait_for_acknowledgements(site, seen)
         size, was_committed = grown(), committed(site, seen.query, n)
         with self._lock:
@@ -112,6 +144,13 @@ class LeaderCrash:
             f"broker {before.broker}, leader of {self._leader_of}, was killed with {size} bytes of batch {n} in its log",
             _told(alone),
         ]
+
+        if self._shrinks:
+            words.insert(0, f"its followers lagged until broker {before.broker} was the only replica in sync")
+            if not alone:
+                return Proof(False, tuple(words))
+            if self._nobody_elected(site):
+                return self._came_back(site, seen, size, was_committed, words)
 
         def moved() -> Leadership | None:
             now = kafka.leader(topic, partition, asking_not=before.broker)
@@ -135,8 +174,36 @@ class LeaderCrash:
             f"leadership of {self._leader_of} moved from broker {before.broker} (epoch {before.epoch}) "
             f"to broker {after.broker} (epoch {after.epoch})"
         )
-        words.append(f"batch {n} was committed by Spark before that" if was_committed else wait_for_commit(site, seen))
-        return Proof(True, tuple(words))
+        return Proof(True, (*words, self._committed_then(site, seen, was_committed)))
+
+    def _nobody_elected(self, site: Site) -> bool:
+        """Whether the partition is without a leader once the dead one is known to be dead: nobody in sync was left."""
+        assert self._before is not None
+        dead, (topic, partition) = self._before.broker, split_leader_of(self._leader_of)
+
+        def decided() -> Replicas | None:
+            now = site.stack.kafka.replicas(topic, partition, asking_not=dead)
+            return now if now is not None and now.leader != dead else None
+
+        return wait_until(f"the end of broker {dead}'s leadership", decided, deadline_s=_ELECTION_S).leader == -1
+
+    def _came_back(self, site: Site, seen: Occurrence, size: int, was_committed: bool, words: list[str]) -> Proof:
+        """The remedy at work: the partition waits for the only replica that has everything."""
+        assert self._before is not None
+        before, (topic, partition) = self._before, split_leader_of(self._leader_of)
+        words.append(f"nobody else was elected to lead {self._leader_of}: it was offline")
+        self.heal(site)
+        after = site.stack.kafka.leader(topic, partition)
+        if after.broker != before.broker or _bytes_in(self._folder) < self._size + size:
+            return Proof(False, (*words, f"broker {after.broker} leads it now, without all of them"))
+        words.append(f"broker {after.broker} came back with all of them and leads again (epoch {after.epoch})")
+        return Proof(True, (*words, self._committed_then(site, seen, was_committed)))
+
+    @staticmethod
+    def _committed_then(site: Site, seen: Occurrence, was_committed: bool) -> str:
+        return (
+            f"batch {seen.batch} was committed by Spark before that" if was_committed else wait_for_commit(site, seen)
+        )
 
     def heal(self, site: Site) -> None:
         with self._lock:  # who proves may come to the kill only now, and nobody would heal that
@@ -157,7 +224,8 @@ class LeaderCrash:
             return [r for r in list(self._heard) if (r.road, r.where, r.code) == (road, self._leader_of, "0")]
 
         try:
-            wait_until("an acknowledgement", acknowledged, deadline_s=_UNACKNOWLEDGED_S)
+            allowed_s = _WRITES_S if self._shrinks else _UNACKNOWLEDGED_S
+            wait_until("an acknowledgement", acknowledged, deadline_s=allowed_s)
         except WaitTimeout:
             return []
         wait_until(

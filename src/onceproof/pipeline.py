@@ -71,6 +71,7 @@ class Pipeline:
         self._lock = threading.RLock()
         self._service: Service | None = None
         self._aside: list[Service] = []
+        self._asleep: list[Service] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self._starts = 0
@@ -129,16 +130,18 @@ class Pipeline:
             service.kill()
         return start
 
-    def take_over(self) -> tuple[int, Service]:
-        """Stop the driver where it is (SIGSTOP), and start the next one beside it: a cluster took a pause for a death.
+    def take_over(self, *, stopped: bool) -> tuple[int, Service]:
+        """Start the next driver beside this one: a cluster took a pause for a death, or started the job twice.
 
-        Returns which start the stopped one is, and its processes: whoever asked may let them go on (`Service.thaw`), and
-        must end them. `stop` does at the latest.
+        With ``stopped`` this one is stopped where it is (SIGSTOP). Returns which start it is, and its processes: whoever
+        asked may let them go on (`Service.thaw`), and must end them. `stop` does at the latest.
         """
         with self._lock:
             start, service = self.current_start, self._service
             assert service is not None, "a driver that reached a point was started"
-            service.freeze()
+            if stopped:
+                service.freeze()
+                self._asleep.append(service)
             self._aside.append(service)
             self._launch()
         return start, service
@@ -158,11 +161,13 @@ class Pipeline:
             service.freeze()
             yield
         finally:
-            with self._lock:  # two faults may overlap: the last one out thaws, but never a driver that was set aside
+            with (
+                self._lock
+            ):  # two faults may overlap: the last one out thaws, but never a driver that a takeover stopped
                 self._freezes[service] -= 1
                 if not self._freezes[service]:
                     del self._freezes[service]
-                    if service not in self._aside:
+                    if service not in self._asleep:
                         service.thaw()
 
     def restarted_since(self, start: int) -> bool:

@@ -20,6 +20,14 @@ from onceproof.stack.api import Postgres
 _ADMIN_S = 10
 #: Nobody else holds the table while the job is stopped between two batches; another query of it may, for a moment.
 _LOCK_S = 10
+_WAITING = """
+    SELECT pid, extract(epoch FROM clock_timestamp() - query_start)::int FROM pg_stat_activity
+    WHERE %s = ANY (pg_blocking_pids(pid)) ORDER BY query_start LIMIT 1"""
+NEEDS_TIMEOUT = (
+    "Postgres refuses a waiting session only by its own lock_timeout or statement_timeout, and has none by default: "
+    'set one well below 60 s, for example pipeline: env: PGOPTIONS: "-c lock_timeout=2s" (a client of libpq), or '
+    "?options=-c%20lock_timeout=2s in a JDBC URL"
+)
 
 
 class Refusing(Protocol):
@@ -38,6 +46,10 @@ class Refusing(Protocol):
 
     def is_it(self, reply: Reply) -> bool:
         """Whether the service refused because of this."""
+
+    def why_nobody(self, site: Site) -> str:
+        """Why nobody was refused so far, and what to set; asked before `end`. Empty where nothing is known."""
+        return ""
 
 
 class Unavailable(Refusing):
@@ -90,6 +102,15 @@ class Locked(Refusing):
     def is_it(self, reply: Reply) -> bool:
         # lock_not_available; query_canceled, which is what statement_timeout makes of it.
         return reply.what == "error" and reply.code in ("55P03", "57014")
+
+    def why_nobody(self, site: Site) -> str:
+        if self._holder is None or self._holder.closed:
+            return ""
+        with administrator(postgres_of(site)) as connection:
+            row = connection.execute(_WAITING, (self._holder.info.backend_pid,)).fetchone()
+        if row is None:
+            return f"no session of the job has come for table {self._table}"
+        return f"the job's session {row[0]} has been waiting for table {self._table} for {row[1]} s; {NEEDS_TIMEOUT}"
 
 
 class Revoked(Refusing):

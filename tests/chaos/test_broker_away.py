@@ -62,6 +62,19 @@ def test_what_can_never_be_is_refused_with_its_place(
     assert problem.loc == loc and words in problem.message and problem.hint
 
 
+ONE_IS_ENOUGH = {"prepare": {"topics": {"out": {"partitions": 3, "config": {"min.insync.replicas": "1"}}}}}
+
+
+def test_a_leader_alone_in_sync_must_be_allowed_to_acknowledge(problems: Callable[..., list[SpecProblem]]) -> None:
+    alone = {**IN_TASKS, "in_sync": "leader"}
+    assert problems(alone, **ONE_IS_ENOUGH) == []
+    (problem,) = problems(alone)
+    assert problem.loc == ("in_sync",) and "min.insync.replicas" in (problem.hint or "")
+    for other in ({**alone, "at": AT}, {"fault": "crash", "target": "driver", "at": AT, "in_sync": "leader"}):
+        (problem,) = problems(other, **ONE_IS_ENOUGH)
+        assert problem.loc == ("in_sync",) and "in-tasks" in (problem.hint or "")
+
+
 def test_a_leader_that_dies_with_records_of_its_own_is_seen_by_its_answers() -> None:
     assert Crash.reads_frames(CrashSpec.model_validate(IN_TASKS))
     assert not Crash.reads_frames(CrashSpec.model_validate({**IN_TASKS, "at": AT}))

@@ -16,6 +16,7 @@ from onceproof.conductor import Site
 from onceproof.faults import Occurrence, SpecProblem
 from onceproof.points import Point
 from onceproof.refusing import Locked, Refusing, Revoked, Stopped, TooFewReplicas, TopicSetting, Unavailable
+from onceproof.scenario.model import Scenario
 
 AT = {"batch": 2, "point": "after-offset-log"}
 SPEC: dict[str, Any] = {"fault": "reject", "target": "postgres", "how": "unavailable", "at": AT}
@@ -141,6 +142,22 @@ def test_what_takes_time_to_come_back_holds_up_no_driver_and_is_mended_once(
     before = list(service.calls)
     reject.heal(site)  # by the conductor; the next refusal may have begun by then
     assert service.calls == before
+
+
+def test_why_nobody_was_refused_is_asked_while_it_is_so(
+    monkeypatch: pytest.MonkeyPatch, seen: Callable[..., Occurrence]
+) -> None:
+    reject, service, site = struck(monkeypatch)
+    monkeypatch.setattr("onceproof.chaos.reject.committed", lambda *_: False)
+    monkeypatch.setattr(service, "why_nobody", lambda _site: "it waits" if not service.calls else "too late")
+    proof = reject.prove(site, seen(Point.AFTER_OFFSET_LOG))
+    assert not proof.hit and proof.evidence[-1] == "it waits"
+
+
+def test_the_plan_says_what_a_locked_table_needs(scenario: Callable[..., Scenario]) -> None:
+    for spec, told in ((LOCKED, True), ({**LOCKED, "how": "revoked"}, False)):
+        why = Reject.placement(RejectSpec.model_validate(spec), scenario()).why
+        assert ("lock_timeout" in why and "PGOPTIONS" in why) is told
 
 
 def test_a_job_that_hangs_over_a_refusal_was_refused_all_the_same(

@@ -18,7 +18,7 @@ def pending(count: int) -> list[Cell]:
 
 @given(st.integers(1, 12), st.integers(2, 20_000), st.integers(2, 20_000))
 def test_every_fault_has_a_batch_that_is_surely_reached_and_holds_data(cells: int, rows: int, others: int) -> None:
-    chosen = next_step(pending(cells), {"a": rows, "b": others}, queries=1, pace=PACE, left_s=1e6)
+    chosen = next_step(pending(cells), {"a": rows, "b": others}, pace=PACE, left_s=1e6)
     assert chosen is not None
     assert 1 <= len(chosen.cells) <= MOST
     assert chosen.batches[0] >= 1
@@ -31,31 +31,26 @@ def test_cells_share_a_run_and_those_that_need_it_have_their_own() -> None:
     cells = pending(4)
     cells[1] = replace(cells[1], alone=True)
     rows = {"a": 6000}
-    chosen = next_step(cells, rows, queries=1, pace=PACE, left_s=1e6)
+    chosen = next_step(cells, rows, pace=PACE, left_s=1e6)
     assert chosen is not None and [c.name for c in chosen.cells] == ["crash-0", "crash-2", "crash-3"]
     rest = [cells[1], *(replace(c, state=State.EXERCISED) for c in chosen.cells)]
-    last = next_step(rest, rows, queries=1, pace=PACE, left_s=1e6)
+    last = next_step(rest, rows, pace=PACE, left_s=1e6)
     assert last is not None and [c.name for c in last.cells] == ["crash-1"] and not last.shared
-
-
-def test_with_several_queries_nothing_is_shared() -> None:
-    chosen = next_step(pending(4), {"a": 6000}, queries=2, pace=PACE, left_s=1e6)
-    assert chosen is not None and len(chosen.cells) == 1
 
 
 def test_the_budget_bounds_a_run_and_ends_it_all() -> None:
     cells, rows = pending(6), {"a": 6000}
-    chosen = next_step(cells, rows, queries=1, pace=PACE, left_s=35)
+    chosen = next_step(cells, rows, pace=PACE, left_s=35)
     assert chosen is not None and len(chosen.cells) == 2
-    assert next_step(cells, rows, queries=1, pace=PACE, left_s=19) is None
+    assert next_step(cells, rows, pace=PACE, left_s=19) is None
 
 
 def test_nothing_is_left_to_do() -> None:
     done = [replace(cell, state=State.EXERCISED) for cell in pending(2)]
-    assert next_step(done, {"a": 6000}, queries=1, pace=PACE, left_s=1e6) is None
+    assert next_step(done, {"a": 6000}, pace=PACE, left_s=1e6) is None
 
 
 def test_few_records_make_few_cells() -> None:
-    chosen = next_step(pending(6), {"a": 100}, queries=1, pace=PACE, left_s=1e6)
+    chosen = next_step(pending(6), {"a": 100}, pace=PACE, left_s=1e6)
     assert chosen is not None and len(chosen.cells) == 1
     assert step(pending(1), {"a": 2}).batches == (1,)

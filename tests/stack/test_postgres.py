@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -249,6 +250,7 @@ def test_postgres_refuses_for_as_long_as_it_is_told_to(tmp_path: Path) -> None:
             form.end(site)
             with as_pipeline(postgres) as connection:
                 connection.execute("INSERT INTO t VALUES (1)")
+        _one_without_a_timeout_waits(postgres, site)
         with as_pipeline(postgres) as connection:
             connection.execute("REVOKE INSERT ON t FROM pipeline")
         revoked = Revoked("t")
@@ -257,3 +259,23 @@ def test_postgres_refuses_for_as_long_as_it_is_told_to(tmp_path: Path) -> None:
         revoked.end(site)
         with as_pipeline(postgres) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("INSERT INTO t VALUES (1)")
+
+
+def _one_without_a_timeout_waits(postgres: EmbeddedPostgres, site: Site) -> None:
+    """It is not refused, and why that is so can be told only while it is so."""
+    locked = Locked("t")
+    assert locked.why_nobody(site) == ""
+    locked.begin(site)
+    assert "no session of the job has come" in locked.why_nobody(site)
+
+    def insert() -> None:
+        with as_pipeline(postgres) as connection:
+            connection.execute("INSERT INTO t VALUES (1)")
+
+    waits = threading.Thread(target=insert)
+    waits.start()
+    said = wait_until("it to wait", lambda: "waiting for table t" in locked.why_nobody(site), deadline_s=20)
+    assert said and "lock_timeout" in locked.why_nobody(site)
+    locked.end(site)
+    waits.join(20)
+    assert not waits.is_alive() and locked.why_nobody(site) == ""

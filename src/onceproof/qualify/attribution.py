@@ -2,7 +2,8 @@
 
 A cell's window is the batch that its fault strikes and those up to the next fault's. An effect that stands in no window, or of
 which nobody knows the batch, may be any cell's, and one in a window after another that is violated may be what the first left
-behind: then the cells concerned are run once more, each alone. No such run takes back what was found: see `unclaimed`.
+behind: then the cells concerned are run once more, each alone. No such run takes back what was found: see `unclaimed`. Of several
+queries each has windows of its own (`onceproof.qualify.windows`).
 """
 
 from __future__ import annotations
@@ -13,22 +14,29 @@ from dataclasses import replace
 from onceproof.judge.findings import BatchReport, FaultReport, Outcome, Verdict
 from onceproof.qualify.cells import Cell, State
 from onceproof.qualify.schedule import Step
+from onceproof.qualify.windows import Windows, ordered
 
 #: Of a fault that did not hit, these two sentences say it: how far it came, and what was seen instead.
 _EVIDENCE_KEPT = 4
+_DISORDER = (
+    "the queries of the run that it shared did not pass its faults in one order, so whose a finding is is not known"
+)
 
 
-def attribute(step: Step, verdict: Verdict, instruments: Mapping[int, str], run: str) -> list[Cell]:
+def attribute(
+    step: Step, verdict: Verdict, instruments: Mapping[int, str], run: str, windows: Windows | None = None
+) -> list[Cell]:
     """The cells of ``step`` after its run, in its order.
 
     ``instruments``: number of the fault -> what saw its point (``watcher`` is approximate). ``run`` names the run directory.
+    ``windows``: by default the batches of the step, which is right for a job with one query.
     """
     if len(step.cells) == 1:
         return [_alone(step.cells[0], verdict, instruments.get(0), run)]
-    unplaced = _unplaced(step, verdict)
-    damaged = _damaged(verdict)
+    windows = windows or {batch.query: step.batches for batch in verdict.batches}
+    unplaced = _unplaced(windows, verdict)
     return [
-        _shared(step, index, verdict, instruments.get(index), run, unplaced, damaged)
+        _shared(step, index, verdict, instruments.get(index), run, unplaced, windows)
         for index in range(len(step.cells))
     ]
 
@@ -81,21 +89,24 @@ def _shared(
     instrument: str | None,
     run: str,
     unplaced: str | None,
-    damaged: int | None,
+    windows: Windows,
 ) -> Cell:
     cell = step.cells[index]
     fault = verdict.faults[index] if index < len(verdict.faults) else None
     ran = replace(cell, runs=(*cell.runs, run), evidence=_evidence(fault))
     if fault is None or not fault.hit:
         return replace(ran, alone=True, why=_missed(fault))
-    window = _window(step, index, verdict.batches)
+    window = _window(windows, index, verdict.batches)
     anomalies, outputs = _found(verdict, {f"{batch.query}/{batch.batch}" for batch in window})
-    if anomalies and damaged is not None and damaged < step.batches[index]:
+    if anomalies and not ordered(windows):
+        return replace(ran, alone=True, why=_DISORDER)
+    if anomalies and (damaged := _damaged(windows, index, verdict)) is not None:
         why = f"batch {damaged} of the run that it shared was violated before its fault, and this may be what is left of that"
         return replace(ran, alone=True, why=why)
+    right = unplaced is None and bool(window) and all(batch.verdict is Outcome.HELD for batch in window)
     if anomalies:
         done = Outcome.VIOLATED
-    elif unplaced is None and window and all(batch.verdict is Outcome.HELD for batch in window):
+    elif right or verdict.outcome is Outcome.HELD:  # of a run in which nothing is wrong nothing is to be told apart
         done = Outcome.HELD
     else:
         return replace(
@@ -104,21 +115,37 @@ def _shared(
     return replace(ran, state=_state(cell, instrument), verdict=done, anomalies=anomalies, outputs=outputs, why=None)
 
 
-def _window(step: Step, index: int, batches: Sequence[BatchReport]) -> list[BatchReport]:
-    first = step.batches[index]
-    end = step.batches[index + 1] if index + 1 < len(step.batches) else None
-    return [batch for batch in batches if batch.batch >= first and (end is None or batch.batch < end)]
+def _window(windows: Windows, index: int, batches: Sequence[BatchReport]) -> list[BatchReport]:
+    return [
+        batch
+        for batch in batches
+        if batch.query in windows
+        and batch.batch >= windows[batch.query][index]
+        and (index + 1 == len(windows[batch.query]) or batch.batch < windows[batch.query][index + 1])
+    ]
 
 
-def _damaged(verdict: Verdict) -> int | None:
-    """The first batch with an effect that violates the claim."""
+def _damaged(windows: Windows, index: int, verdict: Verdict) -> str | None:
+    """The first batch before the window of that number with an effect that violates the claim."""
     names = {name for f in verdict.findings if f.allowed is None for name, effects in f.batches.items() if effects}
-    return min((_number(name) for name in names), default=None)
+    before = sorted(
+        (number, query) for query, number in map(_split, names) if _before(windows, index, f"{query}/{number}")
+    )
+    if not before:
+        return None
+    number, query = before[0]
+    return f"{number} of query {query}" if len(windows) > 1 else str(number)
 
 
-def _number(batch: str) -> int:
+def _before(windows: Windows, index: int, name: str) -> bool:
+    query, number = _split(name)
+    return query not in windows or number < windows[query][index]
+
+
+def _split(batch: str) -> tuple[str, int]:
     """Of ``query/batch``."""
-    return int(batch.rpartition("/")[2])
+    query, _, number = batch.rpartition("/")
+    return query, int(number)
 
 
 def _found(verdict: Verdict, window: set[str]) -> tuple[dict[str, int], tuple[str, ...]]:
@@ -137,14 +164,16 @@ def _outputs(verdict: Verdict) -> tuple[str, ...]:
     return tuple(sorted({finding.output for finding in verdict.findings if finding.allowed is None}))
 
 
-def _unplaced(step: Step, verdict: Verdict) -> str | None:
+def _unplaced(windows: Windows, verdict: Verdict) -> str | None:
     """What was found of which no window holds all; None where every effect is some cell's."""
     for finding in verdict.findings:
         if finding.allowed is not None:
             continue
         if (lost := finding.total - sum(finding.batches.values())) > 0:
             return f"{finding.anomaly} in {finding.output}: of {lost} effects nobody knows the batch"
-        early = [name for name in finding.batches if _number(name) < step.batches[0]]
+        if not ordered(windows):
+            return _DISORDER
+        early = [name for name in finding.batches if _before(windows, 0, name)]
         if early:
             return f"{finding.anomaly} in {finding.output}: in batch {early[0]}, before the first fault"
     return None

@@ -49,20 +49,17 @@ class Pace:
         return max(int((left_s - self.base_s) / self.cell_s), 0)
 
 
-def next_step(
-    cells: Sequence[Cell], rows: Mapping[str, int], *, queries: int, pace: Pace, left_s: float
-) -> Step | None:
+def next_step(cells: Sequence[Cell], rows: Mapping[str, int], *, pace: Pace, left_s: float) -> Step | None:
     """The most telling cells that are pending, as many as one run takes; None if none is, or none fits into ``left_s``.
 
-    ``rows`` are the records of each input topic. With several queries each cell has a run of its own: a killed driver takes
-    all of them along, and batches of different queries are in no common order.
+    ``rows`` are the records of each input topic.
     """
     pending = [cell for cell in cells if cell.state is State.PENDING]
     fits = pace.fitting(left_s)
     if not pending or not fits:
         return None
     sharing = [cell for cell in pending if not cell.alone]
-    most = min(MOST, fits, _room(rows)) if queries == 1 else 1
+    most = min(MOST, fits, _room(rows))
     chosen = sharing[:most] if sharing and not pending[0].alone else pending[:1]
     return step(chosen, rows)
 

@@ -16,7 +16,7 @@ from onceproof.errors import EnvironmentProblem, HistoryError, Interrupted, Once
 from onceproof.events import Event
 from onceproof.history.reader import read_document
 from onceproof.judge.findings import Outcome, Verdict
-from onceproof.qualify import attribution, survey
+from onceproof.qualify import attribution, survey, windows
 from onceproof.qualify.cells import Cell, State, cells
 from onceproof.qualify.cells import outcome as outcome_of
 from onceproof.qualify.directory import Directory, Progress, digest_of
@@ -187,7 +187,7 @@ class Session:
         reachable = sum(cell.reachable for cell in self._progress.cells) - unplaced
         gaps = f", {unplaced} that it has cannot be placed: {job.no_commit()}" if unplaced else ""
         self._teller.says(f"{_seen(job)}; {reachable} cells of the matrix can be reached{gaps}")
-        while (chosen := self._next(job)) is not None:
+        while (chosen := self._next()) is not None:
             self._try(chosen)
         left = any(cell.state is State.PENDING for cell in self._progress.cells)
         return self._result(first, ended="budget" if left else "done")
@@ -208,10 +208,8 @@ class Session:
         self._save(first=name, decided=(name,), steps=1, first_s=round(self._clock() - began, 1))
         return done.verdict
 
-    def _next(self, job: Job) -> Step | None:
-        return next_step(
-            self._progress.cells, self._rows, queries=len(job.queries), pace=self._pace(), left_s=self.left_s
-        )
+    def _next(self) -> Step | None:
+        return next_step(self._progress.cells, self._rows, pace=self._pace(), left_s=self.left_s)
 
     def _pace(self) -> Pace:
         known = Pace()
@@ -233,7 +231,8 @@ class Session:
             return
         self._failures = 0
         took = self._clock() - began
-        changed = attribution.attribute(chosen, done.verdict, fired_by(done.run_dir), self._name(done))
+        seen = windows.read(done.run_dir, chosen)
+        changed = attribution.attribute(chosen, done.verdict, fired_by(done.run_dir), self._name(done), seen)
         cut_off = self.left_s <= 0 and not read_document(done.run_dir).get("drained")
         if cut_off:
             changed = [_cut_off(cell) for cell in changed]

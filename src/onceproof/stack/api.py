@@ -23,6 +23,15 @@ class Leadership:
     epoch: int
 
 
+@dataclass(frozen=True)
+class Replicas:
+    """Of a partition, as the cluster sees it at a moment."""
+
+    leader: int
+    """-1: nobody leads it, it is offline."""
+    in_sync: frozenset[int]
+
+
 class Proxy(Protocol):
     """One Toxiproxy proxy in front of one listener. Every call has an HTTP time-out and recovers from a wedged proxy by recreating it."""
 
@@ -62,6 +71,9 @@ class Kafka(Protocol):
 
     def leader(self, topic: str, partition: int, *, asking_not: int | None = None) -> Leadership:
         """Current leader; with ``asking_not`` the question goes to another broker than that one."""
+
+    def replicas(self, topic: str, partition: int, *, asking_not: int | None = None) -> Replicas | None:
+        """Who leads it now, if anybody, and who is in sync; None while nobody answers."""
 
     def log_folders(self, topic: str) -> Mapping[int, Path]:
         """Partition -> folder of the leader's log of it, readable from here; without those whose files are out of reach."""

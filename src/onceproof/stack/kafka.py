@@ -22,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __al
 )
 
 from onceproof.errors import EnvironmentProblem
-from onceproof.stack.api import Leadership, Proxy
+from onceproof.stack.api import Leadership, Proxy, Replicas
 from onceproof.stack.clients import client_config, producer_config
 from onceproof.stack.kafka_node import KafkaNode, KafkaProgram
 from onceproof.stack.kafka_settings import CONTROLLER_NAME, HOST, Listener, Node, min_insync
@@ -199,6 +199,14 @@ class EmbeddedKafka:
         return wait_until(
             f"a leader of {topic}-{partition}", ask, deadline_s=_START_DEADLINE_S, abandon=self.check_health
         )
+
+    def replicas(self, topic: str, partition: int, *, asking_not: int | None = None) -> Replicas | None:
+        try:
+            found = self.admin(asking_not=asking_not).list_topics(topic, timeout=_ASK_TIMEOUT_S).topics[topic]
+            told = found.partitions[partition]
+        except (KafkaException, KeyError):
+            return None
+        return Replicas(told.leader, frozenset(told.isrs))
 
     def log_folders(self, topic: str) -> dict[int, Path]:
         """Partition -> folder of the leader's log of it. Raises `WaitTimeout` if one has no leader for too long."""

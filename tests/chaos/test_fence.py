@@ -1,0 +1,138 @@
+"""Fence: where it can be placed, what it holds, and whom it takes for alive. That it bites is shown by the real scenarios."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from onceproof.chaos.fence import Fence, FenceSpec, _driver_of, _not_alive
+from onceproof.faults import Fault, Occurrence, SpecProblem, faults
+from onceproof.placing import RESTART_S
+from onceproof.points import Point
+from onceproof.scenario.model import Scenario
+from onceproof.sinks import failpoints
+from onceproof.spark_conf import FILE_MANAGER
+from onceproof.stack import procfs
+from onceproof.waiting import wait_until
+
+Problems = Callable[..., list[SpecProblem]]
+
+
+def spec(point: str, batch: int = 2) -> dict[str, Any]:
+    return {"fault": "fence", "target": "driver", "at": {"batch": batch, "point": point}}
+
+
+@pytest.mark.parametrize("point", ["after-offset-log", "before-sink-commit", "after-sink-commit"])
+def test_a_driver_can_be_held_while_its_batch_is_open(problems: Problems, point: str) -> None:
+    assert problems(spec(point)) == []
+
+
+@pytest.mark.parametrize("point", ["after-commit-log", "before-offset-log", "in-tasks"])
+def test_one_with_nothing_left_to_write_is_refused(problems: Problems, point: str) -> None:
+    (problem,) = problems(spec(point))
+    assert problem.loc == ("at", "point") and "after-offset-log" in (problem.hint or "")
+
+
+def test_who_takes_over_must_have_a_batch_left(problems: Problems) -> None:
+    assert problems(spec("after-offset-log", batch=8)) == []  # ten chunks
+    (problem,) = problems(spec("after-offset-log", batch=9))
+    assert problem.loc == ("at", "batch") and "batch 8 or earlier" in (problem.hint or "")
+
+
+def test_of_several_queries_only_one_could_wait(problems: Problems) -> None:
+    (problem,) = problems(spec("after-offset-log"), queries=["a", "b"])
+    assert problem.loc == ("target",) and "stall" in (problem.hint or "")
+    assert problems(spec("after-offset-log"), queries=["a"]) == []
+
+
+def test_a_write_past_the_checkpoint_file_system_cannot_be_held(
+    problems: Problems, scenario: Callable[..., Scenario], seen: Callable[..., Occurrence]
+) -> None:
+    own = {"command": ["true", "--conf", f"{FILE_MANAGER}=org.example.Own"]}
+    (problem,) = problems(spec("after-sink-commit"), **own)
+    assert FILE_MANAGER in problem.message and "Spark's default" in (problem.hint or "")
+    held = FenceSpec.model_validate(spec("after-sink-commit"))
+    assert Fence.placement(held, scenario(**own)).exactness == "n/a"
+    assert Fence.placement(held, scenario()).exactness == "exact"
+    assert not Fence(held).matches(seen(Point.AFTER_SINK_COMMIT, "watcher"))
+    assert Fence(held).matches(seen(Point.AFTER_SINK_COMMIT, "checkpoint"))
+    assert problems(spec("before-sink-commit"), **own) == []
+
+
+def test_a_held_progress_row_lets_nobody_take_over(
+    scenario: Callable[..., Scenario], fault: Callable[..., Fault], seen: Callable[..., Occurrence]
+) -> None:
+    table = {"departures": {"table": "departures", "identity": ["id"]}}
+    only_postgres = Scenario.model_validate(scenario().model_dump(by_alias=True) | {"outputs": table})
+    (problem,) = Fence.problems(FenceSpec.model_validate(spec("before-sink-commit")), only_postgres)
+    assert "progress row" in problem.message and "after-offset-log" in (problem.hint or "")
+    fence = fault(spec("before-sink-commit"))
+    assert fence.matches(seen(Point.BEFORE_SINK_COMMIT, "failpoint", "kafka"))
+    assert not fence.matches(seen(Point.BEFORE_SINK_COMMIT, "failpoint", "postgres"))
+
+
+def test_no_other_fault_may_let_the_held_sink_go(scenario: Callable[..., Scenario]) -> None:
+    held = FenceSpec.model_validate(spec("before-sink-commit"))
+    cut = faults.get("partition").Spec.model_validate(
+        {
+            "fault": "partition",
+            "target": "leader",
+            "leader_of": "out/0",
+            "at": {"batch": 2, "point": "before-sink-commit"},
+        }
+    )
+    (problem,) = Fence.problems(held, scenario().model_copy(update={"chaos": (held, cut)}))
+    assert problem.loc == ("at", "batch") and "partition" in problem.message
+
+
+def test_a_sink_stays_parked_for_as_long_as_a_successor_may_need() -> None:
+    assert RESTART_S < failpoints._HELD_AT_MOST_S
+
+
+def test_the_first_driver_is_let_go_only_when_it_is_gone(fault: Callable[..., Fault]) -> None:
+    done: list[str] = []
+    first = SimpleNamespace(pid=1, members=list, kill=lambda: done.append("killed"))
+    job = SimpleNamespace(take_over=lambda *, stopped: done.append(f"stopped={stopped}") or (0, first))
+    site: Any = SimpleNamespace(
+        job=job,
+        checkpoint=SimpleNamespace(log_exists=lambda *_: True),
+        timeline=SimpleNamespace(emit=lambda *_, **__: None),
+    )
+    fence = fault(spec("after-offset-log"))
+    fence.heal(site)  # nothing was struck
+    fence.strike(site, Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint", hold=lambda: lambda: done.append("go")))
+    assert done == ["stopped=False"]
+    fence.heal(site)
+    assert done == ["stopped=False", "killed", "go"]
+
+
+@pytest.fixture
+def driver() -> Iterator[subprocess.Popen[bytes]]:
+    parent = "import subprocess; subprocess.run(['sleep', '60'])"
+    with subprocess.Popen([sys.executable, "-c", parent], start_new_session=True) as one:
+        yield one
+        one.send_signal(signal.SIGCONT)
+        one.kill()
+
+
+def test_alive_means_all_of_it_and_not_stopped(driver: subprocess.Popen[bytes]) -> None:
+    first: Any = SimpleNamespace(pid=driver.pid, returncode=None, is_running=lambda: True)
+    wait_until("its child", lambda: len(_driver_of(first)) == 2, deadline_s=10)
+    pids = _driver_of(first)
+    child = next(pid for pid in pids if pid != driver.pid)
+    assert _not_alive(first, pids) is None
+    driver.send_signal(signal.SIGSTOP)
+    wait_until("it to be stopped", lambda: procfs.is_stopped(driver.pid), deadline_s=10)
+    assert _not_alive(first, pids) == f"process {driver.pid} was stopped"
+    subprocess.run(["kill", "-KILL", str(child)], check=True)
+    driver.send_signal(signal.SIGCONT)
+    wait_until("its child's end", lambda: _not_alive(first, [child]), deadline_s=10)
+    assert _not_alive(first, [child]) == f"process {child} has ended"
+    ended: Any = SimpleNamespace(pid=driver.pid, returncode=-9, is_running=lambda: False)
+    assert _not_alive(ended, pids) == "it ended with exit code -9"

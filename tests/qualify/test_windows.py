@@ -1,0 +1,98 @@
+"""Windows of a job with several queries: whose a batch is follows from the timeline, and where it does not, nothing is guessed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from onceproof.judge.findings import BatchReport, Finding, Outcome, Verdict
+from onceproof.points import Point
+from onceproof.qualify.attribution import attribute
+from onceproof.qualify.cells import Cell, State
+from onceproof.qualify.schedule import Step, step
+from onceproof.qualify.windows import ordered, windows
+
+GATE = {0: "checkpoint", 1: "checkpoint", 2: "checkpoint"}
+
+
+@pytest.fixture
+def two() -> Step:
+    """The driver killed at batch 2 of one query and at batch 4 of the other."""
+    crash = Cell("crash-a", "crash", Point.AFTER_SINK_COMMIT, {"target": "driver"}, query="a")
+    return step([crash, replace(crash, name="crash-b", query="b")], {"flights": 6000})
+
+
+def told(*lag: int, fired: tuple[tuple[int, float], ...] = ((0, 2.5), (1, 4.5))) -> list[dict[str, Any]]:
+    """Six batches of each query, a second each, the second query ``lag`` of them behind; batch n is committed at n + 0.6."""
+    behind = lag[0] if lag else 0
+    events: list[dict[str, Any]] = [{"kind": "fault.fired", "index": index, "at": at} for index, at in fired]
+    for query, late in (("a", 0), ("b", behind)):
+        for batch in range(6):
+            at = float(batch + late)
+            events.append({"kind": "batch.planned", "query": query, "batch": batch, "at": at + 0.1})
+            events.append({"kind": "batch.committed", "query": query, "batch": batch, "at": at + 0.6, "records": 9})
+    return sorted(events, key=lambda event: float(event["at"]))
+
+
+def test_each_query_has_windows_of_its_own(two: Step) -> None:
+    assert windows(told(), two) == {"a": [2, 4], "b": [2, 4]}
+    late = windows(told(1, fired=((0, 2.5), (1, 5.5))), two)
+    assert late == {"a": [2, 5], "b": [1, 4]} and ordered(late)
+
+
+def test_one_that_never_fired_counts_from_its_batch_and_nothing_comes_after_the_end(two: Step) -> None:
+    assert windows(told(fired=((0, 2.5),)), two) == {"a": [2, 4], "b": [2, 4]}
+    end = windows(told(fired=((0, 9.0), (1, 9.5))), two)
+    assert end == {"a": [2, math.inf], "b": [math.inf, 4]}
+
+
+def test_what_is_passed_in_another_order_is_in_none(two: Step) -> None:
+    assert not ordered(windows(told(fired=((0, 4.7), (1, 2.5))), two))
+    assert not ordered({"a": [2, 2]}) and ordered({"a": [2, math.inf], "b": [math.inf, math.inf]})
+
+
+@pytest.fixture
+def verdict() -> Callable[..., Verdict]:
+    def build(of: Step, found: str | None = None) -> Verdict:
+        from onceproof.judge.findings import FaultReport
+
+        wrong = (Finding("duplicate", "out", 3, "three", source="batch replay", batches={found: 3}),) if found else ()
+        batches = tuple(
+            BatchReport(
+                query, n, 0, 0, 9, (), Outcome.VIOLATED if f"{query}/{n}" == found else Outcome.HELD, {"duplicate": 3}
+            )
+            for query in ("a", "b")
+            for n in range(6)
+        )
+        faults = tuple(
+            FaultReport(cell.kind, cell.target, str(cell.query), batch, cell.point, True, True, True, ("seen",))
+            for cell, batch in zip(of.cells, of.batches, strict=True)
+        )
+        outcome = Outcome.VIOLATED if found else Outcome.HELD
+        return Verdict("s", outcome, {"delivery": "effectively-once"}, ("fine",), wrong, faults, batches=batches)
+
+    return build
+
+
+def test_what_a_fault_does_to_another_query_is_its_own(two: Step, verdict: Callable[..., Verdict]) -> None:
+    seen = windows(told(1, fired=((0, 2.5), (1, 5.5))), two)
+    for found, cell in (("b/1", 0), ("b/3", 0), ("a/4", 0), ("b/4", 1), ("a/5", 1)):
+        cells = attribute(two, verdict(two, found), GATE, "r", seen)
+        assert [c.verdict for c in cells] == [Outcome.VIOLATED if n == cell else Outcome.HELD for n in (0, 1)], found
+    early = attribute(two, verdict(two, "b/0"), GATE, "r", seen)
+    assert all(c.alone and "before the first fault" in str(c.why) for c in early)
+
+
+def test_without_an_order_only_a_run_in_which_nothing_is_wrong_tells(
+    two: Step, verdict: Callable[..., Verdict]
+) -> None:
+    crossed = windows(told(fired=((0, 4.7), (1, 2.5))), two)
+    held = attribute(two, verdict(two), GATE, "r", crossed)
+    assert [(c.state, c.verdict) for c in held] == [(State.EXERCISED, Outcome.HELD)] * 2
+    for found in ("a/2", "a/4", "b/4"):
+        cells = attribute(two, verdict(two, found), GATE, "r", crossed)
+        assert all(c.alone and c.verdict is None and "one order" in str(c.why) for c in cells), found

@@ -1,0 +1,55 @@
+"""A takeover: of several queries the struck one must have come to its own end before anything is said of what it wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from onceproof.faults import Occurrence
+from onceproof.points import Point
+from onceproof.takeover import Takeover
+
+REPLACED = "SparkException: [CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log."
+ENDED = "ERROR MicroBatchExecution: Query {name} [id = {id}, runId = 1-2] terminated with error"
+
+
+@pytest.fixture
+def taken(tmp_path: Path) -> Any:
+    (tmp_path / "metadata").write_text('{"id":"aaaa-1"}')
+
+    def make(log: str, *queries: str, running: bool = True) -> tuple[Takeover, list[str]]:
+        done: list[str] = []
+        first = SimpleNamespace(
+            is_running=lambda: running, log_tail=lambda _lines: log, kill=lambda: done.append("killed"), returncode=1
+        )
+        checkpoint = SimpleNamespace(
+            queries=lambda: dict.fromkeys(queries, tmp_path), folder=lambda _query: tmp_path, log_exists=lambda *_: True
+        )
+        site: Any = SimpleNamespace(
+            job=SimpleNamespace(take_over=lambda *, stopped: (0, first)),
+            checkpoint=checkpoint,
+            timeline=SimpleNamespace(emit=lambda *_, **__: None),
+        )
+        return Takeover(site, Occurrence("a", 2, Point.AFTER_OFFSET_LOG, "checkpoint"), stopped=True), done
+
+    return make
+
+
+def test_the_only_query_is_told_by_any_word_of_it(taken: Any) -> None:
+    assert taken(REPLACED, "a")[0]._told() and not taken("nothing", "a")[0]._told()
+
+
+def test_of_several_the_struck_one_must_have_ended(taken: Any) -> None:
+    other = ENDED.format(name="b", id="bbbb-2")
+    assert not taken(f"{other}\n{REPLACED}", "a", "b")[0]._told(), "another query was told at once"
+    assert taken(f"{other}\n{REPLACED}\n{ENDED.format(name='a', id='aaaa-1')}", "a", "b")[0]._told()
+
+
+def test_a_driver_that_another_query_ended_shows_nothing(taken: Any) -> None:
+    takeover, done = taken(f"{ENDED.format(name='b', id='bbbb-2')}\n{REPLACED}", "a", "b", running=False)
+    proof = takeover.let_go(lambda: done.append("let go"), {}, ["before"], how="awake again")
+    assert not proof.hit and "another query ended the old driver" in proof.evidence[-1]
+    assert done == ["let go", "killed"]
