@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from onceproof import leadership
 from onceproof.chaos.proxy.frames import Reply
 from onceproof.conductor import Site
 from onceproof.errors import WaitTimeout
@@ -26,7 +27,6 @@ _WRITES_S = 60.0
 """From the plan of a batch to its first record in the output; under two seconds when nobody else is at work."""
 _UNACKNOWLEDGED_S = 1.0
 """A leader that acknowledges by itself does so within milliseconds; one that waits for its followers waits in vain."""
-_ELECTION_S = 30.0
 _NOTED_S = 10.0
 """It notes its epoch as it begins to lead, before it answers for it."""
 
@@ -112,12 +112,7 @@ class LeaderCrash:
             f"broker {before.broker}, leader of {self._leader_of}, was killed with {size} bytes of batch {n} in its log",
             _told(alone),
         ]
-
-        def moved() -> Leadership | None:
-            now = kafka.leader(topic, partition, asking_not=before.broker)
-            return now if now.broker not in (before.broker, -1) and now.epoch > before.epoch else None
-
-        after = wait_until(f"another broker to lead {self._leader_of}", moved, deadline_s=_ELECTION_S)
+        after = leadership.wait_for_another(kafka, self._leader_of, before)
         follower = kafka.log_folders(topic)[partition]
         (first,) = wait_until(
             f"broker {after.broker} to have noted where it began to lead",
@@ -131,10 +126,7 @@ class LeaderCrash:
             return Proof(False, (*words, why))
         words.append(f"from offset {first} on, where broker {after.broker} began to lead, nobody else had them")
         self.heal(site)
-        words.append(
-            f"leadership of {self._leader_of} moved from broker {before.broker} (epoch {before.epoch}) "
-            f"to broker {after.broker} (epoch {after.epoch})"
-        )
+        words.append(leadership.said(self._leader_of, before, after))
         words.append(f"batch {n} was committed by Spark before that" if was_committed else wait_for_commit(site, seen))
         return Proof(True, tuple(words))
 
