@@ -12,36 +12,17 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from onceproof.broker_away import BrokerAway, Who
-from onceproof.by_target import HandedOver, ignored_problems
-from onceproof.conductor import Site
-from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.by_target import ByTarget, HandedOver, ignored_problems
+from onceproof.driver_crash import DriverCrash
+from onceproof.faults import Placement, SpecProblem, faults
 from onceproof.leader_crash import InSync, LeaderCrash
-from onceproof.placing import (
-    GATED,
-    PARKED,
-    RESTART_S,
-    WATCHED,
-    LeaderOf,
-    committed,
-    instruments_of,
-    leader_problems,
-    placement,
-    planned,
-    point_problems,
-    split_leader_of,
-    state_written,
-)
+from onceproof.placing import GATED, PARKED, WATCHED, LeaderOf
 from onceproof.points import Point
 from onceproof.postgres_crash import POSTGRES_TARGETS, PostgresCrash
 from onceproof.qualify.job import Job, Try, at_checkpoint
 from onceproof.scenario.model import FaultSpec, Scenario
-from onceproof.stack.api import Leadership
 from onceproof.task_crash import TaskCrash
 from onceproof.task_faults import TASK_TARGETS, TaskFrame, frame_of_no_task
-from onceproof.waiting import wait_until
-
-_ELECTION_S = 30.0
-"""The fast preset elects within 3 s; ten times that is a cluster that is not going to."""
 
 
 class CrashSpec(FaultSpec):
@@ -60,8 +41,7 @@ class CrashSpec(FaultSpec):
     )
 
 
-def _handed_over(spec: CrashSpec) -> HandedOver | None:
-    """None for a driver at a point of the checkpoint or of a sink, and for a broker by what it leads."""
+def _handed_over(spec: CrashSpec) -> HandedOver:
     in_tasks = spec.at.point is Point.IN_TASKS
     if spec.target in TASK_TARGETS or (spec.target == "driver" and in_tasks):
         problems = partial(TaskCrash.problems, spec, spec.frame)
@@ -80,15 +60,16 @@ def _handed_over(spec: CrashSpec) -> HandedOver | None:
         problems = partial(LeaderCrash.problems, spec, spec.leader_of, spec.in_sync)
         placed = partial(LeaderCrash.placement, spec, spec.leader_of, spec.in_sync)
         return HandedOver(LeaderCrash(spec, spec.leader_of or "", spec.in_sync), problems, placed, reads_frames=True)
-    if spec.target == "controller" or (spec.target == "broker" and spec.coordinator_of is not None):
-        who = Who(spec.leader_of, spec.coordinator_of, spec.target == "controller")
-        problems = partial(BrokerAway.problems, spec, who)
-        return HandedOver(BrokerAway(spec, who, "killed"), problems, partial(BrokerAway.placement, spec, who, "killed"))
-    return None
+    if spec.target == "driver":
+        return HandedOver(DriverCrash(spec), partial(DriverCrash.problems, spec), partial(DriverCrash.placement, spec))
+    who = Who(spec.leader_of, spec.coordinator_of, spec.target == "controller")
+    also = (Point.IN_TASKS,) if spec.leader_of is not None else ()  # where `LeaderCrash` strikes it
+    problems = partial(BrokerAway.problems, spec, who, also=also)
+    return HandedOver(BrokerAway(spec, who, "killed"), problems, partial(BrokerAway.placement, spec, who, "killed"))
 
 
 @faults.register("crash")
-class Crash:
+class Crash(ByTarget):
     """The driver's or a broker's processes die at once, as from a kernel's out-of-memory killer or a lost machine."""
 
     Spec: ClassVar[type[FaultSpec]] = CrashSpec
@@ -97,59 +78,26 @@ class Crash:
     )
 
     def __init__(self, spec: CrashSpec) -> None:
-        self._spec = spec
-        self._start = 0
-        self._state = (False, False)
-        self._next_planned = False
-        self._stores = (0, 0)
-        self._before: Leadership | None = None
-        self._other = handed.to if (handed := _handed_over(spec)) is not None else None
+        super().__init__(_handed_over(spec).to)
 
     @classmethod
     def reads_frames(cls, spec: CrashSpec) -> bool:
-        handed = _handed_over(spec)
-        return handed is not None and handed.reads_frames
+        return _handed_over(spec).reads_frames
 
     @classmethod
     def problems(cls, spec: CrashSpec, scenario: Scenario) -> list[SpecProblem]:
         handed = _handed_over(spec)
-        if spec.frame is not None and (handed is None or not handed.takes_frame):
+        if spec.frame is not None and not handed.takes_frame:
             return frame_of_no_task(spec.target)
         if spec.in_sync is not None and not (spec.target == "broker" and spec.at.point is Point.IN_TASKS):
             message = "only a leader with records of the batch that others lack can be waited for to be alone in sync"
             return [SpecProblem(("in_sync",), message, "remove in_sync, or set target: broker and point: in-tasks")]
-        if handed is not None:
-            named = {"leader_of": spec.leader_of, "coordinator_of": spec.coordinator_of}
-            return handed.problems(scenario) + ignored_problems(spec.target, **named) + _passed_over(spec)
-        if spec.target == "broker":
-            # A batch must be open when the broker goes; after its commit log none is.
-            places = tuple(p for p in (*WATCHED, Point.IN_TASKS, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
-            return point_problems(spec, places) + leader_problems(spec.leader_of, scenario)
-        problems = point_problems(spec, (*GATED, *WATCHED, *PARKED))
-        if spec.at.point is Point.STATE_PARTLY_COMMITTED and not spec.at.batch:
-            message = "batch 0 has no state before it by which to tell how much of it was written"
-            problems.append(SpecProblem(("at", "batch"), message, "choose batch 1 or a later one"))
-        if spec.at.point is Point.STATE_PARTLY_COMMITTED and scenario.stack.spark is not None:
-            message = "executors of a standalone Spark write their state without waiting for each other's"
-            problems.append(SpecProblem(("at", "point"), message, "leave spark out of the stack for this point"))
-        if spec.leader_of is not None:
-            problems.append(SpecProblem(("leader_of",), "a driver leads no partition", "remove leader_of"))
-        if spec.coordinator_of is not None:
-            message = "a driver coordinates no transactions"
-            problems.append(SpecProblem(("coordinator_of",), message, "remove coordinator_of, or set target: broker"))
-        return problems
+        named = {"leader_of": spec.leader_of, "coordinator_of": spec.coordinator_of}
+        return handed.problems(scenario) + ignored_problems(spec.target, **named) + _passed_over(spec)
 
     @classmethod
     def placement(cls, spec: CrashSpec, scenario: Scenario) -> Placement:
-        if (handed := _handed_over(spec)) is not None:
-            return handed.placement(scenario)
-        if spec.target == "driver":
-            replay = {
-                Point.BEFORE_OFFSET_LOG: f", and batch {spec.at.batch} planned and committed afterwards",
-                Point.AFTER_COMMIT_LOG: "",
-            }.get(spec.at.point, f", and the replay of batch {spec.at.batch}")
-            return placement(spec.at.point, f"offsets/ and commits/ as they were left, the restart{replay}", scenario)
-        return placement(spec.at.point, f"the process is gone and another broker leads {spec.leader_of}", scenario)
+        return _handed_over(spec).placement(scenario)
 
     @classmethod
     def tries(cls, job: Job) -> Iterator[Try]:
@@ -163,99 +111,6 @@ class Crash:
                     settings = {"target": target, "frame": dict(sink.frame)}
                     yield Try(Point.BEFORE_SINK_COMMIT, settings, query, words=sink.words)
 
-    def matches(self, seen: Occurrence) -> bool:
-        if self._other is not None:
-            return self._other.matches(seen)
-        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
-
-    def strike(self, site: Site, seen: Occurrence) -> None:
-        if self._other is not None:
-            self._other.strike(site, seen)
-            return
-        if self._spec.target == "driver":
-            self._start = site.job.kill_driver()
-            # What the kill left behind decides, and it must be read before the next driver writes anything.
-            self._state = (planned(site, seen.query, seen.batch), committed(site, seen.query, seen.batch))
-            self._next_planned = planned(site, seen.query, seen.batch + 1)
-            self._stores = state_written(site, seen.query, seen.batch)
-            return
-        assert self._spec.leader_of is not None
-        topic, partition = split_leader_of(self._spec.leader_of)
-        with site.job.frozen():
-            self._before = site.stack.kafka.leader(topic, partition)
-            site.stack.kafka.kill_broker(self._before.broker)
-            self._state = (planned(site, seen.query, seen.batch), committed(site, seen.query, seen.batch))
-        if seen.release is not None:
-            seen.release()
-
-    def prove(self, site: Site, seen: Occurrence) -> Proof:
-        if self._other is not None:
-            return self._other.prove(site, seen)
-        return self._prove_driver(site, seen) if self._spec.target == "driver" else self._prove_broker(site, seen)
-
-    def _prove_driver(self, site: Site, seen: Occurrence) -> Proof:
-        offsets, commits = self._state
-        n = seen.batch
-        left = f"left behind: offsets/{n} {_there(offsets)}, commits/{n} {_there(commits)}"
-        wanted_commit = self._spec.at.point is Point.AFTER_COMMIT_LOG
-        wanted_plan = self._spec.at.point is not Point.BEFORE_OFFSET_LOG
-        if (offsets, commits) != (wanted_plan, wanted_commit) or (wanted_commit and self._next_planned):
-            return Proof(False, (left, f"that is not the state of {self._spec.at.point}"))
-        if self._spec.at.point is Point.STATE_PARTLY_COMMITTED:
-            written, stores = self._stores
-            left = f"{left}, state of batch {n} in {written} of {stores} state stores"
-            if not 0 < written < stores:
-                return Proof(False, (left, f"that is not the state of {self._spec.at.point}"))
-        wait_until(
-            f"the driver to be started again after the crash in batch {n}",
-            lambda: site.job.restarted_since(self._start),
-            deadline_s=RESTART_S,
-        )
-        if wanted_commit:
-            return Proof(True, (left, f"offsets/{n + 1} missing", "the driver was started again"))
-        wait_until(
-            f"batch {n} to be committed",
-            lambda: committed(site, seen.query, n),
-            deadline_s=RESTART_S,
-            explain=lambda: f"driver start {site.job.current_start}, commits/{n} missing",
-        )
-        again = "replayed" if wanted_plan else "planned afterwards"
-        return Proof(True, (left, "the driver was started again", f"batch {n} was {again} and committed"))
-
-    def _prove_broker(self, site: Site, seen: Occurrence) -> Proof:
-        assert self._before is not None and self._spec.leader_of is not None
-        before, kafka = self._before, site.stack.kafka
-        topic, partition = split_leader_of(self._spec.leader_of)
-        if self._state != (True, False):
-            return Proof(False, (f"batch {seen.batch} was not open any more when broker {before.broker} was killed",))
-        if kafka.is_running(before.broker):
-            return Proof(False, (f"broker {before.broker} is still running",))
-
-        def moved() -> Leadership | None:
-            now = kafka.leader(topic, partition, asking_not=before.broker)
-            return now if now.broker not in (before.broker, -1) and now.epoch > before.epoch else None
-
-        after = wait_until(f"another broker to lead {self._spec.leader_of}", moved, deadline_s=_ELECTION_S)
-        self.heal(site)
-        wait_until(
-            f"batch {seen.batch} to be committed", lambda: committed(site, seen.query, seen.batch), deadline_s=RESTART_S
-        )
-        return Proof(
-            True,
-            (
-                f"broker {before.broker} was gone while batch {seen.batch} was open",
-                f"leadership of {self._spec.leader_of} moved from broker {before.broker} (epoch {before.epoch}) "
-                f"to broker {after.broker} (epoch {after.epoch})",
-                f"batch {seen.batch} was committed afterwards",
-            ),
-        )
-
-    def heal(self, site: Site) -> None:
-        if self._other is not None:
-            self._other.heal(site)
-        if self._before is not None and not site.stack.kafka.is_running(self._before.broker):
-            site.stack.kafka.restart_broker(self._before.broker)
-
 
 def _passed_over(spec: CrashSpec) -> list[SpecProblem]:
     """What says nothing to who strikes here, and would be passed over in silence."""
@@ -267,7 +122,3 @@ def _passed_over(spec: CrashSpec) -> list[SpecProblem]:
         message = "in the middle of tasks the broker is chosen by the partition that it leads"
         problems.append(SpecProblem(("coordinator_of",), message, "remove it, or choose another point"))
     return problems
-
-
-def _there(exists: bool) -> str:
-    return "there" if exists else "missing"

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 import psutil
 from pydantic import Field, PositiveFloat
 
+from onceproof import leadership
 from onceproof.conductor import Site
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
 from onceproof.placing import (
@@ -30,9 +31,6 @@ from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.stack.api import Leadership, Proxy, Stream
 from onceproof.waiting import wait_until
-
-_FENCED_S = 30.0
-"""A broker session lasts 2 s in the fast preset; this is the bound for declaring that no election came."""
 
 
 class PartitionSpec(FaultSpec):
@@ -77,7 +75,7 @@ class Partition:
             return placement(
                 spec.at.point, f"batch {spec.at.batch} stayed open throughout, with no commit meanwhile", scenario
             )
-        return placement(spec.at.point, f"the leader epoch of {spec.leader_of} changed", scenario)
+        return placement(spec.at.point, f"another broker leads {spec.leader_of}, in a later epoch", scenario)
 
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
@@ -150,13 +148,7 @@ class Partition:
     def _prove_cluster(self, site: Site, seen: Occurrence) -> Proof:
         assert self._before is not None
         before = self._before
-        topic, partition = split_leader_of(self._spec.leader_of)
-
-        def moved() -> Leadership | None:
-            now = site.stack.kafka.leader(topic, partition, asking_not=before.broker)
-            return now if now.epoch > before.epoch and now.broker != -1 else None
-
-        after = wait_until(f"the leader epoch of {self._spec.leader_of} to change", moved, deadline_s=_FENCED_S)
+        after = leadership.wait_for_another(site.stack.kafka, self._spec.leader_of, before)
         ends_at = self._struck_at + self._spec.for_s
         wait_until(
             f"the {self._spec.for_s} s of the partition to pass",
@@ -173,8 +165,7 @@ class Partition:
             True,
             (
                 f"broker {before.broker} was cut off from its followers and the controller{self._ways()}",
-                f"the leader epoch of {self._spec.leader_of} went from {before.epoch} (broker {before.broker}) "
-                f"to {after.epoch} (broker {after.broker})",
+                leadership.said(self._spec.leader_of, before, after),
                 f"batch {seen.batch} was committed {when}",
             ),
         )

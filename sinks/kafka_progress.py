@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # exported, not in __all__
 
 from onceproof.sinks.errors import SinkError
+from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.sinks.offsets import Progress
 
 PARTITION = 0
@@ -62,7 +63,10 @@ class ProgressReader:
         then decided and their markers written, so all of them lie below the end that is asked for here.
         """
         deadline = time.monotonic() + self._timeout_s
-        self._meet_brokers(deadline)
+        try:
+            meet_brokers(self._admin, self._topic, timeout_s=self._left(deadline))
+        except KafkaException as error:
+            raise self._unreadable(error) from error
         end = self._stable_end(deadline)
         start = self._offset(_EARLIEST, IsolationLevel.READ_UNCOMMITTED, deadline)
         # Walk back from the end in growing windows: a batch normally pays for one small read, whatever the topic's age.
@@ -78,18 +82,6 @@ class ProgressReader:
     def close(self) -> None:
         self._consumer.close()
 
-    def _meet_brokers(self, deadline: float) -> None:
-        """Have the topic's metadata before its offsets are asked for.
-
-        A new librdkafka client swaps its bootstrap handle for the broker's own when the first metadata comes. A leader
-        lookup that is under way on the old handle is dropped and never sent again: one in five of them waited for the
-        whole of its time-out (2.16.0). This request is not subject to that.
-        """
-        try:
-            self._admin.list_topics(self._topic, timeout=max(_SHORTEST_REQUEST_S, deadline - time.monotonic()))
-        except KafkaException as error:
-            raise self._unreadable(error) from error
-
     def _stable_end(self, deadline: float) -> int:
         """The end of the log, once nothing below it is undecided.
 
@@ -103,12 +95,16 @@ class ProgressReader:
         return end
 
     def _offset(self, spec: Any, isolation: IsolationLevel, deadline: float) -> int:
-        left = max(_SHORTEST_REQUEST_S, deadline - time.monotonic())
+        left = self._left(deadline)
         futures = self._admin.list_offsets({self._partition: spec}, isolation_level=isolation, request_timeout=left)
         try:
             return int(futures[self._partition].result().offset)
         except KafkaException as error:
             raise self._unreadable(error) from error
+
+    @staticmethod
+    def _left(deadline: float) -> float:
+        return max(_SHORTEST_REQUEST_S, deadline - time.monotonic())
 
     def _unreadable(self, error: KafkaException) -> ProgressUnreadable:
         return ProgressUnreadable(

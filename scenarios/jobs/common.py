@@ -73,16 +73,8 @@ def plain_append(postgres: str, table: str) -> Callable[[DataFrame, int], None]:
     return append
 
 
-def read_topic(
-    spark: SparkSession, kafka: str, topic: str, at_least: int | None = None, isolation: str = "read_committed"
-) -> DataFrame:
-    """The topic as a stream: committed records only, from the beginning, never silently skipping lost data.
-
-    With ``at_least`` a batch waits for so many records: where each chunk of the feed has that many, a batch is a chunk,
-    however slowly it is fed.
-    """
-    # Not for ever: a chunk that has a record less would wait for the next one, which waits for this one's batch.
-    waits = {"minOffsetsPerTrigger": str(at_least), "maxTriggerDelay": "30s"} if at_least is not None else {}
+def read_topic(spark: SparkSession, kafka: str, topic: str, isolation: str = "read_committed") -> DataFrame:
+    """The topic as a stream: committed records only, from the beginning, never silently skipping lost data."""
     return (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", kafka)
@@ -98,18 +90,15 @@ def read_topic(
         .option("kafka.request.timeout.ms", "3000")
         .option("kafka.default.api.timeout.ms", "30000")
         .option("kafka.reconnect.backoff.max.ms", "500")
-        .options(**waits)
         .load()
     )
 
 
-def departures(
-    spark: SparkSession, kafka: str, topic: str, at_least: int | None = None, isolation: str = "read_committed"
-) -> DataFrame:
+def departures(spark: SparkSession, kafka: str, topic: str, isolation: str = "read_committed") -> DataFrame:
     """Flights that departed: the columns of `FLIGHT`, after ``src_partition`` and ``src_offset``. See `read_topic`."""
     flight = f.from_json(f.col("value").cast("string"), FLIGHT)
     return (
-        read_topic(spark, kafka, topic, at_least, isolation)
+        read_topic(spark, kafka, topic, isolation)
         .select(f.col("partition").alias("src_partition"), f.col("offset").alias("src_offset"), flight.alias("flight"))
         .select("src_partition", "src_offset", "flight.*")
         .where("dep_time IS NOT NULL")
@@ -122,9 +111,8 @@ def flights_with_planes(
     topic: str,
     planes: str,
     isolation: str = "read_committed",
-    at_least: int | None = None,
 ) -> DataFrame:
     """Flights that departed, with the maker and model of their plane where it is known. Columns: `COLUMNS`."""
     known_planes = f.broadcast(spark.read.parquet(planes).select("tailnum", "manufacturer", "model"))
-    flights = departures(spark, kafka, topic, isolation=isolation, at_least=at_least)
+    flights = departures(spark, kafka, topic, isolation=isolation)
     return flights.join(known_planes, "tailnum", "left").select(*COLUMNS)

@@ -14,7 +14,6 @@ parser.add_argument("--kafka", required=True, help="bootstrap servers")
 parser.add_argument("--topic", default="flights", help="input topic")
 parser.add_argument("--output", default="departures", help="topic to write to")
 parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
-parser.add_argument("--at-least", type=int, default=None, help="a batch waits for so many records")
 parser.add_argument(
     "--acks", default="all", choices=["all", "1"], help="who must have a record before it counts as sent"
 )
@@ -24,7 +23,7 @@ parser.add_argument("--no-idempotence", action="store_true", help="retries are n
 def main() -> None:
     args = parser.parse_args()
     spark = spark_session("flights-by-plain-producer")
-    flights = departures(spark, args.kafka, args.topic, at_least=args.at_least)
+    flights = departures(spark, args.kafka, args.topic)
     value = f.to_json(f.struct(*COLUMNS), {"ignoreNullFields": "false"})
     query = (
         flights.select(f.col("tailnum").alias("key"), value.alias("value"))

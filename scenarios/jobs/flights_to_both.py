@@ -24,6 +24,7 @@ parser.add_argument("--output", default="departures", help="topic to write to")
 parser.add_argument("--progress", default="departures-progress", help="topic that keeps the Kafka sink's progress")
 parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
 parser.add_argument("--postgres-commit-timeout", type=float, default=30.0, help="seconds to wait for a COMMIT's answer")
+parser.add_argument("--kafka-commit-timeout", type=float, default=30.0, help="seconds to wait for EndTxn's answer")
 
 
 def main() -> None:
@@ -43,6 +44,7 @@ def main() -> None:
         progress_topic=args.progress,
         checkpoint=args.checkpoint,
         key="tailnum",
+        commit_timeout_s=args.kafka_commit_timeout,
     )
 
     def write(batch: DataFrame, batch_id: int) -> None:

@@ -15,7 +15,6 @@ parser.add_argument("--planes", required=True, help="Parquet file of the planes"
 parser.add_argument("--output", default="departures", help="topic to write to")
 parser.add_argument("--progress", default="departures-progress", help="topic that keeps the sink's progress")
 parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
-parser.add_argument("--at-least", type=int, default=None, help="a batch waits for so many records")
 parser.add_argument("--commit-timeout", type=float, default=30.0, help="seconds to wait for the answer to a commit")
 parser.add_argument("--commit-attempts", type=int, default=3, help="how often to ask when the answer does not come")
 
@@ -33,7 +32,7 @@ def main() -> None:
         commit_timeout_s=args.commit_timeout,
         commit_attempts=args.commit_attempts,
     )
-    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes, at_least=args.at_least)
+    flights = flights_with_planes(spark, args.kafka, args.topic, args.planes)
     query = flights.writeStream.foreachBatch(sink).option("checkpointLocation", args.checkpoint).start()
     query.awaitTermination()
 

@@ -18,7 +18,6 @@ KEY = ["carrier", "origin", "hour"]
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--kafka", required=True, help="bootstrap servers")
 parser.add_argument("--topic", default="flights", help="input topic")
-parser.add_argument("--at-least", type=int, help="records that a batch waits for")
 parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
 parser.add_argument("--table", default="hourly_delays", help="table with a unique key on carrier, origin and hour")
 parser.add_argument("--watermark", default="3 days", help="how late a flight may come")
@@ -40,7 +39,7 @@ def main() -> None:
     args = parser.parse_args()
     spark = spark_session("hourly-delays", STATEFUL)
     sink = PostgresUpsert(args.postgres, args.table, key=KEY, pipeline="hourly-delays", checkpoint=args.checkpoint)
-    flights = departures(spark, args.kafka, args.topic, args.at_least).withWatermark("sched_dep", args.watermark)
+    flights = departures(spark, args.kafka, args.topic).withWatermark("sched_dep", args.watermark)
     query = (
         totals(flights)
         .writeStream.foreachBatch(sink)

@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--kafka", required=True, help="bootstrap servers")
 parser.add_argument("--topic", default="flights", help="input topic")
-parser.add_argument("--at-least", type=int, help="records that a batch waits for")
 parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
 parser.add_argument("--table", default="hourly_delays", help="table with a unique key on carrier, origin and hour")
 parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
@@ -36,7 +35,7 @@ def main() -> None:
         with psycopg.connect(args.postgres) as connection, connection.cursor() as cursor:
             cursor.executemany(add, rows)
 
-    flights = departures(spark, args.kafka, args.topic, args.at_least)
+    flights = departures(spark, args.kafka, args.topic)
     query = flights.writeStream.foreachBatch(increment).option("checkpointLocation", args.checkpoint).start()
     query.awaitTermination()
 

@@ -18,7 +18,6 @@ from onceproof.sinks.postgres import PostgresUpsert
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--kafka", required=True, help="bootstrap servers")
 parser.add_argument("--topic", default="flights", help="input topic")
-parser.add_argument("--at-least", type=int, help="records that a batch waits for")
 parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
 parser.add_argument("--table", default="hourly_delays", help="table with a unique key on carrier, origin and hour")
 parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
@@ -42,7 +41,7 @@ def main() -> None:
             pa.table([pa.array(c, f.type) for c, f in zip(columns, part.schema, strict=True)], part.schema), batch_id
         )
 
-    flights = departures(spark, args.kafka, args.topic, args.at_least)
+    flights = departures(spark, args.kafka, args.topic)
     query = flights.writeStream.foreachBatch(update).option("checkpointLocation", args.checkpoint).start()
     query.awaitTermination()
 

@@ -21,7 +21,6 @@ parser.add_argument("--topic", default="flights", help="input topic")
 parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
 parser.add_argument("--table", default="departures", help="table to append to")
 parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
-parser.add_argument("--at-least", type=int, help="records that a batch waits for")
 parser.add_argument("--master", help="where tasks run (default: where the environment says)")
 
 
@@ -44,7 +43,7 @@ def main() -> None:
     def write(batch: DataFrame, _batch_id: int) -> None:
         batch.foreachPartition(append)
 
-    flights = departures(spark, args.kafka, args.topic, args.at_least).select(*COLUMNS)
+    flights = departures(spark, args.kafka, args.topic).select(*COLUMNS)
     flights.writeStream.foreachBatch(write).option("checkpointLocation", args.checkpoint).start().awaitTermination()
 
 

@@ -10,7 +10,6 @@ from plane_sessions import sessions
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--kafka", required=True, help="bootstrap servers")
 parser.add_argument("--topic", default="flights", help="input topic")
-parser.add_argument("--at-least", type=int, help="records that a batch waits for")
 parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
 parser.add_argument("--table", default="plane_sessions", help="table to append to")
 parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
@@ -20,7 +19,7 @@ def main() -> None:
     args = parser.parse_args()
     spark = spark_session("naive-plane-sessions", STATEFUL)
     sink = plain_append(args.postgres, args.table)
-    rows = sessions(departures(spark, args.kafka, args.topic, args.at_least))
+    rows = sessions(departures(spark, args.kafka, args.topic))
 
     query = (
         rows.writeStream.foreachBatch(sink).outputMode("append").option("checkpointLocation", args.checkpoint).start()

@@ -19,7 +19,6 @@ from onceproof.sinks.postgres import Merge, PostgresUpsert
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--kafka", required=True, help="bootstrap servers")
 parser.add_argument("--topic", default="flights", help="input topic")
-parser.add_argument("--at-least", type=int, help="records that a batch waits for")
 parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
 parser.add_argument("--table", default="hourly_delays", help="table with a unique key on carrier, origin and hour")
 parser.add_argument("--watermark", default="12 hours", help="how late a flight may come")
@@ -45,7 +44,7 @@ def main() -> None:
         newest = max((at for at in seen if at is not None), default=None)
         batch.unpersist()
 
-    flights = departures(spark, args.kafka, args.topic, args.at_least)
+    flights = departures(spark, args.kafka, args.topic)
     query = flights.writeStream.foreachBatch(add).option("checkpointLocation", args.checkpoint).start()
     query.awaitTermination()
 

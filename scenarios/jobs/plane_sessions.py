@@ -16,7 +16,6 @@ from onceproof.sinks.postgres import PostgresAppend
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--kafka", required=True, help="bootstrap servers")
 parser.add_argument("--topic", default="flights", help="input topic")
-parser.add_argument("--at-least", type=int, help="records that a batch waits for")
 parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
 parser.add_argument("--table", default="plane_sessions", help="table to append to")
 parser.add_argument(
@@ -47,7 +46,7 @@ def main() -> None:
     no_data = {"spark.sql.streaming.noDataMicroBatches.enabled": str(args.no_data_batches).lower()}
     spark = spark_session("plane-sessions", STATEFUL | no_data)
     sink = PostgresAppend(args.postgres, args.table, pipeline="plane-sessions", checkpoint=args.checkpoint)
-    rows = sessions(departures(spark, args.kafka, args.topic, args.at_least))
+    rows = sessions(departures(spark, args.kafka, args.topic))
 
     query = (
         rows.writeStream.foreachBatch(sink).outputMode("append").option("checkpointLocation", args.checkpoint).start()

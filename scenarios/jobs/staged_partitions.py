@@ -24,7 +24,6 @@ parser.add_argument("--topic", default="flights", help="input topic")
 parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
 parser.add_argument("--table", default="departures", help="table to append to")
 parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
-parser.add_argument("--at-least", type=int, help="records that a batch waits for")
 parser.add_argument("--master", help="where tasks run (default: where the environment says)")
 
 STAGE = """
@@ -59,7 +58,7 @@ def main() -> None:
                 connection.execute(publish, (winners,))
             connection.execute("DELETE FROM staged WHERE attempt = ANY(%s)", (winners,))
 
-    flights = departures(spark, args.kafka, args.topic, args.at_least).select(*COLUMNS)
+    flights = departures(spark, args.kafka, args.topic).select(*COLUMNS)
     flights.writeStream.foreachBatch(write).option("checkpointLocation", args.checkpoint).start().awaitTermination()
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 import psutil
 
+from onceproof import leadership
 from onceproof.conductor import Site
 from onceproof.errors import EnvironmentProblem, WaitTimeout
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem
@@ -33,8 +34,6 @@ from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.stack.api import Kafka, Leadership
 from onceproof.waiting import wait_until
 
-_ELECTION_S = 30.0
-"""The fast preset elects within 4 s; this is the bound for declaring that it will not."""
 _ALONE_S = 10.0
 """How long a batch may take without a controller before that is called needing one."""
 _TRANSACTIONS = "__transaction_state"
@@ -58,17 +57,17 @@ class Who:
             return f"the coordinator of transactional.id {self.coordinator_of}"
         return f"the leader of {self.leader_of}"
 
-    def partition(self, kafka: Kafka) -> tuple[str, int]:
-        """Whose leader is meant."""
+    def partition(self, kafka: Kafka) -> str:
+        """TOPIC/PARTITION whose leader is meant."""
         if self.coordinator_of is not None:
             folders = kafka.log_folders(_TRANSACTIONS)
             partition = _java_hash(self.coordinator_of) % len(folders)
             key = transaction_key(self.coordinator_of)
             if not any(key in file.read_bytes() for file in folders[partition].glob("*.log")):
                 raise EnvironmentProblem(f"nobody has used transactional.id {self.coordinator_of!r} yet")
-            return _TRANSACTIONS, partition
+            return f"{_TRANSACTIONS}/{partition}"
         assert self.leader_of is not None, "validated by `problems`"
-        return split_leader_of(self.leader_of)
+        return self.leader_of
 
     def problems(self, scenario: Scenario) -> list[SpecProblem]:
         if self.leader_of is not None and (self.controller or self.coordinator_of is not None):
@@ -91,15 +90,18 @@ class BrokerAway:
         self._spec = spec
         self._who = who
         self._how = how
-        self._partition = ("", 0)
+        self._leader_of = ""
         self._before: Leadership | None = None
         self._node: int | None = None
         self._epoch = 0
         self._open = False
 
     @classmethod
-    def problems(cls, spec: FaultSpec, who: Who, scenario: Scenario) -> list[SpecProblem]:
-        return point_problems(spec, _PLACES) + who.problems(scenario)
+    def problems(
+        cls, spec: FaultSpec, who: Who, scenario: Scenario, *, also: tuple[Point, ...] = ()
+    ) -> list[SpecProblem]:
+        """``also``: points at which somebody else strikes it, for the hint."""
+        return point_problems(spec, (*_PLACES, *also)) + who.problems(scenario)
 
     @classmethod
     def placement(cls, spec: FaultSpec, who: Who, how: How, scenario: Scenario) -> Placement:
@@ -117,8 +119,8 @@ class BrokerAway:
             if self._who.controller:
                 self._node, self._epoch = kafka.controller, kafka.quorum_epoch()
             else:
-                self._partition = self._who.partition(kafka)
-                self._before = kafka.leader(*self._partition)
+                self._leader_of = self._who.partition(kafka)
+                self._before = kafka.leader(*split_leader_of(self._leader_of))
                 self._node = self._before.broker
             if self._how == "killed":
                 kafka.kill_broker(self._node)
@@ -162,19 +164,9 @@ class BrokerAway:
         return bool(psutil.Process(site.stack.kafka.pid(self._node)).status() == psutil.STATUS_STOPPED)
 
     def _moved(self, site: Site) -> str:
-        before, kafka = self._before, site.stack.kafka
-        assert before is not None
-        topic, partition = self._partition
-
-        def other() -> Leadership | None:
-            now = kafka.leader(topic, partition, asking_not=before.broker)
-            return now if now.broker not in (before.broker, -1) and now.epoch > before.epoch else None
-
-        after = wait_until(f"another broker to lead {topic}/{partition}", other, deadline_s=_ELECTION_S)
-        return (
-            f"leadership of {topic}/{partition} moved from broker {before.broker} (epoch {before.epoch}) "
-            f"to broker {after.broker} (epoch {after.epoch})"
-        )
+        assert self._before is not None
+        after = leadership.wait_for_another(site.stack.kafka, self._leader_of, self._before)
+        return leadership.said(self._leader_of, self._before, after)
 
     def _without_controller(self, site: Site, seen: Occurrence) -> str:
         try:

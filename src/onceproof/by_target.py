@@ -35,6 +35,25 @@ class HandedOver:
     """Whether the spec's ``frame`` says something to it."""
 
 
+class ByTarget:
+    """A fault kind of which each target has somebody who strikes it: that one does what a fault does in a run."""
+
+    def __init__(self, to: Striking) -> None:
+        self._to = to
+
+    def matches(self, seen: Occurrence) -> bool:
+        return self._to.matches(seen)
+
+    def strike(self, site: Site, seen: Occurrence) -> None:
+        self._to.strike(site, seen)
+
+    def prove(self, site: Site, seen: Occurrence) -> Proof:
+        return self._to.prove(site, seen)
+
+    def heal(self, site: Site) -> None:
+        self._to.heal(site)
+
+
 def ignored_problems(target: str, *, leader_of: str | None, coordinator_of: str | None) -> list[SpecProblem]:
     """Who leads or coordinates something is a broker: said of anything else it would be passed over in silence."""
     given = {"leader_of": leader_of, "coordinator_of": coordinator_of}

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # exported, not in __all__
 
+from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.api import Kafka, Postgres
 from onceproof.stack.clients import client_config
 
@@ -55,7 +56,7 @@ class OpenTransaction:
     def __init__(self, kafka: Kafka, topic: str) -> None:
         self._config = client_config(kafka.harness_bootstrap)
         self._admin = AdminClient(self._config)
-        metadata = self._admin.list_topics(topic, timeout=_ASK_S).topics[topic]
+        metadata = meet_brokers(self._admin, topic, timeout_s=_ASK_S).topics[topic]
         self._partitions = [TopicPartition(topic, p) for p in metadata.partitions]
         high = self._ends(IsolationLevel.READ_UNCOMMITTED)
         stable = self._ends(IsolationLevel.READ_COMMITTED)

@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from typing import Literal
 
+from onceproof import leadership
 from onceproof.chaos.proxy.frames import Reply
 from onceproof.conductor import Site
 from onceproof.errors import WaitTimeout
@@ -151,12 +152,7 @@ class LeaderCrash:
                 return Proof(False, tuple(words))
             if self._nobody_elected(site):
                 return self._came_back(site, seen, size, was_committed, words)
-
-        def moved() -> Leadership | None:
-            now = kafka.leader(topic, partition, asking_not=before.broker)
-            return now if now.broker not in (before.broker, -1) and now.epoch > before.epoch else None
-
-        after = wait_until(f"another broker to lead {self._leader_of}", moved, deadline_s=_ELECTION_S)
+        after = leadership.wait_for_another(kafka, self._leader_of, before)
         follower = kafka.log_folders(topic)[partition]
         (first,) = wait_until(
             f"broker {after.broker} to have noted where it began to lead",
@@ -170,10 +166,7 @@ class LeaderCrash:
             return Proof(False, (*words, why))
         words.append(f"from offset {first} on, where broker {after.broker} began to lead, nobody else had them")
         self.heal(site)
-        words.append(
-            f"leadership of {self._leader_of} moved from broker {before.broker} (epoch {before.epoch}) "
-            f"to broker {after.broker} (epoch {after.epoch})"
-        )
+        words.append(leadership.said(self._leader_of, before, after))
         return Proof(True, (*words, self._committed_then(site, seen, was_committed)))
 
     def _nobody_elected(self, site: Site) -> bool:
@@ -185,7 +178,9 @@ class LeaderCrash:
             now = site.stack.kafka.replicas(topic, partition, asking_not=dead)
             return now if now is not None and now.leader != dead else None
 
-        return wait_until(f"the end of broker {dead}'s leadership", decided, deadline_s=_ELECTION_S).leader == -1
+        return (
+            wait_until(f"the end of broker {dead}'s leadership", decided, deadline_s=leadership.ELECTION_S).leader == -1
+        )
 
     def _came_back(self, site: Site, seen: Occurrence, size: int, was_committed: bool, words: list[str]) -> Proof:
         """The remedy at work: the partition waits for the only replica that has everything."""

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # exported, not in __all__
 from psycopg import sql
 
+from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.api import Kafka, Postgres, Stack
 from onceproof.stack.clients import client_config
 
@@ -63,7 +64,7 @@ def stable_ends(kafka: Kafka) -> dict[str, dict[int, int]]:
 
 def _ends(kafka: Kafka, isolation: IsolationLevel) -> dict[str, dict[int, int]]:
     admin = AdminClient(client_config(kafka.harness_bootstrap))
-    topics = admin.list_topics(timeout=_ASK_S).topics
+    topics = meet_brokers(admin, timeout_s=_ASK_S).topics
     partitions = [
         TopicPartition(name, p) for name, t in topics.items() if not name.startswith("__") for p in t.partitions
     ]

@@ -42,7 +42,7 @@ def test_each_can_be_away_while_a_batch_is_open(
         ({**COORDINATOR, "leader_of": "out/0"}, ("leader_of",), "not chosen by what it leads"),
         ({**CONTROLLER, "leader_of": "out/0"}, ("leader_of",), "not chosen by what it leads"),
         ({**CONTROLLER, "coordinator_of": "x"}, ("coordinator_of",), "coordinates no transactions"),
-        ({**COORDINATOR, "target": "driver"}, ("coordinator_of",), "coordinates no transactions"),
+        ({**COORDINATOR, "target": "driver"}, ("coordinator_of",), "no broker"),
         ({**LEADER, "target": "driver"}, ("leader_of",), "no broker"),
         ({**IN_TASKS, "leader_of": "flights/0"}, ("leader_of",), "no task of the pipeline writes"),
         ({**IN_TASKS, "coordinator_of": "x"}, ("coordinator_of",), "by the partition that it leads"),

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from onceproof.decode import decode_topics
+from onceproof.judge.case import Case
 from onceproof.judge.findings import Finding, Outcome, Verdict
 from onceproof.judge.slices import name_of
-from onceproof.judge.verdict import check, judge
+from onceproof.judge.verdict import check, judge, judge_case, judge_sought
 from onceproof.rundir import RunDir
 from onceproof.scenario.model import Scenario
 
@@ -64,6 +65,20 @@ def test_a_slice_is_not_sliced(clean_run: Any) -> None:
 def test_a_clean_run_has_no_slices(clean_run: Any) -> None:
     assert check(clean_run.save()).slices == {}
     assert not (clean_run.path / "slices").exists()
+
+
+def test_who_seeks_a_finding_gets_the_whole_verdict_or_none(clean_run: Any) -> None:
+    clean_run.record("events", {"p": 0, "o": 5, "k": "k1", "n": 11})
+    with Case.open(clean_run.save()) as case:
+        whole = judge_case(case)
+    with Case.open(clean_run.path) as case:
+        assert judge_sought(case, "duplicate", lambda found: found in whole.findings) == whole
+    with Case.open(clean_run.path) as case:
+        assert judge_sought(case, "duplicate", lambda found: found.total == 0) is None
+    with Case.open(clean_run.path) as case:
+        assert judge_sought(case, "lost-write", lambda _found: True) is None, "there is none, whatever else is found"
+    with Case.open(clean_run.path) as case:
+        assert judge_sought(case, "named-otherwise", lambda found: found.anomaly == "duplicate") == whole
 
 
 def lose(run: Any, output: str, p: int, o: int) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from onceproof import leadership
 from onceproof.errors import EnvironmentProblem, ServiceFailed, WaitTimeout
 from onceproof.events import Event, Timeline
 from onceproof.scenario.model import KafkaStack, PostgresStack, StackSpec
@@ -18,7 +19,6 @@ from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.kafka import EmbeddedKafka
 from onceproof.stack.ports import lease
 from onceproof.stack.processes import Owner
-from onceproof.waiting import wait_until
 
 pytestmark = pytest.mark.real
 
@@ -81,12 +81,7 @@ def test_an_isolated_leader_is_replaced(stack: EmbeddedStack) -> None:
     kafka.replication_proxy(before.broker).cut()
     kafka.controller_proxy(before.broker).cut()
     try:
-
-        def moved() -> bool:
-            now = kafka.leader("isolated", 0, asking_not=before.broker)
-            return now.epoch > before.epoch and now.broker != before.broker
-
-        wait_until("another leader", moved, deadline_s=60)
+        leadership.wait_for_another(kafka, "isolated/0", before)
     finally:
         kafka.replication_proxy(before.broker).heal()
         kafka.controller_proxy(before.broker).heal()
@@ -101,11 +96,7 @@ def test_a_killed_broker_comes_back_into_every_isr(stack: EmbeddedStack) -> None
     kafka.kill_broker(before.broker)
     assert not kafka.is_running(before.broker)
     stack.check_health()  # a fault did it
-    wait_until(
-        "another leader",
-        lambda: kafka.leader("killed", 0, asking_not=before.broker).broker != before.broker,
-        deadline_s=60,
-    )
+    leadership.wait_for_another(kafka, "killed/0", before)
     kafka.restart_broker(before.broker)
     assert kafka.is_running(before.broker)
     partition = kafka.admin().list_topics("killed", timeout=5).topics["killed"].partitions[0]

@@ -23,6 +23,7 @@ from onceproof.errors import EnvironmentProblem
 from onceproof.events import Timeline
 from onceproof.history.kafka import collect_topics
 from onceproof.history.writer import HistoryWriter
+from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.api import FrameRules
 from onceproof.stack.clients import producer_config
 from onceproof.stack.embedded import EmbeddedStack
@@ -111,13 +112,8 @@ class KafkaQueues:
         transactions.join(_JOIN_DEADLINE_S)
 
     def _meet_broker(self) -> None:
-        """Have the broker's own handle in the new client before it is asked anything that waits for one.
-
-        A lookup under way on the bootstrap handle, which the first metadata swaps for that one, may never be answered
-        (`onceproof.sinks.kafka_progress`); this question is not subject to that.
-        """
         try:
-            self.admin.list_topics(timeout=_ANSWER_S)
+            meet_brokers(self.admin, timeout_s=_ANSWER_S)
         except KafkaException as silent:
             self._stack.check_health()
             raise EnvironmentProblem(f"Kafka does not answer: {silent.args[0].str()}") from silent

@@ -28,6 +28,7 @@ from onceproof.events import Timeline
 from onceproof.history.kafka_log import PartitionLog
 from onceproof.history.kafka_rows import ABORTED, COMMITTED, OPEN, LogColumns, input_batch, offset_of, output_batch
 from onceproof.history.writer import HistoryWriter
+from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.clients import client_config
 from onceproof.waiting import wait_until
 
@@ -159,10 +160,8 @@ class _Reader:
         return self._spans[topic]
 
     def _partitions(self, topic: str) -> list[int]:
-        # Asked by the client that asks for offsets next: a leader lookup as a new client's first request may never be
-        # answered (`onceproof.sinks.kafka_progress`).
-        metadata = self._admin.list_topics(topic, timeout=30.0).topics[topic]
-        # And heard of by those that read: one that is told to read what it has never heard of looks for a leader a second later.
+        metadata = meet_brokers(self._admin, topic, timeout_s=30.0).topics[topic]
+        # Heard of by those that read as well: one that is told to read what it has never heard of looks for a leader a second later.
         for reader in (self._all, self._visible):
             reader.list_topics(topic, timeout=30.0)
         if metadata.error is not None:

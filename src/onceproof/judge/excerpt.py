@@ -69,6 +69,8 @@ class Excerpt:
     groups: dict[Identity, Part] = field(default_factory=dict)
     decoded: dict[str, pa.Table] = field(default_factory=dict)
     """Input topic -> its records as a user's function decoded them."""
+    _columns: dict[str, pa.RecordBatch] = field(default_factory=dict)
+    """All rows of a table, made once it is written: a search writes the excerpt dozens of times."""
 
     def add(self, table: str, row: Row, parts: Iterable[Part] = (), *, near: bool = True) -> None:
         of = frozenset(parts)
@@ -80,7 +82,7 @@ class Excerpt:
         return sum(map(len, self.rows.values()))
 
     def kept(self, table: str, keep: Collection[Part]) -> Iterator[Row]:
-        return (row for row, parts in self.rows[table] if not parts or any(part in keep for part in parts))
+        return (row for row, parts in self.rows[table] if _stays(parts, keep))
 
     def identities(self, keep: Collection[Part]) -> set[Identity]:
         return {identity for identity, part in self.groups.items() if part in keep}
@@ -92,7 +94,7 @@ class Excerpt:
         folder.mkdir(parents=True)
         with HistoryWriter(folder) as writer:
             for table in TABLES:
-                writer.append(table, self.kept(table, keep))
+                writer.append(table, self._chosen(table, keep))
         for name, path in case.history.static.items():
             if ("table", name) in keep:
                 (folder / "history" / "tables").mkdir(exist_ok=True)
@@ -109,6 +111,14 @@ class Excerpt:
         scenario = {**self._scenario(case, faults), "expect": expect}
         document = {**case.run, "scenario": scenario, "slice": about}
         (folder / "run.json").write_text(json.dumps(document, indent=2, default=str) + "\n", encoding="utf-8")
+
+    def _chosen(self, table: str, keep: Collection[Part]) -> pa.RecordBatch:
+        """What `kept` gives, as columns."""
+        rows = self.rows[table]
+        if table not in self._columns or self._columns[table].num_rows != len(rows):
+            self._columns[table] = pa.RecordBatch.from_pylist([dict(row) for row, _ in rows], schema=TABLES[table])
+        chosen = [at for at, (_, parts) in enumerate(rows) if _stays(parts, keep)]
+        return self._columns[table].take(pa.array(chosen, pa.int64()))
 
     def _scenario(self, case: Case, faults: Collection[int]) -> dict[str, Any]:
         """The run's scenario, of these outputs and faults only."""
@@ -128,3 +138,7 @@ class Excerpt:
                 for key, value in scenario["oracle"].items()
             }
         return scenario
+
+
+def _stays(parts: frozenset[Part], keep: Collection[Part]) -> bool:
+    return not parts or any(part in keep for part in parts)

@@ -28,7 +28,8 @@ from onceproof.judge.gather import WRITES, Gatherer
 from onceproof.judge.stored_rows import StoredRows
 from onceproof.oracle import oracles
 
-Judge = Callable[[Case], Verdict]
+Judge = Callable[[Case, str, Callable[[Finding], bool]], Verdict | None]
+"""From an open case, an anomaly and whether a finding is the sought one to the verdict, or None without such a finding."""
 
 FOLDER = "slices"
 MAX_SLICES = 16
@@ -45,7 +46,7 @@ def name_of(finding: Finding) -> str:
 def export_all(case: Case, verdict: Verdict, judge: Judge) -> dict[str, str]:
     """A slice for each finding that violates: `name_of` -> its folder, relative to the run's. Replaces older ones.
 
-    ``judge``: from an open case to its verdict. A slice is not sliced again. Findings that nothing small shows have none.
+    A slice is not sliced again. Findings that nothing small shows have none.
     """
     if "slice" in case.run:
         return {}
@@ -174,8 +175,10 @@ class _Search:
         try:
             excerpt.write(self._case, keep, folder, self.about(), {})
             with Case.open(folder) as trial:
-                verdict = self._judge(trial)
-                shows = self._is_same(verdict) and _expected(trial) == self._expected_of(excerpt.identities(keep))
+                verdict = self._judge(trial, self._finding.anomaly, self._is_sought)
+                if verdict is None or not set(verdict.anomalies()) <= self._anomalies:
+                    return False
+                shows = _expected(trial) == self._expected_of(excerpt.identities(keep))
                 self._shown = verdict if shows else self._shown
                 return shows
         except HistoryError:  # what is left is no history any more
@@ -183,13 +186,10 @@ class _Search:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _is_same(self, verdict: Verdict) -> bool:
-        finding = self._finding
-        return set(verdict.anomalies()) <= self._anomalies and any(
-            (name_of(f), f.allowed, f.transient) == (name_of(finding), finding.allowed, finding.transient)
-            and self._witness in f.witnesses
-            for f in verdict.findings
-        )
+    def _is_sought(self, found: Finding) -> bool:
+        wanted = self._finding
+        same = (name_of(found), found.allowed, found.transient) == (name_of(wanted), wanted.allowed, wanted.transient)
+        return same and self._witness in found.witnesses
 
     def _expected_of(self, identities: set[Identity]) -> list[Any]:
         return [row for row in self._expected() if (row[0], row[1]) in identities]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ def _verdict(run_dir: Path, *, sliced: bool) -> Verdict:
 def _with_slices(case: Case, verdict: Verdict) -> Verdict:
     """A slice explains a verdict. That one cannot be made (no room, say) is told beside it, and changes nothing of it."""
     try:
-        return replace(verdict, slices=slices.export_all(case, verdict, judge_case))
+        return replace(verdict, slices=slices.export_all(case, verdict, judge_sought))
     except Interrupted:
         raise
     except Exception as failure:  # the verdict was hard-won: nothing that only explains it may lose it
@@ -72,9 +72,24 @@ def _with_slices(case: Case, verdict: Verdict) -> Verdict:
 def judge_case(case: Case) -> Verdict:
     """The verdict on an open case, without ``seconds`` and slices."""
     evidence = _Evidence(case)
-    if case.no_oracle is None and not evidence.died_early:
-        evidence.examine()
+    if evidence.can_be_examined:
+        evidence.examine(checkers.names())
     return evidence.verdict()
+
+
+def judge_sought(case: Case, anomaly: str, is_sought: Callable[[Finding], bool]) -> Verdict | None:
+    """As `judge_case`, or None if no such finding is made: most of the others are then not even asked for."""
+    evidence = _Evidence(case)
+    if not evidence.can_be_examined:
+        return None
+    others = checkers.names()
+    if anomaly in others:  # a checker is named after what it finds; one that is not is asked in its turn
+        others.remove(anomaly)
+        evidence.examine([anomaly])
+        if not any(map(is_sought, evidence.findings)):
+            return None
+    evidence.examine(others)
+    return evidence.verdict() if any(map(is_sought, evidence.findings)) else None
 
 
 def write_verdict(run_dir: Path, verdict: Verdict) -> None:
@@ -101,11 +116,15 @@ class _Evidence:
     def died_early(self) -> bool:
         return bool(self.job.get("died_before_fault"))
 
-    def examine(self) -> None:
-        """Run every checker. One that crashes is a doubt, never a pass."""
-        for name, checker in checkers.items():
+    @property
+    def can_be_examined(self) -> bool:
+        return self.case.no_oracle is None and not self.died_early
+
+    def examine(self, names: Iterable[str]) -> None:
+        """Run these checkers. One that crashes is a doubt, never a pass."""
+        for name in names:
             try:
-                self._take(name, checker().check(self.case))
+                self._take(name, checkers.get(name)().check(self.case))
             except NotEvaluated as gap:
                 self._missing(name, None, str(gap))
             except Interrupted:

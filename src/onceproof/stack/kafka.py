@@ -22,6 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __al
 )
 
 from onceproof.errors import EnvironmentProblem
+from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.api import Leadership, Proxy, Replicas
 from onceproof.stack.clients import client_config, producer_config
 from onceproof.stack.kafka_node import KafkaNode, KafkaProgram
@@ -187,7 +188,7 @@ class EmbeddedKafka:
         def ask() -> Leadership | None:
             admin = self.admin(asking_not=asking_not)
             try:
-                before = admin.list_topics(topic, timeout=_ASK_TIMEOUT_S).topics[topic].partitions[partition].leader
+                before = meet_brokers(admin, topic, timeout_s=_ASK_TIMEOUT_S).topics[topic].partitions[partition].leader
                 offsets = admin.list_offsets({where: latest}, request_timeout=_ASK_TIMEOUT_S)
                 epoch = offsets[where].result().leader_epoch
                 after = admin.list_topics(topic, timeout=_ASK_TIMEOUT_S).topics[topic].partitions[partition].leader

@@ -135,7 +135,9 @@ class EmbeddedPostgres:
                 env=_environment(),
                 cwd=_ANYBODYS,
                 user=home.user,
-                stop_signal=signal.SIGINT,  # "fast": SIGTERM would wait for every client to leave
+                # "Immediate", at the end of a run: the folder goes with it, so a last checkpoint would save nothing. Not
+                # SIGKILL, which would leave its shared memory behind.
+                stop_signal=signal.SIGQUIT,
             )
 
         passfile = owner.scratch / "pgpass"
@@ -164,7 +166,7 @@ class EmbeddedPostgres:
     def stop(self) -> None:
         """A fast shutdown. Backends are told by error 57P01; what they had not committed is rolled back."""
         self.is_away = True
-        self.service.stop(timeout_s=_STOP_S)
+        self.service.stop(timeout_s=_STOP_S, by=signal.SIGINT)  # SIGTERM would wait for every client to leave
 
     def restart(self) -> None:
         """Start it on its folder; return when it takes connections. Idempotent. Raises `ServiceFailed`."""

@@ -117,16 +117,16 @@ class Service:
         """SIGCONT every member."""
         self._signal_session(signal.SIGCONT)
 
-    def stop(self, timeout_s: float = 5.0) -> None:
-        """Ask the leader to stop (SIGTERM unless it was started with another signal), then kill what is left."""
-        self.ask_to_stop()
+    def stop(self, timeout_s: float = 5.0, *, by: signal.Signals | None = None) -> None:
+        """Ask the leader to stop (``by`` a signal, else by the one it was started with), then kill what is left."""
+        self.ask_to_stop(by)
         self.wait(timeout_s)
         self.kill()
 
-    def ask_to_stop(self) -> None:
+    def ask_to_stop(self, by: signal.Signals | None = None) -> None:
         """Send the stop signal, without waiting. What a fault has stopped is continued, else it could not obey."""
         if self.is_running():
-            self._process.send_signal(self._stop_signal)
+            self._process.send_signal(by or self._stop_signal)
             self._signal_session(signal.SIGCONT)
 
     def wait(self, timeout_s: float) -> int | None:

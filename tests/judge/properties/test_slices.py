@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from onceproof.judge import slices
 from onceproof.judge.case import Case
-from onceproof.judge.verdict import judge, judge_case
+from onceproof.judge.verdict import judge, judge_case, judge_sought
 
 from .damages import DAMAGES
 from .world import histories
@@ -37,7 +37,7 @@ def test_damage_is_shown_by_a_slice(make_run: Callable[[Path], Any], name: str, 
                 note(witness.argument)
                 *premises, contradiction = witness.argument.splitlines()
                 assert 1 <= len(premises) <= 4 and contradiction.startswith(("Yet ", "Yet, "))
-            found = slices.export(case, whole, finding, judge_case)
+            found = slices.export(case, whole, finding, judge_sought)
         assert found is not None
         part = judge(found)
         same = next(f for f in part.findings if slices.name_of(f) == slices.name_of(finding))
