@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import psycopg
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from onceproof.errors import WaitTimeout
 from onceproof.stack.clients import client_config
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.waiting import wait_until
@@ -25,6 +27,8 @@ Flight = tuple[str, int, str, str]
 Ends = dict[int, int]
 """partition -> offset"""
 
+_HEARS_S = 2.0
+"""A backend learns of its client's end within milliseconds. The next driver needs longer than this to its first write."""
 _IDENTITY = """SELECT carrier, flight, origin, to_char(sched_dep AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS'), xmin::text FROM {}"""
 
 
@@ -92,8 +96,12 @@ class Sink:
         return rows[0][0] if rows else None
 
     def became(self, xid: str) -> str:
+        """What Postgres says of it once the session of the dead driver has heard of that death, a moment after it."""
         # Epoch 0: a benchmark does not use up four thousand million transactions.
-        return str(self._ask("SELECT pg_xact_status(%s::xid8)", xid)[0][0])
+        asked = "SELECT pg_xact_status(%s::xid8)"
+        with suppress(WaitTimeout):
+            wait_until("its end", lambda: self._ask(asked, xid)[0][0] != "in progress", deadline_s=_HEARS_S)
+        return str(self._ask(asked, xid)[0][0])
 
     def close(self) -> None:
         if self._consumer is not None:

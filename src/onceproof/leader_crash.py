@@ -32,7 +32,6 @@ _WRITES_S = 60.0
 """From the plan of a batch to its first record in the output; under two seconds when nobody else is at work."""
 _UNACKNOWLEDGED_S = 1.0
 """A leader that acknowledges by itself does so within milliseconds; one that waits for its followers waits in vain."""
-_ELECTION_S = 30.0
 _SHRINK_S = 30.0
 """Followers are taken off the in-sync replicas when they have lagged for 1.5 s (replica.lag.time.max.ms of the preset)."""
 _NOTED_S = 10.0
