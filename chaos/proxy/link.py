@@ -49,8 +49,10 @@ class Link:
         self._waiting: dict[int, tuple[Rule, Hit]] = {}
         """id of a watched frame -> whose answer it gets"""
         self._parked: _Parked | None = None
+        self._kept = 0
+        """Bytes of the service that are still being read here: the beginning of a message, or of an answer."""
         self._ahead = 0
-        """Bytes of the service that its client has, and that are still kept here as the beginning of a message."""
+        """How many of them its client has already."""
         self._late = False
         """A frame of it waits to be delivered late."""
         self._deaf = False
@@ -121,8 +123,9 @@ class Link:
         if self.proxy.away and not self._deaf and self._parked is None:
             self._turn_away("broken")
             return
-        if not self._deaf and not self._waiting:
-            # No answer is waited for: the client need not wait until it has been read here as well.
+        self._kept += len(data)
+        if not self._deaf and not self._waiting and self._kept - len(data) == self._ahead:
+            # No answer is waited for, and nothing is held back: the client need not wait until it has been read here as well.
             self.client.write(data)
             self._ahead += len(data)
         try:
@@ -132,10 +135,11 @@ class Link:
             return
         self._check_readable()
         for piece in pieces:
+            raw = _bytes(piece)
+            self._kept -= len(raw)
             if isinstance(piece, Answer):
                 self._answered(piece)
                 continue
-            raw = _bytes(piece)
             if self._ahead:
                 known = min(self._ahead, len(raw))
                 self._ahead -= known

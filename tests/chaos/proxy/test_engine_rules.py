@@ -264,3 +264,28 @@ def test_an_answer_is_dropped_alone_however_much_of_the_one_before_has_passed(lo
                 answer = wait_until("the answer", lambda: rule.hits[0].answer, deadline_s=10)
     assert answer.raw == second
     proxied.proxy.cut()
+
+
+@pytest.mark.parametrize("size", range(1, len(_FIRST)))
+def test_what_came_behind_a_parked_frames_answer_stays_whole(loop: ProxyLoop, size: int) -> None:
+    """What was held back while an answer was waited for goes before what comes next."""
+    answer, behind = wire.complete("COMMIT") + wire.ready("I"), _FIRST
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        proxied = Proxied(loop, listener.getsockname()[1], "postgres")
+        proxied.board.arm(rule := Rule(Condition("commit"), "park"))
+        with proxied.connect() as client:
+            service, _ = listener.accept()
+            with service:
+                service.settimeout(10)
+                asked = wire.startup() + query("COMMIT")
+                client.sendall(asked)
+                rule.wait_for_hit(10)
+                rule.release()
+                assert receive(service, len(asked)) == asked
+                service.sendall(wire.WELCOME + answer + behind[:size])
+                wait_until("the answer", lambda: rule.hits[0].answer, deadline_s=10)
+                service.sendall(behind[size:])
+                service.shutdown(socket.SHUT_WR)
+                whole = wire.WELCOME + answer + behind
+                assert receive(client, len(whole) + 1) == whole
+    proxied.proxy.cut()
