@@ -100,12 +100,18 @@ class Fence:
         # A parked sink waits for its release; a log write would go on when this returns.
         self._go = seen.hold() if seen.hold is not None else seen.release
         assert self._go is not None, "it matches only where the driver waits"
+        if len(site.checkpoint.queries()) > 1:  # as the scenario need not say
+            self._go()
+            return
         self._takeover = Takeover(site, seen, stopped=False)
         self._pids = _driver_of(self._takeover.first)
         site.timeline.emit("driver.doubled", start=self._takeover.start, query=seen.query, batch=seen.batch)
 
     def prove(self, site: Site, seen: Occurrence) -> Proof:
-        assert self._takeover is not None and self._go is not None
+        if self._takeover is None:
+            why = "the job has several queries, of which only one could wait: the others of both drivers would write at once"
+            return Proof(False, (why,))
+        assert self._go is not None
         taken, n = self._takeover, seen.batch
         if not taken.was_open:
             return Proof(False, (f"batch {n} was not open any more when the second driver was started",))

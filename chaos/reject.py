@@ -157,9 +157,10 @@ class Reject:
         if not refused:
             told = f"{self._spec.target} refused nothing of batch {n}: {ended}"
             return Proof(False, (self._done, told, *([why] if why else [])))
+        unknown = len(site.checkpoint.queries()) > 1 and not (self._spec.table or self._spec.topic)
+        if unknown and (hidden or at_it):
+            return Proof(False, (*words, "the job has several queries, and whose refusal it was is not known"))
         if hidden:
-            if len(site.checkpoint.queries()) > 1 and not (self._spec.table or self._spec.topic):
-                return Proof(False, (*words, "the job has several queries, and whose refusal it was is not known"))
             return Proof(True, (*words, "the job did not fail: it hid the refusal, or wrote later what was refused"))
         if at_it:
             # Whether it ever comes to an end is the job's affair, and judged as its liveness: Kafka's Java producer splits a

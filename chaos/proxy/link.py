@@ -48,6 +48,9 @@ class Link:
         self._told_unreadable = False
         self._waiting: dict[int, tuple[Rule, Hit]] = {}
         """id of a watched frame -> whose answer it gets"""
+        self._early = bytearray()
+        """What the client said before the way to the service stood; it is told to wait, and may have spoken by then."""
+        self._early_end = False
         self._parked: _Parked | None = None
         self._kept = 0
         """Bytes of the service that are still being read here: the beginning of a message, or of an answer."""
@@ -82,6 +85,11 @@ class Link:
         except OSError:
             self._turn_away("refused")
             return
+        if self._early:
+            early, self._early = bytes(self._early), bytearray()
+            self._from_client(early)
+        if self._early_end:
+            self._client_eof()
         self.client.resume()
 
     def _turn_away(self, how: Literal["refused", "broken"]) -> None:
@@ -91,6 +99,9 @@ class Link:
 
     def _from_client(self, data: bytes) -> None:
         if self._deaf:
+            return
+        if self.server.transport is None and not self.server.gone:
+            self._early += data
             return
         if self.proxy.away and self._parked is None:
             self._turn_away("broken")
@@ -148,7 +159,9 @@ class Link:
                 self.client.write(raw)
 
     def _client_eof(self) -> None:
-        if self._parked is not None:
+        if self.server.transport is None and not self.server.gone:
+            self._early_end = True
+        elif self._parked is not None:
             self._left_while_parked()
         elif self._deaf:
             self._client_lost()
@@ -329,8 +342,6 @@ class Side(asyncio.Protocol):
         self.gone = False
         """Nothing more is to go through it; what was written may still be on its way."""
         self.over = False
-        self._early = bytearray()
-        """What was written before it stood."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport = cast(asyncio.Transport, transport)
@@ -338,9 +349,6 @@ class Side(asyncio.Protocol):
             transport.abort()
             return
         transport.set_write_buffer_limits(high=_HIGH_WATER)
-        if self._early:
-            transport.write(bytes(self._early))
-            self._early.clear()
         if self is self._link.client:
             self._link.accepted()
 
@@ -370,9 +378,7 @@ class Side(asyncio.Protocol):
             self.transport.resume_reading()
 
     def write(self, data: bytes) -> None:
-        if self.transport is None:
-            self._early += data
-        elif data and not self.transport.is_closing():
+        if data and self.transport is not None and not self.transport.is_closing():
             self.transport.write(data)
 
     def write_eof(self) -> None:

@@ -8,6 +8,7 @@ what a batch needs of it is little, and that is what such a fault shows.
 from __future__ import annotations
 
 import struct
+import threading
 from dataclasses import dataclass
 from typing import Literal
 
@@ -93,6 +94,7 @@ class BrokerAway:
         self._leader_of = ""
         self._before: Leadership | None = None
         self._node: int | None = None
+        self._healing = threading.Lock()
         self._epoch = 0
         self._open = False
 
@@ -149,13 +151,14 @@ class BrokerAway:
         return Proof(True, tuple(words))
 
     def heal(self, site: Site) -> None:
-        node, self._node = self._node, None
-        if node is None:
-            return
-        if self._how == "stopped":
-            site.stack.kafka.resume_broker(node)
-        elif not site.stack.kafka.is_running(node):
-            site.stack.kafka.restart_broker(node)
+        with self._healing:  # who proves, and who ends the run
+            if self._node is None:
+                return
+            if self._how == "stopped":
+                site.stack.kafka.resume_broker(self._node)
+            elif not site.stack.kafka.is_running(self._node):
+                site.stack.kafka.restart_broker(self._node)
+            self._node = None  # once it is done: one that failed is tried again, and told
 
     def _is_away(self, site: Site) -> bool:
         assert self._node is not None

@@ -142,7 +142,7 @@ class LeaderCrash:
             proxy.heal()
         words = [
             f"broker {before.broker}, leader of {self._leader_of}, was killed with {size} bytes of batch {n} in its log",
-            _told(alone),
+            _told(alone, alone=self._shrinks),
         ]
 
         if self._shrinks:
@@ -244,7 +244,9 @@ def led_from(folder: Path, epoch: int) -> list[int]:
     return [min(starts)] if starts else []
 
 
-def _told(acknowledged: list[Reply]) -> str:
+def _told(acknowledged: list[Reply], *, alone: bool) -> str:
+    if not acknowledged and alone:
+        return f"alone in sync, it had acknowledged none of them within {_WRITES_S:.0f} s"
     if not acknowledged:
         return f"it had acknowledged none of them within {_UNACKNOWLEDGED_S:.0f} s: it waited for its followers"
     return f"it had acknowledged {len(acknowledged)} requests by itself, the last {acknowledged[-1].message.partition(' ')[2]}"

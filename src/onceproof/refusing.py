@@ -22,7 +22,7 @@ _ADMIN_S = 10
 _LOCK_S = 10
 _WAITING = """
     SELECT pid, extract(epoch FROM clock_timestamp() - query_start)::int FROM pg_stat_activity
-    WHERE %s = ANY (pg_blocking_pids(pid)) ORDER BY query_start LIMIT 1"""
+    WHERE %s = ANY (pg_blocking_pids(pid)) AND usename = %s ORDER BY query_start LIMIT 1"""
 NEEDS_TIMEOUT = (
     "Postgres refuses a waiting session only by its own lock_timeout or statement_timeout, and has none by default: "
     'set one well below 60 s, for example pipeline: env: PGOPTIONS: "-c lock_timeout=2s" (a client of libpq), or '
@@ -107,7 +107,8 @@ class Locked(Refusing):
         if self._holder is None or self._holder.closed:
             return ""
         with administrator(postgres_of(site)) as connection:
-            row = connection.execute(_WAITING, (self._holder.info.backend_pid,)).fetchone()
+            asked = (self._holder.info.backend_pid, _role(postgres_of(site)))
+            row = connection.execute(_WAITING, asked).fetchone()
         if row is None:
             return f"no session of the job has come for table {self._table}"
         return f"the job's session {row[0]} has been waiting for table {self._table} for {row[1]} s; {NEEDS_TIMEOUT}"

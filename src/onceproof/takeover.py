@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -93,6 +94,9 @@ class Takeover:
             )
         except WaitTimeout:
             return Proof(False, (*words, f"{how}, the old driver neither ended nor failed within {_GOES_ON_S:.0f} s"))
+        if not self._told() and first.returncode == -signal.SIGKILL:
+            # By the end of the run, or for want of memory: nobody knows what it would have written.
+            return Proof(False, (*words, f"{how}, the old driver was killed before it had come to its own end"))
         if not self._told() and self._several():
             self.end()
             why = f"another query ended the old driver before query {self._seen.query} had gone on to its own end"
@@ -155,12 +159,14 @@ class Takeover:
         """Whether the successor has committed the batch, one of its own, and everything that there is to read: it is idle."""
         site, own = self._site, self._own_batches()
         done = committed(site, self._seen.query, self._seen.batch)
-        if not done or not own or any(b.committed_at is None for b in own):
+        last = {batch.query: batch for batch in site.checkpoint.batches()}.values()  # its other queries write as well
+        if not done or not own or any(b.committed_at is None for b in (*own, *last)):
             return False
         ends = stable_ends(site.stack.kafka)
         return all(
             ends.get(topic, {}).get(partition) == end
-            for topic, partitions in own[-1].ends.items()
+            for batch in last
+            for topic, partitions in batch.ends.items()
             for partition, end in partitions.items()
         )
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from onceproof.broker_away import _java_hash, transaction_key
 from onceproof.chaos.crash import Crash, CrashSpec
-from onceproof.faults import SpecProblem, faults
+from onceproof.errors import EnvironmentProblem
+from onceproof.faults import Fault, SpecProblem, faults
 from onceproof.leader_crash import led_from
 
 AT = {"batch": 1, "point": "after-offset-log"}
@@ -114,3 +116,22 @@ def test_a_transactional_id_is_hashed_as_java_does() -> None:
     assert (_java_hash(""), _java_hash("a"), _java_hash("abc")) == (0, 97, 96354)
     assert _java_hash("Hello World!") == 969099747, "its hash is -969099747"
     assert _java_hash("polygenelubricants") == 0, "its hash is Integer.MIN_VALUE"
+
+
+def test_a_broker_that_did_not_come_back_is_tried_again(fault: Callable[..., Fault]) -> None:
+    away = fault(COORDINATOR)._to
+    away._node, tried = 2, []
+
+    def restart(node: int) -> None:
+        tried.append(node)
+        if len(tried) == 1:
+            raise EnvironmentProblem("it does not answer")
+
+    site: Any = SimpleNamespace(
+        stack=SimpleNamespace(kafka=SimpleNamespace(is_running=lambda _: False, restart_broker=restart))
+    )
+    with pytest.raises(EnvironmentProblem):
+        away.heal(site)
+    away.heal(site)
+    away.heal(site)
+    assert tried == [2, 2]

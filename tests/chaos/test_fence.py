@@ -19,6 +19,7 @@ from onceproof.scenario.model import Scenario
 from onceproof.sinks import failpoints
 from onceproof.spark_conf import FILE_MANAGER
 from onceproof.stack import procfs
+from onceproof.takeover import Takeover
 from onceproof.waiting import wait_until
 
 Problems = Callable[..., list[SpecProblem]]
@@ -101,7 +102,7 @@ def test_the_first_driver_is_let_go_only_when_it_is_gone(fault: Callable[..., Fa
     job = SimpleNamespace(take_over=lambda *, stopped: done.append(f"stopped={stopped}") or (0, first))
     site: Any = SimpleNamespace(
         job=job,
-        checkpoint=SimpleNamespace(log_exists=lambda *_: True),
+        checkpoint=SimpleNamespace(log_exists=lambda *_: True, queries=lambda: ["q"]),
         timeline=SimpleNamespace(emit=lambda *_, **__: None),
     )
     fence = fault(spec("after-offset-log"))
@@ -110,6 +111,34 @@ def test_the_first_driver_is_let_go_only_when_it_is_gone(fault: Callable[..., Fa
     assert done == ["stopped=False"]
     fence.heal(site)
     assert done == ["stopped=False", "killed", "go"]
+
+
+def test_of_several_queries_that_nobody_told_of_none_is_held(fault: Callable[..., Fault]) -> None:
+    done: list[str] = []
+    site: Any = SimpleNamespace(checkpoint=SimpleNamespace(queries=lambda: ["q", "r"]))
+    seen = Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint", hold=lambda: lambda: done.append("go"))
+    fence = fault(spec("after-offset-log"))
+    fence.strike(site, seen)
+    assert done == ["go"]
+    proof = fence.prove(site, seen)
+    assert not proof.hit and "several queries" in proof.evidence[-1]
+
+
+@pytest.mark.parametrize("code", [-signal.SIGKILL, 1])
+def test_a_zombie_that_was_killed_has_not_come_to_its_own_end(code: int) -> None:
+    first = SimpleNamespace(
+        returncode=code, is_running=lambda: False, log_tail=lambda _lines: "", members=list, kill=lambda: None
+    )
+    site: Any = SimpleNamespace(
+        job=SimpleNamespace(take_over=lambda *, stopped: (0, first)),
+        checkpoint=SimpleNamespace(log_exists=lambda *_: True, queries=lambda: ["q"]),
+        timeline=SimpleNamespace(emit=lambda *_, **__: None),
+        stack=SimpleNamespace(kafka=None),
+    )
+    taken = Takeover(site, Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint"), stopped=True)
+    taken._written = lambda _before: []  # type: ignore[method-assign]
+    proof = taken.let_go(lambda: None, {}, [], how="awake again")
+    assert proof.hit is (code == 1), proof.evidence
 
 
 @pytest.fixture

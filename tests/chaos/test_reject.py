@@ -173,6 +173,12 @@ def test_a_job_that_hangs_over_a_refusal_was_refused_all_the_same(
     proof = reject.prove(site, seen(Point.AFTER_OFFSET_LOG))
     assert proof.hit and "still open when postgres gave in" in proof.evidence[-1], proof.evidence
     assert "mend" in service.calls
+    reject, _, site = struck(monkeypatch)
+    monkeypatch.setattr(reject, "_ended", lambda *_: None)
+    reject._heard.append(said("error", "1"))
+    site.checkpoint = SimpleNamespace(queries=lambda: ["one", "other"])
+    proof = reject.prove(site, seen(Point.AFTER_OFFSET_LOG))
+    assert not proof.hit and "whose refusal it was is not known" in proof.evidence[-1]
 
 
 def test_a_heal_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

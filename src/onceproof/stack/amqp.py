@@ -107,9 +107,7 @@ class EmbeddedAmqp:
 
     def check(self) -> None:
         """Raise `ServiceFailed`, with its last words, if the process has ended."""
-        if not self.service.is_running():
-            code = self.service.returncode
-            raise ServiceFailed(f"{self.name} ended with exit code {code}", log_tail=self.service.log_tail())
+        self.service.check_running()
 
     def close(self) -> None:
         """Give the harness's own connection back. Idempotent."""

@@ -16,7 +16,6 @@ from onceproof.chaos.proxy.amqp import AmqpConversation
 from onceproof.chaos.proxy.engine import ProxyLoop
 from onceproof.chaos.proxy.frames import Answer, Encrypted, Frame, Piece
 from onceproof.chaos.proxy.rules import Condition, Rule
-from onceproof.waiting import wait_until
 
 from .echo import Echo, Proxied, receive
 from .wire import Everything, cut, joined, split
@@ -119,7 +118,7 @@ def test_a_lost_acknowledgement_never_arrives_and_its_client_is_reset(amqp: Prox
         with pytest.raises(ConnectionResetError):
             while part := client.recv(100):
                 stream.write(part)
-    wait_until("the broker to have what came before it", lambda: bytes(echo.got[-1]) == before, deadline_s=5)
+    echo.wait_for(before)
     (hit,) = rule.hits
     assert hit.delivered_at is None and hit.frame.facts["delivery_tag"] == 7
 
