@@ -74,7 +74,7 @@ def test_without_its_fault_the_same_schedule_is_in_order(play: Play, name: str) 
 
 
 def test_what_a_member_of_a_share_group_releases_comes_after_what_was_behind_it(play: Play) -> None:
-    """PHENOMENA A2: the consumer lives and gives back what it cannot process, while another has the next."""
+    """The consumer lives and gives back what it cannot process, while another has the next."""
     crash = re.search(r"  - \{fault: crash.*\n", find("share-group-redelivery-reorders").read_text())
     assert crash is not None
     changes = {
@@ -111,7 +111,7 @@ def test_who_was_slower_is_refused_while_the_other_has_the_message(
 
 
 def test_a_lock_that_ends_while_another_has_the_next_reorders_too(play: Play) -> None:
-    """PHENOMENA A2, by lock time-out."""
+    """A worker that is only slow: nobody died, and two have the message."""
     changes = {**TOPIC, "{2: 4}": "{2: 4, 3: 5, 4: 2}", "{message: 3}": "{message: 3, while: {consumer: c1, holds: 4}}"}
     verdict, ids, _ = play("share-group-lock-timeout-duplicates", {**changes, "order: none": "order: per-partition"})
     assert verdict.anomalies() == {"duplicate": 1, "reordered": 1}, verdict.reasons
