@@ -96,17 +96,18 @@ class Slow:
         effect = next((m for m in late if m.kind == "effect"), None)
         done = f"did its effect at tick {effect.tick}" if effect is not None else "did no effect"
         told.append(f"{target} went on and {done}")
-        answer = next((m for m in late if m.kind in _ANSWERS), None)
+        answer = next((m for m in late if m.kind in (*_ANSWERS, "lost")), None)
         if answer is None:
             return Proof(False, (*told, f"what the broker said to {target}'s acknowledgement was not seen"))
+        if answer.kind == "lost":
+            return Proof(False, (*told, f"its step at tick {answer.tick} got no answer of the broker"))
         return Proof(True, (*told, _ANSWERS[answer.kind]))
 
 
-#: What the broker said to the acknowledgement of one whose message was another's by then.
+#: What the broker said, as far as it said anything, to the acknowledgement of one whose message was another's by then.
 _ANSWERS = {
     "acknowledge": "the broker answered its late acknowledgement without an error",
     "fenced": "the broker refused its late acknowledgement: the message was another's",
-    "lost": "its late acknowledgement failed, and the broker did not say that the message was another's",
 }
 
 

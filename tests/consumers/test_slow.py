@@ -55,6 +55,8 @@ def test_it_hit_if_two_were_at_the_same_message_and_both_finished(answer: Kind, 
         ([move("take", "c1", 3, group="another")], "to nobody else meanwhile"),
         (GIVEN, "acknowledgement was not seen"),
         ([*GIVEN, move("effect", "c2", 4)], "acknowledgement was not seen"),
+        ([*GIVEN, move("effect", "c2", 4), move("lost", "c2", 4)], "got no answer of the broker"),
+        ([*GIVEN, move("lost", "c2", 4), move("take", "c2", 5), move("acknowledge", "c2", 6)], "got no answer"),
     ],
 )
 def test_it_missed_if_anything_of_it_was_not_seen(after: list[Move], why: str) -> None:
