@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from onceproof.consumers.broker import Queues
+from onceproof.consumers.broker import Locks, Queues
 from onceproof.consumers.crew import ConsumerDied, Crew
 from onceproof.consumers.faults import Outlasts, Scene
 from onceproof.consumers.gate import Did
@@ -180,6 +180,9 @@ class Drive:
         self._empty_handed = 0
         message = self._known(hand, did)
         self._ready[hand.group, message.queue].discard(message.number)
+        other = next((h for h in self._hands if h.group == hand.group and h.holds == message), None)
+        if other is not None and not other.lapsed and isinstance(self.queues, Locks):
+            raise _Enough(f"{hand.name} was given message {message.number}, which {other.name} has: {_lapsed(other)}")
         for fault in self._outlasting(message):
             fault.is_taken(self._scene)
         if (loser := self._takeover.loser(hand.group, message)) is not None:
@@ -212,6 +215,8 @@ class Drive:
             assert did is not None
             kind = "refuse" if did.refused else "fenced" if did.fenced else "lost" if did.lost else did.step
             self._move(kind, hand.name, self._whereto(did, message))
+            if did.fenced and not hand.lapsed and isinstance(self.queues, Locks):
+                raise _Enough(f"{hand.name} has message {message.number} no longer: {_lapsed(hand)}")
             hand.acknowledged = hand.acknowledged or (did.step == "acknowledge" and not did.lost)
             hand.released = hand.released or did.step == "release"
             if did.step == "retry" and not did.lost:
@@ -381,3 +386,7 @@ class Drive:
     def _append(self, move: Move) -> None:
         event = self.timeline.emit(event_kind(move), **move.event())
         self.moves.append(replace(move, at=event.at))
+
+
+def _lapsed(hand: Hand) -> str:
+    return f"the lock of {hand.name} ended, which no fault was to outlast"

@@ -1,0 +1,104 @@
+"""What a play makes of a message that its broker took back from who lives: given to another, or settled without an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from onceproof.consumers import drive as drives
+from onceproof.consumers import layout as layouts
+from onceproof.consumers.drive import Drive
+from onceproof.consumers.gate import Ask, Did
+from onceproof.consumers.hands import Hand
+from onceproof.consumers.layout import GROUP, Message
+from onceproof.events import Timeline
+from onceproof.scenario.load import find, load
+
+M4 = Message(4, "orders")
+Make = Callable[..., Drive]
+
+
+class Steps:
+    """A crew of which every member tells the same of its step."""
+
+    def __init__(self, *told: Did, before: str = "acknowledge") -> None:
+        self._told = list(told)
+        self._before = before
+
+    def mark(self, name: str) -> str:
+        return name
+
+    def at_step(self, name: str) -> Ask:
+        return Ask(consumer=name, before=self._before)  # type: ignore[arg-type]
+
+    def step(self, name: str) -> Ask:
+        return Ask(consumer=name, before="take", did=self._told.pop(0))
+
+
+def nothing(*_arguments: object) -> None:
+    """Of queues that have nothing to say."""
+
+
+SHARE = {"await_gone": nothing, "committed": nothing, "lock_briefly": nothing}
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """A play of three members, m4 published; its processes and its broker are what the test says."""
+
+    def made(
+        crew: Any, queues: dict[str, Any], name: str = "share-group-lock-timeout-duplicates", **spec: Any
+    ) -> Drive:
+        scenario = load(find(name))
+        consumers = scenario.pipeline.consumers
+        assert consumers is not None
+        pipeline = scenario.pipeline.model_copy(
+            update={"consumers": consumers.model_copy(update={"names": ["c1", "c2", "c3"], **spec})}
+        )
+        layout = layouts.of_scenario(scenario.model_copy(update={"pipeline": pipeline}))
+        assert pipeline.consumers is not None
+        timeline, there = Timeline(tmp_path / "events.jsonl"), SimpleNamespace(**queues)
+        messages = [Message(number, "orders") for number in range(1, 5)]
+        drive = Drive(pipeline.consumers, messages, layout, crew, there, [], timeline, [], 1.0)  # type: ignore[arg-type]
+        drive._published = 4
+        drive._open[GROUP, 4] = 1
+        drive._ready[GROUP, "orders"] = set()
+        return drive
+
+    return made
+
+
+def hand(drive: Drive, name: str, **state: Any) -> Hand:
+    (its,) = (each for each in drive._hands if each.name == name)
+    for field, value in state.items():
+        setattr(its, field, value)
+    return its
+
+
+TAKEN = Did(step="take", message="m4", queue="orders")
+
+
+def test_the_end_of_a_lock_that_no_fault_was_to_end_makes_a_play_worthless(make: Make) -> None:
+    drive = make(Steps(TAKEN), SHARE)
+    hand(drive, "c1", holds=M4)
+    with pytest.raises(drives._Enough, match=r"c3 was given message 4, which c1 has: the lock of c1 ended"):
+        drive._take(hand(drive, "c3"))
+    assert not drive.stuck, "inconclusive: it says nothing of the pipeline"
+
+
+def test_so_does_a_refused_acknowledgement_of_who_is_not_slow(make: Make) -> None:
+    drive = make(Steps(Did(step="acknowledge", message="m4", lost=True, fenced=True)), SHARE)
+    with pytest.raises(drives._Enough, match=r"c1 has message 4 no longer: the lock of c1 ended"):
+        drive._finish(hand(drive, "c1", holds=M4))
+
+
+@pytest.mark.parametrize("state", [{"kept": True, "lapsed": True}, {"lapsed": True}])
+def test_what_the_slow_one_has_may_be_given_to_others(make: Make, state: dict[str, bool]) -> None:
+    drive = make(Steps(TAKEN), SHARE)
+    hand(drive, "c1", holds=M4, **state)
+    drive._take(hand(drive, "c3"))
+    assert hand(drive, "c3").holds == M4
