@@ -102,3 +102,14 @@ def test_what_the_slow_one_has_may_be_given_to_others(make: Make, state: dict[st
     hand(drive, "c1", holds=M4, **state)
     drive._take(hand(drive, "c3"))
     assert hand(drive, "c3").holds == M4
+
+
+@pytest.mark.parametrize("state", [{"kept": True, "lapsed": True}, {"lapsed": True}, {"cut_off": True}])
+def test_who_dies_without_its_message_gives_nothing_back_and_settles_nothing(
+    make: Make, state: dict[str, bool]
+) -> None:
+    drive = make(Steps(), SHARE)
+    dead = hand(drive, "c1", holds=M4, acknowledged=True, anew=True, **state)
+    drive._after_death(dead)
+    assert [move.kind for move in drive.moves] == ["crash"] and drive._open[GROUP, 4] == 1
+    assert not (dead.alive or dead.kept or dead.lapsed or dead.cut_off or dead.anew) and dead.holds is None

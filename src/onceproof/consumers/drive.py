@@ -348,7 +348,10 @@ class Drive:
     def _after_death(self, hand: Hand) -> None:
         self._note("crash", hand)
         self._let_go(hand)
+        if hand.lapsed:
+            self._takeover.is_done(hand)
         hand.holds, hand.alive = None, False
+        hand.kept = hand.cut_off = hand.anew = False
         hand.back_at = None if self.spec.restart_after is None else self._tick + self.spec.restart_after
 
     def _after_cut(self, hand: Hand) -> None:
@@ -360,6 +363,8 @@ class Drive:
     def _let_go(self, hand: Hand) -> None:
         """Its connection is gone: what it had not settled is the broker's again."""
         self.queues.await_gone(hand.name, self.crew.mark(hand.name))
+        if hand.lapsed or hand.cut_off:
+            return  # it was the broker's again before
         if hand.holds is not None and self._unsettled(hand, hand.holds):
             self._give_back(hand, hand.holds)
         elif hand.holds is not None:
