@@ -15,6 +15,7 @@ from onceproof.consumers.drive import Drive
 from onceproof.consumers.gate import Ask, Did
 from onceproof.consumers.hands import Hand
 from onceproof.consumers.layout import GROUP, Message
+from onceproof.consumers.picture import of_moves
 from onceproof.events import Timeline
 from onceproof.scenario.load import find, load
 
@@ -113,3 +114,29 @@ def test_who_dies_without_its_message_gives_nothing_back_and_settles_nothing(
     drive._after_death(dead)
     assert [move.kind for move in drive.moves] == ["crash"] and drive._open[GROUP, 4] == 1
     assert not (dead.alive or dead.kept or dead.lapsed or dead.cut_off or dead.anew) and dead.holds is None
+
+
+def test_an_effect_whose_commit_was_not_heard_of_counts_where_the_broker_has_it(make: Make) -> None:
+    drive = make(Steps(), SHARE | {"committed": lambda _group: {0: 4}}, "ack-lost-transactional")
+    drive._move("effect", "c1", M4)
+    drive._move("lost", "c1", M4)
+    drive._forgotten(hand(drive, "c1"), M4)
+    assert [move.kind for move in drive.moves] == ["effect", "lost", "commit"] and drive._open[GROUP, 4] == 0
+    drawn = of_moves("t", drive.moves, ["c1"], "out", ["a"] * 4, with_effect=True)
+    assert [result.message for result in drawn.results] == [4]
+    assert [row.kind for row in drawn.rows] == ["effect", "lost"], "it is no step of the consumer"
+
+
+def test_so_does_one_whose_fault_saw_the_brokers_answer(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    drive = make(Steps(), SHARE, "amqp-ack-lost-transactional")
+    monkeypatch.setattr(drive, "faults", [None])
+    monkeypatch.setattr(drive, "_arrived", lambda *_asked: True)
+    drive._move("lost", "c1", M4)
+    drive._forgotten(hand(drive, "c1"), M4)
+    assert [move.kind for move in drive.moves] == ["lost", "commit"] and drive._open[GROUP, 4] == 0
+
+
+def test_where_nothing_is_committed_it_is_only_settled(make: Make) -> None:
+    drive = make(Steps(), SHARE | {"committed": lambda _group: {0: 4}}, "ack-lost-duplicates")
+    drive._forgotten(hand(drive, "c1"), M4)
+    assert drive.moves == [] and drive._open[GROUP, 4] == 0

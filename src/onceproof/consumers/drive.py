@@ -249,16 +249,22 @@ class Drive:
             return
         self.queues.await_gone(hand.name, self.crew.mark(hand.name))
         if any(self._arrived(planned, hand, message) for planned in self.faults):
-            self._open[hand.group, message.number] -= 1
+            self._stands(hand, message)
             self._await_ready(hand, message)
             return
         committed = self.queues.committed(hand.group)
         if committed is not None:
             place = [m.number for m in self.messages if m.queue == message.queue].index(message.number)
             if committed[self.layout.inputs.index(message.queue)] > place:
-                self._open[hand.group, message.number] -= 1
+                self._stands(hand, message)
                 return
         self._give_back(hand, message)
+
+    def _stands(self, hand: Hand, message: Message) -> None:
+        """The broker has as done what its consumer has no answer to; in a transaction, with the effect."""
+        self._open[hand.group, message.number] -= 1
+        if self.spec.acknowledge == "with-effect":
+            self._move("commit", hand.name, message)
 
     def _arrived(self, planned: Planned, hand: Hand, message: Message) -> bool:
         """Whether this fault knows that the broker has what its consumer has no answer to."""
