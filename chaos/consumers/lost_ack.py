@@ -104,7 +104,8 @@ class LostAck:
     def arrived(self) -> bool | None:
         """Implements `onceproof.consumers.roads.KnowsArrival`."""
         hits = [hit for rule in self._rules for hit in rule.hits]
-        return any(hit.answer is not None for hit in hits) if hits else None
+        # Not `Hit.answer`: that is there a moment after the client was cut off.
+        return any(hit.answered_at is not None for hit in hits) if hits else None
 
     def prove(self, before: Sequence[Move], after: Sequence[Move]) -> Proof:
         self._disarm()  # of a play that has ended early too: the next one may be on the same broker
@@ -134,7 +135,7 @@ class LostAck:
     def _prove_answer(self, hit: Hit, after: Sequence[Move]) -> Proof:
         """The broker had it, so the message must not come again."""
         target, message = self._spec.target, self._spec.at.message
-        if hit.answer is None:
+        if hit.answered_at is None:
             return Proof(False, (f"the broker did not answer the {hit.frame.kind} of message {message}",))
         told = [
             f"the broker answered the {hit.frame.kind} of message {message}, and {target} was cut off before it heard"

@@ -9,7 +9,7 @@ from onceproof.consumers.broker import Locks
 from onceproof.consumers.faults import Scene, consumer_faults
 from onceproof.consumers.moves import Move
 from onceproof.faults import Placement, Proof, SpecProblem
-from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, Scenario
+from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, FaultSpec, Scenario
 
 
 class SlowSpec(ConsumerFaultSpec):
@@ -50,6 +50,12 @@ class Slow:
         if spec.at.after != "take":
             message = f"{spec.target} is slow at its work, which begins when it has taken message {spec.at.message}"
             found.append(SpecProblem(("at", "after"), message, "use take"))
+        also = next((f for f in scenario.chaos if f is not spec and _same_place(f, spec)), None)
+        if also is not None:
+            message = (
+                f"{also.fault} strikes {spec.target} over message {spec.at.message} as well, which is another's by then"
+            )
+            found.append(SpecProblem(("at", "message"), message, "place one of the two at another message"))
         return found
 
     @classmethod
@@ -96,18 +102,24 @@ class Slow:
         effect = next((m for m in late if m.kind == "effect"), None)
         done = f"did its effect at tick {effect.tick}" if effect is not None else "did no effect"
         told.append(f"{target} went on and {done}")
-        answer = next((m for m in late if m.kind in _ANSWERS), None)
+        answer = next((m for m in late if m.kind in (*_ANSWERS, "lost")), None)
         if answer is None:
             return Proof(False, (*told, f"what the broker said to {target}'s acknowledgement was not seen"))
+        if answer.kind == "lost":
+            return Proof(False, (*told, f"its step at tick {answer.tick} got no answer of the broker"))
         return Proof(True, (*told, _ANSWERS[answer.kind]))
 
 
-#: What the broker said to the acknowledgement of one whose message was another's by then.
+#: What the broker said, as far as it said anything, to the acknowledgement of one whose message was another's by then.
 _ANSWERS = {
     "acknowledge": "the broker answered its late acknowledgement without an error",
     "fenced": "the broker refused its late acknowledgement: the message was another's",
-    "lost": "its late acknowledgement failed, and the broker did not say that the message was another's",
 }
+
+
+def _same_place(one: FaultSpec, other: ConsumerFaultSpec) -> bool:
+    same = isinstance(one, ConsumerFaultSpec) and one.at.message == other.at.message
+    return same and one.target == other.target
 
 
 def _others(consumers: ConsumersSpec, target: str) -> list[str]:

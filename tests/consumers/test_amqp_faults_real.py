@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -63,7 +64,8 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
 
 
 @pytest.fixture(scope="module")
-def on_rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
+def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Owner, Play]]:
+    """RabbitMQ, by its owner, and plays on it."""
     try:
         rabbitmq.find()
     except EnvironmentProblem as missing:
@@ -72,7 +74,12 @@ def on_rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
     path = folder / "amqp-cut-reorders.yaml"
     path.write_text(find("amqp-cut-reorders").read_text().replace(*ON_RABBITMQ))
     with Owner() as owner:
-        yield player(start_broker(services.fetched(load(path)), owner, folder), folder)
+        yield owner, player(start_broker(services.fetched(load(path)), owner, folder), folder)
+
+
+@pytest.fixture(scope="module")
+def on_rabbitmq(rabbit: tuple[Owner, Play]) -> Play:
+    return rabbit[1]
 
 
 @pytest.mark.parametrize(("naive", "remedy", "anomaly"), TWINS)
@@ -190,3 +197,19 @@ def test_on_rabbitmq_a_lost_answer_to_a_commit_gives_nothing_out_again(on_rabbit
         "amqp-ack-lost-duplicates", ON_RABBITMQ, mine, ("after: effect}", "after: acknowledge}, lost: answer")
     )
     assert (verdict.anomalies(), ids) == ({}, [1, 2, 3, 4]) and verdict.faults[0].hit, verdict.reasons
+
+
+def test_rabbitmq_and_its_port_mapper_listen_on_loopback(rabbit: tuple[Owner, Play]) -> None:
+    heard = {
+        service.name: {
+            connection.laddr
+            for process in service.members()
+            for connection in process.net_connections("inet")
+            if connection.status == psutil.CONN_LISTEN
+        }
+        for service in rabbit[0].services()
+        if service.name in ("amqp", "epmd")
+    }
+    assert len({at.port for at in heard["amqp"]}) == 2, "for clients, and for nodes"
+    assert len({at.port for at in heard["epmd"]}) == 1
+    assert {at.ip for each in heard.values() for at in each} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}

@@ -55,6 +55,8 @@ def test_it_hit_if_two_were_at_the_same_message_and_both_finished(answer: Kind, 
         ([move("take", "c1", 3, group="another")], "to nobody else meanwhile"),
         (GIVEN, "acknowledgement was not seen"),
         ([*GIVEN, move("effect", "c2", 4)], "acknowledgement was not seen"),
+        ([*GIVEN, move("effect", "c2", 4), move("lost", "c2", 4)], "got no answer of the broker"),
+        ([*GIVEN, move("lost", "c2", 4), move("take", "c2", 5), move("acknowledge", "c2", 6)], "got no answer"),
     ],
 )
 def test_it_missed_if_anything_of_it_was_not_seen(after: list[Move], why: str) -> None:
@@ -91,6 +93,7 @@ def refusal(name: str, changes: dict[str, str], tmp_path: Path) -> str:
         ("slow-member-duplicates", {"    static: false\n": ""}, r"c2 is a static member.*\n.*static: false"),
         ("slow-member-duplicates", {"names: [c1, c2]": "names: [c2]"}, r"c2 is alone: .* message 3"),
         ("slow-member-duplicates", {"{message: 3}": "{message: 3, after: effect}"}, r"slow at its work.*\n.*use take"),
+        ("share-group-lock-timeout-duplicates", {"chaos:\n": "chaos:\n  - {fault: crash, target: c2, at: {message: 3, after: effect}}\n"}, r"crash strikes c2 over message 3 as well.*\n.*another message"),
         ("slow-member-duplicates", {"fault: slow": "fault: crash"}, r"members that are not static, crash is not there"),
         ("slow-member-duplicates", {"kafka-group": "share-group", "partitions: 2": "partitions: 1"}, r"static is about.*share-group"),
         ("slow-member-duplicates", {"static: false": "static: false\n    on_refusal: release"}, r"takeover is there for one consumer group"),

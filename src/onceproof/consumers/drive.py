@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from onceproof.consumers.broker import Queues
+from onceproof.consumers.broker import Locks, Queues
 from onceproof.consumers.crew import ConsumerDied, Crew
 from onceproof.consumers.faults import Outlasts, Scene
 from onceproof.consumers.gate import Did
@@ -180,6 +180,9 @@ class Drive:
         self._empty_handed = 0
         message = self._known(hand, did)
         self._ready[hand.group, message.queue].discard(message.number)
+        other = next((h for h in self._hands if h.group == hand.group and h.holds == message), None)
+        if other is not None and not other.lapsed and isinstance(self.queues, Locks):
+            raise _Enough(f"{hand.name} was given message {message.number}, which {other.name} has: {_lapsed(other)}")
         for fault in self._outlasting(message):
             fault.is_taken(self._scene)
         if (loser := self._takeover.loser(hand.group, message)) is not None:
@@ -212,6 +215,8 @@ class Drive:
             assert did is not None
             kind = "refuse" if did.refused else "fenced" if did.fenced else "lost" if did.lost else did.step
             self._move(kind, hand.name, self._whereto(did, message))
+            if did.fenced and not hand.lapsed and isinstance(self.queues, Locks):
+                raise _Enough(f"{hand.name} has message {message.number} no longer: {_lapsed(hand)}")
             hand.acknowledged = hand.acknowledged or (did.step == "acknowledge" and not did.lost)
             hand.released = hand.released or did.step == "release"
             if did.step == "retry" and not did.lost:
@@ -244,16 +249,22 @@ class Drive:
             return
         self.queues.await_gone(hand.name, self.crew.mark(hand.name))
         if any(self._arrived(planned, hand, message) for planned in self.faults):
-            self._open[hand.group, message.number] -= 1
+            self._stands(hand, message)
             self._await_ready(hand, message)
             return
         committed = self.queues.committed(hand.group)
         if committed is not None:
             place = [m.number for m in self.messages if m.queue == message.queue].index(message.number)
             if committed[self.layout.inputs.index(message.queue)] > place:
-                self._open[hand.group, message.number] -= 1
+                self._stands(hand, message)
                 return
         self._give_back(hand, message)
+
+    def _stands(self, hand: Hand, message: Message) -> None:
+        """The broker has as done what its consumer has no answer to; in a transaction, with the effect."""
+        self._open[hand.group, message.number] -= 1
+        if self.spec.acknowledge == "with-effect":
+            self._move("commit", hand.name, message)
 
     def _arrived(self, planned: Planned, hand: Hand, message: Message) -> bool:
         """Whether this fault knows that the broker has what its consumer has no answer to."""
@@ -343,7 +354,10 @@ class Drive:
     def _after_death(self, hand: Hand) -> None:
         self._note("crash", hand)
         self._let_go(hand)
+        if hand.lapsed:
+            self._takeover.is_done(hand)
         hand.holds, hand.alive = None, False
+        hand.kept = hand.cut_off = hand.anew = False
         hand.back_at = None if self.spec.restart_after is None else self._tick + self.spec.restart_after
 
     def _after_cut(self, hand: Hand) -> None:
@@ -355,6 +369,8 @@ class Drive:
     def _let_go(self, hand: Hand) -> None:
         """Its connection is gone: what it had not settled is the broker's again."""
         self.queues.await_gone(hand.name, self.crew.mark(hand.name))
+        if hand.lapsed or hand.cut_off:
+            return  # it was the broker's again before
         if hand.holds is not None and self._unsettled(hand, hand.holds):
             self._give_back(hand, hand.holds)
         elif hand.holds is not None:
@@ -381,3 +397,7 @@ class Drive:
     def _append(self, move: Move) -> None:
         event = self.timeline.emit(event_kind(move), **move.event())
         self.moves.append(replace(move, at=event.at))
+
+
+def _lapsed(hand: Hand) -> str:
+    return f"the lock of {hand.name} ended, which no fault was to outlast"

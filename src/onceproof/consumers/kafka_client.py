@@ -66,6 +66,8 @@ class KafkaGroup:
         else:
             self.consumer.subscribe(topics, on_revoke=self._forget)
         self._busy = False
+        self._losses = 0
+        """How often it has lost what it was assigned: what is waited for under one assignment may never come under the next."""
         self._next: dict[tuple[str, int], int] = {}
         self._fetched: dict[tuple[str, int], deque[Message]] = {place: deque() for place in self._places}
         self._held: Message | None = None
@@ -85,7 +87,10 @@ class KafkaGroup:
         return found[0]
 
     def _find(self, found: list[Taken]) -> bool:
+        losses = self._losses
         self._poll(_POLL_S)
+        if self._losses != losses:
+            return False
         taken = self._take_from(sorted((place.topic, place.partition) for place in self.consumer.assignment()))
         if taken is not None:
             found.append(taken)
@@ -98,7 +103,10 @@ class KafkaGroup:
             if (
                 high > position
             ):  # then it comes: waiting for it, not for whichever is here first, makes a play the same each time
-                self._await(f"the record of {place} at offset {position}", partial(self._has, place))
+                losses = self._losses
+                self._await(f"the record of {place} at offset {position}", partial(self._has_or_lost, place, losses))
+                if self._losses != losses:
+                    return None
                 self._held = message = self._fetched[place].popleft()
                 self._next[place] = _number(message.offset()) + 1
                 self._busy = True
@@ -120,6 +128,9 @@ class KafkaGroup:
             self._next[place] = max(found.offset, 0)
         return self._next[place]
 
+    def _has_or_lost(self, place: tuple[str, int], losses: int) -> bool:
+        return self._losses != losses or self._has(place)
+
     def _has(self, place: tuple[str, int]) -> bool:
         """Whether the next record of the partition is here. What a rebalance made it fetch again is dropped."""
         fetched = self._fetched.setdefault(place, deque())
@@ -135,6 +146,7 @@ class KafkaGroup:
             return
         if (error := message.error()) is not None:
             if error.code() == KafkaError._MAX_POLL_EXCEEDED and not self.is_static:
+                self._forget(self.consumer, [])
                 return  # it has left the group by then, and this poll has it join again
             raise KafkaException(error)
         fetched = self._fetched.setdefault((str(message.topic()), _number(message.partition())), deque())
@@ -153,6 +165,7 @@ class KafkaGroup:
 
     def _forget(self, _consumer: Consumer, _places: list[TopicPartition]) -> None:
         """All partitions are taken from it before they are dealt out anew."""
+        self._losses += 1
         self._next.clear()
         self._fetched.clear()
 

@@ -33,7 +33,7 @@ Kind = Literal[
 effect; ``release``: given back unprocessed; ``retry``: put into the retry topic; ``lost``: no answer came to
 a step, an acknowledgement mostly; ``lapse``: another is given what a consumer that is only slow still works on;
 ``fenced``: the broker refused an acknowledgement, for the message is another's; ``cut``: a fault broke its
-connection, and it lives."""
+connection, and it lives; ``commit``: also one without an answer, once the broker is known to have it."""
 _PREFIX = "consumers."
 
 

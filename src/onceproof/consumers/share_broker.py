@@ -12,7 +12,7 @@ from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.kafka import change_settings
 from onceproof.waiting import wait_until
 
-#: An acknowledgement that comes after its lock has ended is answered like any other, and a consumer may be held long.
+#: A consumer may be held long, and one whose lock has ended is refused its acknowledgement only while another has the record.
 _GROUP = {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": "600000"}
 
 
