@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onceproof.checkpoint import Batch
-from onceproof.drive import Drive
+from onceproof.drive import Drive, _Enough
 from onceproof.errors import EnvironmentProblem, WaitTimeout
 
 
@@ -66,3 +66,27 @@ def test_a_job_that_cannot_be_stopped_is_told_as_that_and_not_as_one_that_was_to
     feeder = SimpleNamespace(chunk=lambda _index: (0, 5))
     with pytest.raises(EnvironmentProblem, match=r"could not be stopped while chunk 0 is sent: .* driver-1"):
         driven._send(0, [feeder])
+
+
+def test_a_job_that_hangs_again_after_progress_is_started_again_and_one_that_makes_none_is_stuck() -> None:
+    batches = [batch("q", 0, {"orders": {0: 1}})]
+    driven = drive([])
+    driven._watcher.batches = lambda: batches
+    driven._watcher.has_started = lambda: True
+    driven._scenario = SimpleNamespace(limits=SimpleNamespace(stuck_s=30))
+    driven._conductor = SimpleNamespace(quiet=True, any_fired=True)
+    driven._timeline = SimpleNamespace(emit=lambda *_, **__: None)
+    kills: list[int] = []
+    driven._job = SimpleNamespace(kill_driver=lambda: kills.append(len(batches)))
+
+    def silence(begins: float) -> None:
+        driven._check_progress(begins)
+        driven._check_progress(begins + 31)
+
+    silence(100)
+    batches.append(batch("q", 1, {"orders": {0: 2}}))  # it went on, and hangs again
+    silence(200)
+    assert kills == [1, 2]
+    with pytest.raises(_Enough, match="and none after a restart") as stuck:
+        driven._check_progress(262)
+    assert stuck.value.stuck and kills == [1, 2]

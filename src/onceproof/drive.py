@@ -67,7 +67,7 @@ class Drive:
         self._note: str | None = None
         self._traceback: str | None = None
         self._log_tail = ""
-        self._nudged = False
+        self._nudged_at: tuple[int, int] | None = None
         self._stuck = False
         self._never_reads = False
         self._healthy_at = 0.0
@@ -110,7 +110,7 @@ class Drive:
             "drain_note": self._note,
             # False where only the hard cap ended a run that was still going on: what is missing then is not lost.
             "stuck": self._stuck,
-            "nudged": self._nudged,
+            "nudged": self._nudged_at is not None,
             "never_reads": self._never_reads,
             "job": {
                 "starts": self._job.starts,
@@ -179,7 +179,7 @@ class Drive:
         self._check_progress(now)
 
     def _check_progress(self, now: float) -> None:
-        """No progress for ``limits.stuck_s``: start the job once more, as an operator would; then call it stuck."""
+        """No progress for ``limits.stuck_s``: start the job once more, as an operator would. Without any progress after that it is stuck."""
         sign = self._sign()
         if sign != self._last_sign[1] or not self._conductor.quiet:
             self._last_sign = (now, sign)
@@ -192,7 +192,7 @@ class Drive:
         if unread := self._unread():
             self._never_reads = True
             raise _Enough(unread, stuck=False)
-        if self._nudged:
+        if self._nudged_at == sign:
             if awaited := self._watcher.awaited():
                 message = (
                     f"query {', '.join(awaited)} of pipeline.queries never wrote a checkpoint below {{checkpoint}}"
@@ -204,7 +204,7 @@ class Drive:
                 "(a batch that takes longer needs a larger limits.stuck_s)",
                 stuck=self._conductor.any_fired,
             )
-        self._nudged = True
+        self._nudged_at = sign
         self._timeline.emit("warning", message=f"no progress for {stuck_s:.0f} s: starting the job once more")
         self._last_sign = (now, sign)
         self._job.kill_driver()

@@ -14,7 +14,7 @@ from onceproof.points import Point
 from onceproof.qualify.attribution import attribute
 from onceproof.qualify.cells import Cell, State
 from onceproof.qualify.schedule import Step, step
-from onceproof.qualify.windows import ordered, windows
+from onceproof.qualify.windows import Windows, windows
 
 GATE = {0: "checkpoint", 1: "checkpoint", 2: "checkpoint"}
 
@@ -39,20 +39,22 @@ def told(*lag: int, fired: tuple[tuple[int, float], ...] = ((0, 2.5), (1, 4.5)))
 
 
 def test_each_query_has_windows_of_its_own(two: Step) -> None:
-    assert windows(told(), two) == {"a": [2, 4], "b": [2, 4]}
+    seen = windows(told(), two)
+    assert seen.first == seen.may == {"a": [2, 4], "b": [2, 4]}
     late = windows(told(1, fired=((0, 2.5), (1, 5.5))), two)
-    assert late == {"a": [2, 5], "b": [1, 4]} and ordered(late)
+    assert late.first == late.may == {"a": [2, 5], "b": [1, 4]} and late.ordered
 
 
 def test_one_that_never_fired_counts_from_its_batch_and_nothing_comes_after_the_end(two: Step) -> None:
-    assert windows(told(fired=((0, 2.5),)), two) == {"a": [2, 4], "b": [2, 4]}
+    assert windows(told(fired=((0, 2.5),)), two).first == {"a": [2, 4], "b": [2, 4]}
     end = windows(told(fired=((0, 9.0), (1, 9.5))), two)
-    assert end == {"a": [2, math.inf], "b": [math.inf, 4]}
+    assert end.first == {"a": [2, math.inf], "b": [math.inf, 4]}
 
 
 def test_what_is_passed_in_another_order_is_in_none(two: Step) -> None:
-    assert not ordered(windows(told(fired=((0, 4.7), (1, 2.5))), two))
-    assert not ordered({"a": [2, 2]}) and ordered({"a": [2, math.inf], "b": [math.inf, math.inf]})
+    assert not windows(told(fired=((0, 4.7), (1, 2.5))), two).ordered
+    assert not Windows({"a": [2, 2]}, {}).ordered
+    assert Windows({"a": [2, math.inf], "b": [math.inf, math.inf]}, {}).ordered
 
 
 @pytest.fixture
@@ -96,3 +98,29 @@ def test_without_an_order_only_a_run_in_which_nothing_is_wrong_tells(
     for found in ("a/2", "a/4", "b/4"):
         cells = attribute(two, verdict(two, found), GATE, "r", crossed)
         assert all(c.alone and c.verdict is None and "one order" in str(c.why) for c in cells), found
+
+
+def test_what_the_other_query_committed_just_before_the_fault_may_be_either_cells(
+    two: Step, verdict: Callable[..., Verdict]
+) -> None:
+    both = Step((two.cells[0], replace(two.cells[0], name="crash-a-again")), two.batches, two.chunks)
+    quick = windows(
+        told(fired=((0, 2.5), (1, 4.8))), both
+    )  # batch 4 of b was committed at 4.6, its effect was not yet durable
+    lost = attribute(both, verdict(both, "b/4"), GATE, "r", quick)
+    assert all(c.alone and c.verdict is None and "batch b/4 " in str(c.why) for c in lost)
+    for found, cell in (("b/3", 0), ("b/5", 1), ("a/4", 1)):
+        cells = attribute(both, verdict(both, found), GATE, "r", quick)
+        assert [c.verdict for c in cells] == [Outcome.VIOLATED if n == cell else Outcome.HELD for n in (0, 1)], found
+
+
+def test_the_batch_before_a_fault_at_its_offset_log_may_be_either_cells(
+    two: Step, verdict: Callable[..., Verdict]
+) -> None:
+    early = replace(two.cells[0], name="crash-early", point=Point.BEFORE_OFFSET_LOG)
+    both = Step((two.cells[0], early), two.batches, two.chunks)
+    for seen in (windows(told(fired=((0, 2.5), (1, 4.05))), both), None):
+        lost = attribute(both, verdict(both, "a/3"), GATE, "r", seen)
+        assert all(c.alone and c.verdict is None and "batch a/3 " in str(c.why) for c in lost)
+        struck = attribute(both, verdict(both, "a/2"), GATE, "r", seen)
+        assert [c.verdict for c in struck] == [Outcome.VIOLATED, Outcome.HELD]

@@ -170,7 +170,7 @@ class _Evidence:
         scenario = self.case.scenario
         if self.case.run.get("nudged"):
             silence = f"{scenario.limits.stuck_s:g} s of silence"
-            reasons = [*reasons, f"the job was restarted once by the harness after {silence}"]
+            reasons = [*reasons, f"the job was restarted by the harness after {silence}"]
         own = {name: spec.claim.model_dump() for name, spec in scenario.outputs.items() if spec.claim is not None}
         return Verdict(
             scenario=scenario.name,

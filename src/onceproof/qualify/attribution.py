@@ -2,19 +2,20 @@
 
 A cell's window is the batch that its fault strikes and those up to the next fault's. An effect that stands in no window, or of
 which nobody knows the batch, may be any cell's, and one in a window after another that is violated may be what the first left
-behind: then the cells concerned are run once more, each alone. No such run takes back what was found: see `unclaimed`. Of several
-queries each has windows of its own (`onceproof.qualify.windows`).
+behind: then the cells concerned are run once more, each alone. So are two cells of which either may have struck a batch that is
+wrong. No such run takes back what was found: see `unclaimed`. Of several queries each has windows of its own
+(`onceproof.qualify.windows`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from onceproof.judge.findings import BatchReport, FaultReport, Outcome, Verdict
 from onceproof.qualify.cells import Cell, State
 from onceproof.qualify.schedule import Step
-from onceproof.qualify.windows import Windows, ordered
+from onceproof.qualify.windows import Windows, by_batch
 
 #: Of a fault that did not hit, these two sentences say it: how far it came, and what was seen instead.
 _EVIDENCE_KEPT = 4
@@ -29,11 +30,12 @@ def attribute(
     """The cells of ``step`` after its run, in its order.
 
     ``instruments``: number of the fault -> what saw its point (``watcher`` is approximate). ``run`` names the run directory.
-    ``windows``: by default the batches of the step, which is right for a job with one query.
+    ``windows``: by default, and where a timeline shows no batch, by the batches of the step: right for a job with one query.
     """
     if len(step.cells) == 1:
         return [_alone(step.cells[0], verdict, instruments.get(0), run)]
-    windows = windows or {batch.query: step.batches for batch in verdict.batches}
+    if windows is None or not windows.first:
+        windows = by_batch(step, (batch.query for batch in verdict.batches))
     unplaced = _unplaced(windows, verdict)
     return [
         _shared(step, index, verdict, instruments.get(index), run, unplaced, windows)
@@ -96,50 +98,40 @@ def _shared(
     ran = replace(cell, runs=(*cell.runs, run), evidence=_evidence(fault))
     if fault is None or not fault.hit:
         return replace(ran, alone=True, why=_missed(fault))
-    window = _window(windows, index, verdict.batches)
-    anomalies, outputs = _found(verdict, {f"{batch.query}/{batch.batch}" for batch in window})
-    if anomalies and not ordered(windows):
+    window = [batch for batch in verdict.batches if windows.possible(batch.query, batch.batch, index)]
+    sure = {_name(batch) for batch in window if windows.sure(batch.query, batch.batch, index)}
+    anomalies, outputs = _found(verdict, sure)
+    if anomalies and not windows.ordered:
         return replace(ran, alone=True, why=_DISORDER)
     if anomalies and (damaged := _damaged(windows, index, verdict)) is not None:
         why = f"batch {damaged} of the run that it shared was violated before its fault, and this may be what is left of that"
         return replace(ran, alone=True, why=why)
-    right = unplaced is None and bool(window) and all(batch.verdict is Outcome.HELD for batch in window)
+    doubt = next((name for name in map(_name, window) if name not in sure and _found(verdict, {name})[0]), None)
+    known = doubt is None and unplaced is None and bool(window)
+    right = known and all(batch.verdict is Outcome.HELD for batch in window)
     if anomalies:
         done = Outcome.VIOLATED
     elif right or verdict.outcome is Outcome.HELD:  # of a run in which nothing is wrong nothing is to be told apart
         done = Outcome.HELD
     else:
-        return replace(
-            ran, alone=True, why=unplaced or "the run that it shared does not tell whether its batches are right"
-        )
+        told = f"batch {doubt} of the run that it shared is violated, and either of two faults may have struck it"
+        silent = "the run that it shared does not tell whether its batches are right"
+        return replace(ran, alone=True, why=unplaced or (told if doubt else silent))
     return replace(ran, state=_state(cell, instrument), verdict=done, anomalies=anomalies, outputs=outputs, why=None)
-
-
-def _window(windows: Windows, index: int, batches: Sequence[BatchReport]) -> list[BatchReport]:
-    return [
-        batch
-        for batch in batches
-        if batch.query in windows
-        and batch.batch >= windows[batch.query][index]
-        and (index + 1 == len(windows[batch.query]) or batch.batch < windows[batch.query][index + 1])
-    ]
 
 
 def _damaged(windows: Windows, index: int, verdict: Verdict) -> str | None:
     """The first batch before the window of that number with an effect that violates the claim."""
     names = {name for f in verdict.findings if f.allowed is None for name, effects in f.batches.items() if effects}
-    before = sorted(
-        (number, query) for query, number in map(_split, names) if _before(windows, index, f"{query}/{number}")
-    )
+    before = sorted((number, query) for query, number in map(_split, names) if windows.before(query, number, index))
     if not before:
         return None
     number, query = before[0]
-    return f"{number} of query {query}" if len(windows) > 1 else str(number)
+    return f"{number} of query {query}" if len(windows.first) > 1 else str(number)
 
 
-def _before(windows: Windows, index: int, name: str) -> bool:
-    query, number = _split(name)
-    return query not in windows or number < windows[query][index]
+def _name(batch: BatchReport) -> str:
+    return f"{batch.query}/{batch.batch}"
 
 
 def _split(batch: str) -> tuple[str, int]:
@@ -171,9 +163,9 @@ def _unplaced(windows: Windows, verdict: Verdict) -> str | None:
             continue
         if (lost := finding.total - sum(finding.batches.values())) > 0:
             return f"{finding.anomaly} in {finding.output}: of {lost} effects nobody knows the batch"
-        if not ordered(windows):
+        if not windows.ordered:
             return _DISORDER
-        early = [name for name in finding.batches if _before(windows, 0, name)]
+        early = [name for name in finding.batches if windows.before(*_split(name), 0)]
         if early:
             return f"{finding.anomaly} in {finding.output}: in batch {early[0]}, before the first fault"
     return None
