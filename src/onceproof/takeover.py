@@ -42,7 +42,7 @@ def batch_problems(spec: FaultSpec, scenario: Scenario) -> list[SpecProblem]:
 
 
 class Takeover:
-    """One takeover: the first driver (which `begin` sets aside, and `end` kills), and what its successor did meanwhile."""
+    """One takeover: the first driver, which is set aside here and killed by `end`, and what its successor did meanwhile."""
 
     def __init__(self, site: Site, seen: Occurrence, *, stopped: bool) -> None:
         """Start the second driver, with the first one stopped, or not."""
