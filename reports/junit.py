@@ -58,7 +58,7 @@ def _case(result: ScenarioResult, runs: RunSet) -> ET.Element:
         ET.SubElement(holder, "property", name=name, value=_clean(value))
     if result.error is not None or result.verdict is None:
         message = result.error.message if result.error is not None else "no verdict"
-        wrong = ET.SubElement(case, "error", type=result.outcome.value, message=_clean(message.splitlines()[0]))
+        wrong = ET.SubElement(case, "error", type=result.outcome.value, message=_clean(_first_line(message)))
         wrong.text = _clean(str(result.error or message))
     elif not runs.passed(result):
         wrong = ET.SubElement(case, "failure", type=result.outcome.value, message=_clean(_message(result, runs)))
@@ -83,12 +83,16 @@ def _message(result: ScenarioResult, runs: RunSet) -> str:
     if runs.by_expectation:
         what += f"; expected {', '.join([result.expect.verdict, *result.expect.anomalies])}"
     elif result.outcome is Outcome.INCONCLUSIVE and result.verdict.reasons:
-        what += f": {result.verdict.reasons[0].splitlines()[0]}"
+        what += f": {_first_line(result.verdict.reasons[0])}"
     return what
 
 
 def _terminal_text(result: ScenarioResult) -> str:
     return reports.get("terminal")().render(RunSet((result,)))
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
 
 
 def _clean(text: str) -> str:

@@ -10,11 +10,16 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from onceproof.visible import visible
+
 _LABEL = 10
 
 
 class Page:
-    """Labelled lines with a hanging indent. User's values go in as `Text`: square brackets in them are no markup."""
+    """Labelled lines with a hanging indent. User's values go in as `Text`: square brackets in them are no markup.
+
+    Every text is shown as `visible` says, but for a table's: its cells must be so already.
+    """
 
     def __init__(self, color: bool, width: int) -> None:
         self._out = io.StringIO()
@@ -32,16 +37,16 @@ class Page:
         grid = Table.grid(padding=(0, 1))
         grid.add_column(width=_LABEL, no_wrap=True)
         grid.add_column(ratio=1, overflow="fold")
-        grid.add_row(Text(label, style="bold"), value if isinstance(value, Text) else Text(value, style=style))
+        grid.add_row(Text(label, style="bold"), _shown(value, style))
         self._console.print(grid)
 
     def unbroken(self, label: str, value: str) -> None:
         """A value that is copied from the screen (path, command): never wrapped by us."""
-        line = Text(f"{label:<{_LABEL}} ", style="bold") + Text(value, style="not bold")
+        line = Text(f"{label:<{_LABEL}} ", style="bold") + Text(visible(value), style="not bold")
         self._console.print(line, soft_wrap=True)
 
     def below(self, value: str | Text | Table, depth: int = 1, style: str = "") -> None:
-        shown = Text(value, style=style) if isinstance(value, str) else value
+        shown = value if isinstance(value, Table) else _shown(value, style)
         self._console.print(Padding(shown, (0, 0, 0, 2 * depth)))
 
     def rule(self) -> None:
@@ -53,3 +58,10 @@ class Page:
     def text(self) -> str:
         # Padding and grids fill their lines with blanks up to the width: noise in a log, and in what is copied.
         return "\n".join(line.rstrip() for line in self._out.getvalue().splitlines()) + "\n"
+
+
+def _shown(value: str | Text, style: str) -> Text:
+    if isinstance(value, str):
+        return Text(visible(value), style=style)
+    plain = visible(value.plain)
+    return value if plain == value.plain else Text(plain, style=value.style)  # its parts are no longer where they were

@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from onceproof.events import Event
+from onceproof.visible import visible
 
 _BATCH_LINE_EVERY_S = 10.0
 """On a log, batches are told at most this often: hundreds of lines would bury the faults."""
@@ -107,7 +108,9 @@ class Progress:
             self._state.add(event)
             line = describe(event) or self._batch_line(event)
             if line is not None:
-                self._console.print(Text(f"{event.at:6.1f} s  {line}", style=_style(event.kind)), soft_wrap=True)
+                self._console.print(
+                    Text(f"{event.at:6.1f} s  {visible(line)}", style=_style(event.kind)), soft_wrap=True
+                )
             if self._is_live:
                 self._show(event)
 
@@ -128,7 +131,7 @@ class Progress:
     def _status(self) -> Group:
         elapsed = time.monotonic() - self._began
         head = f"{self._name}: {_PHASES.get(self._state.phase, self._state.phase)}   {elapsed:.0f} s"
-        return Group(Text(head, style="bold"), Text(self._state.summary()))
+        return Group(Text(visible(head), style="bold"), Text(visible(self._state.summary())))
 
 
 def describe(event: Event) -> str | None:

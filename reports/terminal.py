@@ -14,6 +14,7 @@ from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome,
 from onceproof.judge.slices import name_of
 from onceproof.report import RunSet, ScenarioResult, reports
 from onceproof.reports.page import Page
+from onceproof.visible import visible
 
 _STYLE = {
     Outcome.HELD: "bold green",
@@ -234,9 +235,9 @@ def _summary(page: Page, runs: RunSet) -> None:
         expectation = ("as expected" if result.expect_met else "NOT as expected") if runs.by_expectation else ""
         table.add_row(
             Text("ok" if runs.passed(result) else "FAILED", style="green" if runs.passed(result) else "bold red"),
-            Text(result.scenario),
+            Text(visible(result.scenario)),
             Text(result.outcome.value, style=_STYLE[result.outcome]),
-            Text(anomalies),
+            Text(visible(anomalies)),
             Text(expectation),
         )
     page.below(table, 0)

@@ -1,5 +1,39 @@
-"""``python -m onceproof``."""
+"""The program ``onceproof``, also as ``python -m onceproof``: its standard streams, its signals and its exit code."""
 
-from onceproof.cli import main
+from __future__ import annotations
 
-main()
+import sys
+
+from onceproof.errors import Interrupted
+from onceproof.interrupts import interruptible
+from onceproof.standard_streams import StandardStreams, where_kept
+
+#: Exit codes that say something about a job: none of them may come of a result that nobody could read.
+_VERDICTS = (0, 1, 3)
+
+
+def main() -> None:
+    """Run the command line, and exit with its code."""
+    streams = StandardStreams()
+    code = 0
+    try:
+        with interruptible():
+            from onceproof.cli import app  # here: a signal while it is imported ends the program in order
+
+            app()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 2
+    except Interrupted as interrupted:
+        sys.stderr.write(f"{interrupted}\n")
+        code = interrupted.exit_code
+    problem = streams.problem()
+    if problem is not None and code in _VERDICTS:
+        where = "".join(f"\n  the verdict is in {run / 'verdict.json'}" for run in where_kept())
+        sys.stderr.write(f"error: {problem}{where}\n")
+        code = 4
+    sys.stderr.flush()
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
-from onceproof.stack import journal, procfs
-from onceproof.stack.processes import SCRATCH_PREFIX, kill_marked, kill_sessions
+from onceproof.errors import EnvironmentProblem
+from onceproof.stack import journal, procfs, shared_memory
+from onceproof.stack.processes import SCRATCH_PREFIX, kill_marked, kill_sessions, remove_folder
 
 
 def clean_up(dry_run: bool = False) -> list[str]:
@@ -15,8 +15,10 @@ def clean_up(dry_run: bool = False) -> list[str]:
 
     A process is killed only if it is surely one of the dead run's: in a session whose leader has the noted pid *and*
     start time, or with the run's mark in its environment. The journal goes last, so a clean-up cut short can be repeated.
+    Raises `EnvironmentProblem` at the end if something could not be removed; the journal of that run stays.
     """
     done: list[str] = []
+    failed: list[str] = []
     for path in sorted(journal.live_folder().glob("*.json")):
         entry = journal.read(path)
         if entry is None:
@@ -24,9 +26,16 @@ def clean_up(dry_run: bool = False) -> list[str]:
         elif not entry.is_of_this_host():
             done.append(f"left run {entry.run_id} alone: it was started on {entry.host}; clean up there")
         elif not entry.harness_is_alive():
-            done += _end_processes(entry, dry_run) + _remove_folders(entry, dry_run)
-            if not dry_run:
+            done += _end_processes(entry, dry_run)
+            removed, refused = _remove_folders(entry, dry_run)
+            done += removed
+            failed += refused
+            if not dry_run and not refused:
                 path.unlink(missing_ok=True)
+    if failed:
+        raise EnvironmentProblem(
+            "\n  ".join([*failed, *done]), hint="remove what is in the way, then: onceproof cleanup"
+        )
     return done
 
 
@@ -51,13 +60,22 @@ def _end_processes(entry: journal.Entry, dry_run: bool) -> list[str]:
     return done
 
 
-def _remove_folders(entry: journal.Entry, dry_run: bool) -> list[str]:
-    done = []
+def _remove_folders(entry: journal.Entry, dry_run: bool) -> tuple[list[str], list[str]]:
+    """What was removed, and what could not be, as sentences."""
+    done, failed = [], []
+    verb = "would remove" if dry_run else "removed"
     for folder in filter(_is_scratch, map(Path, entry.folders)):
-        if not dry_run:
-            shutil.rmtree(folder)
-        done.append(f"{'would remove' if dry_run else 'removed'} {folder}")
-    return done
+        done += [
+            f"{verb} shared memory segment {one.id} of run {entry.run_id}" for one in shared_memory.left_by(folder)
+        ]
+        try:
+            if not dry_run:
+                remove_folder(folder)
+        except OSError as refused:
+            failed.append(f"could not remove {folder}: {refused}")
+        else:
+            done.append(f"{verb} {folder}")
+    return done, failed
 
 
 def _members(entry: journal.Entry, session: journal.Session) -> list[procfs.Stat]:

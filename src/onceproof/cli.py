@@ -47,7 +47,10 @@ Name = Annotated[
 
 
 def main() -> None:
-    app()
+    """As `onceproof.__main__.main`, for a script that was installed with this name."""
+    from onceproof.__main__ import main as program
+
+    program()
 
 
 def _version(asked: bool) -> None:

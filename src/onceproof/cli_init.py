@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from onceproof.errors import ScenarioError, UsageError
+from onceproof.interrupts import uninterrupted
 from onceproof.scenario import command, draft, sample
 from onceproof.scenario.load import load
 
@@ -94,10 +95,11 @@ def _write(path: Path, drafted: str) -> None:
     try:
         load(path)
     except BaseException as error:
-        if before is None:
-            path.unlink()
-        else:
-            path.write_bytes(before)
+        with uninterrupted(f"putting {path.name} back as it was"):
+            if before is None:
+                path.unlink()
+            else:
+                path.write_bytes(before)
         if not isinstance(error, ScenarioError):
             raise
         told = "; ".join(f"{p.message} ({p.hint})" if p.hint else p.message for p in error.problems)

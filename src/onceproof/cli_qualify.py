@@ -56,7 +56,9 @@ def qualify(
         result = session.Session(directory, progress, budget_s=budget_s, teller=teller).work()
     console = output.console()
     color = console.is_terminal and console.color_system is not None and not console.no_color
-    output.say(matrix.as_text(result, color=color, width=min(console.width, 120) if console.is_terminal else 100))
+    output.say(
+        matrix.as_text(result, color=color, width=min(console.width, 120) if console.is_terminal else 100), styled=True
+    )
     if output.as_json:
         output.result(json.dumps(matrix.as_json(result), default=str))
     return result.outcome.exit_code

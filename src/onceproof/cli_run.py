@@ -9,12 +9,14 @@ from pydantic import TypeAdapter
 
 from onceproof.cli_output import Output, crashed
 from onceproof.errors import EnvironmentProblem, HistoryError, Interrupted, OnceproofError, UsageError
+from onceproof.interrupts import interruptible
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.report import RunSet, ScenarioResult, reports
 from onceproof.reports.progress import Progress
 from onceproof.reports.terminal import TerminalReport
 from onceproof.scenario.load import load_all, names
 from onceproof.scenario.model import Expect, Scenario
+from onceproof.standard_streams import kept
 
 #: Messages of a run of consumers whose picture is shown without being asked for.
 _MOST_DRAWN = 100
@@ -44,9 +46,10 @@ def run_scenarios(
         if len(loaded) > 1:
             _say_report(RunSet((results[-1],)), output)
     runs = RunSet(tuple(results), by_expectation=everything)
-    if junit is not None:
+    code = _conclude(runs, output, told=len(loaded) > 1)
+    if junit is not None:  # last: a file that cannot be written costs nobody the report
         _write_file(junit, reports.get("junit")().render(runs))
-    return _conclude(runs, output, told=len(loaded) > 1)
+    return code
 
 
 def check_run(run: Path, output: Output) -> int:
@@ -76,7 +79,6 @@ def replay_run(run: Path, times: int, output: Output) -> int:
     """Play a stored run's schedule again; 0 if it came to the same each time, else 3."""
     _must_be_there(run)
     from onceproof.consumers.replay import as_text, replay
-    from onceproof.run import interruptible
 
     with interruptible():
         done = replay(run.resolve(), times=times, tell=output.say)
@@ -90,7 +92,6 @@ def shrink_run(run: Path, anomaly: str | None, most: int, output: Output) -> int
     """Shrink a stored run's schedule; 0 if the result is proved to be minimal, else 3, or 130 for the best until Ctrl-C."""
     _must_be_there(run)
     from onceproof.consumers import minimal
-    from onceproof.run import interruptible
 
     with interruptible():
         done = minimal.shrink_run(run.resolve(), anomaly=anomaly, most=most, tell=output.say)
@@ -108,7 +109,7 @@ def _run_one(path: Path, scenario: Scenario, runs_dir: Path, seed: int | None, o
             outcome = run(path, runs_dir=runs_dir, seed=seed, listeners=[progress])
     except KeyboardInterrupt:
         return ScenarioResult(scenario.name, scenario.expect, error=Interrupted("interrupted"))
-    except OnceproofError as error:
+    except (OnceproofError, Interrupted) as error:
         return _failed(scenario, error)
     except Exception as crash:  # the scenarios after this one still run
         return ScenarioResult(scenario.name, scenario.expect, error=crashed(crash))
@@ -125,13 +126,11 @@ def _drawn(scenario: Scenario, run: Path) -> str:
         if (messages := rows_of(scenario)) > _MOST_DRAWN:
             return f"no picture: {messages} messages are many to look at; `onceproof picture {run}` draws it"
         return draw_run(run)
-    except Interrupted:
-        raise
     except Exception as failure:
         return f"no picture: {failure or type(failure).__name__}"
 
 
-def _failed(scenario: Scenario, error: OnceproofError) -> ScenarioResult:
+def _failed(scenario: Scenario, error: OnceproofError | Interrupted) -> ScenarioResult:
     """The error, with what its run directory tells."""
     run = error.run_dir
     return ScenarioResult(scenario.name, scenario.expect, None if run is None else _stored_failure(run), run, error)
@@ -149,8 +148,11 @@ def _stored_failure(run: Path) -> Verdict | None:
 
 def _conclude(runs: RunSet, output: Output, *, told: bool) -> int:
     """Print what is left to print. ``told``: each scenario's own report was shown when it ended."""
+    for result in runs.results:
+        if result.run_dir is not None:
+            kept(result.run_dir)
     if told:
-        output.say(_terminal(output).summary(runs))
+        output.say(_terminal(output).summary(runs), styled=True)
     else:
         _say_report(runs, output)
     if output.as_json:
@@ -166,10 +168,10 @@ def _say_report(runs: RunSet, output: Output) -> None:
     if len(runs.results) == 1 and result.error is not None:
         output.complain(_complaint(result, result.error))
     else:
-        output.say(_terminal(output).render(runs))
+        output.say(_terminal(output).render(runs), styled=True)
 
 
-def _complaint(result: ScenarioResult, error: OnceproofError) -> str:
+def _complaint(result: ScenarioResult, error: OnceproofError | Interrupted) -> str:
     run = result.run_dir
     if isinstance(error, Interrupted):
         where = "" if run is None else f"; run directory: {run}"

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
-class OnceproofError(Exception):
-    """Something went wrong that a person can mend.
+class Ending(BaseException):
+    """Why a command ends early.
 
-    ``hint`` says how. ``exit_code`` is what the command line returns for it. ``run_dir`` is set once a run has a
+    ``hint`` says what to do. ``exit_code`` is what the command line returns for it. ``run_dir`` is set once a run has a
     directory: what was observed until then, and the services' logs, are in it.
     """
 
@@ -23,6 +23,19 @@ class OnceproofError(Exception):
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\n  {self.hint}"
+
+
+class OnceproofError(Ending, Exception):
+    """Something went wrong that a person can fix."""
+
+
+class Interrupted(Ending):
+    """The user ended it: Ctrl-C, SIGTERM, SIGHUP or SIGQUIT (`onceproof.interrupts`).
+
+    Not an `Exception`: code that handles failures, its own or somebody else's, must not take this for one.
+    """
+
+    exit_code = 130
 
 
 @dataclass(frozen=True)
@@ -82,12 +95,6 @@ class WaitTimeout(OnceproofError):
 
 class HistoryError(OnceproofError):
     """A stored run that cannot be judged: missing, damaged or of another version."""
-
-
-class Interrupted(OnceproofError):
-    """Ctrl-C or SIGTERM."""
-
-    exit_code = 130
 
 
 def _indent(text: str) -> str:

@@ -24,7 +24,7 @@ class ScenarioResult:
     expect: Expect
     verdict: Verdict | None = None
     run_dir: Path | None = None
-    error: OnceproofError | None = None
+    error: OnceproofError | Interrupted | None = None
 
     @property
     def outcome(self) -> Outcome:

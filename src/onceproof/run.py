@@ -8,20 +8,17 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import signal
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import psycopg
 import pyarrow.parquet as pq
 
-from onceproof import __version__
+from onceproof import __version__, interrupts
 from onceproof.checkpoint import CheckpointWatcher
 from onceproof.checkpoint_gate import CheckpointGate
 from onceproof.conductor import Conductor, Site
@@ -38,6 +35,7 @@ from onceproof.feed import Feeder
 from onceproof.history.collect import collect
 from onceproof.history.schema import VERSION
 from onceproof.history.writer import HistoryWriter
+from onceproof.interrupts import interruptible, uninterrupted
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import check, write_verdict
 from onceproof.pipeline import Pipeline
@@ -79,8 +77,15 @@ def run(
     """Run one scenario on a stack of its own and judge it. ``survey``: also note what it commits (`onceproof.qualify.survey`).
 
     Raises `UsageError` before anything is started, `EnvironmentProblem` (a service that does not come up, a full disk),
-    `Interrupted` on SIGINT or SIGTERM. In each case the run directory, if there is one already, says so.
+    `Interrupted` on a signal (`onceproof.interrupts`). In each case the run directory, if there is one already, says so.
     """
+    with interruptible():
+        return _run(scenario_path, runs_dir, seed, listeners, survey=survey)
+
+
+def _run(
+    scenario_path: Path, runs_dir: Path, seed: int | None, listeners: Sequence[Listener], *, survey: bool
+) -> Result:
     scenario = load(scenario_path)
     if seed is not None:
         scenario = scenario.model_copy(update={"seed": seed})
@@ -89,21 +94,28 @@ def run(
     for listener in listeners:
         timeline.listen(listener)
     try:
-        with interruptible(), _attentive():
+        with _attentive():
             _observe(scenario, Path(scenario_path), directory, timeline, survey=survey)
             ask_oracle(scenario, Path(scenario_path), directory, timeline, observe=_observe)
             timeline.emit("phase", name="judge")
             verdict = replace(check(directory.path), seconds=round(timeline.now(), 3))  # of the run, not of its judge
             write_verdict(directory.path, verdict)
+            interrupts.check()
             return Result(verdict, directory.path)
     except Interrupted as interrupted:
-        interrupted.run_dir = directory.path
-        _close_book(directory, scenario, timeline, Outcome.INTERRUPTED, "interrupted")
+        with uninterrupted("noting how the run ended"):
+            interrupted.run_dir = directory.path
+            _close_book(directory, scenario, timeline, Outcome.INTERRUPTED, "interrupted")
         raise
     except Exception as failure:
-        problem = _as_problem(failure, directory.path)
-        problem.run_dir = directory.path
-        _close_book(directory, scenario, timeline, Outcome.ERROR, str(problem))
+        try:
+            with uninterrupted("noting how the run ended"):
+                problem = _as_problem(failure, directory.path)
+                problem.run_dir = directory.path
+                _close_book(directory, scenario, timeline, Outcome.ERROR, str(problem))
+        except Interrupted as interrupted:  # it came after the failure, which is what the directory says
+            interrupted.run_dir = directory.path
+            raise
         if problem is failure:
             raise
         raise problem from failure
@@ -339,28 +351,6 @@ def _progress_rows(watcher: CheckpointWatcher) -> Iterator[dict[str, Any]]:
                     "partition": partition,
                     "end_offset": end,
                 }
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Turn the first SIGINT or SIGTERM into `Interrupted` in the main thread; later ones must not cut the clean-up short."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's business, and so is this
-        return
-    seen = False
-
-    def interrupt(number: int, _frame: FrameType | None) -> None:
-        nonlocal seen
-        if not seen:
-            seen = True
-            raise Interrupted(f"interrupted by {signal.Signals(number).name}")
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -167,6 +167,7 @@ def job_environment(
         # Workers otherwise take whatever python3 is first on PATH.
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         "PYTHONUNBUFFERED": "1",
+        "TMPDIR": str(scratch),  # PySpark makes a folder there while it starts, and leaves it if it is killed then
         **({"ONCEPROOF_FAILPOINTS": str(failpoints)} if failpoints is not None else {}),
         **({"PGPASSFILE": str(passfile)} if passfile is not None else {}),
         **{name: os.environ[name] for name in secrets if name in os.environ},

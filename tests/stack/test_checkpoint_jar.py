@@ -7,10 +7,10 @@ from zipfile import ZipFile
 
 import pytest
 
-from onceproof.errors import EnvironmentProblem, Interrupted
+from onceproof.errors import EnvironmentProblem
 from onceproof.stack import checkpoint_jar, components
 from onceproof.stack.java import find_java
-from onceproof.stack.progress import Progress
+from onceproof.stack.progress import FetchStopped, Progress
 
 
 def test_the_sources_ship_and_decide_the_key() -> None:
@@ -59,6 +59,6 @@ def test_an_interrupt_ends_the_compiler_and_leaves_nothing(tmp_path: Path, compi
             self.stopped.set()
 
     stopping = Stopping(show=False)
-    with pytest.raises(Interrupted):
+    with pytest.raises(FetchStopped):
         checkpoint_jar.maker(find_java(), compiler, {})(tmp_path, stopping)
     assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ import pytest
 from onceproof.errors import EnvironmentProblem, Interrupted
 from onceproof.stack import components
 from onceproof.stack.components import Component, obtain, verify
-from onceproof.stack.progress import Progress
+from onceproof.stack.progress import FetchStopped, Progress
 
 CONTENT = b"what the mirror ought to serve"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -74,7 +74,7 @@ def test_whoever_waits_for_another_process_can_be_interrupted(tmp_path: Path, pr
     def interrupt(_folder: Path, _progress: Progress) -> None:
         other = Progress(show=False)
         other.stopped.set()
-        with pytest.raises(Interrupted):
+        with pytest.raises(FetchStopped):
             obtain(thing(serve), tmp_path, other)
         raise Interrupted("as in the other one")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.errors import EnvironmentProblem, Interrupted
+from onceproof.errors import EnvironmentProblem
 from onceproof.stack import toxiproxy_build
-from onceproof.stack.progress import Progress
+from onceproof.stack.progress import FetchStopped, Progress
 from onceproof.waiting import wait_until
 
 
@@ -73,7 +73,7 @@ def test_an_interrupted_build_ends_the_tool_and_its_children(tmp_path: Path, mon
                 progress.stopped.set()
             progress.check()
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(FetchStopped):
         toxiproxy_build.build(target, Interrupting(show=False))
     for pid in pids.read_text().split():
         # A killed process is still listed until the kernel has taken it down.

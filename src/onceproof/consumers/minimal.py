@@ -23,6 +23,7 @@ from onceproof.consumers.schedule import Schedule, Whole
 from onceproof.consumers.shrink import Played, Shrink, Shrunk, to_json
 from onceproof.errors import Interrupted, OnceproofError, UsageError
 from onceproof.history.reader import read_document
+from onceproof.interrupts import uninterrupted
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import check, judge
 from onceproof.registry import suggest
@@ -134,7 +135,8 @@ def shrink_run(run_dir: Path, *, anomaly: str | None, most: int, tell: Told) -> 
             if run is None:
                 run = plays.best()
         finally:
-            plays.clear()
+            with uninterrupted("removing the executions of the search"):
+                plays.clear()
         shrunk = replace(shrunk, executions=plays.executions)
     seconds = round(time.monotonic() - began, 1)
     return Minimal(run_dir, tuple(sorted(wanted)), whole.schedule, shrunk, path, run, confirmed, seconds, unconfirmed)

@@ -25,6 +25,7 @@ from onceproof.errors import HistoryError, Interrupted, UsageError
 from onceproof.events import Timeline
 from onceproof.history.reader import read_document
 from onceproof.history.schema import VERSION
+from onceproof.interrupts import uninterrupted
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.unobserved import unobserved
 from onceproof.judge.verdict import judge, write_verdict
@@ -129,7 +130,8 @@ def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
                 play_once(scenario, here, broker, directory, number)
                 verdict = judge(directory.path)
             except Interrupted:
-                shutil.rmtree(directory.path if different else folder)  # half a play says nothing
+                with uninterrupted("removing the replay that did not end"):  # half a play says nothing
+                    shutil.rmtree(directory.path if different else folder)
                 raise
             result = _result(directory.path, verdict)
             seconds.append(round(time.monotonic() - began, 3))

@@ -62,6 +62,7 @@ def play(
     def environment(name: str, mark: str) -> Mapping[str, str]:
         return {
             **inherited(),
+            "TMPDIR": str(scratch),
             **{name: os.environ[name] for name in scenario.pipeline.secrets},
             **{variable: fill(value, values) for variable, value in scenario.pipeline.env.items()},
             "ONCEPROOF_GATE": str(scratch / "gate"),

@@ -31,6 +31,7 @@ from onceproof.history.kafka_rows import as_text
 from onceproof.history.postgres import collect_snapshots
 from onceproof.history.schema import VERSION
 from onceproof.history.writer import HistoryWriter
+from onceproof.interrupts import uninterrupted
 from onceproof.registry import suggest
 from onceproof.rundir import RunDir
 from onceproof.scenario.load import load_to_judge
@@ -111,9 +112,10 @@ def _directory(runs_dir: Path) -> Iterator[RunDir]:
     try:
         yield directory
     except BaseException:
-        shutil.rmtree(directory.path, ignore_errors=True)
-        with suppress(OSError):
-            runs_dir.rmdir()  # if it was made for this, and is empty
+        with uninterrupted("removing what was imported so far"):
+            shutil.rmtree(directory.path, ignore_errors=True)
+            with suppress(OSError):
+                runs_dir.rmdir()  # if it was made for this, and is empty
         raise
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from onceproof.errors import Interrupted
 from onceproof.history.reader import read_document
 from onceproof.judge import batches, ledger, slices
 from onceproof.judge.case import Case
@@ -63,8 +62,6 @@ def _with_slices(case: Case, verdict: Verdict) -> Verdict:
     """A slice explains a verdict. That one cannot be made (no room, say) is told beside it, and changes nothing of it."""
     try:
         return replace(verdict, slices=slices.export_all(case, verdict, judge_sought))
-    except Interrupted:
-        raise
     except Exception as failure:  # the verdict was hard-won: nothing that only explains it may lose it
         return replace(verdict, not_evaluated={**verdict.not_evaluated, "slices": _brief(failure)})
 
@@ -127,8 +124,6 @@ class _Evidence:
                 self._take(name, checkers.get(name)().check(self.case))
             except NotEvaluated as gap:
                 self._missing(name, None, str(gap))
-            except Interrupted:
-                raise
             except Exception as crash:  # a checker may be somebody else's
                 self.not_evaluated[name] = _brief(crash)
                 self.doubts.append(f"checker {name} crashed: {crash}")

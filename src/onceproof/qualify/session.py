@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from onceproof.errors import EnvironmentProblem, HistoryError, Interrupted, OnceproofError, UsageError
 from onceproof.events import Event
 from onceproof.history.reader import read_document
+from onceproof.interrupts import uninterrupted
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.qualify import attribution, survey, windows
 from onceproof.qualify.cells import Cell, State, cells
@@ -166,8 +167,9 @@ class Session:
             self._began = self._clock()
             self._teller.starts()
             return self._work()
-        except (Interrupted, KeyboardInterrupt):
-            self._save()
+        except Interrupted:
+            with uninterrupted("saving what was found until now"):
+                self._save()
             raise Interrupted(
                 "interrupted: what was found until now is kept",
                 hint=f"go on with: onceproof qualify --continue {self._directory.path}",
@@ -224,8 +226,6 @@ class Session:
         began = self._clock()
         try:
             done = self._run(file)
-        except Interrupted:
-            raise
         except OnceproofError as failure:
             self._failed(chosen, failure, number)
             return

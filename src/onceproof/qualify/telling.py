@@ -12,6 +12,7 @@ from rich.text import Text
 
 from onceproof.events import Event
 from onceproof.reports.progress import RunState, describe
+from onceproof.visible import visible
 
 #: Of a run's events, those that say something about its cells or about what is wrong; the rest is in its ``events.jsonl``.
 _TOLD = ("fault.hit", "fault.missed", "warning", "bypass")
@@ -60,14 +61,15 @@ class Teller:
             self._print(line, "")
 
     def _print(self, line: str, style: str) -> None:
-        self._console.print(Text(f"{self._times()}  {line}", style=style), soft_wrap=True)
+        self._console.print(Text(f"{self._times()}  {visible(line)}", style=style), soft_wrap=True)
 
     def _times(self) -> str:
         used = time.monotonic() - self._began
         return f"{clock(used)} used, {clock(max(self._budget_s - used, 0))} left"
 
     def _status(self) -> Text:
-        return Text(f"{self._name}: {self._what}   {self._times()}   {self._state.summary()}", style="dim")
+        shown = f"{self._name}: {self._what}   {self._times()}   {self._state.summary()}"
+        return Text(visible(shown), style="dim")
 
 
 def clock(seconds: float) -> str:

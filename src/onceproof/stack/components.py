@@ -27,10 +27,10 @@ import platformdirs
 from filelock import FileLock, Timeout
 
 from onceproof import __version__
-from onceproof.errors import EnvironmentProblem, Interrupted, OnceproofError
+from onceproof.errors import EnvironmentProblem, OnceproofError
 from onceproof.stack import checkpoint_jar, class_archive, driver_archive, jars, toxiproxy_build
 from onceproof.stack.java import Java, find_java
-from onceproof.stack.progress import Progress
+from onceproof.stack.progress import FetchStopped, Progress
 
 #: Longer than any fetch should take (a cold build of toxiproxy-server on two slow cores: about a minute).
 _LOCK_TIMEOUT_S = 900.0
@@ -255,7 +255,7 @@ def _obtain_made(component: Component, without: str, folder: Path, progress: Pro
     """The one file of what is made here; None, and a line about what that means, if it could not be made."""
     try:
         (name,) = obtain(component, folder, progress)
-    except Interrupted:
+    except FetchStopped:
         raise
     except OnceproofError as problem:
         progress.say(f"{without}: {problem}")

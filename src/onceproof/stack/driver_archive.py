@@ -34,7 +34,7 @@ _SILENT = "-Xlog:cds*=off"
 _DEADLINE_S = 300.0
 
 #: What a JVM and a Python need to run; none of the user's Spark settings, which would change the class path.
-_PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "JAVA_HOME", "SPARK_HOME", "PYTHONPATH")
+_PASSED_ON = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "JAVA_HOME", "SPARK_HOME", "PYTHONPATH")
 
 
 def options(archive: Path | None) -> tuple[str, ...]:
@@ -101,6 +101,7 @@ def _run(owner: Owner, archive: Path, connector: tuple[Path, ...], progress: Pro
         **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
         "SPARK_DIST_CLASSPATH": class_path(connector),
         "SPARK_SUBMIT_OPTS": shlex.join(words),
+        "TMPDIR": str(work),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
     }

@@ -6,6 +6,7 @@ stays in the session of the driver that started it.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import re
@@ -27,8 +28,9 @@ from typing import Self
 
 import psutil
 
-from onceproof.errors import EnvironmentProblem, ServiceFailed
-from onceproof.stack import procfs
+from onceproof.errors import EnvironmentProblem, ServiceFailed, WaitTimeout
+from onceproof.interrupts import uninterrupted
+from onceproof.stack import procfs, shared_memory
 from onceproof.stack.journal import RUN_MARK, Journal, Session
 from onceproof.waiting import wait_until
 
@@ -43,6 +45,8 @@ _GONE_DEADLINE_S = 5.0
 _CLOSE_GRACE_S = 6.0
 #: One group of services started together; JVMs that have not gone by then are not worth more waiting.
 _GROUP_GRACE_S = 3.0
+#: A process that was killed while it wrote may leave a folder that fills once more while it is removed.
+_REMOVE_DEADLINE_S = 2.0
 #: ENOSPC, as C, Java and Python spell it.
 _DISK_FULL = "No space left on device"
 
@@ -176,18 +180,21 @@ class Service:
 class Owner:
     """Owns everything that one run started; closes it in reverse order, services started one after another in parallel.
 
-    Use as a context manager. What it owns is also noted in a journal, for `onceproof.cleanup`.
+    Use as a context manager. What it owns is also noted in a journal, for `onceproof.cleanup`. A signal waits until
+    something is noted once it is made, and until `close` is done.
     """
 
     def __init__(self, run_id: str | None = None) -> None:
         self.run_id = run_id or secrets.token_hex(6)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.run_id):
             raise ValueError(f"a run id names a file: {self.run_id!r} holds something else than letters, digits, . _ -")
-        self._journal = Journal(self.run_id)
         self._owned: list[Service | Callable[[], object]] = []
         self._folders: list[Path] = []
         self._lock = threading.Lock()
         self._closed = False
+        with uninterrupted("noting a new run"):
+            self._journal = Journal(self.run_id)
+            _open.add(self)
         self.scratch = self.temporary_folder()
 
     def start(
@@ -210,7 +217,12 @@ class Owner:
         Raises `EnvironmentProblem` if the program is not there or may not be run.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
-        with self._lock, log.open("ab") as output, _readable(stdin) as source:
+        with (
+            uninterrupted(f"starting {name}"),
+            self._lock,
+            log.open("ab") as output,
+            _readable(stdin) as source,
+        ):
             if self._closed:
                 raise RuntimeError(f"cannot start {name}: run {self.run_id} is closing")
             try:
@@ -239,9 +251,15 @@ class Owner:
 
     def temporary_folder(self) -> Path:
         """A new private (0700) folder under the system's temporary folder, removed on close."""
-        folder = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX))
-        self._folders.append(folder)
-        self._journal.add_folder(folder)
+        folder = Path(tempfile.gettempdir()).absolute() / f"{SCRATCH_PREFIX}{secrets.token_hex(4)}"
+        with uninterrupted("noting a temporary folder"), self._lock:
+            if self._closed:
+                raise RuntimeError(f"no folder can be made: run {self.run_id} is closing")
+            self._folders.append(folder)
+            self._journal.add_folder(
+                folder
+            )  # first: a harness killed between the two must not leave one that nobody knows of
+            folder.mkdir(mode=0o700)
         return folder
 
     def services(self) -> list[Service]:
@@ -250,20 +268,30 @@ class Owner:
             return [one for one in self._owned if isinstance(one, Service)]
 
     def close(self) -> None:
-        """Stop and remove everything, within about eight seconds. Idempotent; a part that fails spares no other."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        try:
+        """Stop and remove everything, within about eight seconds. Idempotent; a part that fails spares no other.
+
+        The journal goes last, and stays if something could not be removed: `onceproof cleanup` then tries again.
+        """
+        with uninterrupted(self._closing):
+            with self._lock:
+                if self._closed:
+                    return
+                self._closed = True
             self._close_in_reverse(time.monotonic() + _CLOSE_GRACE_S)
-        finally:  # also when a second Ctrl-C cuts the polite part short
-            for service in self.services():
-                self._attempt(f"kill {service.name}", service.kill)
-            self._attempt("kill what left its session", partial(kill_marked, self.run_id))
-            for folder in self._folders:
-                self._attempt(f"remove {folder}", partial(shutil.rmtree, folder))
-            self._journal.remove()
+            gone = [self._attempt(f"kill {service.name}", service.kill) for service in self.services()]
+            gone.append(self._attempt("kill what left its session", partial(kill_marked, self.run_id)))
+            gone += [self._attempt(f"remove {folder}", partial(remove_folder, folder)) for folder in self._folders]
+            if all(gone):
+                self._journal.remove()
+            else:
+                _log.warning("run %s is not gone altogether: onceproof cleanup removes the rest", self.run_id)
+            _open.discard(self)
+
+    def _closing(self) -> str:
+        # Without the lock: asked by a signal's handler, in the thread that may hold it.
+        running = [one.name for one in list(self._owned) if isinstance(one, Service) and one.is_running()]
+        what = ", ".join(running) or "what is left of the run"
+        return f"stopping {what}; then its temporary folders are removed"
 
     def __enter__(self) -> Self:
         return self
@@ -292,11 +320,46 @@ class Owner:
         if thread.is_alive():
             _log.warning("clean-up %s of run %s did not end in time", name, self.run_id)
 
-    def _attempt(self, what: str, act: Callable[[], object]) -> None:
+    def _attempt(self, what: str, act: Callable[[], object]) -> bool:
+        """Whether it could be done."""
         try:
             act()
         except Exception:
             _log.warning("clean-up of run %s: could not %s", self.run_id, what, exc_info=True)
+            return False
+        return True
+
+
+_open: set[Owner] = set()
+"""Not closed yet."""
+
+
+@atexit.register
+def _close_the_rest() -> None:
+    """One whose ``with`` block was never entered (a signal came just then), or whose thread this process does not wait for."""
+    for owner in list(_open):
+        owner.close()
+
+
+# An owner belongs to the process that made it: a fork that exits must not close it.
+os.register_at_fork(after_in_child=_open.clear)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a temporary folder of a run whose processes are gone, and the shared memory that they left. Idempotent.
+
+    Raises `OSError` for what cannot be removed.
+    """
+    shared_memory.remove(folder)
+
+    def gone() -> bool:
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+
+    try:
+        wait_until(f"{folder} to be removed", gone, deadline_s=_REMOVE_DEADLINE_S)
+    except WaitTimeout:
+        shutil.rmtree(folder)  # says what is in the way
 
 
 def kill_sessions(sessions: set[int], name: str) -> None:

@@ -11,7 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from onceproof.errors import Interrupted
+from onceproof.errors import OnceproofError
+from onceproof.visible import visible
+
+
+class FetchStopped(OnceproofError):
+    """A fetching thread gave up because the command is ending. Not `Interrupted`: that is the main thread's."""
 
 
 class Progress:
@@ -63,9 +68,9 @@ class Progress:
 
     def say(self, line: str) -> None:
         if self._show:
-            self._console.print(line, markup=False, highlight=False)
+            self._console.print(visible(line), markup=False, highlight=False)
 
     def check(self) -> None:
-        """Raise `Interrupted` once the fetch was told to stop."""
+        """Raise `FetchStopped` once the fetch was told to stop."""
         if self.stopped.is_set():
-            raise Interrupted("fetching the components was interrupted")
+            raise FetchStopped("fetching the components was interrupted")

@@ -1,0 +1,213 @@
+"""SIGINT, SIGTERM, SIGHUP and SIGQUIT end a command with 130 once everything that it made is gone; none is swallowed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from onceproof.interrupts import interruptible, uninterrupted
+from onceproof.stack import journal, processes
+from onceproof.waiting import wait_until
+
+ALL = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
+
+#: A command that owns a service which ignores a polite stop for as long as its clean-up asks: three seconds.
+COMMAND = """
+import sys, time
+from pathlib import Path
+import typer
+from onceproof.cli_output import Output, failing_well
+from onceproof.stack.processes import Owner
+
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+try:
+    with failing_well(Output(False)):
+        with Owner("ending") as owner:
+            service = owner.start("stubborn", [sys.executable, "-c", STUBBORN], log=Path(sys.argv[1]))
+            while "up" not in service.log_tail():
+                time.sleep(0.01)
+            (owner.scratch / "pgpass").write_text("secret")
+            print(owner.scratch, service.pid, flush=True)
+            if sys.argv[2] == "working":
+                time.sleep(600)
+            print("closing", flush=True)
+            if sys.argv[2] == "failing":
+                raise ValueError("a failure of its own")
+        print("went on", flush=True)
+except typer.Exit as done:
+    sys.exit(done.exit_code)
+"""
+
+
+class Command:
+    def __init__(self, tmp_path: Path, mode: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", COMMAND, str(tmp_path / "log"), mode],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None
+        scratch, pid = self.process.stdout.readline().split()
+        self.scratch, self.service = Path(scratch), int(pid)
+        if mode != "working":
+            assert self.process.stdout.readline() == "closing\n"
+
+    def end(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=30)
+        return self.process.returncode, out, err
+
+    def left(self) -> list[str]:
+        left = [str(path) for path in (self.scratch, journal.live_folder() / "ending.json") if path.exists()]
+        return left + [str(self.service)] * Path(f"/proc/{self.service}").exists()
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Command]]:
+    monkeypatch.setenv("ONCEPROOF_STATE_DIR", str(tmp_path / "state"))
+    begun: list[Command] = []
+
+    def begin(mode: str) -> Command:
+        begun.append(Command(tmp_path, mode))
+        return begun[-1]
+
+    yield begin
+    for one in begun:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.communicate()
+    subprocess.run([sys.executable, "-m", "onceproof", "cleanup"], check=False, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "number"),
+    [
+        *(("working", number) for number in ALL),
+        ("closing", signal.SIGINT),
+        ("closing", signal.SIGHUP),
+        ("failing", signal.SIGTERM),
+    ],
+)
+def test_each_signal_ends_the_command_after_a_whole_clean_up(
+    command: Callable[[str], Command], mode: str, number: signal.Signals
+) -> None:
+    one = command(mode)
+    one.process.send_signal(number)
+    code, out, err = one.end()
+    assert one.left() == []
+    assert (code, out) == (130, ""), err
+    assert f"interrupted by {number.name}" in err
+    assert "Traceback" not in err
+
+
+def test_more_signals_do_not_cut_the_clean_up_short_and_hear_what_it_does(command: Callable[[str], Command]) -> None:
+    one = command("closing")
+    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+        one.process.send_signal(number)
+        time.sleep(0.3)  # two that come at once are one to the kernel
+    code, _, err = one.end()
+    assert one.left() == []
+    assert code == 130
+    assert err.lstrip().startswith("SIGINT: first stopping stubborn; then its temporary folders are removed\n")
+    assert f"kill -KILL {one.process.pid}; afterwards: onceproof cleanup" in err
+
+
+def test_a_signal_that_somebody_swallowed_still_ends_in_130() -> None:
+    program = """
+import signal
+import typer
+from onceproof.cli_output import Output, failing_well
+
+class Noisy:
+    def __del__(self):  # Python ignores what a destructor raises
+        signal.raise_signal(signal.SIGINT)
+
+try:
+    with failing_well(Output(False)):
+        noisy = Noisy()
+        del noisy
+except typer.Exit as done:
+    raise SystemExit(done.exit_code)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 130, done.stderr
+
+
+def test_nohup_keeps_a_command_from_ending_with_its_terminal() -> None:
+    program = """
+import signal
+from onceproof.interrupts import interruptible
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+with interruptible():
+    signal.raise_signal(signal.SIGHUP)
+print("on")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "on\n", done.stderr
+
+
+def test_the_journal_stays_as_long_as_something_that_it_lists_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONCEPROOF_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setattr("onceproof.stack.processes._REMOVE_DEADLINE_S", 0.1)
+    owner = processes.Owner("stays")
+    path = journal.live_folder() / "stays.json"
+    kept = owner.scratch.with_name(f"{owner.scratch.name}.kept")
+    owner.scratch.rename(kept)
+    owner.scratch.write_text("a file cannot be removed as a folder")
+    try:
+        owner.close()
+        entry = journal.read(path)
+        assert entry is not None
+        assert str(owner.scratch) in entry.folders
+    finally:
+        owner.scratch.unlink()
+        kept.rmdir()
+        path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("words", [["import", "--help"], ["list"], ["doctor"], ["cleanup"]])
+def test_ctrl_c_at_any_moment_of_a_short_command_gives_no_traceback(words: list[str]) -> None:
+    for delay_s in (0.0, 0.3, 0.8):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "onceproof", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        wait_until("Python to be in the program", lambda p=process: _is_ready(p), deadline_s=30, every_s=0.001)
+        time.sleep(delay_s)  # the moment does not matter: none may be wrong
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        assert "Traceback" not in err
+        assert process.returncode in (0, 130), err
+
+
+def _is_ready(process: subprocess.Popen[str]) -> bool:
+    """Whether it has ended, or has its handler of SIGHUP: Python itself starts without one."""
+    if process.poll() is not None:
+        return True
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return bool(caught >> (signal.SIGHUP - 1) & 1)
+
+
+def test_outside_a_command_and_in_other_threads_a_clean_up_is_nothing_but_its_block() -> None:
+    done: list[str] = []
+
+    def clean_up(where: str) -> None:
+        with uninterrupted("cleaning"):
+            done.append(where)
+
+    clean_up("outside")
+    with interruptible():
+        thread = threading.Thread(target=clean_up, args=("thread",))
+        thread.start()
+        thread.join()
+    assert done == ["outside", "thread"]
