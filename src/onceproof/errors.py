@@ -84,6 +84,12 @@ class HistoryError(OnceproofError):
     """A stored run that cannot be judged: missing, damaged or of another version."""
 
 
+class NotARun(HistoryError):
+    """What was named as a run is something else: a file, an empty folder, a qualification."""
+
+    exit_code = 2
+
+
 class Interrupted(OnceproofError):
     """Ctrl-C or SIGTERM."""
 
