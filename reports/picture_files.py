@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from onceproof import run_files
 from onceproof.consumers import picture
 from onceproof.errors import UsageError
 from onceproof.reports import picture_svg, picture_text
@@ -19,8 +20,8 @@ def write(run_dir: Path) -> str:
         raise UsageError(f"{run_dir} is a run of a Spark job: pictures are of consumers and their queues")
     text = picture_text.render(found)
     try:
-        (run_dir / SVG).write_text(picture_svg.render(found), encoding="utf-8")
-        (run_dir / TEXT).write_text(text + "\n", encoding="utf-8")
+        run_files.write_text(run_dir / SVG, picture_svg.render(found))
+        run_files.write_text(run_dir / TEXT, text + "\n")
     except OSError as refused:
         raise run_dir_problem(refused, run_dir) from refused
     return text

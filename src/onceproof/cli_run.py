@@ -63,8 +63,10 @@ def check_run(run: Path, output: Output) -> int:
 
 
 def _must_be_there(run: Path) -> None:
-    if not run.is_dir():
-        raise UsageError(f"run directory {str(run)!r} does not exist", hint="each run's directory stands in its report")
+    if not run.exists():
+        raise UsageError(
+            f"run directory {str(run)!r} does not exist", hint="each run's directory is named in its report"
+        )
 
 
 def draw_run(run: Path) -> str:

@@ -97,5 +97,11 @@ class HistoryError(OnceproofError):
     """A stored run that cannot be judged: missing, damaged or of another version."""
 
 
+class NotARun(HistoryError):
+    """What was named as a run is something else: a file, an empty folder, a qualification."""
+
+    exit_code = 2
+
+
 def _indent(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.rstrip().splitlines())

@@ -57,11 +57,14 @@ class StoredRun:
         self._ends[topic, partition] = offset + 1
         return offset
 
-    def record(self, output: str, row: Any, *, partition: int = 0, visibility: str = "committed") -> None:
+    def record(
+        self, output: str, row: Any, *, partition: int = 0, visibility: str = "committed", key: str | None = None
+    ) -> None:
         """One record of a Kafka output. ``row`` is made JSON unless it is text or None."""
         content = row if row is None or isinstance(row, str) else json.dumps(row)
         where = {"partition": partition, "offset": self.skip(output, partition)}
-        self.add("output", {"output": output, "op": "insert", **where, "content": content, "visibility": visibility})
+        row = {"output": output, "op": "insert", **where, "key": key and key.encode(), "content": content}
+        self.add("output", {**row, "visibility": visibility})
 
     def commit(self, output: str, *changes: tuple[str, dict[str, Any] | None, dict[str, Any] | None]) -> None:
         """One Postgres transaction of (op, before, after); values as any type, stored as text."""

@@ -283,7 +283,7 @@ def test_own_claim_of_an_output(clean_run: Any) -> None:
 
 
 def test_run_that_is_none(tmp_path: Any) -> None:
-    with pytest.raises(HistoryError, match=r"no run\.json"):
+    with pytest.raises(HistoryError, match="is not a run: it is an empty folder"):
         judge(tmp_path)
 
 

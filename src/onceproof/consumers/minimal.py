@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from ruamel.yaml import YAML
 
+from onceproof import run_files
 from onceproof.consumers import moves as moves_module
 from onceproof.consumers import services
 from onceproof.consumers.broker import Broker
@@ -117,7 +119,7 @@ def shrink_run(run_dir: Path, *, anomaly: str | None, most: int, tell: Told) -> 
     start = services.fetched(scenario)
     with Owner() as owner:
         broker = start_broker(start, owner, run_dir / "logs" / "shrink")
-        shutil.rmtree(folder, ignore_errors=True)
+        run_files.remove(folder)
         plays = _Plays(whole, here, broker, folder, most, tell)
         # One execution is left for the run of what it comes to.
         search = Shrink(whole.schedule, wanted, known, plays.play, most - 1, plays.keep, whole.alike)
@@ -264,7 +266,7 @@ def _in_a_line(verdict: Verdict) -> str:
 def _write(whole: Whole, best: Schedule, folder: Path, here: Path, anomalies: Sequence[str]) -> Path:
     """The scenario of ``best`` as a file that can be run, with its records beside it where it needs them."""
     folder.mkdir(exist_ok=True)
-    path = folder / f"{whole.scenario.name}-minimal.yaml"
+    path = folder / f"{file_name(whole.scenario.name)}-minimal.yaml"
     scenario = whole.of(best, path.with_suffix(".jsonl"))
     pipeline = scenario.pipeline.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     if pipeline["command"] == WORKER:
@@ -287,6 +289,11 @@ def _write(whole: Whole, best: Schedule, folder: Path, here: Path, anomalies: Se
     yaml.dump({name: document[name] for name in _ORDER if name in document}, text)
     path.write_text(text.getvalue(), encoding="utf-8")
     return path
+
+
+def file_name(scenario: str) -> str:
+    """The name of a scenario as part of a file's name: a stored one may be anything, a path among others."""
+    return re.sub(r"[^\w.-]+", "-", scenario)[:100]
 
 
 def _filled(given: Any, values: Mapping[str, str]) -> Any:

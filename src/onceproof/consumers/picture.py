@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from onceproof.consumers import moves as moves_module
 from onceproof.consumers.moves import Move
 from onceproof.data import open_dataset
@@ -128,11 +131,7 @@ def _of_document(document: Mapping[str, Any], run_dir: Path) -> Picture | None:
     if not consumers:
         return None
     spec = scenario["input"][0]
-    dataset = open_dataset(spec["dataset"], spec.get("options") or {}, seed=int(document.get("seed") or 0))
-    stop = spec.get("rows") or dataset.rows()
-    keys = [
-        record.key.decode(errors="replace") if record.key is not None else None for record in dataset.records(0, stop)
-    ]
+    keys = _keys(spec, int(document.get("seed") or 0), run_dir)
     outputs: Mapping[str, Mapping[str, Any]] = scenario["outputs"]
     output = next(iter(outputs.values()))
     claim = output.get("claim") or scenario.get("claim") or {}
@@ -149,6 +148,29 @@ def _of_document(document: Mapping[str, Any], run_dir: Path) -> Picture | None:
         output_of={name: by_group[group] for group, names in groups.items() for name in names},
         queues_are=_queues_are(str(consumers.get("broker", "amqp")), int(spec["partitions"])),
     )
+
+
+def _keys(spec: Mapping[str, Any], seed: int, run_dir: Path) -> list[str | None]:
+    """The key of each message, in order. A file that the run names is not opened: it may be anything on this machine."""
+    if spec["dataset"] == "file":
+        found = _stored_keys(run_dir)
+    else:
+        dataset = open_dataset(spec["dataset"], spec.get("options") or {}, seed=seed)
+        found = [record.key for record in dataset.records(0, spec.get("rows") or dataset.rows())]
+    return [key.decode(errors="replace") if key is not None else None for key in found]
+
+
+def _stored_keys(run_dir: Path) -> list[bytes | None]:
+    """As the history has them; of messages that were never published, none. Raises `HistoryError`."""
+    place = ["topic", "partition", "offset"]
+    try:
+        sent = pq.read_table(run_dir / "history" / "sent.parquet", columns=[*place, "seq"]).to_pylist()
+        read = pq.read_table(run_dir / "history" / "input.parquet", columns=[*place, "key"]).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise HistoryError(f"{run_dir} has no history to take the messages' keys from: {error}") from error
+    key_at = {tuple(row[name] for name in place): row["key"] for row in read}
+    by_number = {row["seq"]: key_at.get(tuple(row[name] for name in place)) for row in sent}
+    return [by_number.get(number) for number in range(max(by_number, default=-1) + 1)]
 
 
 def _queues_are(broker: str, partitions: int) -> str:

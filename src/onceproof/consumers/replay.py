@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from onceproof import __version__
+from onceproof import __version__, run_files
 from onceproof.consumers import services, stage
 from onceproof.consumers.broker import Broker, WarmsUp
 from onceproof.consumers.faults import consumer_faults
@@ -122,7 +122,7 @@ def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
         began = time.monotonic()
         broker = start_broker(start, owner, run_dir / "logs" / "replay")
         start_s = round(time.monotonic() - began, 3)
-        shutil.rmtree(folder, ignore_errors=True)  # of an earlier replay: worth keeping until this one can be
+        run_files.remove(folder)  # of an earlier replay: worth keeping until this one can be
         for number in range(1, times + 1):
             began = time.monotonic()
             directory = RunDir.below(folder / f"{number:04d}")
@@ -151,7 +151,8 @@ def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
 
 def start_broker(start: services.Start, owner: Owner, folder: Path) -> Broker:
     """The broker of all plays; its logs go below ``folder``."""
-    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    run_files.fresh_folder(folder)
+    (folder / "logs").mkdir()
     timeline = Timeline(folder / "events.jsonl")
     try:
         broker = start(owner, folder, timeline)

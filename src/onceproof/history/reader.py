@@ -11,7 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from onceproof.errors import HistoryError
+from onceproof import run_files
+from onceproof.errors import HistoryError, NotARun
+from onceproof.history import record
+from onceproof.history.not_a_run import what_it_is
 from onceproof.history.schema import TABLES, VERSION, VERSION_KEY
 
 
@@ -42,17 +45,23 @@ def open_history(run_dir: Path) -> History:
 
 
 def read_document(run_dir: Path) -> dict[str, Any]:
-    """``run.json`` alone, which is there from a run's beginning, long before its history is. Raises `HistoryError`."""
+    """``run.json`` alone, which is there from a run's beginning, long before its history is.
+
+    Raises `NotARun` where there is none, and `HistoryError` for one that is damaged, has values of the wrong type, or has
+    links among its files (`onceproof.run_files`).
+    """
     path = run_dir / "run.json"
+    if not path.is_symlink() and not path.exists():
+        what, hint = what_it_is(run_dir)
+        raise NotARun(f"{run_dir} is not a run: {what}", hint=hint)
+    run_files.refuse_links(run_dir)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        hint = "name the directory of a run: the one that `onceproof run` printed"
-        raise HistoryError(f"{path.parent} is not a run: there is no run.json in it", hint=hint) from None
-    except (OSError, ValueError) as error:
+        document = json.loads(run_files.read_text(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise HistoryError(f"{path} cannot be read: {error}", hint=_AGAIN) from error
     if not isinstance(document, dict) or "scenario" not in document:
         raise HistoryError(f"{path} does not describe a run: it names no scenario", hint=_AGAIN)
+    record.check(document, path)
     return document
 
 

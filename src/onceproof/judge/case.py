@@ -91,6 +91,7 @@ class Case:
 
     def __init__(self, history: History, folder: Path) -> None:
         self.history = history
+        self._folder = folder
         self.run = history.document
         self.scenario, self.oracle = _scenario(history)
         self.expectations: dict[str, Expectation] = {}
@@ -213,7 +214,8 @@ class Case:
         self.sql("SET enable_progress_bar = false")  # it would go to standard output, which belongs to the verdict
         self.sql("SET autoinstall_known_extensions = false")
         self.sql("SET enable_external_file_cache = false")  # the files are read once or twice: no memory for them
-        self.sql(f"SET allowed_directories = [{literal(str(self.history.run_dir))}]")
+        readable = [self.history.run_dir / "history", self._folder]  # no link among them leads out of it
+        self.sql(f"SET allowed_directories = [{', '.join(literal(str(folder)) for folder in readable)}]")
         self.sql("SET enable_external_access = false")
 
     @property

@@ -11,13 +11,13 @@ anomaly that the run has not, and if the outputs must hold of the identities in 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
+from onceproof import run_files
 from onceproof.errors import HistoryError
 from onceproof.expectation import WorksAhead
 from onceproof.judge.canonical import document, literal
@@ -50,7 +50,7 @@ def export_all(case: Case, verdict: Verdict, judge: Judge) -> dict[str, str]:
     """
     if "slice" in case.run:
         return {}
-    shutil.rmtree(case.history.run_dir / FOLDER, ignore_errors=True)
+    run_files.remove(case.history.run_dir / FOLDER)
     made: dict[str, str] = {}
     for finding in [f for f in verdict.findings if f.allowed is None][:MAX_SLICES]:
         folder = export(case, verdict, finding, judge)
@@ -184,7 +184,7 @@ class _Search:
         except HistoryError:  # what is left is no history any more
             return False
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            run_files.remove(folder)
 
     def _is_sought(self, found: Finding) -> bool:
         wanted = self._finding

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from onceproof import run_files
 from onceproof.history.reader import read_document
 from onceproof.judge import batches, ledger, slices
 from onceproof.judge.case import Case
@@ -22,6 +23,7 @@ from onceproof.judge.claims import allowance, needs, unjudged
 from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.unobserved import unobserved
 from onceproof.judge.witness import times
+from onceproof.rundir import run_dir_problem
 from onceproof.scenario.model import Claim
 
 VERDICT_FILE = "verdict.json"
@@ -33,7 +35,10 @@ _INPUT = "SELECT count(*) FROM history.input WHERE visibility = 'committed'"
 def check(run_dir: Path) -> Verdict:
     """Judge a stored run, also one from another machine; write ``verdict.json`` and the findings' slices into it. Raises as `judge`."""
     verdict = _verdict(run_dir, sliced=True)
-    write_verdict(run_dir, verdict)
+    try:
+        write_verdict(run_dir, verdict)
+    except OSError as refused:
+        raise run_dir_problem(refused, run_dir) from refused
     return verdict
 
 
@@ -90,10 +95,8 @@ def judge_sought(case: Case, anomaly: str, is_sought: Callable[[Finding], bool])
 
 
 def write_verdict(run_dir: Path, verdict: Verdict) -> None:
-    """Replace ``verdict.json`` in one step: a reader never sees half of one."""
-    part = run_dir / f"{VERDICT_FILE}.part"
-    part.write_text(json.dumps(verdict.to_json(), indent=2, default=str) + "\n", encoding="utf-8")
-    part.replace(run_dir / VERDICT_FILE)
+    """Replace ``verdict.json`` in one step: a reader never sees half of one. Raises `OSError`."""
+    run_files.write_text(run_dir / VERDICT_FILE, json.dumps(verdict.to_json(), indent=2, default=str) + "\n")
 
 
 @dataclass

@@ -1,0 +1,168 @@
+"""The run record: a value of the wrong type is refused by name, and what is no run is told from a damaged one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from onceproof.cli import app
+from onceproof.errors import HistoryError, NotARun
+from onceproof.history.reader import read_document
+from onceproof.history.writer import HistoryWriter
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("drained", "false", 'drained is "false", and must be true or false'),
+    ("drained", 0, "drained is 0, and must be true or false"),
+    ("observed", "true", 'observed is "true", and must be true or false'),
+    ("observed", 1, "observed is 1, and must be true or false"),
+    ("stuck", "false", 'stuck is "false"'),
+    ("imported", "no", 'imported is "no"'),
+    ("interrupted", [], "interrupted is [], and must be true or false"),
+    ("nudged", 1, "nudged is 1, and must be true or false"),
+    ("never_reads", "x", 'never_reads is "x"'),
+    ("drain_note", 5, "drain_note is 5, and must be a string or null"),
+    ("error", {}, "error is {}, and must be a string or null"),
+    ("seed", "7", 'seed is "7", and must be a whole number'),
+    ("seed", 1.5, "seed is 1.5, and must be a whole number"),
+    ("seed", True, "seed is true, and must be a whole number"),
+    ("seed", 10**400, "seed is 1000000"),
+    ("seconds", "long", 'seconds is "long", and must be a number of seconds'),
+    ("wall_start", "noon", 'wall_start is "noon", and must be a number of seconds since 1970'),
+    ("wall_start", float("nan"), "wall_start is NaN"),
+    ("wall_start", 1e300, "wall_start is 1e+300"),
+    ("schema", "2", 'schema is "2", and must be a whole number'),
+    ("job", [], "job is [], and must be an object or null"),
+    ("job", {"starts": "two"}, 'job.starts is "two", and must be a whole number from 0 on'),
+    ("job", {"died_before_fault": "no"}, 'job.died_before_fault is "no", and must be true or false'),
+    ("job", {"traceback": 3}, "job.traceback is 3, and must be a string or null"),
+    ("job", {"log_tail": ["a"]}, 'job.log_tail is ["a"]'),
+    ("expectation", "none", 'expectation is "none", and must be an object or null'),
+    ("expectation", {"failed": True}, "expectation.failed is true"),
+    ("decoded", 1, "decoded is 1, and must be an object or null"),
+    ("decoded", {"inputs": []}, "decoded.inputs is [], and must be an object"),
+    ("decoded", {"outputs": {"out": 5}}, "decoded.outputs.out is 5, and must be an object or null"),
+    ("decoded", {"outputs": {"out": {"undecodable": "1"}}}, 'decoded.outputs.out.undecodable is "1"'),
+    ("slice", "x", 'slice is "x", and must be an object'),
+    ("scenario", ["x"], 'scenario is ["x"], and must be an object'),
+    ("scenario", {"name": 5}, "scenario.name is 5, and must be a string"),
+    ("scenario", {"chaos": 3}, "scenario.chaos is 3, and must be a list of objects"),
+    ("scenario", {"chaos": ["crash"]}, 'scenario.chaos is ["crash"], and must be a list of objects'),
+    ("scenario", {"claim": "held"}, 'scenario.claim is "held", and must be an object'),
+    ("drain_note", "half \ud800", 'drain_note is "half \\ud800", which holds half of a surrogate pair'),
+    ("fed", {"\udfff": 1}, "a key of fed is"),
+    ("outputs", {"a": ["x", "\ud83d"]}, "outputs.a[1] is"),
+]
+
+
+def run_with(tmp_path: Path, **fields: Any) -> Path:
+    """A whole, empty history with this record."""
+    scenario = {
+        "name": "small",
+        "input": [{"topic": "in", "dataset": "numbers"}],
+        "pipeline": {"command": ["job"]},
+        "outputs": {"out": {"topic": "out", "identity": ["i"]}},
+        "oracle": {"kind": "sql", "queries": {"out": 'SELECT i FROM "in"'}},
+        "claim": {},
+    }
+    run = tmp_path / "run"
+    with HistoryWriter(run):
+        pass
+    whole = {"observed": True, "drained": True, "scenario": scenario}
+    document = {**whole, **fields}
+    if isinstance(fields.get("scenario"), dict):
+        document["scenario"] = {**scenario, **fields["scenario"]}
+    (run / "run.json").write_text(json.dumps(document))
+    return run
+
+
+@pytest.mark.parametrize(("field", "value", "said"), WRONG)
+def test_a_value_of_the_wrong_type(tmp_path: Path, field: str, value: Any, said: str) -> None:
+    run = run_with(tmp_path, **{field: value})
+    done = CliRunner().invoke(app, ["check", str(run)])
+    assert done.exit_code == 4, done.output
+    assert said in done.output.replace("\n", "")
+    assert str(run / "run.json") in done.output
+    assert "onceproof itself failed" not in done.output
+    assert not (run / "verdict.json").exists()
+
+
+def test_types_of_a_run_that_was_not_observed(tmp_path: Path) -> None:
+    run = run_with(tmp_path, observed=False, seconds="x")
+    with pytest.raises(HistoryError, match="seconds"):
+        read_document(run)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[" * 100_000, '{"scenario": ' + "[" * 100_000, '{"seed": ' + "9" * 5_000 + "}"]
+)
+def test_a_record_that_is_not_json(tmp_path: Path, text: str) -> None:
+    run = run_with(tmp_path)
+    (run / "run.json").write_text(text)
+    with pytest.raises(HistoryError, match=r"run\.json cannot be read"):
+        read_document(run)
+
+
+def test_unknown_keys_are_passed_over(tmp_path: Path) -> None:
+    assert read_document(run_with(tmp_path, mine={"drained": "false"}))["mine"] == {"drained": "false"}
+
+
+def named(tmp_path: Path, what: str) -> Path:
+    """Something that is not a run."""
+    folder = tmp_path / "thing"
+    if what == "yaml":
+        (tmp_path / "job.yaml").write_text("input: []")
+        return tmp_path / "job.yaml"
+    if what == "record":
+        return run_with(tmp_path) / "run.json"
+    if what == "history":
+        return run_with(tmp_path) / "history"
+    if what == "parquet":
+        (tmp_path / "x.parquet").write_bytes(b"PAR1")
+        return tmp_path / "x.parquet"
+    folder.mkdir()
+    for name in {
+        "qualification": ["qualification.json", "scenario.yaml"],
+        "parquet folder": ["part-0.parquet"],
+        "checkpoint": ["offsets", "commits", "metadata"],
+        "other": ["README", "src"],
+    }.get(what, []):
+        (folder / name).write_text("")
+    if what == "runs":
+        run_with(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("empty", "it is an empty folder"),
+        ("yaml", "it is a YAML file"),
+        ("parquet", "it is a data file"),
+        ("record", "it is a file of one"),
+        ("history", "it is a folder inside of one"),
+        ("qualification", "it is the directory of a qualification"),
+        ("parquet folder", "it is a folder of data files"),
+        ("checkpoint", "it is the checkpoint of a Spark query"),
+        ("runs", "it is a folder that holds 1 of them"),
+        ("other", "there is no run.json in it; it holds README, src"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "replay", "picture"])
+def test_what_is_not_a_run_is_wrong_usage(tmp_path: Path, what: str, said: str, command: str) -> None:
+    path = named(tmp_path, what)
+    done = CliRunner().invoke(app, [command, str(path)])
+    assert done.exit_code == 2, done.output
+    assert f"{path} is not a run: {said}" in done.output
+
+
+def test_propose_and_shrink_say_it_too(tmp_path: Path) -> None:
+    folder = named(tmp_path, "empty")
+    with pytest.raises(NotARun):
+        read_document(folder)
+    for arguments in (["shrink", str(folder)], ["propose", str(folder), str(folder)]):
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 2, done.output

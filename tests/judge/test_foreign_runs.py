@@ -1,0 +1,224 @@
+"""A run directory from a stranger: whatever is planted in it, judging it touches nothing outside of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceproof.consumers.minimal import file_name
+from onceproof.consumers.moves import event_kind
+from onceproof.consumers.replay import start_broker
+from onceproof.errors import HistoryError
+from onceproof.history.reader import read_document
+from onceproof.judge.findings import Outcome
+from onceproof.judge.verdict import check
+from onceproof.reports import picture_files
+
+SECRET = "what nobody else may read or write\n"
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A folder outside of every run, with one file in it."""
+    folder = tmp_path / "victim"
+    folder.mkdir()
+    (folder / "file").write_text(SECRET)
+    return folder
+
+
+def untouched(victim: Path) -> None:
+    assert [entry.name for entry in victim.iterdir()] == ["file"]
+    assert (victim / "file").read_text() == SECRET
+
+
+def violated(run: Any) -> Path:
+    """A run with a finding, so that a slice of it is written."""
+    run.record("events", {"p": 0, "o": 0, "k": "k0", "n": 0}, key="k0")
+    folder: Path = run.save()
+    return folder
+
+
+@pytest.mark.parametrize("name", ["verdict.json", "verdict.json.part", ".verdict.json", "slices"])
+def test_a_link_where_check_writes_is_replaced_and_not_followed(clean_run: Any, victim: Path, name: str) -> None:
+    run = violated(clean_run)
+    (run / name).symlink_to(victim if name == "slices" else victim / "file")
+    verdict = check(run)
+    assert verdict.outcome is Outcome.VIOLATED
+    untouched(victim)
+    assert json.loads((run / "verdict.json").read_text())["verdict"] == "violated"
+    assert not (run / "verdict.json").is_symlink()
+    assert verdict.slices and not (run / "slices").is_symlink()
+    assert all((run / place / "run.json").is_file() for place in verdict.slices.values())
+
+
+def test_links_inside_the_slices_of_an_earlier_check(clean_run: Any, victim: Path) -> None:
+    run = violated(clean_run)
+    (run / "slices").mkdir()
+    (run / "slices" / "duplicate-events-unknown").symlink_to(victim)
+    (run / "slices" / ".trial").symlink_to(victim)
+    assert check(run).slices
+    untouched(victim)
+
+
+def copied(run: Path, name: str, elsewhere: Path) -> None:
+    """Puts what the run has there somewhere else, and a link in its place: what is read is right, and not the run's."""
+    (run / name).rename(elsewhere / "moved")
+    (run / name).symlink_to(elsewhere / "moved")
+
+
+@pytest.mark.parametrize(
+    "name", ["run.json", "history/input.parquet", "history/output.parquet", "history", "history/faults.parquet"]
+)
+def test_a_link_where_a_run_is_read_is_refused(clean_run: Any, tmp_path: Path, name: str) -> None:
+    run = clean_run.save()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    copied(run, name, elsewhere)
+    with pytest.raises(HistoryError) as refused:
+        check(run)
+    assert f"{name} is a symbolic link to {elsewhere / 'moved'}" in str(refused.value)
+    assert refused.value.exit_code == 4
+    assert not (run / "verdict.json").exists()
+
+
+@pytest.mark.parametrize("folder", ["tables", "expected", "decoded"])
+def test_links_among_the_other_files_of_a_history(clean_run: Any, victim: Path, folder: str) -> None:
+    run = clean_run.save()
+    (run / "history" / folder).mkdir(exist_ok=True)
+    (run / "history" / folder / "x.parquet").symlink_to(victim / "file")
+    with pytest.raises(HistoryError, match=r"x\.parquet is a symbolic link"):
+        check(run)
+
+
+def test_a_folder_of_the_history_that_lies_elsewhere(clean_run: Any, victim: Path) -> None:
+    run = clean_run.save()
+    (run / "history" / "tables").symlink_to(victim)
+    with pytest.raises(HistoryError, match="history/tables is a symbolic link"):
+        check(run)
+
+
+@pytest.mark.parametrize("name", ["run.json", "history/input.parquet", "events.jsonl"])
+def test_a_pipe_that_nobody_writes_to(clean_run: Any, name: str) -> None:
+    run = clean_run.save()
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    with pytest.raises(HistoryError, match="is a pipe, and a run has a file there"):
+        check(run)
+
+
+def test_the_timeline_of_a_run_that_was_not_observed(clean_run: Any, victim: Path) -> None:
+    clean_run.document["observed"] = False
+    run = clean_run.save()
+    (run / "events.jsonl").symlink_to(victim / "file")
+    with pytest.raises(HistoryError, match=r"events\.jsonl is a symbolic link"):
+        check(run)
+
+
+def test_sql_that_reads_a_link(clean_run: Any, victim: Path) -> None:
+    """The scenario's SQL reads the history and nothing else: not what lies beside it."""
+    run = clean_run.path
+    query = f"SELECT content AS p, 0 AS o FROM read_text('{run}/notes')"
+    clean_run.scenario["oracle"]["queries"]["rows"] = query
+    clean_run.save()
+    (run / "notes").symlink_to(victim / "file")
+    verdict = check(run)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert SECRET.strip() not in (run / "verdict.json").read_text()
+
+
+def test_a_run_that_is_named_by_a_link(clean_run: Any, tmp_path: Path) -> None:
+    run = clean_run.save()
+    (tmp_path / "latest").symlink_to(run)
+    assert check(tmp_path / "latest").outcome is Outcome.HELD
+    assert (run / "verdict.json").is_file()
+
+
+def test_pictures_replace_links(stored_run: Any, victim: Path) -> None:
+    run = stored_run
+    run.scenario["outputs"] = {"done": {"topic": "done", "identity": ["id"]}}
+    run.scenario["pipeline"] = {"consumers": {"names": ["a"]}}
+    run.scenario["input"] = [{"topic": "in", "dataset": "messages", "partitions": 1, "options": {"keys": ["k"]}}]
+    folder = run.save()
+    took = {"at": 1.0, "kind": event_kind_of("take"), "tick": 1, "consumer": "a", "message": 1, "queue": "in"}
+    (folder / "events.jsonl").write_text(json.dumps({**took, "redelivered": False}) + "\n")
+    for name in ("picture.svg", "picture.txt"):
+        (folder / name).symlink_to(victim / "file")
+    picture_files.write(folder)
+    untouched(victim)
+    assert "<svg" in (folder / "picture.svg").read_text()
+
+
+def test_a_picture_does_not_open_the_file_that_a_data_set_names(stored_run: Any, tmp_path: Path) -> None:
+    run = stored_run
+    run.scenario["outputs"] = {"done": {"topic": "done", "identity": ["id"]}}
+    run.scenario["pipeline"] = {"consumers": {"names": ["a"]}}
+    private = tmp_path / "private.jsonl"
+    private.write_text(json.dumps({"key": "not yours", "value": 1}) + "\n")
+    options = {"file": str(private)}
+    run.scenario["input"] = [{"topic": "in", "dataset": "file", "partitions": 1, "options": options}]
+    run.send("mine", {"id": 1})
+    folder = run.save()
+    took = {"at": 1.0, "kind": event_kind_of("effect"), "tick": 1, "consumer": "a", "message": 1, "queue": "in"}
+    (folder / "events.jsonl").write_text(json.dumps({**took, "redelivered": False}) + "\n")
+    assert "mine" in picture_files.write(folder)
+    assert "not yours" not in (folder / "picture.svg").read_text()
+
+
+def event_kind_of(kind: str) -> str:
+    class Named:
+        def __init__(self) -> None:
+            self.kind = kind
+
+    return event_kind(Named())  # type: ignore[arg-type]
+
+
+def test_logs_of_a_replay_are_written_into_the_run(clean_run: Any, victim: Path) -> None:
+    run = clean_run.save()
+    (run / "logs").symlink_to(victim)
+    with pytest.raises(HistoryError, match="logs is a symbolic link"):
+        read_document(run)  # as replay and shrink do first
+    (run / "logs").unlink()
+    (run / "logs").mkdir()
+    (run / "logs" / "replay").symlink_to(victim)
+
+    def start(_owner: Any, folder: Path, timeline: Any) -> Any:
+        (folder / "logs" / "broker.log").write_text("up")
+        timeline.emit("up")
+        return object()
+
+    start_broker(start, None, run / "logs" / "replay")  # type: ignore[arg-type]
+    untouched(victim)
+    assert (run / "logs" / "replay" / "logs" / "broker.log").read_text() == "up"
+
+
+@pytest.mark.parametrize("name", ["../../etc/x", "/etc/x", "a/b", "x" * 500, "..", "a\0b"])
+def test_a_scenario_named_as_a_path_names_no_other_file(name: str) -> None:
+    made = file_name(name)
+    assert "/" not in made and "\0" not in made and len(made) <= 100
+
+
+@pytest.mark.parametrize("name", ["../../up", "/abs", "..", "x" * 300])
+def test_outputs_and_topics_named_as_paths(
+    make_run: Callable[[Path], Any], tmp_path: Path, victim: Path, name: str
+) -> None:
+    run = make_run(tmp_path / "run")
+    run.scenario["input"] = [{"topic": name, "dataset": "numbers", "decode": "mine:decode"}]
+    run.scenario["outputs"] = {name: {"topic": name, "identity": ["i"]}}
+    run.scenario["oracle"] = {"kind": "python", "function": "mine:expect"}
+    run.document["expectation"] = {"kind": "python", "failed": None}
+    run.document["decoded"] = {
+        "failed": None,
+        "outputs": {},
+        "inputs": {name: {"decode": "mine:decode", "undecodable": 0}},
+    }
+    run.send("k", {"i": 1}, topic=name)
+    run.record(name, {"i": 1}, key="k")
+    before = sorted(tmp_path.iterdir())
+    assert check(run.save()).outcome is not Outcome.HELD
+    assert sorted(tmp_path.iterdir()) == sorted({*before, tmp_path / "run"})
+    untouched(victim)
