@@ -102,6 +102,8 @@ class Case:
         """Output -> why its decoded commits cannot be used (its snapshot is)."""
         self.doubts: list[str] = []
         """Why this case proves nothing good, whatever the checkers find."""
+        self.readings: dict[str, effects.Reading] = {}
+        """Output -> how its values are read, where that is not by DuckDB alone."""
         self.renamed: dict[str, dict[str, str]] = {}
         """Input topic -> the fields whose names differ only by case, each with the column that it is."""
         self.basis = ""
