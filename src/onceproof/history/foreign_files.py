@@ -12,12 +12,14 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterator
-from datetime import UTC, date, datetime, time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -125,7 +127,24 @@ def as_text(value: Any) -> str | None:
         return "\\x" + value.hex()
     if isinstance(value, datetime | date | time):
         return value.isoformat()
+    if isinstance(value, timedelta):
+        return _duration(value)
+    if isinstance(value, float) and value - value != 0:
+        return _word(value)
     return as_json(value)
+
+
+def _duration(value: timedelta) -> str:
+    """Hours, minutes and seconds, as an INTERVAL is written."""
+    microseconds = value // timedelta(microseconds=1)
+    seconds, rest = divmod(abs(microseconds), 1_000_000)
+    sign = "-" if microseconds < 0 else ""
+    return f"{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{rest:06}"
+
+
+def _word(value: float) -> str:
+    """NaN and the infinities, for which JSON has no number."""
+    return str(value).replace("inf", "Infinity").replace("nan", "NaN")
 
 
 def as_json(value: Any) -> str:
@@ -139,15 +158,17 @@ def as_json(value: Any) -> str:
         return "[" + ",".join(map(as_json, value)) + "]"
     if isinstance(value, Decimal):
         return f"{value:f}"
-    if isinstance(value, float) and value - value != 0:  # NaN and the infinities, for which JSON has no word
-        return json.dumps(str(value).replace("inf", "Infinity").replace("nan", "NaN"))
-    if isinstance(value, bytes | datetime | date | time):
+    if isinstance(value, float) and value - value != 0:
+        return json.dumps(_word(value))
+    if isinstance(value, bytes | datetime | date | time | timedelta):
         return json.dumps(as_text(value))
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
-    decoder = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=_no_word)
+    decoder = json.JSONDecoder(
+        object_pairs_hook=_members, parse_float=Number, parse_int=Number, parse_constant=_no_word
+    )
     try:
         lines = path.open("rb")
     except OSError as error:
@@ -159,6 +180,9 @@ def _json_lines(path: Path) -> Iterator[Row]:
                 continue
             try:
                 row = decoder.decode(line.decode("utf-8").strip())
+            except _Repeated as repeated:
+                hint = "leave one of them: which of them counts is up to each reader"
+                raise UsageError(f"{place}: an object has the name {repeated.args[0]!r} twice", hint=hint) from None
             except UnicodeDecodeError as error:
                 raise UsageError(f"{place}: not UTF-8 text (byte {error.start} of the line)") from None
             except (ValueError, RecursionError) as error:
@@ -171,6 +195,17 @@ def _json_lines(path: Path) -> Iterator[Row]:
             yield place, row
 
 
+class _Repeated(Exception):
+    """An object has this name twice."""
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise _Repeated(next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1))
+    return members
+
+
 def _no_word(word: str) -> NoReturn:
     raise ValueError(f"{word} is no JSON value; write null, or a string")
 
@@ -179,8 +214,13 @@ def _parquet(path: Path) -> Iterator[Row]:
     number = 0
     try:
         with pq.ParquetFile(path) as file:
+            schema = _microseconds(file.schema_arrow)
+            _check_names(path, schema)
+            change = {field.name: made for field in schema if (made := _changed(field.type)) is not None}
             for batch in file.iter_batches(_BATCH_ROWS):
-                for row in pa.Table.from_batches([batch]).cast(_microseconds(batch.schema)).to_pylist():
+                for row in pa.Table.from_batches([batch]).cast(schema).to_pylist():
+                    for name, made in change.items():
+                        row[name] = made(row[name])
                     yield f"{path}, row {number}", row
                     number += 1
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
@@ -188,9 +228,56 @@ def _parquet(path: Path) -> Iterator[Row]:
 
 
 def _microseconds(schema: pa.Schema) -> pa.Schema:
-    """Python knows no nanoseconds. A timestamp that has some is refused by the cast, not cut."""
-    fields = [
-        field.with_type(pa.timestamp("us", field.type.tz)) if pa.types.is_timestamp(field.type) else field
-        for field in schema
-    ]
-    return pa.schema(fields)
+    """Python knows no nanoseconds. A time that has some is refused by the cast, not cut."""
+    return pa.schema([field.with_type(_in_microseconds(field.type)) for field in schema])
+
+
+def _in_microseconds(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_duration(kind):
+        return pa.duration("us")
+    return pa.time64("us") if pa.types.is_time64(kind) else kind
+
+
+def _check_names(path: Path, fields: Iterable[pa.Field], within: str = "") -> None:
+    """Refuse a name that stands twice: of two columns with one name only the last would be read."""
+    names: set[str] = set()
+    for field in fields:
+        if field.name in names:
+            raise UsageError(f"{path}: column {within + field.name!r} stands twice", hint="leave one of them, or rename one")
+        names.add(field.name)
+        if pa.types.is_struct(field.type):
+            _check_names(path, [field.type.field(n) for n in range(field.type.num_fields)], f"{within}{field.name}.")
+
+
+def _changed(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """What is done to values of a type that Python has not as they are; None: nothing.
+
+    A float of 32 bits has fewer digits than Python would show, and a map's entries are names and values.
+    """
+    if pa.types.is_float32(kind) or pa.types.is_float16(kind):
+        as_float = np.float32 if pa.types.is_float32(kind) else np.float16
+        return lambda value: value if value is None or value - value != 0 else Number(as_float(value))
+    if pa.types.is_map(kind):
+        inner = _changed(kind.item_type) or _same
+        return lambda entries: None if entries is None else _named(entries, inner)
+    if pa.types.is_struct(kind):
+        members = {kind.field(n).name: _changed(kind.field(n).type) for n in range(kind.num_fields)}
+        some = {name: made for name, made in members.items() if made is not None}
+        return (lambda row: None if row is None else row | {n: made(row[n]) for n, made in some.items()}) if some else None
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        element = _changed(kind.value_type)
+        return (lambda some: None if some is None else [element(one) for one in some]) if element else None
+    return None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _named(entries: list[tuple[Any, Any]], inner: Callable[[Any], Any]) -> dict[str, Any]:
+    named = {str(as_text(key)): inner(value) for key, value in entries}
+    if len(named) < len(entries):
+        raise UsageError(f"a map has one key twice: {', '.join(str(key) for key, _ in entries)}"[:200])
+    return named

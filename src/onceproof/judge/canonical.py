@@ -25,19 +25,9 @@ from collections.abc import Callable, Mapping
 
 from onceproof.judge import nested
 
-_INTEGERS = {
-    "TINYINT",
-    "SMALLINT",
-    "INTEGER",
-    "BIGINT",
-    "HUGEINT",
-    "UTINYINT",
-    "USMALLINT",
-    "UINTEGER",
-    "UBIGINT",
-    "UHUGEINT",
-    "BIGNUM",
-}
+#: Types of whole numbers up to 64 bits.
+WHOLE_NUMBERS = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"}
+_INTEGERS = WHOLE_NUMBERS | nested.EXACT_NUMBERS - {"DECIMAL"}
 
 # Not those of other precisions, whose texts have other digits. Likewise FLOAT: its text names another DOUBLE.
 _INSTANTS = {"TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE"}
@@ -86,7 +76,11 @@ def _steps(sql_type: str) -> list[Callable[[str], str]]:
     if kind in _INTEGERS or kind == "DECIMAL":
         return [_plain, _trimmed, lambda text: f"CASE {text} WHEN '-0' THEN '0' ELSE {text} END"]
     if kind in {"FLOAT", "DOUBLE"}:
-        return [lambda text: f"coalesce((TRY_CAST({text} AS DOUBLE) + 0.0)::VARCHAR, {text})"]
+        return [lambda text: _as_number(text, kind)]
+    if kind == "TIME":
+        return [lambda text: f"coalesce(TRY_CAST({text} AS TIME)::VARCHAR, {text})"]
+    if kind == "INTERVAL":
+        return [_interval]
     if kind == "DATE" or kind.startswith("TIMESTAMP"):
         return [lambda text: f"coalesce(TRY_CAST({text} AS TIMESTAMPTZ)::VARCHAR, {text})"]
     if kind == "BOOLEAN":
@@ -106,6 +100,8 @@ def as_text(sql_type: str, value: str) -> str:
         return f"coalesce(TRY_CAST({value} AS TIMESTAMPTZ)::VARCHAR, ({value})::VARCHAR)"
     if sql_type == "BLOB":
         return f"('\\x' || hex({value}))"
+    if sql_type == "JSON":  # as it is: to_json would give some numbers other digits
+        return f"({value})::VARCHAR"
     if is_nested(sql_type):
         return f"to_json({value})::VARCHAR"
     return f"({value})::VARCHAR"
@@ -141,6 +137,20 @@ def _plain(text: str) -> str:
 
 def _trimmed(text: str) -> str:
     return f"CASE WHEN contains({text}, '.') THEN rtrim(rtrim({text}, '0'), '.') ELSE {text} END"
+
+
+def _as_number(text: str, kind: str) -> str:
+    # DuckDB would take 1_000 for a number, and blanks around one.
+    number = f"coalesce((TRY_CAST({text} AS {kind}) + 0.0)::VARCHAR, {text})"
+    return f"CASE WHEN contains({text}, '_') OR contains({text}, ' ') THEN {text} ELSE {number} END"
+
+
+def _interval(text: str) -> str:
+    """Months, and days and times as one: a duration of 24 hours is a day."""
+    value = f"TRY_CAST({text} AS INTERVAL)"
+    months = f"(12 * datepart('year', {value}) + datepart('month', {value}))"
+    time = f"(epoch_us({value}) - epoch_us(to_months({months}::INTEGER)))"
+    return f"coalesce((to_months({months}::INTEGER) + to_microseconds({time}))::VARCHAR, {text})"
 
 
 def _hexed(text: str) -> str:

@@ -51,7 +51,7 @@ import pyarrow.parquet as pq
 
 from onceproof.errors import HistoryError
 from onceproof.history.reader import History, open_history
-from onceproof.judge import caused, changes, compare, decoders, digest, effects, late, nested, sanity, views
+from onceproof.judge import caused, changes, compare, decoders, digest, documents, effects, late, nested, sanity, views
 from onceproof.judge.canonical import as_text, canonical_rows, document, is_canonical, literal, quote
 from onceproof.judge.checker import NotEvaluated
 from onceproof.judge.query import select_problem
@@ -103,6 +103,10 @@ class Case:
         """Output -> why its decoded commits cannot be used (its snapshot is)."""
         self.doubts: list[str] = []
         """Why this case proves nothing good, whatever the checkers find."""
+        self.readings: dict[str, effects.Reading] = {}
+        """Output -> how its values are read, where that is not by DuckDB alone."""
+        self.renamed: dict[str, dict[str, str]] = {}
+        """Input topic -> the fields whose names differ only by case, each with the column that it is."""
         self.basis = ""
         """What the expectation rests on, where a verdict must say so."""
         self.closing: set[str] = set()
@@ -116,6 +120,7 @@ class Case:
             settings["threads"] = 1
         self.db = duckdb.connect(":memory:" if self.small else str(folder / "case.duckdb"), config=settings)
         nested.register(self.db)
+        documents.register(self.db)
         self._cleanup: Callable[[], None] = lambda: None
         self._expecting = "judge.expected"
         self._made: dict[str, Exception | None] = {}
@@ -265,11 +270,18 @@ class Case:
             self._check_columns(output, spec, types, columns)
             self._insert_expected(output, spec, query, types, columns)
         except duckdb.Error as error:
-            raise NotEvaluated(f"the oracle's query for output {output!r} fails: {error}") from error
+            raise NotEvaluated(f"the oracle's query for output {output!r} fails: {error}{self._renamings()}") from error
         if self._expecting == "judge.expected":
             everything = whole and spec.compare is None
             reserved = ("_offset" in types, "_key" in types, "_to_partition" in types)
             self.expectations[output] = Expectation(columns, everything, *reserved)
+
+    def _renamings(self) -> str:
+        return "".join(
+            f"\nfields of topic {topic!r} whose names differ only by case are the columns "
+            + ", ".join(f"{column} (field {name})" for name, column in named.items())
+            for topic, named in self.renamed.items()
+        )
 
     def _check_columns(self, output: str, spec: OutputSpec, types: dict[str, str], columns: dict[str, str]) -> None:
         if missing := [name for name in spec.identity if name not in columns]:

@@ -7,15 +7,27 @@ compared, and numbers within the tolerance of what was expected count as what wa
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from onceproof.judge import digest, sources, states
-from onceproof.judge.canonical import canonical_rows, document, is_nested, literal, member, quote
+from onceproof.judge import digest, documents, sources, states
+from onceproof.judge.canonical import (
+    WHOLE_NUMBERS,
+    canonical_rows,
+    document,
+    is_nested,
+    literal,
+    member,
+    quote,
+)
+from onceproof.judge.nested import EXACT_NUMBERS
 from onceproof.judge.witness import times
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
-    from onceproof.scenario.model import Tolerance
+    from onceproof.scenario.model import OutputSpec, Tolerance
 
 #: SQL for a Kafka key as text; bytes that are not UTF-8 are escaped as ``\\xNN``.
 KEY_TEXT = 'coalesce(TRY(decode("key")), "key"::VARCHAR)'
@@ -51,19 +63,28 @@ def load(case: Case) -> None:
 def decoded(case: Case, output: str, source: str, *more: str) -> str:
     """SQL that gives ``output``, ``id``, ``content`` in canonical form, the position, and ``more`` columns of ``source``."""
     columns = case.expectations[output].columns
-    decimals = [name for name, kind in columns.items() if kind.startswith("DECIMAL") and not is_nested(kind)]
+    reading = case.readings.get(output, Reading())
     # A text among other JSON keeps its quotes; a table gives JSON as the text that it is.
     any_json = case.scenario.outputs[output].table is None
     kinds = {name: "JSON" if kind == "JSON" and any_json else "VARCHAR" for name, kind in columns.items()}
-    parsed = f"json_transform(content, {literal(json.dumps(kinds))}) AS f"
-    if decimals:
-        again = f"json_transform({_NUMBERS_AS_STRINGS}, {literal(json.dumps(dict.fromkeys(decimals, 'VARCHAR')))})"
-        parsed += f", CASE WHEN regexp_matches(content, '[0-9.]{{17}}') THEN {again} END AS d"
+    parsed = "NULL AS f" if reading.exact else f"json_transform(content, {literal(json.dumps(kinds))}) AS f"
+    twice = reading.exact or reading.long_numbers
+    if twice:
+        texts = _all_texts(case.scenario.outputs[output])
+        wanted = {
+            name: (reading.members.get(name, name), documents.OTHER if texts else _kind(kind))
+            for name, kind in columns.items()
+        }
+        again = f"{documents.FUNCTION}(content, {literal(documents.fields_of(wanted))})"
+        again = f"json_transform({again}, {literal(json.dumps(dict.fromkeys(columns, 'VARCHAR')))})"
+        if not reading.exact:
+            again = f"CASE WHEN regexp_matches(content, {literal(documents.LONG_FRACTION)}) THEN {again} END"
+        parsed += f", {again} AS d"
     # Columns of the output may be called as ours are: they get names that no position has.
     fields = {name: f"={name}" for name in columns}
-    opened = ", ".join(f"{_field(name, twice=name in decimals)} AS {quote(field)}" for name, field in fields.items())
+    opened = ", ".join(f"{_field(name, reading)} AS {quote(field)}" for name, field in fields.items())
     texts = canonical_rows(
-        f"""SELECT * EXCLUDE ({"f, d" if decimals else "f"}, content), {opened}
+        f"""SELECT * EXCLUDE ({"f, d" if twice else "f"}, content), {opened}
             FROM (SELECT *, {parsed} FROM ({source}))""",  # noqa: S608
         {fields[name]: sql_type for name, sql_type in columns.items()},
     )
@@ -76,20 +97,86 @@ def decoded(case: Case, output: str, source: str, *more: str) -> str:
         FROM ({texts})"""  # noqa: S608
 
 
-def _field(name: str, *, twice: bool) -> str:
+@dataclass(frozen=True)
+class Reading:
+    """How the values of an output are read (`onceproof.judge.documents`)."""
+
+    exact: bool = False
+    """All of them in Python: names that differ only by case or stand twice, or texts where numbers are expected."""
+    long_numbers: bool = False
+    """Those with numbers that are no doubles in Python."""
+    members: Mapping[str, str] = field(default_factory=dict)
+    """Column -> name, where these differ."""
+
+
+def _field(name: str, reading: Reading) -> str:
     """SQL for a field's text: of the second parsing, where there was one."""
-    once = f"f.{quote(name)}"
-    return f"CASE WHEN d IS NULL THEN {once} ELSE d.{quote(name)} END" if twice else once
+    once, again = f"f.{quote(name)}", f"d.{quote(name)}"
+    if reading.exact:
+        return again
+    return f"CASE WHEN d IS NULL THEN {once} ELSE {again} END" if reading.long_numbers else once
 
 
-# A string or a number: strings are taken whole, so no number is found inside of one.
-_STRING_OR_NUMBER = r"""("(?:[^"\\]|\\.)*")|(-?[0-9]+(?:[.][0-9]+)?(?:[eE][+-]?[0-9]+)?)"""
+def _all_texts(spec: OutputSpec) -> bool:
+    """Whether every value of the output is a text, whatever its type."""
+    return spec.table is not None or spec.decode in ("string", "bytes")
 
 
-# SQL for ``content`` with all its digits: DuckDB reads a number with a point as DOUBLE, of which 15 are sure. U+0001 marks
-# where a number begins and ends; JSON has it nowhere. Only for what holds a long number: it costs a second parsing.
-_MARKED = f"regexp_replace(content, {literal(_STRING_OR_NUMBER)}, '\\1' || chr(1) || '\\2' || chr(1), 'gs')"
-_NUMBERS_AS_STRINGS = f"""replace(replace({_MARKED}, chr(1) || chr(1), ''), chr(1), '"')"""
+def _kind(sql_type: str) -> str:
+    """As what the member of a topic's value is compared: see `onceproof.judge.canonical`."""
+    kind = sql_type.split("(")[0].strip()
+    if is_nested(sql_type):
+        return documents.JSON
+    if kind in EXACT_NUMBERS:
+        return documents.DECIMAL
+    if kind in WHOLE_NUMBERS:
+        return documents.WHOLE
+    kinds = {"DOUBLE": documents.FRACTION, "FLOAT": documents.FRACTION, "BOOLEAN": documents.BOOLEAN}
+    return kinds.get(kind, documents.TEXT if kind in ("VARCHAR", "ENUM") else documents.OTHER)
+
+
+def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool) -> Reading:
+    """How to read an output whose values have these names. Looks at its records once, for what is seldom there."""
+    members = {column: name for name, column in documents.renamed(names).items()}
+    spec = case.scenario.outputs[output]
+    if _all_texts(spec):
+        return Reading(exact=bool(members) or repeated, members=members)
+    columns = {name: _kind(kind) for name, kind in case.expectations[output].columns.items()}
+    numbers = [name for name, kind in columns.items() if kind in _NUMBERS]
+    texts = [name for name, kind in columns.items() if kind == documents.TEXT]
+    # Without a backslash a name is written as it is.
+    suspects = [r"\\u", *(rf"{_in_json(names)}\s*:\s*{start}" for names, start in ((numbers, '"'), (texts, "[-0-9tf]")) if names)]
+    every = sources.records(output, spec, "content IS NOT NULL")
+    fractions = any(kind in (*_NUMBERS, documents.JSON) and kind != documents.FRACTION for kind in columns.values())
+    query = f"""SELECT bool_or(regexp_matches(content, {literal("|".join(suspects))})) AS suspect,
+                       {f"bool_or(regexp_matches(content, {literal(documents.LONG_FRACTION)}))" if fractions else "false"} AS long
+                FROM ({every})"""  # noqa: S608
+    row = case.rows(query)[0]
+    exact = bool(members) or repeated or (row["suspect"] and _other_kinds(case, every, columns, "|".join(suspects)))
+    return Reading(exact=exact, long_numbers=bool(row["long"]), members=members)
+
+
+_NUMBERS = (documents.WHOLE, documents.FRACTION, documents.BOOLEAN)
+
+
+def _in_json(names: Sequence[str]) -> str:
+    """A regular expression for these names as JSON has them."""
+    return f'"(?:{"|".join(re.escape(json.dumps(name, ensure_ascii=False)[1:-1]) for name in names)})"'
+
+
+def _other_kinds(case: Case, records: str, columns: Mapping[str, str], suspects: str) -> bool:
+    """Whether some record has a text where a number or a truth value is expected, or the other way round."""
+    pointers = ", ".join(member(name) for name in columns)
+    query = f"""SELECT DISTINCT TRY(json_type(content, [{pointers}])) FROM ({records})
+                WHERE regexp_matches(content, {literal(suspects)})"""  # noqa: S608
+    for (kinds,) in case.sql(query).fetchall():
+        for wanted, kind in zip(columns.values(), kinds or (), strict=False):
+            if (kind == "VARCHAR") if wanted in _NUMBERS else (wanted == documents.TEXT and kind in _PLAIN):
+                return True
+    return False
+
+
+_PLAIN = ("UBIGINT", "BIGINT", "DOUBLE", "BOOLEAN")
 
 
 def _give_up(case: Case, output: str, problem: str) -> None:
@@ -108,11 +195,11 @@ def _misshapen(case: Case, output: str, source: str) -> str | None:
         problem = _undecodable(case, output)
         if problem is not None:
             return problem
-    if twice := sorted(
-        {name for shape in shapes if len(set(shape)) < len(shape) for name in shape if shape.count(name) > 1}
-    ):
-        return f"of some of its effects {', '.join(twice)} stands twice in one object, and each reader takes another of the two"
-    return _unnamed_columns(case, output, {name for shape in shapes for name in shape})
+    names = {name for shape in shapes for name in shape}
+    if output in case.expectations:
+        repeated = any(len(set(shape)) < len(shape) for shape in shapes)
+        case.readings[output] = _reading(case, output, names, repeated=repeated)
+    return _unnamed_columns(case, output, set(documents.columns(names).values()))
 
 
 def _undecodable(case: Case, output: str) -> str | None:

@@ -1,8 +1,10 @@
 """The canonical text of a nested value: what a list or an object holds counts, not how somebody wrote it down.
 
-Objects are equal whatever the order of their members (RFC 8259, section 4); integers of 64 bits if their digits are, all other
-numbers if they are the same double (``1.0`` and ``1``, ``1e3`` and ``1000``), for more DuckDB does not read in there. Postgres writes an array as ``{1,NULL,"a b"}`` (its documentation, section 8.15.6) and
-not as JSON; where the expected type is a list, both are read.
+Objects are equal whatever the order of their members (RFC 8259, section 4); of members with one name the last counts. Numbers
+are equal if they say the same (``1.0`` and ``1``, ``1e3`` and ``1000``), to the last digit; only where the expected type has a
+DOUBLE or a FLOAT at their place, if they are the same double or float. A DECIMAL or a number of 128 bits may be written as
+text. Postgres writes an array as ``{1,NULL,"a b"}`` (its documentation, section 8.15.6) and not as JSON; where the expected
+type is a list, both are read.
 """
 
 from __future__ import annotations
@@ -10,11 +12,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import duckdb
+
+from onceproof.judge.documents import Number, parse
 
 #: The SQL function: (text, DuckDB type) -> canonical text.
 FUNCTION = "canonical_nested"
@@ -28,52 +36,107 @@ def canonical_nested(text: str, sql_type: str) -> str:
     """``text`` as minified JSON with members in order and numbers in their shortest digits; what is no such value, as it is."""
     try:
         array = sql_type.endswith("]") and text.startswith("{")
-        value = _array(text, sql_type) if array else json.loads(text, object_pairs_hook=_members, **_NUMBERS)
-        written = _written(value)
-        written.encode()  # half of a surrogate pair is JSON, and no text
-        return written
+        value = _array(text, sql_type) if array else parse(text)
+        result = _written(value, _tree(sql_type))
+        result.encode()  # half of a surrogate pair is JSON, and no text
+        return result
     except (ValueError, ArithmeticError, RecursionError):
         return text
-
-
-class _Number(str):
-    """The digits of a JSON number, kept from becoming a float."""
 
 
 # A point that is moved farther than this stays an exponent.
 _FARTHEST = 64
 
+#: Types of numbers that many readers of JSON would not keep: they may be written as text.
+EXACT_NUMBERS = {"DECIMAL", "HUGEINT", "UHUGEINT", "BIGNUM"}
+
 _PIECE = re.compile(r'[{},]|"(?:[^"\\]|\\.)*"|[^{},"\\\s](?:[^{},"\\]|\\.)*', re.DOTALL)
 _NUMERIC = ("INT", "DECIMAL", "DOUBLE", "FLOAT", "BIGNUM")
 
 
-# NaN and the infinities are strings in what Spark writes.
-_NUMBERS: dict[str, Any] = {"parse_float": _Number, "parse_int": _Number, "parse_constant": str}
+@dataclass(frozen=True)
+class _Type:
+    """A DuckDB type. ``members``: of a STRUCT; ``element``: of a list or an array, or the values of a MAP."""
+
+    name: str
+    members: Mapping[str, _Type] = field(default_factory=dict)
+    element: _Type | None = None
+
+    def inner(self, name: str | None) -> _Type:
+        return self.members.get(name or "", self.element or _ANY)
 
 
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):  # which of them counts is anybody's guess (RFC 8259): equal to nothing
-        raise ValueError("a name stands twice in one object")
-    return members
+_ANY = _Type("JSON")
 
 
-def _written(value: Any) -> str:
+@lru_cache(maxsize=256)
+def _tree(sql_type: str) -> _Type:
+    """The type that DuckDB writes so. What is in a UNION, or in a type not known here, counts as it is written."""
+    sql_type = sql_type.strip()
+    if sql_type.endswith("]"):
+        return _Type("LIST", element=_tree(sql_type[: sql_type.rindex("[")]))
+    name, _, rest = sql_type.partition("(")
+    parts = list(_parts(rest[:-1])) if rest.endswith(")") else []
+    if name == "STRUCT" and parts:
+        return _Type(name, members=dict(map(_member, parts)))
+    if name == "MAP" and len(parts) == 2:  # its keys are names in JSON
+        return _Type(name, element=_tree(parts[1]))
+    return _Type(name)
+
+
+def _parts(text: str) -> Iterator[str]:
+    """What commas separate, outside of quotes and parentheses."""
+    depth, quoted, start = 0, "", 0
+    for at, letter in enumerate(text):
+        if quoted:
+            quoted = "" if letter == quoted else quoted
+        elif letter in "\"'":
+            quoted = letter
+        elif letter in "()":
+            depth += 1 if letter == "(" else -1
+        elif letter == "," and not depth:
+            yield text[start:at].strip()
+            start = at + 1
+    yield text[start:].strip()
+
+
+def _member(part: str) -> tuple[str, _Type]:
+    named = re.match(r'"((?:[^"]|"")*)"\s+(.*)|(\S+)\s+(.*)', part, re.DOTALL)
+    if named is None:
+        raise ValueError("no member of a STRUCT")
+    if named[1] is not None:
+        return named[1].replace('""', '"'), _tree(named[2])
+    return named[3], _tree(named[4])
+
+
+def _written(value: Any, type_: _Type) -> str:
     if isinstance(value, dict):
-        inner = (f"{json.dumps(name, ensure_ascii=False)}:{_written(value[name])}" for name in sorted(value))
-        return "{" + ",".join(inner) + "}"
+        pieces = (
+            f"{json.dumps(name, ensure_ascii=False)}:{_written(value[name], type_.inner(name))}"
+            for name in sorted(value)
+        )
+        return "{" + ",".join(pieces) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(_written, value)) + "]"
-    return _digits(value) if isinstance(value, _Number) else json.dumps(value, ensure_ascii=False)
+        return "[" + ",".join(_written(inner, type_.inner(None)) for inner in value) + "]"
+    if type_.name in EXACT_NUMBERS and isinstance(value, str) and _is_number(value):
+        value = Number(value)
+    if isinstance(value, Number):
+        return _digits(value, type_.name)
+    return json.dumps(value, ensure_ascii=False)
 
 
-def _digits(number: str) -> str:
+def _digits(number: str, kind: str) -> str:
     """The one shortest text of a number."""
-    exact = re.fullmatch("-?[0-9]+", number) is not None and -(2**63) <= int(number) < 2**64
-    double = float(number)
-    if not exact and math.isinf(double):
-        return json.dumps("Infinity" if double > 0 else "-Infinity")
-    sign, digits, exponent = Decimal(number if exact else repr(double)).as_tuple()
+    exact = Decimal(number)
+    if kind in ("DOUBLE", "FLOAT"):
+        double = float(number)
+        if kind == "FLOAT":
+            with suppress(OverflowError):  # then it is no float, and equals none
+                double = struct.unpack("f", struct.pack("f", double))[0]
+        if math.isinf(double):
+            return json.dumps("Infinity" if double > 0 else "-Infinity")
+        exact = Decimal(repr(double))
+    sign, digits, exponent = exact.as_tuple()
     assert isinstance(exponent, int), "neither NaN nor an infinity"
     whole = "".join(map(str, digits)).lstrip("0")
     shortest = whole.rstrip("0")
@@ -138,7 +201,7 @@ def _element(piece: str, element: str) -> Any:
     if element == "BOOLEAN" and bare in ("t", "f"):
         return bare == "t"
     if any(kind in element for kind in _NUMERIC) and _is_number(bare):
-        return _Number(bare)
+        return Number(bare)
     return bare
 
 

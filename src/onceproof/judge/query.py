@@ -15,6 +15,7 @@ _OBSERVED = {"output", "snapshot"}
 # Functions, and the words without parentheses that stand for some, whose value is another one at the next check.
 _UNSTEADY = {"random", "uuid", "gen_random_uuid", "uuidv4", "uuidv7", "now", "today", "get_current_time"}
 _UNSTEADY |= {"transaction_timestamp", "get_current_timestamp"}
+_EXACT = {"DECIMAL", "HUGEINT"}
 _UNSTEADY_WORDS = {"current_timestamp", "current_date", "current_time", "localtimestamp", "localtime"}
 
 
@@ -37,6 +38,19 @@ def select_problem(query: str) -> tuple[str, str | None] | None:
         if name := _unsteady(node):
             return f"{name} is another at each check, and so would be the verdict", "take it from the input"
     return None
+
+
+def as_decimals(expression: str) -> set[str]:
+    """The columns, in lower case, that a SELECT or an expression casts to DECIMAL or to whole numbers of 128 bits."""
+    names = set()
+    for query in (expression, f"SELECT (\n{expression}\n)"):
+        for node in _nodes(_parsed(query)):
+            child = node.get("child")
+            if node.get("type") != "OPERATOR_CAST" or not isinstance(child, dict) or not child.get("column_names"):
+                continue
+            if any(str(inner.get("type_name", "")).upper() in _EXACT for inner in _nodes(node.get("type_expr"))):
+                names.add(str(child["column_names"][-1]).lower())
+    return names
 
 
 @lru_cache(maxsize=128)

@@ -69,4 +69,4 @@ def _cast(name: str, sql_type: str) -> str:
     text = f"(content->>{member(name)})"
     if sql_type == "BLOB":
         return f"from_hex(substr({text}, 3))"
-    return f"CAST(json({text}) AS {sql_type})" if is_nested(sql_type) else f"CAST({text} AS {sql_type})"
+    return f"CAST({text}::JSON AS {sql_type})" if is_nested(sql_type) else f"CAST({text} AS {sql_type})"

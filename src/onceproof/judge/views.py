@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from onceproof.judge import decoders
+from onceproof.judge import decoders, documents
 from onceproof.judge.canonical import literal, member, quote
 from onceproof.judge.checker import NotEvaluated
+from onceproof.judge.query import as_decimals
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
@@ -30,6 +32,11 @@ if TYPE_CHECKING:
 
 # Evaluated anew by each query over the views: with the variable set they show the uncommitted input too.
 _COUNTS = "(visibility = 'committed' OR coalesce(getvariable('uncommitted_input'), false))"
+
+# DuckDB's types of the whole numbers in JSON.
+_WHOLE = ("UBIGINT", "BIGINT", "HUGEINT")
+# As many values are looked at in one go.
+_ROWS = 10_000
 
 _META = ("_topic", "_partition", "_offset", "_key", "_timestamp_ms", "_value")
 
@@ -84,29 +91,151 @@ def _decoded(case: Case, spec: InputSpec) -> None:
     if decoders.needs_code(spec.decode):
         table, text = f"read_parquet({literal(str(decoders.decoded_input(case, spec)))})", "document"
     source = f"FROM {table} WHERE {_COUNTS} AND topic = {literal(topic)}"
-    fields = _named(_fields(case, text, source))
-    fields = {name: kind for name, kind in fields.items() if name.lower() not in _META}
-    columns = [meta]
-    if fields:
-        source = f"FROM (SELECT *, TRY(json_transform({text}, {literal(json.dumps(fields))})) AS fields {source})"
-        columns += [_column(name, kind) for name, kind in fields.items()]
+    read = _columns(case, text, source)
+    columns = [meta, *read.columns]
+    if read.columns:
+        source = f"FROM (SELECT *, {read.expression(text)} AS fields {source})"
+    if read.renamed:
+        case.renamed[topic] = read.renamed
     try:
         case.sql(f"CREATE OR REPLACE VIEW {quote(topic)} AS SELECT {', '.join(columns)} {source}")
     except duckdb.Error as error:
         raise NotEvaluated(f"the values of topic {topic!r} cannot be made columns: {error}") from error
 
 
-def _fields(case: Case, text: str, source: str) -> dict[str, Any]:
-    """Field -> structure, of all JSON objects. Their names and the types of plain fields cost a fifth of whole structures."""
+@dataclass(frozen=True)
+class _Read:
+    """How the fields of a topic's values are read."""
+
+    columns: list[str]
+    structure: dict[str, Any]
+    exact: dict[str, tuple[str, str]] | None
+    """What `documents.FUNCTION` is asked for; None: DuckDB reads the values as they are."""
+    renamed: dict[str, str]
+
+    def expression(self, text: str) -> str:
+        if self.exact is not None:
+            text = f"{documents.FUNCTION}({text}, {literal(documents.fields_of(self.exact))})"
+        return f"TRY(json_transform({text}, {literal(json.dumps(self.structure))}))"
+
+
+def _columns(case: Case, text: str, source: str) -> _Read:
+    found, repeated = _fields(case, text, source)
+    found = {name: kind for name, kind in found.items() if name.lower() not in _META}
+    numbers = _numbers(case, text, source, found)
+    named = documents.columns(found)
+    asked = _decimals(case)
+    types = {name: _typed(kind, (name,), numbers, asked) for name, kind in found.items()}
+    as_json = {name for name, kind in types.items() if kind is None}
+    if as_json or repeated or (numbers and numbers.repeated) or any(name != column for name, column in named.items()):
+        as_json |= {name for name, kind in types.items() if kind == "JSON"}
+        exact = {named[n]: (n, documents.JSON if n in as_json else documents.VALUE) for n in types}
+    else:
+        exact = None
+    return _Read(
+        [f"fields.{quote(named[n])}{'::JSON' if exact and n in as_json else ''} AS {quote(named[n])}" for n in types],
+        {named[n]: "VARCHAR" if exact and n in as_json else kind for n, kind in types.items()},
+        exact,
+        documents.renamed(found),
+    )
+
+
+def _typed(kind: Any, path: documents.Path, numbers: documents.Numbers | None, asked: set[str]) -> Any:
+    """The structure in which DuckDB is to read a value; None: it has none that keeps all, and the value stays JSON."""
+    if isinstance(kind, dict):
+        inner = {name: _typed(kind[name], (*path, name), numbers, asked) for name in sorted(kind)}
+        return None if None in inner.values() or documents.renamed(kind) else inner
+    if isinstance(kind, list):
+        element = _typed(kind[0], (*path, None), numbers, asked)
+        return None if element is None else [element]
+    if kind == "JSON":
+        return kind if numbers is None or all(digits.exact_as_double for digits in numbers.below(path)) else None
+    if kind not in (*_WHOLE, "DOUBLE"):
+        return "VARCHAR" if kind == "NULL" else kind
+    digits = numbers.at.get(path) if numbers is not None else None
+    if kind == "DOUBLE" and (digits is None or (digits.exact_as_double and path[0].lower() not in asked)):
+        return kind
+    found = "BIGINT" if digits is None else digits.type(whole_numbers=kind in _WHOLE)
+    return None if found == "JSON" else found
+
+
+def _numbers(case: Case, text: str, source: str, fields: dict[str, Any]) -> documents.Numbers | None:
+    """Every number of the values; None if all of them fit the types that DuckDB found."""
+    kinds = set(_leaves(fields))
+    asked = _decimals(case)
+    # Of names within names nobody sees otherwise whether one of them stands twice.
+    if _has_objects(fields) or any(kind == "DOUBLE" and name.lower() in asked for name, kind in fields.items()):
+        return _look(case, f"SELECT {text} {source}")
+    if not kinds & {*_WHOLE, "DOUBLE", "JSON"}:
+        return None
+    pattern = documents.LONG_NUMBER if kinds & {"DOUBLE", "JSON"} else "[0-9]{19}"
+    some = _look(case, f"SELECT {text} {source} AND regexp_matches({text}, {literal(pattern)})")
+    if all(_fits(digits, _leaf_at(fields, path)) for path, digits in some.at.items()):
+        return None
+    return _look(case, f"SELECT {text} {source}")
+
+
+def _leaves(structure: Any) -> Iterator[str]:
+    if isinstance(structure, str):
+        yield structure
+    for inner in structure.values() if isinstance(structure, dict) else structure if isinstance(structure, list) else ():
+        yield from _leaves(inner)
+
+
+def _has_objects(fields: dict[str, Any]) -> bool:
+    def nested(kind: Any) -> bool:
+        return isinstance(kind, dict) or kind == "JSON" or (isinstance(kind, list) and nested(kind[0]))
+
+    return any(map(nested, fields.values()))
+
+
+def _leaf_at(structure: Any, path: documents.Path) -> str:
+    """The type at a place; JSON also for what is below a value of several types."""
+    for step in path:
+        structure = structure[0] if step is None and isinstance(structure, list) else structure
+        structure = structure.get(step, "JSON") if isinstance(structure, dict) else structure
+    return structure if isinstance(structure, str) else "JSON"
+
+
+def _fits(digits: documents.Digits, kind: str) -> bool:
+    return digits.type(whole_numbers=True) == "BIGINT" if kind in _WHOLE else digits.exact_as_double
+
+
+def _look(case: Case, query: str) -> documents.Numbers:
+    numbers = documents.Numbers()
+    rows = case.sql(query)
+    while some := rows.fetchmany(_ROWS):
+        for (document,) in some:
+            if document is not None:
+                numbers.read(document)
+    return numbers
+
+
+def _decimals(case: Case) -> set[str]:
+    """Columns that the oracle casts to decimals: a double would give other digits than the value was written with."""
+    return {name for text in _texts(case.oracle.model_dump()) for name in as_decimals(text)}
+
+
+def _texts(settings: Any) -> Iterator[str]:
+    if isinstance(settings, str):
+        yield settings
+    for inner in settings.values() if isinstance(settings, dict) else settings if isinstance(settings, list) else ():
+        yield from _texts(inner)
+
+
+def _fields(case: Case, text: str, source: str) -> tuple[dict[str, Any], bool]:
+    """Field -> structure, of all JSON objects, and whether some object has a name twice. Their names and the types of plain fields cost a fifth of whole structures."""
     names: dict[str, None] = {}
-    plain = True
+    plain, repeated = True, False
     for (keys,) in _each(case, f"SELECT DISTINCT TRY(json_keys({text})) {source}"):
         names.update(dict.fromkeys(keys or ()))
-        plain = plain and len(set(keys or ())) == len(keys or ()) and not any(map(str.isdigit, keys or ()))
+        repeated = repeated or len(set(keys or ())) < len(keys or ())
+        plain = plain and not any(map(str.isdigit, keys or ()))
     if not names:
-        return {}
+        return {}, False
     pointers = ", ".join(member(name) for name in names)
     fields: dict[str, Any] = dict.fromkeys(names, "NULL")
+    plain = plain and not repeated
     if plain:
         for (kinds,) in _each(case, f"SELECT DISTINCT TRY(json_type({text}, [{pointers}])) {source}"):
             found = {name: kind for name, kind in zip(names, kinds or (), strict=False) if kind is not None}
@@ -118,19 +247,13 @@ def _fields(case: Case, text: str, source: str) -> dict[str, Any]:
         for (structure,) in _each(case, f"SELECT DISTINCT TRY(json_structure({text})) {source}"):
             found = json.loads(structure or "null")
             fields = _merged(fields, found) if isinstance(found, dict) else fields
-    return fields
+    return fields, repeated
 
 
 def _each(case: Case, query: str) -> Iterator[tuple[Any, ...]]:
     rows = case.sql(query)
     while row := rows.fetchone():
         yield row
-
-
-def _column(name: str, kind: Any) -> str:
-    # Signed, for a difference of unsigned integers would overflow; and a cast that fails rather than give NULL.
-    value = f"fields.{quote(name)}"
-    return f"{value}::BIGINT AS {quote(name)}" if kind in ("UBIGINT", "HUGEINT") else f"{value} AS {quote(name)}"
 
 
 def _merged(one: Any, other: Any) -> Any:
@@ -143,19 +266,9 @@ def _merged(one: Any, other: Any) -> Any:
         return {name: _merged(one.get(name, "NULL"), other.get(name, "NULL")) for name in {**one, **other}}
     if isinstance(one, list) and isinstance(other, list):
         return [_merged(one[0], other[0])]
-    numbers = {"UBIGINT", "BIGINT", "HUGEINT", "DOUBLE"}
-    if not (isinstance(one, str) and isinstance(other, str) and {one, other} <= numbers):
+    if not (isinstance(one, str) and isinstance(other, str) and {one, other} <= {*_WHOLE, "DOUBLE"}):
         return "JSON"
     return "DOUBLE" if "DOUBLE" in (one, other) else "HUGEINT"
-
-
-def _named(structure: Any) -> Any:
-    """With a type also for what is always null."""
-    if isinstance(structure, dict):
-        return {name: _named(structure[name]) for name in sorted(structure)}
-    if isinstance(structure, list):
-        return [_named(inner) for inner in structure]
-    return "VARCHAR" if structure == "NULL" else structure
 
 
 def _batches(case: Case) -> None:

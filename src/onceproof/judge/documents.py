@@ -1,0 +1,245 @@
+"""JSON objects read exactly, where DuckDB would not read all that they say.
+
+DuckDB reads a number with a point as a double (of which fifteen digits are certain), takes the first of two members with
+one name, and knows no two columns whose names differ only by case. What is read here keeps every digit, and
+
+- of members with the same name the last counts, as in Spark's ``from_json``, Postgres' ``jsonb`` and most parsers;
+- names that differ only by case become columns with a number appended, in the order of their code points, so capital
+  letters first: ``T`` and ``t`` become ``T_1`` and ``t_2`` (`columns`).
+
+Reading in Python costs a multiple of DuckDB's own parsing, so it is done only for the records or outputs that need it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+import duckdb
+
+#: The SQL function: (text, fields as JSON: column -> [name, kind]) -> JSON object, or NULL for a text that is no JSON object.
+FUNCTION = "exact_fields"
+
+#: Kinds for `FUNCTION`: a member becomes its own value, the text of that value in JSON, or the text that is compared.
+VALUE, JSON, WHOLE, FRACTION, DECIMAL, BOOLEAN, TEXT, OTHER = (
+    "value",
+    "json",
+    "whole",
+    "fraction",
+    "decimal",
+    "boolean",
+    "text",
+    "other",
+)
+
+#: A regular expression that every text matches that holds a number that a double may not: sixteen digits and more, with a
+#: point among them or an exponent after them; or an exponent of three digits.
+LONG_FRACTION = "|".join(
+    ["[0-9]{16}[.eE]", *(f"[0-9]{{{n}}}[.][0-9]{{{16 - n}}}" for n in range(1, 16)), "[0-9][eE][+-]?[0-9]{3}"]
+)
+#: The same, and whole numbers that a column of fractions, or one of 64 bits, may not hold.
+LONG_NUMBER = f"[0-9]{{16}}|{LONG_FRACTION}"
+
+_WORDS = {"nan", "inf", "infinity", "+inf", "+infinity", "-inf", "-infinity"}
+
+
+class Number(str):
+    """The digits of a JSON number, kept from becoming a float."""
+
+
+def register(db: duckdb.DuckDBPyConnection) -> None:
+    db.create_function(FUNCTION, exact_fields, ["VARCHAR", "VARCHAR"], "VARCHAR", null_handling="special")
+
+
+_DECODER = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=str)
+
+
+def parse(text: str) -> Any:
+    """The value of a JSON text. Raises ValueError or RecursionError for a text that is none."""
+    return _DECODER.decode(text.strip())
+
+
+def written(value: Any) -> str:
+    """Its JSON text, with the digits that it had."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_string(name)}:{written(inner)}" for name, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(written, value)) + "]"
+    return str(value) if isinstance(value, Number) else _string(value)
+
+
+def _string(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def columns(names: Iterable[str]) -> dict[str, str]:
+    """Member -> the column that it becomes, for members that occur together in a topic or output."""
+    names = sorted(set(names))
+    folded = Counter(name.lower() for name in names)
+    taken = {name.lower() for name in names if folded[name.lower()] == 1}
+    found: dict[str, str] = {}
+    nth: Counter[str] = Counter()
+    for name in names:
+        nth[name.lower()] += 1
+        column = name
+        if folded[name.lower()] > 1:
+            column = f"{name}_{nth[name.lower()]}"
+            while column.lower() in taken:
+                column += "_"
+            taken.add(column.lower())
+        found[name] = column
+    return found
+
+
+def renamed(names: Iterable[str]) -> dict[str, str]:
+    """Of `columns`, those whose name is not the member's."""
+    return {name: column for name, column in columns(names).items() if name != column}
+
+
+def exact_fields(text: str | None, fields: str) -> str | None:
+    """A JSON object of these columns of a JSON object; members that are null or not there are left out."""
+    if text is None:
+        return None
+    try:
+        document = parse(text)
+        if not isinstance(document, dict):
+            return None
+        made = {
+            column: _as(kind, document[name])
+            for column, (name, kind) in _fields(fields).items()
+            if document.get(name) is not None
+        }
+        result = written(made)
+        result.encode()  # half of a surrogate pair is JSON, and no text
+    except (ValueError, RecursionError):
+        return None
+    return result
+
+
+@lru_cache(maxsize=256)
+def _fields(fields: str) -> dict[str, tuple[str, str]]:
+    return {column: (name, kind) for column, (name, kind) in json.loads(fields).items()}
+
+
+def _as(kind: str, value: Any) -> Any:
+    if kind == VALUE:
+        return value
+    if kind == JSON or isinstance(value, dict | list):
+        return written(value)
+    if isinstance(value, Number):
+        return f"{value} (a number)" if kind == TEXT else str(value)
+    if isinstance(value, bool):
+        word = "true" if value else "false"
+        return f"{word} (true or false, not text)" if kind == TEXT else word
+    text = str(value)
+    if kind in (WHOLE, BOOLEAN) or (kind == FRACTION and text.lower() not in _WORDS):
+        return _string(text)  # the quotes stay: a text is not the number that it spells
+    return text
+
+
+@dataclass
+class Digits:
+    """What the numbers at one place need."""
+
+    whole: int = 1
+    """Digits before the point."""
+    scale: int = 0
+    """Digits after it."""
+    least: int = 0
+    most: int = 0
+    exact_as_double: bool = True
+    countable: bool = True
+    """No number is too large, or too small, for decimals."""
+
+    def note(self, number: str) -> None:
+        try:
+            value = Decimal(number)
+        except ArithmeticError:
+            self.countable = self.exact_as_double = False
+            return
+        _, digits, exponent = value.as_tuple()
+        assert isinstance(exponent, int), "JSON has neither NaN nor an infinity"
+        spelled = "".join(map(str, digits)).lstrip("0")
+        short = spelled.rstrip("0")
+        exponent = exponent + len(spelled) - len(short) if short else 0
+        scale, whole = max(-exponent, 0), max(len(short) + exponent, 0)
+        self.scale, self.whole = max(self.scale, scale), max(self.whole, whole)
+        if whole > _MOST_DIGITS or scale > _MOST_DIGITS:
+            self.countable = False
+        elif not scale:
+            self.least, self.most = min(self.least, int(value)), max(self.most, int(value))
+        if self.exact_as_double:
+            self.exact_as_double = _is_double(number, value, whole_number=not scale)
+
+    def type(self, *, whole_numbers: bool) -> str:
+        """The DuckDB type that holds them all with every digit: ``JSON``, which does as a text, if no number does."""
+        if not self.countable:
+            return "JSON"
+        if whole_numbers or not self.scale:
+            if -(2**63) <= self.least and self.most < 2**63:
+                return "BIGINT"
+            return "HUGEINT" if -(2**127) < self.least and self.most < 2**127 else "JSON"
+        return f"DECIMAL({self.whole + self.scale},{self.scale})" if self.whole + self.scale <= 38 else "JSON"
+
+
+_MOST_DIGITS = 60
+
+
+def _is_double(number: str, value: Decimal, *, whole_number: bool) -> bool:
+    """Whether a double says the same. One that is spelled with an exponent was one already: it must read back as it is."""
+    double = float(number)
+    if double - double != 0:
+        return False
+    if whole_number and "e" not in number.lower():
+        return Decimal(double) == value
+    return Decimal(repr(double)) == value
+
+
+Path = tuple[str | None, ...]
+"""Names of members; None is the step from a list to its elements."""
+
+
+class Numbers:
+    """The numbers of many JSON objects, place by place, and whether any object has a name twice."""
+
+    def __init__(self) -> None:
+        self.at: dict[Path, Digits] = {}
+        self.repeated = False
+        self._decoder = json.JSONDecoder(
+            object_pairs_hook=self._members, parse_float=Number, parse_int=Number, parse_constant=str
+        )
+
+    def read(self, text: str) -> None:
+        with suppress(ValueError, RecursionError):
+            document = self._decoder.decode(text.strip())
+            if isinstance(document, dict):
+                self._note((), document)
+
+    def below(self, path: Path) -> list[Digits]:
+        return [digits for at, digits in self.at.items() if at[: len(path)] == path]
+
+    def _members(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        self.repeated = self.repeated or len(members) < len(pairs)
+        return members
+
+    def _note(self, path: Path, value: Any) -> None:
+        if isinstance(value, Number):
+            self.at.setdefault(path, Digits()).note(value)
+        elif isinstance(value, dict):
+            for name, inner in value.items():
+                self._note((*path, name), inner)
+        elif isinstance(value, list):
+            for inner in value:
+                self._note((*path, None), inner)
+
+
+def fields_of(named: Mapping[str, tuple[str, str]]) -> str:
+    """The second argument of `FUNCTION`: column -> (name, kind)."""
+    return json.dumps(named)
