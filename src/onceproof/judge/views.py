@@ -26,6 +26,7 @@ from onceproof.judge.checker import NotEvaluated
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
+    from onceproof.judge.inputs import Inputs
     from onceproof.scenario.model import InputSpec
 
 # Evaluated anew by each query over the views: with the variable set they show the uncommitted input too.
@@ -41,13 +42,13 @@ def observed(case: Case) -> None:
     kind = "TABLE" if case.small else "VIEW"
     for name, path in case.history.tables.items():
         case.sql(f"CREATE {kind} history.{quote(name)} AS SELECT * FROM read_parquet({literal(str(path))})")  # noqa: S608
-    case.sql(f"""CREATE VIEW input AS SELECT topic, "partition", "offset", "key", "value", timestamp_ms
-        FROM history.input WHERE {_COUNTS}""")  # noqa: S608
     _batches(case)
 
 
-def decoded(case: Case) -> None:
+def decoded(case: Inputs) -> None:
     """What the oracle reads. Raises `NotEvaluated` for values that cannot be made columns."""
+    case.sql(f"""CREATE VIEW input AS SELECT topic, "partition", "offset", "key", "value", timestamp_ms
+        FROM history.input WHERE {_COUNTS}""")  # noqa: S608
     for name, path in case.history.static.items():
         case.sql(f"CREATE VIEW {quote(name)} AS SELECT * FROM read_parquet({literal(str(path))})")  # noqa: S608
     for spec in case.scenario.input:
@@ -59,20 +60,20 @@ def with_uncommitted(case: Case) -> bool:
     some = case.number("SELECT count(*) FROM history.input WHERE visibility <> 'committed'")
     known = True
     if some:
-        case.sql("SET VARIABLE uncommitted_input = true")
+        case.inputs.sql("SET VARIABLE uncommitted_input = true")
         try:
             case.expect_into("judge.expected_of_all")
         except NotEvaluated:
             known = False
         finally:
-            case.sql("RESET VARIABLE uncommitted_input")
+            case.inputs.sql("RESET VARIABLE uncommitted_input")
     source = "judge.expected_of_all" if some and known else "judge.expected WHERE false"
     case.sql(f"""CREATE TABLE judge.uncommitted AS SELECT a.* FROM (FROM {source}) a
         WHERE NOT EXISTS (FROM judge.expected e WHERE e.output = a.output AND e.id = a.id AND e.content = a.content)""")  # noqa: S608
     return known
 
 
-def _decoded(case: Case, spec: InputSpec) -> None:
+def _decoded(case: Inputs, spec: InputSpec) -> None:
     topic, table, text = spec.topic, "history.input", """TRY(decode("value"))"""
     meta = """topic AS _topic, "partition" AS _partition, "offset" AS _offset,
                coalesce(TRY(decode("key")), "key"::VARCHAR) AS _key, timestamp_ms AS _timestamp_ms, "value" AS _value"""
@@ -96,7 +97,7 @@ def _decoded(case: Case, spec: InputSpec) -> None:
         raise NotEvaluated(f"the values of topic {topic!r} cannot be made columns: {error}") from error
 
 
-def _fields(case: Case, text: str, source: str) -> dict[str, Any]:
+def _fields(case: Inputs, text: str, source: str) -> dict[str, Any]:
     """Field -> structure, of all JSON objects. Their names and the types of plain fields cost a fifth of whole structures."""
     names: dict[str, None] = {}
     plain = True
@@ -121,7 +122,7 @@ def _fields(case: Case, text: str, source: str) -> dict[str, Any]:
     return fields
 
 
-def _each(case: Case, query: str) -> Iterator[tuple[Any, ...]]:
+def _each(case: Inputs, query: str) -> Iterator[tuple[Any, ...]]:
     rows = case.sql(query)
     while row := rows.fetchone():
         yield row
