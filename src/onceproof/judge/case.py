@@ -228,8 +228,8 @@ class Case(Database):
             raise NotEvaluated(f"the oracle's query for output {output!r} cannot be run: {problem[0]}")
         try:
             types = self.inputs.types(query)
-            columns = _compared(spec, types)
-            self._check_columns(output, spec, types, columns)
+            columns = compared(spec, types)
+            check_columns(self.scenario, output, types, columns)
             self._insert_expected(output, spec, query, types, columns)
         except duckdb.Error as error:
             raise NotEvaluated(f"the oracle's query for output {output!r} fails: {error}") from error
@@ -237,29 +237,6 @@ class Case(Database):
             everything = whole and spec.compare is None
             reserved = ("_offset" in types, "_key" in types, "_to_partition" in types)
             self.expectations[output] = Expectation(columns, everything, *reserved)
-
-    def _check_columns(self, output: str, spec: OutputSpec, types: dict[str, str], columns: dict[str, str]) -> None:
-        if missing := [name for name in spec.identity if name not in columns]:
-            raise NotEvaluated(
-                f"the oracle's query for output {output!r} gives no column {missing[0]!r}, which is part of its identity; "
-                f"it gives {', '.join(columns) or 'none'}"
-            )
-        if missing := [name for name in [*(spec.compare or []), *spec.tolerance] if name not in columns]:
-            raise NotEvaluated(
-                f"the oracle's query for output {output!r} gives no column {missing[0]!r}, which the output wants compared; "
-                f"it gives {', '.join(columns)}"
-            )
-        if spec.kind == "changelog" and "_offset" not in types:
-            raise NotEvaluated(
-                f"output {output!r} is a changelog: the oracle's query needs _partition and _offset, "
-                "the input record after which each state holds"
-            )
-        if ("_offset" in types) != ("_partition" in types):
-            raise NotEvaluated(
-                f"the oracle's query for output {output!r} gives one of _partition and _offset; it needs both"
-            )
-        if "_offset" in types and "_topic" not in types and len(self.scenario.input) > 1:
-            raise NotEvaluated(f"the oracle's query for output {output!r} needs _topic: there are several input topics")
 
     def _insert_expected(
         self, output: str, spec: OutputSpec, query: str, types: dict[str, str], columns: dict[str, str]
@@ -334,7 +311,34 @@ class Case(Database):
         self.close()
 
 
-def _compared(spec: OutputSpec, types: dict[str, str]) -> dict[str, str]:
+def check_columns(scenario: Scenario, output: str, types: dict[str, str], columns: dict[str, str]) -> None:
+    """What an oracle's rows for an output lack, by their columns. Raises `NotEvaluated`."""
+    spec = scenario.outputs[output]
+    given = ", ".join(name for name in types if name not in RESERVED) or "none"
+    if missing := [name for name in spec.identity if name not in columns]:
+        raise NotEvaluated(
+            f"the oracle's query for output {output!r} gives no column {missing[0]!r}, which is part of its identity; "
+            f"it gives {given}"
+        )
+    if missing := [name for name in [*(spec.compare or []), *spec.tolerance] if name not in columns]:
+        raise NotEvaluated(
+            f"the oracle's query for output {output!r} gives no column {missing[0]!r}, which the output wants compared; "
+            f"it gives {given}"
+        )
+    if spec.kind == "changelog" and "_offset" not in types:
+        raise NotEvaluated(
+            f"output {output!r} is a changelog: the oracle's query needs _partition and _offset, "
+            "the input record after which each state holds"
+        )
+    if ("_offset" in types) != ("_partition" in types):
+        raise NotEvaluated(
+            f"the oracle's query for output {output!r} gives one of _partition and _offset; it needs both"
+        )
+    if "_offset" in types and "_topic" not in types and len(scenario.input) > 1:
+        raise NotEvaluated(f"the oracle's query for output {output!r} needs _topic: there are several input topics")
+
+
+def compared(spec: OutputSpec, types: dict[str, str]) -> dict[str, str]:
     """The columns of an oracle's query that are compared: all but the ignored ones, or those that the output names."""
     chosen = None if spec.compare is None else {*spec.identity, *spec.compare}
     return {

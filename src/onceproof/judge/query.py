@@ -18,7 +18,14 @@ import duckdb
 _OBSERVED = {"output", "snapshot"}
 
 # The table functions that make rows of their arguments. All others read files, the catalogue, or a query that is a text.
-_TABLE_FUNCTIONS: tuple[str, ...] = ("unnest", "range", "generate_series", "generate_subscripts", "json_each", "json_tree")
+_TABLE_FUNCTIONS: tuple[str, ...] = (
+    "unnest",
+    "range",
+    "generate_series",
+    "generate_subscripts",
+    "json_each",
+    "json_tree",
+)
 _TABLE_FUNCTIONS += ("repeat", "repeat_row")
 
 # Functions that DuckDB's catalogue calls consistent although their value is another one at the next check.
