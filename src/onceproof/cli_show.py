@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from onceproof.errors import ScenarioError, UsageError
+from onceproof.errors import Problem, ScenarioError, UsageError
 from onceproof.points import LEFT_BEHIND
 from onceproof.registry import suggest
 from onceproof.scenario import document
-from onceproof.scenario.load import find, load, load_all, names
+from onceproof.scenario.load import find, load, load_all, names, warnings
 from onceproof.scenario.plan import Plan, plan
 
 _WIDTH = 80
@@ -28,15 +28,30 @@ def listing(what: str, as_json: bool) -> str:
 
 
 def planned(name: str, as_json: bool) -> str:
-    told = plan(load(find(name)))
-    return json.dumps(told.to_json()) if as_json else _plan_text(told)
+    path = find(name)
+    scenario = load(path)
+    told = plan(scenario)
+    doubts = warnings(path, scenario)
+    if as_json:
+        return json.dumps({**told.to_json(), "warnings": [asdict(doubt) for doubt in doubts]})
+    return "\n".join([_plan_text(told), *_warning_lines(doubts)])
 
 
 def validated(given: list[str], as_json: bool) -> str:
     loaded = load_all(given)
+    doubts = [(path, warnings(path, scenario)) for path, scenario in loaded]
     if as_json:
-        return json.dumps({"valid": [str(path) for path, _ in loaded]})
-    return "\n".join(f"{path}: valid" for path, _ in loaded)
+        found = [asdict(doubt) for _, some in doubts for doubt in some]
+        return json.dumps({"valid": [str(path) for path, _ in loaded], "warnings": found})
+    return "\n".join(line for path, some in doubts for line in [f"{path}: valid", *_warning_lines(some)])
+
+
+def _warning_lines(doubts: Iterable[Problem]) -> list[str]:
+    lines = []
+    for doubt in doubts:
+        lines.append(f"{doubt.place}: warning: {doubt.message}")
+        lines += [] if doubt.hint is None else [f"    {doubt.hint}"]
+    return lines
 
 
 def explained(name: str | None, as_json: bool) -> str:

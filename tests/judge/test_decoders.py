@@ -69,7 +69,11 @@ def test_a_function_decodes_inputs_and_outputs(coded: Any, tmp_path: Path) -> No
     path = decoded(coded, tmp_path)
     assert judge(path).outcome == "held"
     with Case.open(path) as case:
-        assert case.rows('SELECT k, n, _offset FROM "in" ORDER BY k')[0] == {"k": "aa", "n": 0xFFFF, "_offset": 0}
+        assert case.inputs.rows('SELECT k, n, _offset FROM "in" ORDER BY k')[0] == {
+            "k": "aa",
+            "n": 0xFFFF,
+            "_offset": 0,
+        }
         kept = case.rows('SELECT raw, content FROM history.output ORDER BY "offset"')
     assert kept[1] == {"raw": wire("bb", 0x41), "content": '{"k":"bb","n":65}'}
 
@@ -136,7 +140,7 @@ def test_built_in_decoders_of_an_input(stored_run: Any) -> None:
     for decode, found in (("string", ["text", None]), ("bytes", [b"text", b"\xff\xfe"])):
         stored_run.scenario["input"][0]["decode"] = decode
         with Case.open(stored_run.save()) as case:
-            assert [row["value"] for row in case.rows('SELECT value FROM "in" ORDER BY _offset')] == found
+            assert [row["value"] for row in case.inputs.rows('SELECT value FROM "in" ORDER BY _offset')] == found
 
 
 @pytest.mark.parametrize(("decode", "expected"), [("string", "'a' || k"), ("bytes", "encode('a' || k)")])

@@ -189,7 +189,7 @@ def test_all_records_and_what_became_of_them_can_be_asked_for(update: Windowed) 
     update.batch(20, 12)
     update.batch(25, 13)
     with Case.open(update.run.save()) as case:
-        rows = case.rows("SELECT t, _batch, _watermark_ms, _late FROM in_with_late ORDER BY _offset")
+        rows = case.inputs.rows("SELECT t, _batch, _watermark_ms, _late FROM in_with_late ORDER BY _offset")
     assert [tuple(row.values()) for row in rows] == [
         (11, 0, 0, "no"),
         (25, 0, 0, "no"),

@@ -1,11 +1,9 @@
 """A case: one stored run, opened for judging, with the tables that oracles and checkers query.
 
-Three schemas of one DuckDB database, which lives in memory or, but for small histories, in a private folder inside the run
-directory, and goes with the case:
+Two DuckDB databases, which live in memory or, for larger histories, in a private folder inside the run directory, and go with
+the case. ``Case.inputs`` is where the scenario's own SQL is run; it has no outputs (`onceproof.judge.inputs`). What an
+oracle gives comes from there as a file. The other one is that of the checkers:
 
-``main``
-    What the scenario's own SQL sees: ``input`` (the committed input records as bytes), one decoded view for each
-    input topic under the topic's name (see `onceproof.judge.views`), the static tables.
 ``history``
     The tables of `onceproof.history.schema`, as they were observed.
 ``judge``
@@ -41,35 +39,25 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import duckdb
-import pyarrow.parquet as pq
 
-from onceproof.errors import HistoryError
+from onceproof.errors import HistoryError, UsageError
 from onceproof.history.reader import History, open_history
-from onceproof.judge import caused, changes, compare, decoders, digest, documents, effects, late, nested, sanity, views
+from onceproof.judge import caused, changes, compare, decoders, digest, effects, late, sanity, steady, views
 from onceproof.judge.canonical import as_text, canonical_rows, document, is_canonical, literal, quote
 from onceproof.judge.checker import NotEvaluated
-from onceproof.judge.query import select_problem
-from onceproof.judge.statements import Rows, execute
+from onceproof.judge.database import Database
+from onceproof.judge.inputs import Inputs
+from onceproof.judge.query import Unordered, statement_problem
 from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
 
 #: Columns of an oracle's rows that name the cause of an effect and are not compared.
 RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition")
-
-# Lean at first: what does not fit is spilled into the case's folder. Joining ten million causes with their effects is
-# several times quicker in memory, so a large run gets more, up to a bound. Some steps cannot spill (a single huge value, the details of many findings):
-# the statement that fails for that is run once more, with room. The last step is for values of many megabytes: DuckDB
-# counts what it sets aside for their copies, a multiple of what it then touches.
-_LEAN_MB, _MB_A_MILLION, _MOST_MB, _ROOMY = 128, 50, 1024, ("1GB", "4GB")
-# A history of so many bytes, uncompressed, is judged in memory: files are what judging a small one would spend its time on.
-_SMALL = 2**20
-_SETTINGS: dict[str, Any] = {"threads": 2, "preserve_insertion_order": False}
 
 
 @dataclass(frozen=True)
@@ -86,14 +74,14 @@ class Expectation:
     """The oracle says which partition of the output an effect belongs in."""
 
 
-class Case:
+class Case(Database):
     """One stored run, open for judging. Holds no live service; everything comes from the run directory."""
 
     def __init__(self, history: History, folder: Path) -> None:
-        self.history = history
-        self._folder = folder
-        self.run = history.document
-        self.scenario, self.oracle = _scenario(history)
+        scenario, self.oracle = _scenario(history)
+        super().__init__(history, scenario, folder, whole_run=True)
+        self.inputs = Inputs(history, scenario, self.oracle, folder / "inputs")
+        """What the oracle is asked in: it has no outputs."""
         self.expectations: dict[str, Expectation] = {}
         self.no_oracle: str | None = None
         """Why there is nothing to hold the effects against: the oracle failed."""
@@ -101,26 +89,18 @@ class Case:
         """Output -> why its effects cannot be judged."""
         self.no_stream: dict[str, str] = {}
         """Output -> why its decoded commits cannot be used (its snapshot is)."""
+        self.unordered: dict[str, list[Unordered]] = {}
+        """Output -> what in its oracle's query depends on the order of rows."""
         self.doubts: list[str] = []
         """Why this case proves nothing good, whatever the checkers find."""
         self.readings: dict[str, effects.Reading] = {}
         """Output -> how its values are read, where that is not by DuckDB alone."""
-        self.renamed: dict[str, dict[str, str]] = {}
-        """Input topic -> the fields whose names differ only by case, each with the column that it is."""
         self.basis = ""
         """What the expectation rests on, where a verdict must say so."""
         self.closing: set[str] = set()
         """Outputs whose rows are due when their window has closed."""
         self.notes: dict[str, int] = {}
         """What is counted and reported beside the effects, e.g. records that came too late."""
-        settings = {**_SETTINGS, "memory_limit": f"{_memory_mb(history)}MB", "temp_directory": str(folder)}
-        self.small = _bytes(history) <= _SMALL
-        """Its tables are read once, into memory."""
-        if self.small:  # nothing in it is worth a second thread, and each costs every statement its time
-            settings["threads"] = 1
-        self.db = duckdb.connect(":memory:" if self.small else str(folder / "case.duckdb"), config=settings)
-        nested.register(self.db)
-        documents.register(self.db)
         self._cleanup: Callable[[], None] = lambda: None
         self._expecting = "judge.expected"
         self._made: dict[str, Exception | None] = {}
@@ -151,14 +131,16 @@ class Case:
         return case
 
     def _prepare(self) -> None:
-        self._confine()
         views.observed(self)
+        self.inputs.observe()
         caused.create_batches(self)
         decoders.check_outputs(self)
         try:
-            views.decoded(self)
+            views.decoded(self.inputs)
             late.filter_input(self)
             self.expect_into("judge.expected")
+            self._check_outputs()
+            steady.check(self)
         except NotEvaluated as gap:
             self.no_oracle = str(gap)
         else:
@@ -179,6 +161,16 @@ class Case:
             oracles.get(self.oracle.kind)(self.oracle).expect(self)
         finally:
             self._expecting = "judge.expected"
+
+    def _check_outputs(self) -> None:
+        """A scenario is checked before it runs, but a run directory may have been edited, or written by another program."""
+        for output in self.scenario.outputs:
+            if output not in self.expectations:
+                raise UsageError(
+                    f"the oracle in {self.history.run_dir / 'run.json'} says nothing of output {output!r}; "
+                    f"it speaks of {', '.join(self.expectations) or 'none'}",
+                    hint=f"add what it expects of {output!r} under scenario: oracle, or remove the output",
+                )
 
     def _check_identities(self) -> None:
         """An identity that is expected twice names no effect: an upsert cannot be judged, and for a bag it is a doubt."""
@@ -213,16 +205,6 @@ class Case:
                 f"(the first is {row['first']}), and across partitions nobody knows which state was first; declare it as upsert"
             )
 
-    def _confine(self) -> None:
-        """A run may come from somebody else, and its scenario holds SQL: it can read this run and nothing more."""
-        self.sql("SET TimeZone = 'UTC'")
-        self.sql("SET enable_progress_bar = false")  # it would go to standard output, which belongs to the verdict
-        self.sql("SET autoinstall_known_extensions = false")
-        self.sql("SET enable_external_file_cache = false")  # the files are read once or twice: no memory for them
-        readable = [self.history.run_dir / "history", self._folder]  # no link among them leads out of it
-        self.sql(f"SET allowed_directories = [{', '.join(literal(str(folder)) for folder in readable)}]")
-        self.sql("SET enable_external_access = false")
-
     @property
     def outputs(self) -> dict[str, OutputSpec]:
         """The outputs that can be judged."""
@@ -232,24 +214,6 @@ class Case:
     def drained(self) -> bool:
         """Whether recorded progress reached the known end of the input."""
         return bool(self.run.get("drained", False))
-
-    def sql(self, query: str, values: dict[str, Any] | None = None) -> Rows:
-        for room in _ROOMY:
-            try:
-                return execute(self.db, query, values)
-            except duckdb.OutOfMemoryException:
-                execute(self.db, f"SET memory_limit = '{room}'", None)
-        return execute(self.db, query, values)
-
-    def rows(self, query: str, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-        """The result as column -> value, for the small results that findings are made of."""
-        result = self.sql(query, values)
-        names = result.columns
-        return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
-
-    def number(self, query: str, values: dict[str, Any] | None = None) -> int:
-        row = self.sql(query, values).fetchone()
-        return int(row[0] or 0) if row else 0
 
     def effects_of(self, output: str) -> int:
         return self.number("SELECT count(*) FROM judge.effect_rows WHERE output = $output", {"output": output})
@@ -262,49 +226,21 @@ class Case:
         Raises `NotEvaluated` for a query that fails or lacks an identity column.
         """
         spec = self.scenario.outputs[output]
-        if problem := select_problem(query):
+        if problem := statement_problem(query):
             raise NotEvaluated(f"the oracle's query for output {output!r} cannot be run: {problem[0]}")
         try:
-            types = {row[0]: row[1] for row in self.sql(f"DESCRIBE (\n{query}\n)").fetchall()}
-            columns = _compared(spec, types)
-            self._check_columns(output, spec, types, columns)
+            types = self.inputs.types(query)
+            columns = compared(spec, types)
+            check_columns(self.scenario, output, types, columns)
             self._insert_expected(output, spec, query, types, columns)
         except duckdb.Error as error:
-            raise NotEvaluated(f"the oracle's query for output {output!r} fails: {error}{self._renamings()}") from error
+            raise NotEvaluated(
+                f"the oracle's query for output {output!r} fails: {error}{self.inputs.renamings()}"
+            ) from error
         if self._expecting == "judge.expected":
             everything = whole and spec.compare is None
             reserved = ("_offset" in types, "_key" in types, "_to_partition" in types)
             self.expectations[output] = Expectation(columns, everything, *reserved)
-
-    def _renamings(self) -> str:
-        return "".join(
-            f"\nfields of topic {topic!r} whose names differ only by case are the columns "
-            + ", ".join(f"{column} (field {name})" for name, column in named.items())
-            for topic, named in self.renamed.items()
-        )
-
-    def _check_columns(self, output: str, spec: OutputSpec, types: dict[str, str], columns: dict[str, str]) -> None:
-        if missing := [name for name in spec.identity if name not in columns]:
-            raise NotEvaluated(
-                f"the oracle's query for output {output!r} gives no column {missing[0]!r}, which is part of its identity; "
-                f"it gives {', '.join(columns) or 'none'}"
-            )
-        if missing := [name for name in [*(spec.compare or []), *spec.tolerance] if name not in columns]:
-            raise NotEvaluated(
-                f"the oracle's query for output {output!r} gives no column {missing[0]!r}, which the output wants compared; "
-                f"it gives {', '.join(columns)}"
-            )
-        if spec.kind == "changelog" and "_offset" not in types:
-            raise NotEvaluated(
-                f"output {output!r} is a changelog: the oracle's query needs _partition and _offset, "
-                "the input record after which each state holds"
-            )
-        if ("_offset" in types) != ("_partition" in types):
-            raise NotEvaluated(
-                f"the oracle's query for output {output!r} gives one of _partition and _offset; it needs both"
-            )
-        if "_offset" in types and "_topic" not in types and len(self.scenario.input) > 1:
-            raise NotEvaluated(f"the oracle's query for output {output!r} needs _topic: there are several input topics")
 
     def _insert_expected(
         self, output: str, spec: OutputSpec, query: str, types: dict[str, str], columns: dict[str, str]
@@ -325,9 +261,11 @@ class Case:
         content = document({name: quote(field) for name, field in fields.items()})
         changelog = spec.kind == "changelog"
         nth = f"row_number() OVER (PARTITION BY {identity} ORDER BY _offset, _partition)" if changelog else "NULL"
-        rows = f"""SELECT {literal(output)}, {identity} AS id, {content} AS content, _topic, _partition, _offset, _key, {nth},
-                          _to_partition FROM ({texts})"""  # noqa: S608
-        self.sql(f"INSERT INTO {self._expecting} {digest.of_rows(rows)}")
+        rows = f"""SELECT {literal(output)} AS output, {identity} AS id, {content} AS content, _topic::VARCHAR AS topic,
+                          _partition::INTEGER AS "partition", _offset::BIGINT AS "offset", _key::VARCHAR AS "key",
+                          {nth}::BIGINT AS nth, _to_partition::INTEGER AS to_partition FROM ({texts})"""  # noqa: S608
+        stored = f"SELECT * FROM read_parquet({literal(str(self.inputs.store(rows)))})"  # noqa: S608
+        self.sql(f"INSERT INTO {self._expecting} {digest.of_rows(stored)}")
 
     def compare(self) -> None:
         """Make the tables of `onceproof.judge.compare`, once."""
@@ -366,8 +304,8 @@ class Case:
             raise failed
 
     def close(self) -> None:
-        with suppress(duckdb.Error):  # busy: a statement that heeded no interrupt, and the reason why is on its way up
-            self.db.close()
+        self.inputs.close()
+        super().close()
         self._cleanup()
 
     def __enter__(self) -> Self:
@@ -377,7 +315,34 @@ class Case:
         self.close()
 
 
-def _compared(spec: OutputSpec, types: dict[str, str]) -> dict[str, str]:
+def check_columns(scenario: Scenario, output: str, types: dict[str, str], columns: dict[str, str]) -> None:
+    """What an oracle's rows for an output lack, by their columns. Raises `NotEvaluated`."""
+    spec = scenario.outputs[output]
+    given = ", ".join(name for name in types if name not in RESERVED) or "none"
+    if missing := [name for name in spec.identity if name not in columns]:
+        raise NotEvaluated(
+            f"the oracle's query for output {output!r} gives no column {missing[0]!r}, which is part of its identity; "
+            f"it gives {given}"
+        )
+    if missing := [name for name in [*(spec.compare or []), *spec.tolerance] if name not in columns]:
+        raise NotEvaluated(
+            f"the oracle's query for output {output!r} gives no column {missing[0]!r}, which the output wants compared; "
+            f"it gives {given}"
+        )
+    if spec.kind == "changelog" and "_offset" not in types:
+        raise NotEvaluated(
+            f"output {output!r} is a changelog: the oracle's query needs _partition and _offset, "
+            "the input record after which each state holds"
+        )
+    if ("_offset" in types) != ("_partition" in types):
+        raise NotEvaluated(
+            f"the oracle's query for output {output!r} gives one of _partition and _offset; it needs both"
+        )
+    if "_offset" in types and "_topic" not in types and len(scenario.input) > 1:
+        raise NotEvaluated(f"the oracle's query for output {output!r} needs _topic: there are several input topics")
+
+
+def compared(spec: OutputSpec, types: dict[str, str]) -> dict[str, str]:
     """The columns of an oracle's query that are compared: all but the ignored ones, or those that the output names."""
     chosen = None if spec.compare is None else {*spec.identity, *spec.compare}
     return {
@@ -385,16 +350,6 @@ def _compared(spec: OutputSpec, types: dict[str, str]) -> dict[str, str]:
         for name, sql_type in types.items()
         if name not in RESERVED and name not in spec.ignore and (chosen is None or name in chosen)
     }
-
-
-def _memory_mb(history: History) -> int:
-    records: int = sum(pq.read_metadata(history.tables[table]).num_rows for table in ("input", "output"))
-    return min(_LEAN_MB + records * _MB_A_MILLION // 1_000_000, _MOST_MB)
-
-
-def _bytes(history: History) -> int:
-    files = [pq.read_metadata(path) for path in history.tables.values()]
-    return sum(file.row_group(number).total_byte_size for file in files for number in range(file.num_row_groups))
 
 
 def _private_folder(run_dir: Path) -> tempfile.TemporaryDirectory[str]:

@@ -31,6 +31,7 @@ from onceproof.user_code import name_problem
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
+    from onceproof.judge.database import Database
     from onceproof.scenario.model import InputSpec
 
 BUILT_IN = ("json", "string", "bytes")
@@ -67,7 +68,7 @@ def check_outputs(case: Case) -> None:
                 case.unreadable[output] = f"outputs: {output}: decode: {why}"
 
 
-def decoded_input(case: Case, spec: InputSpec) -> Path:
+def decoded_input(case: Database, spec: InputSpec) -> Path:
     """The file with the decoded values of an input topic. Raises `NotEvaluated` where there is none."""
     _, why = _note(case, "inputs", spec.topic, spec.decode)
     path = decoded_file(case.history.run_dir, spec.topic)
@@ -78,7 +79,7 @@ def decoded_input(case: Case, spec: InputSpec) -> Path:
     return path
 
 
-def _note(case: Case, kind: str, name: str, decode: str) -> tuple[dict[str, Any], str | None]:
+def _note(case: Database, kind: str, name: str, decode: str) -> tuple[dict[str, Any], str | None]:
     """What ``run.json`` says of it, and what is wrong with that."""
     said: Any = case.run.get("decoded")
     if not isinstance(said, dict):

@@ -182,9 +182,9 @@ class Digits:
         if not self.countable:
             return "JSON"
         if whole_numbers or not self.scale:
-            if -(2**63) <= self.least and self.most < 2**63:
+            if self.least >= -(2**63) and self.most < 2**63:
                 return "BIGINT"
-            return "HUGEINT" if -(2**127) < self.least and self.most < 2**127 else "JSON"
+            return "HUGEINT" if self.least > -(2**127) and self.most < 2**127 else "JSON"
         return f"DECIMAL({self.whole + self.scale},{self.scale})" if self.whole + self.scale <= 38 else "JSON"
 
 

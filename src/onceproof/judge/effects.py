@@ -145,7 +145,10 @@ def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool)
     numbers = [name for name, kind in columns.items() if kind in _NUMBERS]
     texts = [name for name, kind in columns.items() if kind == documents.TEXT]
     # Without a backslash a name is written as it is.
-    suspects = [r"\\u", *(rf"{_in_json(names)}\s*:\s*{start}" for names, start in ((numbers, '"'), (texts, "[-0-9tf]")) if names)]
+    suspects = [
+        r"\\u",
+        *(rf"{_in_json(names)}\s*:\s*{start}" for names, start in ((numbers, '"'), (texts, "[-0-9tf]")) if names),
+    ]
     every = sources.records(output, spec, "content IS NOT NULL")
     fractions = any(kind in (*_NUMBERS, documents.JSON) and kind != documents.FRACTION for kind in columns.values())
     query = f"""SELECT bool_or(regexp_matches(content, {literal("|".join(suspects))})) AS suspect,

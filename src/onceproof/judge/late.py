@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 #: Column of an oracle's rows: when the row's window closes.
 CLOSES = "_closes"
+# What makes a SELECT of an expression.
+_EXPRESSION = ("SELECT (\n", "\n)")
 
 
 class WindowSpec(Model):
@@ -56,7 +58,7 @@ def problems(windows: Mapping[str, WindowSpec], scenario: Scenario) -> list[Spec
     for topic, spec in windows.items():
         if topic not in topics:
             found.append(SpecProblem(("windows", topic), f"there is no input topic {topic!r}", suggest(topic, topics)))
-        if problem := select_problem(f"SELECT (\n{spec.closes}\n)"):
+        if problem := select_problem(spec.closes, *_EXPRESSION):
             found.append(SpecProblem(("windows", topic, "closes"), *problem))
     return found
 
@@ -65,7 +67,8 @@ def filter_input(case: Case) -> None:
     """Leave late records out of the topics' views. Raises `NotEvaluated` where the plan or the expression does not serve."""
     if not _windows(case):
         return
-    case.sql("""CREATE TABLE judge.plan AS
+    case.inputs.sql("CREATE SCHEMA judge")
+    case.inputs.sql("""CREATE TABLE judge.plan AS
         WITH marks AS (
             SELECT query, batch, coalesce(max(watermark_ms), 0) AS watermark_ms FROM history.batches GROUP BY ALL),
         pairs AS (
@@ -73,6 +76,8 @@ def filter_input(case: Case) -> None:
         SELECT query, batch, b.topic, b."partition", b.start_offset, b.end_offset, p.watermark_ms, p.before_ms
         FROM history.batches b JOIN pairs p USING (query, batch) WHERE b.end_offset > b.start_offset""")
     for topic, spec in _windows(case).items():
+        if problem := select_problem(spec.closes, *_EXPRESSION):
+            raise NotEvaluated(f"oracle: windows: {topic}: closes cannot be used: {problem[0]}")
         try:
             _filter(case, topic, spec)
             _count(case, topic)
@@ -83,7 +88,7 @@ def filter_input(case: Case) -> None:
 def due(case: Case, output: str, query: str) -> str:
     """An oracle's rows for an output, without those whose window is still open, and without the column that says so."""
     try:
-        columns = {row[0] for row in case.sql(f"DESCRIBE (\n{query}\n)").fetchall()}
+        columns = case.inputs.types(query)
     except duckdb.Error:
         return query  # told where it is run
     if CLOSES not in columns:
@@ -99,11 +104,11 @@ def admit(case: Case) -> None:
     # With uncommitted input for its own sake, an aborted record that may count would make a window doubtful.
     if not any(case.notes.get(f"may.{topic}") for topic in _windows(case)):
         return
-    case.sql("SET VARIABLE late_counts = true")
+    case.inputs.sql("SET VARIABLE late_counts = true")
     try:
         case.expect_into("judge.expected_with_late")
     finally:
-        case.sql("RESET VARIABLE late_counts")
+        case.inputs.sql("RESET VARIABLE late_counts")
     case.borderline = True
     listed = "SELECT output, id, list(content ORDER BY content) AS contents FROM {} GROUP BY ALL"
     case.sql(f"""CREATE TABLE judge.borderline AS
@@ -135,8 +140,8 @@ def _windows(case: Case) -> Mapping[str, WindowSpec]:
 def _filter(case: Case, topic: str, spec: WindowSpec) -> None:
     query = spec.query or _reader(case, topic)
     raw, full = quote(f"{topic} (raw)"), quote(f"{topic}_with_late")
-    case.sql(f"ALTER VIEW {quote(topic)} RENAME TO {raw}")
-    case.sql(f"""CREATE VIEW {full} AS
+    case.inputs.sql(f"ALTER VIEW {quote(topic)} RENAME TO {raw}")
+    case.inputs.sql(f"""CREATE VIEW {full} AS
         SELECT * EXCLUDE ({CLOSES}_us, _before_ms),
                CASE WHEN {CLOSES}_us <= 1000 * _before_ms THEN 'dropped'
                     WHEN {CLOSES}_us <= 1000 * _watermark_ms THEN 'may' ELSE 'no' END AS _late
@@ -147,13 +152,13 @@ def _filter(case: Case, topic: str, spec: WindowSpec) -> None:
             FROM (SELECT *, epoch_us((\n{spec.closes}\n)::TIMESTAMPTZ) AS {CLOSES}_us FROM {raw}) r
             ASOF LEFT JOIN (FROM judge.plan WHERE query = {literal(query)} AND topic = {literal(topic)}) p
               ON p."partition" = r._partition AND r._offset >= p.start_offset)""")  # noqa: S608
-    case.sql(f"""CREATE VIEW {quote(topic)} AS SELECT * EXCLUDE (_late) FROM {full}
+    case.inputs.sql(f"""CREATE VIEW {quote(topic)} AS SELECT * EXCLUDE (_late) FROM {full}
         WHERE _late = 'no' OR (_late = 'may' AND coalesce(getvariable('late_counts'), false))""")  # noqa: S608
 
 
 def _reader(case: Case, topic: str) -> str:
     readers = [
-        row["query"] for row in case.rows("SELECT DISTINCT query FROM judge.plan WHERE topic = $t", {"t": topic})
+        row["query"] for row in case.inputs.rows("SELECT DISTINCT query FROM judge.plan WHERE topic = $t", {"t": topic})
     ]
     if len(readers) > 1:
         raise NotEvaluated(
@@ -164,7 +169,7 @@ def _reader(case: Case, topic: str) -> str:
 
 def _count(case: Case, topic: str) -> None:
     counted = f"SELECT _late, count(*) AS n, count(DISTINCT _batch) AS batches FROM {quote(f'{topic}_with_late')} GROUP BY ALL"  # noqa: S608
-    found = {row["_late"]: row for row in case.rows(counted)}
+    found = {row["_late"]: row for row in case.inputs.rows(counted)}
     case.notes[f"late.{topic}"] = found["dropped"]["n"] if "dropped" in found else 0
     if "may" in found:
         case.notes[f"may.{topic}"] = found["may"]["n"]
@@ -187,11 +192,11 @@ def _final_watermark(case: Case, output: str) -> int:
 
 
 def _leave_open(case: Case) -> None:
-    case.sql("SET VARIABLE open_windows = true")
+    case.inputs.sql("SET VARIABLE open_windows = true")
     try:
         case.expect_into("judge.open_windows")
     finally:
-        case.sql("RESET VARIABLE open_windows")
+        case.inputs.sql("RESET VARIABLE open_windows")
     for output in sorted(case.closing & case.expectations.keys()):
         case.notes[f"open.{output}"] = case.number(
             "SELECT count(*) FROM judge.open_windows WHERE output = $output", {"output": output}
@@ -233,7 +238,7 @@ def _batches_with_may(case: Case) -> int:
         f"SELECT {literal(topic)} AS topic, _batch FROM {quote(f'{topic}_with_late')} WHERE _late = 'may'"  # noqa: S608
         for topic in _windows(case)
     ]
-    return case.number(f"SELECT count(DISTINCT _batch) FROM ({' UNION ALL '.join(parts)})")  # noqa: S608
+    return case.inputs.number(f"SELECT count(DISTINCT _batch) FROM ({' UNION ALL '.join(parts)})")  # noqa: S608
 
 
 def _doubt(case: Case) -> None:

@@ -28,6 +28,7 @@ from onceproof.judge.query import as_decimals
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
+    from onceproof.judge.inputs import Inputs
     from onceproof.scenario.model import InputSpec
 
 # Evaluated anew by each query over the views: with the variable set they show the uncommitted input too.
@@ -48,13 +49,13 @@ def observed(case: Case) -> None:
     kind = "TABLE" if case.small else "VIEW"
     for name, path in case.history.tables.items():
         case.sql(f"CREATE {kind} history.{quote(name)} AS SELECT * FROM read_parquet({literal(str(path))})")  # noqa: S608
-    case.sql(f"""CREATE VIEW input AS SELECT topic, "partition", "offset", "key", "value", timestamp_ms
-        FROM history.input WHERE {_COUNTS}""")  # noqa: S608
     _batches(case)
 
 
-def decoded(case: Case) -> None:
+def decoded(case: Inputs) -> None:
     """What the oracle reads. Raises `NotEvaluated` for values that cannot be made columns."""
+    case.sql(f"""CREATE VIEW input AS SELECT topic, "partition", "offset", "key", "value", timestamp_ms
+        FROM history.input WHERE {_COUNTS}""")  # noqa: S608
     for name, path in case.history.static.items():
         case.sql(f"CREATE VIEW {quote(name)} AS SELECT * FROM read_parquet({literal(str(path))})")  # noqa: S608
     for spec in case.scenario.input:
@@ -66,20 +67,20 @@ def with_uncommitted(case: Case) -> bool:
     some = case.number("SELECT count(*) FROM history.input WHERE visibility <> 'committed'")
     known = True
     if some:
-        case.sql("SET VARIABLE uncommitted_input = true")
+        case.inputs.sql("SET VARIABLE uncommitted_input = true")
         try:
             case.expect_into("judge.expected_of_all")
         except NotEvaluated:
             known = False
         finally:
-            case.sql("RESET VARIABLE uncommitted_input")
+            case.inputs.sql("RESET VARIABLE uncommitted_input")
     source = "judge.expected_of_all" if some and known else "judge.expected WHERE false"
     case.sql(f"""CREATE TABLE judge.uncommitted AS SELECT a.* FROM (FROM {source}) a
         WHERE NOT EXISTS (FROM judge.expected e WHERE e.output = a.output AND e.id = a.id AND e.content = a.content)""")  # noqa: S608
     return known
 
 
-def _decoded(case: Case, spec: InputSpec) -> None:
+def _decoded(case: Inputs, spec: InputSpec) -> None:
     topic, table, text = spec.topic, "history.input", """TRY(decode("value"))"""
     meta = """topic AS _topic, "partition" AS _partition, "offset" AS _offset,
                coalesce(TRY(decode("key")), "key"::VARCHAR) AS _key, timestamp_ms AS _timestamp_ms, "value" AS _value"""
@@ -119,7 +120,7 @@ class _Read:
         return f"TRY(json_transform({text}, {literal(json.dumps(self.structure))}))"
 
 
-def _columns(case: Case, text: str, source: str) -> _Read:
+def _columns(case: Inputs, text: str, source: str) -> _Read:
     found, repeated = _fields(case, text, source)
     found = {name: kind for name, kind in found.items() if name.lower() not in _META}
     numbers = _numbers(case, text, source, found)
@@ -159,7 +160,7 @@ def _typed(kind: Any, path: documents.Path, numbers: documents.Numbers | None, a
     return None if found == "JSON" else found
 
 
-def _numbers(case: Case, text: str, source: str, fields: dict[str, Any]) -> documents.Numbers | None:
+def _numbers(case: Inputs, text: str, source: str, fields: dict[str, Any]) -> documents.Numbers | None:
     """Every number of the values; None if all of them fit the types that DuckDB found."""
     kinds = set(_leaves(fields))
     asked = _decimals(case)
@@ -178,7 +179,9 @@ def _numbers(case: Case, text: str, source: str, fields: dict[str, Any]) -> docu
 def _leaves(structure: Any) -> Iterator[str]:
     if isinstance(structure, str):
         yield structure
-    for inner in structure.values() if isinstance(structure, dict) else structure if isinstance(structure, list) else ():
+    for inner in (
+        structure.values() if isinstance(structure, dict) else structure if isinstance(structure, list) else ()
+    ):
         yield from _leaves(inner)
 
 
@@ -201,7 +204,7 @@ def _fits(digits: documents.Digits, kind: str) -> bool:
     return digits.type(whole_numbers=True) == "BIGINT" if kind in _WHOLE else digits.exact_as_double
 
 
-def _look(case: Case, query: str) -> documents.Numbers:
+def _look(case: Inputs, query: str) -> documents.Numbers:
     numbers = documents.Numbers()
     rows = case.sql(query)
     while some := rows.fetchmany(_ROWS):
@@ -211,7 +214,7 @@ def _look(case: Case, query: str) -> documents.Numbers:
     return numbers
 
 
-def _decimals(case: Case) -> set[str]:
+def _decimals(case: Inputs) -> set[str]:
     """Columns that the oracle casts to decimals: a double would give other digits than the value was written with."""
     return {name for text in _texts(case.oracle.model_dump()) for name in as_decimals(text)}
 
@@ -223,7 +226,7 @@ def _texts(settings: Any) -> Iterator[str]:
         yield from _texts(inner)
 
 
-def _fields(case: Case, text: str, source: str) -> tuple[dict[str, Any], bool]:
+def _fields(case: Inputs, text: str, source: str) -> tuple[dict[str, Any], bool]:
     """Field -> structure, of all JSON objects, and whether some object has a name twice. Their names and the types of plain fields cost a fifth of whole structures."""
     names: dict[str, None] = {}
     plain, repeated = True, False
@@ -250,7 +253,7 @@ def _fields(case: Case, text: str, source: str) -> tuple[dict[str, Any], bool]:
     return fields, repeated
 
 
-def _each(case: Case, query: str) -> Iterator[tuple[Any, ...]]:
+def _each(case: Inputs, query: str) -> Iterator[tuple[Any, ...]]:
     rows = case.sql(query)
     while row := rows.fetchone():
         yield row

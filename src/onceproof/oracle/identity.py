@@ -15,13 +15,15 @@ topic (`onceproof.judge.views`). It needs no model of the job and says nothing o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from onceproof.faults import SpecProblem
 from onceproof.judge.canonical import quote
-from onceproof.judge.query import select_problem
+from onceproof.judge.checker import NotEvaluated
+from onceproof.judge.query import select_problem, unordered
 from onceproof.oracle import oracles
 from onceproof.oracle.sql import output_problems
 from onceproof.registry import suggest
@@ -72,6 +74,13 @@ class IdentityOracle:
     def expect(self, case: Case) -> None:
         topic = self._spec.topic or case.scenario.input[0].topic
         for output in self._spec.columns:
+            for problem in _sql_problems(self._spec, output):
+                where = ": ".join(map(str, problem.loc))
+                raise NotEvaluated(f"the oracle's expression under {where} cannot be run: {problem.message}")
+            if parts := [
+                p for _, text, before in expressions(self._spec, output) for p in unordered(text, before, "\n)")
+            ]:
+                case.unordered[output] = parts
             case.expect_rows(output, _query(self._spec, output, topic), whole=False)
 
 
@@ -91,12 +100,23 @@ def _column_problems(spec: IdentitySpec, output: str, identity: list[str]) -> li
         found.append(
             SpecProblem(("columns", output), f"identity column {missing[0]!r} of output {output!r} is missing", hint)
         )
-    for name, expression in given.items():
-        if problem := select_problem(f"SELECT (\n{expression}\n)"):
-            found.append(SpecProblem(("columns", output, name), *problem))
-    if output in spec.where and (problem := select_problem(f"SELECT 1 WHERE (\n{spec.where[output]}\n)")):
-        found.append(SpecProblem(("where", output), *problem))
-    return found
+    return found + _sql_problems(spec, output)
+
+
+def _sql_problems(spec: IdentitySpec, output: str) -> list[SpecProblem]:
+    return [
+        SpecProblem(loc, *problem)
+        for loc, text, before in expressions(spec, output)
+        if (problem := select_problem(text, before, "\n)"))
+    ]
+
+
+def expressions(spec: IdentitySpec, output: str) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
+    """Each SQL expression about an output: its place below ``oracle``, its text, and what makes a SELECT of it with ``)`` behind it."""
+    for name, expression in spec.columns[output].items():
+        yield ("columns", output, name), expression, "SELECT (\n"
+    if output in spec.where:
+        yield ("where", output), spec.where[output], "SELECT 1 WHERE (\n"
 
 
 def _query(spec: IdentitySpec, output: str, topic: str) -> str:

@@ -13,7 +13,6 @@ from pydantic import Field
 
 from onceproof.expectation import expected_file
 from onceproof.faults import SpecProblem
-from onceproof.judge.canonical import literal
 from onceproof.judge.checker import NotEvaluated
 from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, Scenario
@@ -48,9 +47,9 @@ class SliceOracle:
         return [SpecProblem(("kind",), "slice is the oracle of stored slices, which are never run", hint)]
 
     def expect(self, case: Case) -> None:
-        more = bool(case.number("SELECT coalesce(getvariable('uncommitted_input'), false)::INTEGER"))
+        more = bool(case.inputs.number("SELECT coalesce(getvariable('uncommitted_input'), false)::INTEGER"))
         if more and not self._spec.uncommitted:
             raise NotEvaluated("this slice stores what committed input explains, and no more")
         for output, whole in self._spec.whole.items():
             file = (uncommitted_file if more else expected_file)(case.history.run_dir, output)
-            case.expect_rows(output, f"SELECT * FROM read_parquet({literal(str(file))})", whole=whole)  # noqa: S608
+            case.expect_rows(output, case.inputs.stored(file), whole=whole)

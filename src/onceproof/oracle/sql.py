@@ -39,8 +39,9 @@ from pydantic import Field
 from onceproof.expectation import with_source
 from onceproof.faults import SpecProblem
 from onceproof.judge import late
+from onceproof.judge.checker import NotEvaluated
 from onceproof.judge.late import WindowSpec
-from onceproof.judge.query import select_problem
+from onceproof.judge.query import select_problem, unordered
 from onceproof.oracle import oracles
 from onceproof.registry import suggest
 from onceproof.scenario.model import OracleSpec, Scenario
@@ -77,9 +78,11 @@ class SqlOracle:
     def expect(self, case: Case) -> None:
         for output, query in self._spec.queries.items():
             text = query.strip().rstrip(";")
-            if select_problem(text) is None:
-                text = with_source(case, output, late.due(case, output, text))
-            case.expect_rows(output, text, whole=True)
+            if problem := select_problem(text):
+                raise NotEvaluated(f"the oracle's query for output {output!r} cannot be run: {problem[0]}")
+            if parts := unordered(text):
+                case.unordered[output] = parts
+            case.expect_rows(output, with_source(case, output, late.due(case, output, text)), whole=True)
 
 
 def output_problems(field: str, given: Mapping[str, object], scenario: Scenario) -> list[SpecProblem]:

@@ -68,6 +68,14 @@ def load(path: str | Path) -> Scenario:
     return scenario
 
 
+def warnings(path: str | Path, scenario: Scenario) -> list[Problem]:
+    """What is doubtful about a valid scenario, which may run nevertheless: each with its line and column."""
+    from onceproof.scenario import rehearsal  # opens databases, which a mere load has no use for
+
+    source = document.read(Path(path).absolute())
+    return sorted((_problem(source, complaint) for complaint in rehearsal.warnings(scenario)), key=_position)
+
+
 def load_to_judge(path: Path) -> Scenario:
     """The scenario in the file at ``path``, of which only what a judge reads need be there: inputs, outputs, oracle, claim.
 

@@ -22,7 +22,7 @@ def view(run: Any, query: str) -> list[tuple[Any, ...]]:
     with_oracle(run, {"kind": "sql", "queries": {"events": "SELECT 1 AS one"}}, ["one"])
     with Case.open(run.save()) as case:
         assert case.no_oracle is None
-        return case.sql(query).fetchall()
+        return case.inputs.sql(query).fetchall()
 
 
 def test_fields_of_all_records_become_typed_columns(stored_run: Any) -> None:

@@ -43,9 +43,9 @@ def test_sql_that_is_fine() -> None:
         ("", "there are 0 statements"),
         ("SELECT p, o FROM history.output", "it reads history.output, which is what the pipeline wrote"),
         ('WITH x AS (FROM "History"."SNAPSHOT") FROM x', "it reads history.snapshot, which is what the pipeline wrote"),
-        ("SELECT p FROM flights WHERE random() < 0.5", "random() is another at each check"),
-        ("SELECT p, now() AS loaded FROM flights", "now() is another at each check"),
-        ("SELECT p FROM flights WHERE day < current_date", "current_date is another at each check"),
+        ("SELECT p FROM flights WHERE random() < 0.5", "random() gives another value at each check"),
+        ("SELECT p, now() AS loaded FROM flights", "now() gives another value at each check"),
+        ("SELECT p FROM flights WHERE day < current_date", "current_date gives another value at each check"),
     ],
 )
 def test_sql_that_is_no_oracle(query: str, message: str) -> None:

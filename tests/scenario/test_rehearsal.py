@@ -1,0 +1,122 @@
+"""What `validate` and `plan` say of an oracle's queries before anything starts, by preparing them over the data set's columns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceproof.cli_show import planned, validated
+from onceproof.scenario.load import find, load, warnings
+
+SCENARIO: dict[str, Any] = {
+    "stack": {"postgres": {}},
+    "input": [{"topic": "orders", "dataset": "file", "options": {"file": "{here}/orders.jsonl"}, "chunks": 1}],
+    "pipeline": {"command": ["{python}", "-V"], "prepare": {"topics": {"events": {}}}},
+    "outputs": {"events": {"topic": "events", "identity": ["id"]}},
+    "oracle": {"kind": "sql", "queries": {"events": "SELECT id, amount FROM orders"}},
+}
+
+
+def said(folder: Path, **changes: Any) -> list[tuple[int, str]]:
+    """Line and message of each warning; the scenario is written as JSON, a line a key."""
+    (folder / "orders.jsonl").write_text(
+        '{"id": 1, "amount": 1.5, "placed": "2024-01-01"}\n{"id": 2, "amount": 2, "placed": null}\n'
+    )
+    path = folder / "job.yaml"
+    path.write_text(json.dumps({**SCENARIO, **changes}, indent=1))
+    return [(problem.place.line, problem.message) for problem in warnings(path, load(path))]
+
+
+def sql(query: str, **more: Any) -> dict[str, Any]:
+    return {"kind": "sql", "queries": {"events": query}, **more}
+
+
+def test_a_query_that_can_be_run_has_no_warning(tmp_path: Path) -> None:
+    assert said(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "messages"),
+    [
+        (
+            {"outputs": {"events": {"topic": "events", "identity": ["order_id"]}}},
+            ["gives no column 'order_id', which is part of its identity; it gives id, amount"],
+        ),
+        (
+            {"outputs": {"events": {"topic": "events", "identity": ["id"], "compare": ["price"]}}},
+            ["gives no column 'price', which the output wants compared; it gives id, amount"],
+        ),
+        (
+            {"oracle": sql("SELECT id, amout FROM orders")},
+            ['Referenced column "amout" not found in FROM clause! Candidate'],
+        ),
+        ({"oracle": sql("SELECT id FROM order_s")}, ["Table with name order_s does not exist"]),
+        ({"oracle": sql("SELECT id, upper(amount + 1, 2) FROM orders")}, ["No function matches the given name"]),
+        ({"oracle": sql("SELECT id, amount + placed FROM orders")}, ["No function matches"]),
+        ({"oracle": sql("FROM '{here}/x.parquet'")}, ["file system operations are disabled"]),
+        ({"oracle": sql("SELECT id, _offset FROM orders")}, ["gives one of _partition and _offset; it needs both"]),
+        (
+            {"oracle": sql("SELECT id, first(placed) FROM orders GROUP BY id")},
+            ["`first(placed)` (line 1) takes whichever row"],
+        ),
+        (
+            {"oracle": {"kind": "identity", "columns": {"events": {"id": "ident"}}}},
+            ['Referenced column "ident" not found in FROM clause'],
+        ),
+        (
+            {"oracle": {"kind": "identity", "columns": {"events": {"id": "(SELECT any_value(id) FROM orders)"}}}},
+            ["`any_value(id)` (line 1) takes whichever row comes first"],
+        ),
+        (
+            {"oracle": sql("SELECT id FROM orders", windows={"orders": {"closes": "att"}})},
+            ['oracle: windows: orders: Binder Error: Referenced column "att" not found'],
+        ),
+        (
+            {"oracle": {"kind": "reference", "chunks": [1, 2], "anchor": sql("SELECT ident FROM orders")}},
+            ['Referenced column "ident" not found in FROM clause'],
+        ),
+    ],
+)
+def test_what_a_query_would_run_into(tmp_path: Path, changes: dict[str, Any], messages: list[str]) -> None:
+    found = said(tmp_path, **changes)
+    assert len(found) == len(messages), found
+    lines = (tmp_path / "job.yaml").read_text().splitlines()
+    for (line, message), expected in zip(found, messages, strict=True):
+        assert expected in message
+        assert '"oracle"' in "\n".join(lines[:line])  # somewhere below it
+
+
+def test_fields_of_closing_records_at_the_end_are_known(tmp_path: Path) -> None:
+    rows = [{"id": number} for number in range(5_000)] + [{"id": 5_000, "closing": True}]
+    file = tmp_path / "many.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    inputs = [{"topic": "orders", "dataset": "file", "options": {"file": str(file)}}]
+    assert said(tmp_path, input=inputs, oracle=sql("SELECT id FROM orders WHERE closing IS NULL")) == []
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps({**SCENARIO, "input": inputs, "oracle": sql("SELECT id FROM orders WHERE open")}))
+    (warning,) = warnings(path, load(path))
+    assert warning.hint == "looked at: the first 2,000 and the last 200 of the 5,001 records of orders"
+
+
+def test_a_topic_that_a_function_decodes_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text("def decode(value): return {}")
+    inputs = [{**SCENARIO["input"][0], "decode": "{here}/code.py:decode"}]
+    assert said(tmp_path, input=inputs, oracle=sql("SELECT whatever FROM orders")) == []
+
+
+def test_plan_and_validate_print_them(tmp_path: Path) -> None:
+    said(tmp_path, oracle=sql("SELECT id FROM orders LIMIT 1"))
+    name = str(tmp_path / "job.yaml")
+    for text in (validated([name], as_json=False), planned(name, as_json=False)):
+        assert f"{name}:" in text and ": warning: " in text and "`LIMIT` (line 1)" in text
+    for text in (validated([name], as_json=True), planned(name, as_json=True)):
+        (warning,) = json.loads(text)["warnings"]
+        assert "LIMIT" in warning["message"] and warning["place"]["line"] > 1
+
+
+@pytest.mark.parametrize("name", ["flights-with-weather", "plane-sessions", "effectively-once"])
+def test_shipped_scenarios_have_none(name: str) -> None:
+    assert warnings(find(name), load(find(name))) == []
