@@ -171,6 +171,7 @@ class _Evidence:
         if self.case.run.get("nudged"):
             silence = f"{scenario.limits.stuck_s:g} s of silence"
             reasons = [*reasons, f"the job was restarted by the harness after {silence}"]
+        reasons = [*reasons, *(note for _, note in self.case.open_watermarks("none"))]
         own = {name: spec.claim.model_dump() for name, spec in scenario.outputs.items() if spec.claim is not None}
         return Verdict(
             scenario=scenario.name,
