@@ -154,6 +154,8 @@ class Reject:
             self._form.end(site)
         self.heal(site)  # a broker may take minutes, and two replicas of three are enough meanwhile
         words = [self._done, f"{_counted(refused)} while batch {n} was open", ended]
+        if refused:
+            site.tried[seen.query, n] = f"{self._spec.target} refused what it sent"
         if not refused:
             told = f"{self._spec.target} refused nothing of batch {n}: {ended}"
             return Proof(False, (self._done, told, *([why] if why else [])))

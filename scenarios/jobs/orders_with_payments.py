@@ -16,8 +16,7 @@ from onceproof.sinks.postgres import PostgresAppend
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--kafka", required=True, help="bootstrap servers")
-parser.add_argument("--orders", default="orders", help="input topic")
-parser.add_argument("--payments", default="payments", help="input topic: payment N is that of order N")
+parser.add_argument("--topic", default="till", help="input topic: orders and payments in turns")
 parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
 parser.add_argument("--table", default="orders_paid", help="table to append to")
 parser.add_argument("--naive", action="store_true", help="append without remembering which batches were written")
@@ -26,27 +25,30 @@ parser.add_argument("--trigger", help="processing-time trigger, for example '5 s
 parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
 
 
-def numbered(records: DataFrame, number: str, at: str) -> DataFrame:
-    """The generated records' number, and their time: number N is N seconds after the beginning of 2024."""
-    parsed = records.select(f.from_json(f.col("value").cast("string"), "id BIGINT").alias("record"))
-    seconds = f.lit(1_704_067_200) + f.col("record.id")
-    return parsed.select(f.col("record.id").alias(number), f.timestamp_seconds(seconds).alias(at))
+def with_payments(till: DataFrame) -> DataFrame:
+    """Every order once: with its payment, or with nulls. Every fifth order is never paid.
 
-
-def with_payments(orders: DataFrame, payments: DataFrame) -> DataFrame:
-    """Every order once: with its payment, or with nulls. Every fifth order is never paid."""
-    paid = payments.where("payment % 5 <> 0").withWatermark("paid_at", "30500 milliseconds")
+    Record 2N is order N and record 2N+1 its payment. Record N is N seconds after the beginning of 2024.
+    """
+    entry = f.from_json(f.col("value").cast("string"), "id BIGINT").alias("entry")
+    seconds = f.timestamp_seconds(f.lit(1_704_067_200) + f.col("id"))
+    entries = till.select(entry).select("entry.*").select("id", seconds.alias("at"))
+    number = f.floor(f.col("id") / 2)
+    orders = entries.where("id % 2 = 0").select(number.alias("order_id"), f.col("at").alias("ordered_at"))
+    payments = entries.where("id % 2 = 1 AND id % 10 <> 1").select(
+        number.alias("payment"), f.col("at").alias("paid_at")
+    )
+    orders = orders.withWatermark("ordered_at", "30500 milliseconds")
+    payments = payments.withWatermark("paid_at", "30500 milliseconds")
     soon = "payment = order_id AND paid_at >= ordered_at AND paid_at <= ordered_at + INTERVAL 1 MINUTE"
-    return orders.withWatermark("ordered_at", "30500 milliseconds").join(paid, f.expr(soon), "leftOuter")
+    return orders.join(payments, f.expr(soon), "leftOuter")
 
 
 def main() -> None:
     args = parser.parse_args()
     no_data = {"spark.sql.streaming.noDataMicroBatches.enabled": args.no_data_batches}
     spark = spark_session("orders-with-payments", STATEFUL | no_data)
-    orders = numbered(read_topic(spark, args.kafka, args.orders), "order_id", "ordered_at")
-    payments = numbered(read_topic(spark, args.kafka, args.payments), "payment", "paid_at")
-    rows = with_payments(orders, payments)
+    rows = with_payments(read_topic(spark, args.kafka, args.topic))
     sink = (
         plain_append(args.postgres, args.table)
         if args.naive

@@ -212,6 +212,15 @@ class CheckpointWatcher:
                     return False
         return True
 
+    def reads_nothing(self, query: str, batch: int) -> bool:
+        """Whether ``offsets/N`` is there and ends where the batch before ended. Asked of the files: `batches` may lag behind."""
+        offsets = self.folder(query) / "offsets"
+        try:
+            ends = [parse_offset_log((offsets / str(number)).read_text()).ends for number in (batch - 1, batch)]
+        except (OSError, ValueError):
+            return False
+        return ends[0] == ends[1]
+
     def stateful(self, query: str) -> bool:
         """Whether the query keeps state: it has a ``state`` folder in its checkpoint."""
         return (self.folder(query) / "state").is_dir()

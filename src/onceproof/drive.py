@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Any
 
 from onceproof.checkpoint import Batch, CheckpointWatcher
@@ -17,7 +18,7 @@ from onceproof.errors import EnvironmentProblem, WaitTimeout
 from onceproof.events import Timeline
 from onceproof.feed import Feeder
 from onceproof.no_data import BETWEEN_CHUNKS_S, Owed, owed, ran_without_input
-from onceproof.pipeline import Pipeline
+from onceproof.pipeline import Failure, Pipeline
 from onceproof.scenario.model import Scenario
 from onceproof.stack.api import Stack
 from onceproof.waiting import wait_until
@@ -31,6 +32,9 @@ _TAIL_LINES = 12
 _TEMPORARY = "Temporary checkpoint location created"
 #: A query without a checkpoint (to a console, say) may be followed by one that has one, on a loaded machine seconds later.
 _FOLLOWS_S = 10.0
+
+#: From a query's start offsets to the plan of its batch 0. It takes milliseconds; a query that fails meanwhile has none.
+_FIRST_PLAN_S = 5.0
 
 
 class _Enough(Exception):
@@ -67,6 +71,7 @@ class Drive:
         self._drained = False
         self._note: str | None = None
         self._traceback: str | None = None
+        self._failure: Failure | None = None
         self._log_tail = ""
         self._nudged_at: tuple[int, int] | None = None
         self._stuck = False
@@ -74,6 +79,7 @@ class Drive:
         self._healthy_at = 0.0
         self._temporary_at: float | None = None
         self._last_sign = (0.0, (0, 0))
+        self._start_fixed_at: float | None = None
         self._slow: set[str] = set()
         self._open_watermarks: dict[str, dict[str, Any]] = {}
 
@@ -84,7 +90,7 @@ class Drive:
             self._timeline.emit("phase", name="run")
             for feeder in feeders:
                 feeder.warm_up()
-            self._until("the job to fix its start offsets", self._watcher.has_started, deadline)
+            self._until("the job to fix its start offsets", self._started, deadline)
             for chunk in range(max(spec.chunks for spec in self._scenario.input)):
                 self._send(chunk, feeders)
                 self._fed = chunk + 1 == max(spec.chunks for spec in self._scenario.input)
@@ -98,11 +104,11 @@ class Drive:
         except _Enough as enough:
             self._stuck = enough.stuck
             self._note = str(enough)
-            self._traceback = self._job.last_words()
+            self._look_why()
         except WaitTimeout as late:
             cap = self._scenario.limits.deadline_s
             self._note = f"the job never came to the end of its input within limits.deadline_s ({cap:.0f} s): {late}"
-            self._traceback = self._job.last_words()
+            self._look_why()
         self._log_tail = self._job.last_words(_TAIL_LINES)
 
     def summary(self) -> dict[str, Any]:
@@ -123,9 +129,17 @@ class Drive:
                 "died_before_fault": self._job.died_before_fault,
                 "given_up": self._job.given_up,
                 "traceback": self._traceback,
+                "failure": asdict(self._failure) if self._failure is not None else None,
                 "log_tail": self._log_tail,
             },
         }
+
+    def _look_why(self) -> None:
+        """Keep what the job itself says of its failure."""
+        self._traceback = self._job.last_words()
+        postgres = self._stack.postgres
+        addresses = [self._stack.kafka.client_bootstrap, postgres.client_uri if postgres is not None else ""]
+        self._failure = self._job.why_it_failed(addresses)
 
     def _send(self, chunk: int, feeders: Sequence[Feeder]) -> None:
         """The chunk of every input, with the driver stopped meanwhile: what is sent piecemeal would be planned piecemeal, and
@@ -143,6 +157,20 @@ class Drive:
                     ) from awake
             for spec, feeder in due:
                 self._ends[spec.topic] = feeder.send_chunk(chunk)
+
+    def _started(self) -> bool:
+        """Whether each query that is there has fixed its start offsets, and planned batch 0 by them.
+
+        Spark plans that batch in any case, within milliseconds. A chunk that is sent in between would be part of it, and
+        the batches after it would have other numbers than in the next run.
+        """
+        if not self._watcher.has_started():
+            return False
+        if self._start_fixed_at is None:
+            self._start_fixed_at = self._timeline.now()
+        planned = {batch.query for batch in self._watcher.batches()}
+        late = self._timeline.now() - self._start_fixed_at > _FIRST_PLAN_S
+        return late or planned == set(self._watcher.queries())
 
     def _committed(self) -> bool:
         """Whether the input is drained: all of it is committed, and no query has a batch to come that waiting could bring."""

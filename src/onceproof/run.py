@@ -148,7 +148,7 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
         ]
         for feeder in feeders:
             healing.callback(feeder.close)
-        conductor = Conductor(list(scenario.chaos), timeline)
+        conductor = Conductor(list(scenario.chaos), timeline, survey=survey)
         with _pipeline(scenario, path, stack, owner, conductor, directory, timeline) as (job, watcher):
             drive = Drive(scenario, stack, job, watcher, conductor, timeline)
             drive.feed_and_drain(feeders)
@@ -256,7 +256,9 @@ def _pipeline(
             timeline.emit("batch.planned", query=query, batch=batch)
         elif point is Point.AFTER_COMMIT_LOG:
             done = watcher.batch(query, batch)
-            timeline.emit("batch.committed", query=query, batch=batch, records=done.records() if done else 0)
+            written = conductor.written(query, batch)
+            told = {} if written is None else {"wrote": list(written.outputs)}
+            timeline.emit("batch.committed", query=query, batch=batch, records=done.records() if done else 0, **told)
 
     watcher = CheckpointWatcher(
         directory.checkpoint,

@@ -128,7 +128,8 @@ def struck(monkeypatch: pytest.MonkeyPatch) -> tuple[Reject, Service, Any]:
     monkeypatch.setattr(reject, "_ended", lambda *_: "it ended")
     monkeypatch.setattr("onceproof.chaos.reject.committed", lambda *_: True)
     frames = SimpleNamespace(unlisten=lambda *_: None)
-    site = SimpleNamespace(job=Job(), stack=SimpleNamespace(frames=frames), checkpoint=SimpleNamespace(queries=list))
+    stack, checkpoint = SimpleNamespace(frames=frames), SimpleNamespace(queries=list)
+    site = SimpleNamespace(job=Job(), stack=stack, checkpoint=checkpoint, tried={})
     return reject, service, site
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -191,10 +191,10 @@ class _Evidence:
         """Why this run proves nothing good, most telling first."""
         case, run = self.case, self.case.run
         if self.died_early:
-            return [
-                f"the job died before any fault, so it is broken by itself:\n{self.job.get('traceback') or 'no traceback'}"
-            ]
-        last_words = f"; the job's last words:\n{self.job['traceback']}" if self.job.get("traceback") else ""
+            said = _last_words(self.job) or "it said nothing"
+            return [f"the job died before any fault, so it is broken by itself:\n{said}"]
+        said = _last_words(self.job)
+        last_words = f"; the job's last words:\n{said}" if said else ""
         if run.get("drain_note") and not case.number("SELECT count(*) FROM history.input"):
             return [f"nothing was fed: {run['drain_note']}{last_words}"]  # what else is missing, is missing for that
         if run.get("never_reads"):
@@ -223,6 +223,21 @@ class _Evidence:
 
     def _must_recover(self) -> bool:
         return any(self.case.scenario.claim_of(output).liveness != "none" for output in self.case.scenario.outputs)
+
+
+def _last_words(job: Mapping[str, Any]) -> str:
+    """Why the job failed: the cause first, then where the rest is, and what to do if that is known."""
+    failure = job.get("failure")
+    if not isinstance(failure, dict):  # of a run stored by an earlier version, or of consumers
+        return job.get("traceback") or ""
+    said = failure.get("causes") or (job.get("log_tail") or "").splitlines()
+    lines = [*map(str, said), f"full log: {failure.get('log')} in the run directory"]
+    if (address := failure.get("foreign_address")) is not None:
+        lines.append(
+            f"{address} is not an address of this run: the services of a run have new ports each time, so give the job its "
+            "addresses by templates in pipeline.command or pipeline.env ({kafka}, {postgres}, {postgres.jdbc})"
+        )
+    return "\n".join(lines)
 
 
 def _missed(case: Case, faults: list[FaultReport]) -> list[str]:
