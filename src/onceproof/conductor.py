@@ -111,6 +111,9 @@ class Conductor:
         """From here on a point that is reached may fire a fault."""
         self._site = site
         for armed in self.armed:
+            watch: Callable[[Site], None] | None = getattr(armed.fault, "watch", None)
+            if watch is not None:
+                watch(site)
             armed.armed_at = self._timeline.emit("fault.armed", **armed.describe()).at
 
     @property
