@@ -20,7 +20,7 @@ from onceproof.faults import Fault, Occurrence, Proof, faults, reads_frames, str
 from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.waiting import wait_until
-from onceproof.writes import WriteWatch, Written
+from onceproof.writes import NOTHING_IN_DANGER, WriteWatch, Written
 
 _LONGEST = 1000
 """Characters of one line of evidence."""
@@ -271,7 +271,7 @@ class Conductor:
                 proof, evidence=(*proof.evidence, f"batch {n} read no input, and wrote: {'; '.join(written.changes)}")
             )
         else:
-            why = f"batch {n} held no data and wrote none: nothing was in danger; choose another batch"
+            why = f"batch {n} held no data and wrote none: {NOTHING_IN_DANGER}; choose another batch"
         return Proof(False, (*proof.evidence, why))
 
     def _finish(self, armed: Armed, seen: Occurrence, proof: Proof) -> None:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from onceproof.conductor import Site
 
 
+NOTHING_IN_DANGER = "nothing was in danger"
+"""Said of a fault in a batch that neither held data nor wrote any."""
+
+
 @dataclass
 class _Bracket:
     """One batch between its plan and its commit. Times are seconds of the run's clock."""
