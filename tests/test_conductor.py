@@ -17,7 +17,7 @@ from onceproof.events import Timeline
 from onceproof.failpoints import Parked, Told
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
 from onceproof.points import Point
-from onceproof.scenario.model import At, FaultSpec, OutputSpec, Scenario
+from onceproof.scenario.model import At, FaultSpec, Scenario
 from onceproof.waiting import wait_until
 
 
@@ -362,88 +362,6 @@ def test_a_batch_without_data_is_no_target(conduct: Callable[..., Conductor]) ->
     row = conductor.rows()[0]
     assert row["hit"] is False
     assert "batch 0 held no data" in row["evidence"]
-
-
-class NoInput(Queries):
-    """Batch 2 reads nothing; those of the other query are open all the time."""
-
-    def batch(self, query: str, batch: int) -> Batch:
-        return Batch(query, batch, {"t": {0: 7}}, {"t": {0: 7 + 7 * (batch != 2)}}, None, 0.0, 0)
-
-    def reads_nothing(self, query: str, batch: int) -> bool:
-        return batch == 2
-
-
-class TwoQueries(NoInput):
-    def batches(self) -> list[Batch]:
-        return [Batch("other", 5, {}, {}, None, 0.0, 0)]
-
-
-def without_input(
-    conduct: Callable[..., Conductor],
-    monkeypatch: pytest.MonkeyPatch,
-    *held: str,
-    checkpoint: Queries | None = None,
-    query: str | None = None,
-) -> dict[str, Any]:
-    """A fault in a batch that reads nothing; its output holds the first of ``held`` at its plan, the next at its commit."""
-    states = iter(held)
-    monkeypatch.setattr("onceproof.writes.output_state", lambda _stack, _outputs: {"table totals": next(states)})
-    conductor = conduct(spec())
-    site = conductor._site
-    assert site is not None
-    site.checkpoint = cast(Any, checkpoint or NoInput())
-    output = {"table": "totals", "identity": ["id"], "query": query}
-    site.scenario = cast(Any, SimpleNamespace(outputs={"totals": OutputSpec.model_validate(output)}))
-    conductor.on_log("checkpoint", 2, Point.AFTER_OFFSET_LOG)
-    conductor.on_log("checkpoint", 2, Point.AFTER_COMMIT_LOG)
-    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
-    settle(conductor)
-    return conductor.rows()[0]
-
-
-def test_a_batch_that_reads_nothing_and_writes_is_in_danger(
-    conduct: Callable[..., Conductor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = without_input(conduct, monkeypatch, "3 rows", "5 rows")
-    assert row["hit"] is True
-    assert row["evidence"].splitlines()[-1] == "batch 2 read no input, and wrote: table totals: 3 rows -> 5 rows"
-
-
-def test_one_that_neither_reads_nor_writes_is_not(
-    conduct: Callable[..., Conductor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = without_input(conduct, monkeypatch, "3 rows", "3 rows")
-    assert row["hit"] is False
-    assert "batch 2 held no data and wrote none: nothing was in danger; choose another batch" in row["evidence"]
-
-
-@pytest.mark.parametrize(("query", "hit"), [(None, False), ("checkpoint", True)])
-def test_whose_writes_they_were_must_be_known(
-    conduct: Callable[..., Conductor], monkeypatch: pytest.MonkeyPatch, query: str | None, hit: bool
-) -> None:
-    row = without_input(conduct, monkeypatch, "3 rows", "5 rows", checkpoint=TwoQueries(), query=query)
-    assert row["hit"] is hit
-    doubt = "queries checkpoint, other were open at the same time, and which of them wrote to totals is not known"
-    assert (doubt in row["evidence"]) is not hit
-
-
-def test_a_batch_whose_write_was_stopped_or_refused_is_in_danger_whatever_came_of_it(
-    conduct: Callable[..., Conductor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused() -> Proof:
-        return Proof(True, ("the service refused 7 times",))
-
-    conductor = conduct(spec())
-    site = conductor._site
-    assert site is not None
-    site.checkpoint = cast(Any, NoInput())
-    site.tried["checkpoint", 2] = "postgres refused what it sent"
-    Recorded.proves = staticmethod(refused)
-    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
-    settle(conductor)
-    assert conductor.rows()[0]["hit"] is True
-    assert "batch 2 read no input, and postgres refused what it sent" in conductor.rows()[0]["evidence"]
 
 
 def test_a_heal_that_fails_is_told_and_stops_the_run(
