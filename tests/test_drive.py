@@ -78,7 +78,7 @@ def test_a_job_that_hangs_again_after_progress_is_started_again_and_one_that_mak
     driven._watcher.stateful = lambda _query: False
     driven._timeline = SimpleNamespace(emit=lambda *_, **__: None, now=lambda: 0.0)
     kills: list[int] = []
-    driven._job = SimpleNamespace(kill_driver=lambda: kills.append(len(batches)), current_start=0)
+    driven._job = SimpleNamespace(kill_driver=lambda: kills.append(len(batches)), current_start=0, exits=[])
 
     def silence(begins: float) -> None:
         driven._check_progress(begins)
@@ -100,7 +100,7 @@ def joined(*batches: Batch, at: float, start: int = 0) -> Any:
     driven._watcher.stateful = lambda _query: True
     driven._conductor = SimpleNamespace(quiet=True, feeds=True, armed=[])
     driven._scenario = SimpleNamespace(limits=SimpleNamespace(stuck_s=60.0))
-    driven._job = SimpleNamespace(current_start=start)
+    driven._job = SimpleNamespace(current_start=start, exits=[])
     driven._timeline = SimpleNamespace(now=lambda: at, emit=lambda *_, **__: None)
     return driven
 

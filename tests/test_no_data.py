@@ -39,9 +39,9 @@ class Written:
     def keep_state(self) -> None:
         (self.folder / "state" / "0" / "0").mkdir(parents=True)
 
-    def owed(self, *, at: float, by: int = 0) -> Owed | None:
+    def owed(self, *, at: float, by: int = 0, ended: tuple[int, ...] = ()) -> Owed | None:
         stateful = self.watcher.stateful("orders")
-        return owed(self.watcher.batches(), stateful=stateful, start=by, now=at, longest_s=LONGEST_S)
+        return owed(self.watcher.batches(), stateful=stateful, start=by, now=at, longest_s=LONGEST_S, ended=ended)
 
     def _batch(self, number: int) -> Batch:
         found = self.watcher.batch("orders", number)
@@ -153,6 +153,15 @@ def test_after_a_restart_spark_plans_it_only_with_input(spark: Written) -> None:
     left = spark.owed(at=6.6, by=1)
     assert left is not None and (left.reason, left.waiting_helps) == ("restarted", False)
     assert "the driver was restarted before Spark planned a batch without input" in left.describe()
+
+
+def test_a_job_that_ended_by_itself_had_its_chance(spark: Written) -> None:
+    """Trigger.Once runs one batch and no other; the next start has nothing to do."""
+    spark.keep_state()
+    fed(spark)
+    left = spark.owed(at=6.6, by=1, ended=(0,))
+    assert left is not None and (left.reason, left.waiting_helps) == ("none", False)
+    assert "planned no batch without input for that before the job ended by itself" in left.describe()
 
 
 def test_a_batch_that_the_new_driver_replayed_is_followed_by_one(spark: Written) -> None:

@@ -200,8 +200,16 @@ class Drive:
         for batch in self._watcher.batches():
             mine.setdefault(batch.query, []).append(batch)
         start, now, longest = self._job.current_start, self._timeline.now(), self._scenario.limits.stuck_s
+        ended = [one.start for one in self._job.exits if one.code == 0 and not one.killed]
         found = (
-            owed(batches, stateful=self._watcher.stateful(query), start=start, now=now, longest_s=longest)
+            owed(
+                batches,
+                stateful=self._watcher.stateful(query),
+                start=start,
+                now=now,
+                longest_s=longest,
+                ended=ended,
+            )
             for query, batches in mine.items()
         )
         return [one for one in found if one is not None]

@@ -14,7 +14,7 @@ batches themselves: two batches in a row are never closer than its interval, exc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -40,8 +40,8 @@ class Owed:
     """``open``: the batch is planned and not committed. Of the others the watermark moved in ``batch``, and the batch that
     acts on it is not planned. ``due``: it is worth waiting for. ``restarted``: it comes only with more input, since the
     driver was restarted. ``none``: it did not come although there was time for it."""
-    waits_s: float = 0.0
-    """``due`` and ``none``: how long after the commit it is waited for."""
+    waited: str = ""
+    """``none``: how long there was time for it: ``within 3.5 s``."""
 
     @property
     def waiting_helps(self) -> bool:
@@ -63,17 +63,25 @@ class Owed:
                 )
             case _:
                 return (
-                    f"{moved}, and Spark planned no batch without input for that within {self.waits_s:.1f} s (none of the "
-                    "query's operators wants one, or spark.sql.streaming.noDataMicroBatches.enabled is false): what that "
-                    "watermark closed is written with the next input"
+                    f"{moved}, and Spark planned no batch without input for that {self.waited} (none of the query's operators "
+                    "wants one, or spark.sql.streaming.noDataMicroBatches.enabled is false): what that watermark closed, if "
+                    "anything, waits for more input"
                 )
 
 
-def owed(batches: Sequence[Batch], *, stateful: bool, start: int, now: float, longest_s: float) -> Owed | None:
+def owed(
+    batches: Sequence[Batch],
+    *,
+    stateful: bool,
+    start: int,
+    now: float,
+    longest_s: float,
+    ended: Collection[int] = (),
+) -> Owed | None:
     """What the query with these batches (all of its checkpoint, in order) has still to do at ``now``; None: nothing.
 
     ``stateful``: it has a ``state/`` folder. ``start``: the driver that runs. ``longest_s``: how long to wait for a batch of
-    a query whose trigger is not known.
+    a query whose trigger is not known. ``ended``: starts of the driver that came to their own end, without a failure.
     """
     if not batches:
         return None
@@ -87,11 +95,15 @@ def owed(batches: Sequence[Batch], *, stateful: bool, start: int, now: float, lo
     waits_s = _interval_s(batches, longest_s) + SLACK_S
     seen = ran_without_input(batches)
     if not seen and _idle_s(batches, start, now) >= waits_s:
-        return Owed(last, "none", waits_s)
+        return Owed(last, "none", f"within {waits_s:.1f} s")
+    if last.committed_by in ended:  # Trigger.Once, or AvailableNow: the job ends when its query has no more to do
+        return Owed(last, "none", "before the job ended by itself")
     if last.committed_by != start:
         return Owed(last, "restarted")
     waits_s = longest_s if seen else waits_s
-    return Owed(last, "due" if now - last.committed_at < waits_s else "none", waits_s)
+    if now - last.committed_at < waits_s:
+        return Owed(last, "due")
+    return Owed(last, "none", f"within {waits_s:.1f} s")
 
 
 def moved_watermark(batch: Batch) -> bool:

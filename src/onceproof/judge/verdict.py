@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from onceproof import last_words
 from onceproof.errors import Interrupted
 from onceproof.history.reader import read_document
 from onceproof.judge import batches, ledger, slices
@@ -191,14 +192,14 @@ class _Evidence:
         """Why this run proves nothing good, most telling first."""
         case, run = self.case, self.case.run
         if self.died_early:
-            said = _last_words(self.job) or "it said nothing"
+            said = last_words.of_job(self.job) or "it said nothing"
             return [f"the job died before any fault, so it is broken by itself:\n{said}"]
-        said = _last_words(self.job)
-        last_words = f"; the job's last words:\n{said}" if said else ""
+        said = last_words.of_job(self.job)
+        words = f"; the job's last words:\n{said}" if said else ""
         if run.get("drain_note") and not case.number("SELECT count(*) FROM history.input"):
-            return [f"nothing was fed: {run['drain_note']}{last_words}"]  # what else is missing, is missing for that
+            return [f"nothing was fed: {run['drain_note']}{words}"]  # what else is missing, is missing for that
         if run.get("never_reads"):
-            return [f"{run['drain_note']}{last_words}"]  # and so with what is missing of its effects
+            return [f"{run['drain_note']}{words}"]  # and so with what is missing of its effects
         doubts = []
         doubts += _emptiness(case)
         doubts += ledger.doubts(case)
@@ -214,7 +215,7 @@ class _Evidence:
         )  # an allowed one says no more
         if not case.drained and not stale and self._must_recover():
             note = run.get("drain_note") or "no reason was recorded"
-            doubts.append(f"the run did not drain, so more may still have come: {note}{last_words}")
+            doubts.append(f"the run did not drain, so more may still have come: {note}{words}")
         return doubts
 
     def _conclusive(self) -> bool:
@@ -223,21 +224,6 @@ class _Evidence:
 
     def _must_recover(self) -> bool:
         return any(self.case.scenario.claim_of(output).liveness != "none" for output in self.case.scenario.outputs)
-
-
-def _last_words(job: Mapping[str, Any]) -> str:
-    """Why the job failed: the cause first, then where the rest is, and what to do if that is known."""
-    failure = job.get("failure")
-    if not isinstance(failure, dict):  # of a run stored by an earlier version, or of consumers
-        return job.get("traceback") or ""
-    said = failure.get("causes") or (job.get("log_tail") or "").splitlines()
-    lines = [*map(str, said), f"full log: {failure.get('log')} in the run directory"]
-    if (address := failure.get("foreign_address")) is not None:
-        lines.append(
-            f"{address} is not an address of this run: the services of a run have new ports each time, so give the job its "
-            "addresses by templates in pipeline.command or pipeline.env ({kafka}, {postgres}, {postgres.jdbc})"
-        )
-    return "\n".join(lines)
 
 
 def _missed(case: Case, faults: list[FaultReport]) -> list[str]:
