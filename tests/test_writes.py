@@ -137,3 +137,26 @@ def test_a_batch_whose_write_was_stopped_or_refused_is_in_danger_whatever_came_o
     settle(conductor)
     assert conductor.rows()[0]["hit"] is True
     assert "batch 2 read no input, and postgres refused what it sent" in conductor.rows()[0]["evidence"]
+
+
+def test_a_service_that_is_away_at_the_commit_is_no_failure_of_the_run(
+    conduct: Callable[[FaultSpec], Conductor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that hides a refusal commits its batch while Postgres is still stopped."""
+    looks = 0
+
+    def look(_stack: object, _outputs: object) -> dict[str, str]:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            raise ConnectionError("refused")
+        return {"table totals": f"{looks} rows"}
+
+    monkeypatch.setattr("onceproof.writes.output_state", look)
+    conductor = conduct(spec())
+    for point in (Point.AFTER_OFFSET_LOG, Point.AFTER_COMMIT_LOG):
+        conductor.on_log("checkpoint", 2, point)
+    assert conductor.wrote("checkpoint", 2) is None
+    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+    settle(conductor)
+    assert conductor.rows()[0]["evidence"].endswith("wrote: table totals: 1 rows -> 3 rows"), "looked at again"

@@ -20,7 +20,7 @@ from onceproof.faults import Fault, Occurrence, Proof, faults, reads_frames, str
 from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.waiting import wait_until
-from onceproof.writes import NOTHING_IN_DANGER, WriteWatch, Written
+from onceproof.writes import NOTHING_IN_DANGER, WriteWatch
 
 _LONGEST = 1000
 """Characters of one line of evidence."""
@@ -137,9 +137,10 @@ class Conductor:
         waits = [(a.spec.at.batch, strikes_at(a.spec)) for a in self.armed if a.fired_at is None]
         return [*waits, *self._writes.points()]
 
-    def written(self, query: str, batch: int) -> Written | None:
-        """What that batch was seen to write; None where nobody looked."""
-        return self._writes.written(self._site, query, batch) if self._site is not None else None
+    def wrote(self, query: str, batch: int) -> tuple[str, ...] | None:
+        """The outputs that a committed batch was seen to change; None where nobody looked."""
+        written = self._writes.at_commit(self._site, query, batch) if self._site is not None else None
+        return None if written is None else written.outputs
 
     def on_log(self, query: str, batch: int, point: Point) -> None:
         """The checkpoint watcher saw it."""
@@ -261,7 +262,7 @@ class Conductor:
             return proof
         if (tried := site.tried.get((seen.query, n))) is not None:
             return replace(proof, evidence=(*proof.evidence, f"batch {n} read no input, and {tried}"))
-        written = self.written(seen.query, n)
+        written = self._writes.written(site, seen.query, n)
         if written is None:
             why = f"batch {n} held no data, and whether it wrote any is not known: nobody looked at the outputs in time"
         elif written.unclear is not None:

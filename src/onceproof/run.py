@@ -256,8 +256,8 @@ def _pipeline(
             timeline.emit("batch.planned", query=query, batch=batch)
         elif point is Point.AFTER_COMMIT_LOG:
             done = watcher.batch(query, batch)
-            written = conductor.written(query, batch)
-            told = {} if written is None else {"wrote": list(written.outputs)}
+            wrote = conductor.wrote(query, batch)
+            told = {} if wrote is None else {"wrote": list(wrote)}
             timeline.emit("batch.committed", query=query, batch=batch, records=done.records() if done else 0, **told)
 
     watcher = CheckpointWatcher(

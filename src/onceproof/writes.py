@@ -81,12 +81,20 @@ class WriteWatch:
             words = f"the outputs could not be looked at when batch {batch} of query {query} reached {point}: {failure}"
             site.timeline.emit("warning", message=site.job.masked(words))
 
+    def at_commit(self, site: Site, query: str, batch: int) -> Written | None:
+        """What it had written when it was committed; None where nobody looked then. Asks no service."""
+        bracket = self._brackets.get((query, batch))
+        return None if bracket is None or bracket.after is None else self.written(site, query, batch)
+
     def written(self, site: Site, query: str, batch: int) -> Written | None:
-        """What it has written until its commit, or until now if that has not come; None where nobody looked."""
+        """What it has written until its commit, or until now if nobody looked then; None where nobody looked at its plan."""
         bracket = self._brackets.get((query, batch))
         if bracket is None:
             return None
-        after = bracket.after if bracket.after is not None else self._look(site, query)
+        try:
+            after = bracket.after if bracket.after is not None else self._look(site, query)
+        except Exception as failure:  # a service that is still away
+            return Written(unclear=f"the outputs could not be looked at: {failure}")
         changed = changes(bracket.before, after)
         outputs = [name for name, spec in self._outputs(site, query).items() if _changed(spec, bracket.before, after)]
         until = bracket.until if bracket.until is not None else site.timeline.now()
