@@ -6,6 +6,7 @@ A job that swallows the error stays alive and loses data, which no kill would sh
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +15,8 @@ from weakref import WeakKeyDictionary
 
 from pydantic import Field
 
-from onceproof.chaos.proxy.frames import Reply
+from onceproof.chaos.proxy.frames import Frame, Reply
+from onceproof.chaos.proxy.rules import Condition, Rule
 from onceproof.conductor import Site
 from onceproof.errors import WaitTimeout
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
@@ -35,6 +37,7 @@ from onceproof.registry import suggest
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.stack.api import Stack
 from onceproof.waiting import wait_until
+from onceproof.whose import Whose, whose_refusals
 
 _ATTEMPT_S = 60.0
 """A refused connection fails at once; this leaves room for a job that retries on its own for a while."""
@@ -43,6 +46,8 @@ OF_POSTGRES = ("unavailable", "stopped", "locked", "revoked")
 OF_KAFKA = ("too-large", "too-few-replicas")
 _TURNS: WeakKeyDictionary[Stack, threading.Lock] = WeakKeyDictionary()
 _NEEDS_TABLE = ("locked", "revoked")
+_OF_THE_SERVER = ("unavailable", "stopped")
+_NOTED_EVERY_S = 0.005
 
 
 class RejectSpec(FaultSpec):
@@ -71,6 +76,7 @@ class Reject:
         self._spec = spec
         self._form = _form(spec)
         self._heard: list[Reply] = []
+        self._requests: list[float] = []
         self._done = ""
         self._struck_at = 0.0
         self._began = False
@@ -121,6 +127,18 @@ class Reject:
         if not job.sinks and not job.gaps:
             yield Try(point, n_a=job.no_commit())
 
+    def watch(self, site: Site) -> None:
+        """Note when the job talks to Postgres: of several queries, which of them do is told from that."""
+        if self._spec.how in _OF_THE_SERVER and site.stack.frames is not None:
+
+            def note(_frame: Frame) -> bool:
+                now = time.monotonic()
+                if not self._requests or now - self._requests[-1] > _NOTED_EVERY_S:
+                    self._requests.append(now)
+                return False  # not one to stop
+
+            site.stack.frames.arm("postgres", Rule(Condition("statement"), "park", name="requests", proceed=note))
+
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
@@ -154,12 +172,16 @@ class Reject:
             self._form.end(site)
         self.heal(site)  # a broker may take minutes, and two replicas of three are enough meanwhile
         words = [self._done, f"{_counted(refused)} while batch {n} was open", ended]
+        if refused:
+            site.tried[seen.query, n] = f"{self._spec.target} refused what it sent"
         if not refused:
             told = f"{self._spec.target} refused nothing of batch {n}: {ended}"
             return Proof(False, (self._done, told, *([why] if why else [])))
-        unknown = len(site.checkpoint.queries()) > 1 and not (self._spec.table or self._spec.topic)
-        if unknown and (hidden or at_it):
-            return Proof(False, (*words, "the job has several queries, and whose refusal it was is not known"))
+        if len(site.checkpoint.queries()) > 1:
+            whose = self._whose(site, seen, refused)
+            if not whose.decided:
+                return Proof(False, (*words, whose.why))
+            words.append(whose.why)
         if hidden:
             return Proof(True, (*words, "the job did not fail: it hid the refusal, or wrote later what was refused"))
         if at_it:
@@ -186,6 +208,25 @@ class Reject:
             turn, self._turn = self._turn, None
             if turn is not None:
                 turn.release()
+
+    def _whose(self, site: Site, seen: Occurrence, refused: list[Reply]) -> Whose:
+        """Whether it was the struck query that was refused."""
+        outputs = site.scenario.outputs if site.scenario is not None else {}
+        place = self._spec.table or self._spec.topic
+        if place is not None:
+            named = [spec.query for spec in outputs.values() if place in (spec.table, spec.topic)]
+            if named and seen.query not in named and None not in named:
+                return Whose(False, f"{place} is written by query {named[0]}, not by {seen.query}")
+            return Whose(True, f"only {place} was refused")
+        # Replies and requests carry the monotonic clock's time.
+        zero = time.monotonic() - site.timeline.now()
+        return whose_refusals(
+            seen.query,
+            site.checkpoint.batches(),
+            outputs,
+            requests=[at - zero for at in list(self._requests)],
+            refusals=[reply.at - zero for reply in refused],
+        )
 
     def _refused(self) -> list[Reply]:
         return [reply for reply in list(self._heard) if self._form.is_it(reply)]

@@ -96,16 +96,18 @@ class LostWrite:
 def _witnesses(case: Case, output: str, source: str) -> tuple[Witness, ...]:
     values = {"output": output, "source": source, "drained": case.drained, "limit": MAX_WITNESSES}
     return tuple(
-        Witness(identity=identity_of(row), argument=_argument(row), cause=cause_of(row), batch=row["batch"])
+        Witness(identity=identity_of(row), argument=_argument(case, row), cause=cause_of(row), batch=row["batch"])
         for row in case.rows(_WITNESSES, values)
     )
 
 
-def _argument(row: Row) -> str:
+def _argument(case: Case, row: Row) -> str:
     if row["covered"]:
         done = f"Progress of {row['topic']}/{row['partition']} is recorded up to {row['end_offset']}"
     else:
         done = "The run drained to the end of the input"
+    # The batch that would have written it may be one that Spark never planned.
+    done += "".join(f".\nBut {note}" for _, note in case.open_watermarks("none"))
     where = "active in its batch" if row["batch"] is not None else "a consumer had it when a fault struck"
     active = f"{where}: {row['fault']}" if row["fault"] else "no fault was active in its batch"
     return (

@@ -67,9 +67,13 @@ class StaleTail:
         for (output,), rows in by(case.rows(_TOTALS), "output"):
             total = sum(row["total"] for row in rows)
             if case.run.get("stuck") is False:
-                yield Gap(
-                    output, f"{times(total, 'effect')} missing, but the job still made progress when time ran out"
+                kept = bool(case.open_watermarks("restarted"))
+                why = (
+                    "they may still be in the state of a query"
+                    if kept
+                    else "the job still made progress when time ran out"
                 )
+                yield Gap(output, f"{times(total, 'effect')} missing, but {why}")
                 continue
             yield Finding(
                 anomaly="stale-tail",

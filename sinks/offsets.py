@@ -72,7 +72,10 @@ class Checkpoint:
         start = self._planned(batch - 1) if batch > 0 else [None] * len(end)
         merged: Vector = {}
         for source, offsets in enumerate(start):
-            # A source without an offset yet ("-") begins where it was first resolved, before batch 0.
+            # A source without an offset yet ("-") begins where it was first resolved, before batch 0. A stream that the query
+            # reads twice (a self-join) is one source with two lines, and has its start under the number of the first.
+            if offsets is None and end[source] in end[:source] and not (self._folder / f"sources/{source}/0").exists():
+                continue
             merged.update(offsets if offsets is not None else self._initial(source))
         return Ranges(batch, merged, {topic: ends for offsets in end if offsets for topic, ends in offsets.items()})
 

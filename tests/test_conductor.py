@@ -65,6 +65,12 @@ class Queries:
     def batch(self, query: str, batch: int) -> Batch:
         return Batch(query, batch, {"t": {0: 7 * max(batch - 1, 0)}}, {"t": {0: 7 * batch}}, None, 0.0, 0)
 
+    def reads_nothing(self, query: str, batch: int) -> bool:
+        return batch == 0
+
+    def batches(self) -> list[Batch]:
+        return []
+
 
 @pytest.fixture
 def timeline(tmp_path: Path) -> Iterator[Timeline]:

@@ -75,9 +75,10 @@ def test_a_job_that_hangs_again_after_progress_is_started_again_and_one_that_mak
     driven._watcher.has_started = lambda: True
     driven._scenario = SimpleNamespace(limits=SimpleNamespace(stuck_s=30))
     driven._conductor = SimpleNamespace(quiet=True, any_fired=True)
-    driven._timeline = SimpleNamespace(emit=lambda *_, **__: None)
+    driven._watcher.stateful = lambda _query: False
+    driven._timeline = SimpleNamespace(emit=lambda *_, **__: None, now=lambda: 0.0)
     kills: list[int] = []
-    driven._job = SimpleNamespace(kill_driver=lambda: kills.append(len(batches)))
+    driven._job = SimpleNamespace(kill_driver=lambda: kills.append(len(batches)), current_start=0, exits=[])
 
     def silence(begins: float) -> None:
         driven._check_progress(begins)
@@ -90,3 +91,61 @@ def test_a_job_that_hangs_again_after_progress_is_started_again_and_one_that_mak
     with pytest.raises(_Enough, match="and none after a restart") as stuck:
         driven._check_progress(262)
     assert stuck.value.stuck and kills == [1, 2]
+
+
+def joined(*batches: Batch, at: float, start: int = 0) -> Any:
+    """A stateful query that has committed all of its input, seen at that time."""
+    driven = drive(batches)
+    driven._watcher.covers = lambda _ends: True
+    driven._watcher.stateful = lambda _query: True
+    driven._conductor = SimpleNamespace(quiet=True, feeds=True, armed=[])
+    driven._scenario = SimpleNamespace(limits=SimpleNamespace(stuck_s=60.0))
+    driven._job = SimpleNamespace(current_start=start, exits=[])
+    driven._timeline = SimpleNamespace(now=lambda: at, emit=lambda *_, **__: None)
+    return driven
+
+
+def with_input(number: int, at: float, *, moves: bool = True) -> Batch:
+    """A batch that takes five records, half a second long."""
+    starts, ends = {"orders": {0: 5 * number}}, {"orders": {0: 5 * number + 5}}
+    before, after = 1000 * number, 1000 * (number + moves)
+    return Batch("q", number, starts, ends, before, at, 0, at + 0.5, 0, after)
+
+
+def without_input(number: int, at: float, *, committed: bool = True) -> Batch:
+    """The batch that follows on a watermark that moved."""
+    ends = {"orders": {0: 5 * number}}
+    done = (at + 0.2, 0, 1000 * number) if committed else (None, None, None)
+    return Batch("q", number, ends, ends, 1000 * number, at, 0, *done)
+
+
+def test_the_run_goes_on_until_the_batch_without_input_is_committed() -> None:
+    fed = [with_input(0, 0.0), with_input(1, 1.0), with_input(2, 2.0)]
+    assert not joined(*fed, at=2.6)._committed(), "Spark is about to plan it"
+    assert not joined(*fed, without_input(3, 2.7, committed=False), at=2.8)._committed()
+    assert joined(*fed, without_input(3, 2.7), at=3.0)._committed()
+
+
+def test_the_next_chunk_waits_for_the_batch_without_input_that_would_race_with_it() -> None:
+    first = joined(with_input(0, 0.0), at=0.6)
+    assert not first._ready_for_more()
+    assert joined(with_input(0, 0.0), without_input(1, 0.7), at=1.0)._ready_for_more()
+    first._timeline.now = lambda: 3.0
+    assert first._ready_for_more(), "its trigger is slow: the chunk is taken by its next batch, whenever that is"
+
+
+def test_a_run_ends_that_gets_no_batch_without_input_and_says_so() -> None:
+    ended = joined(with_input(0, 0.0), with_input(1, 1.0), with_input(2, 2.0), at=60.0)
+    assert ended._committed()
+    ended._end()
+    assert ended._drained and ended._note is None
+    assert "planned no batch without input for that within 2.5 s" in ended._open_watermarks["q"]["note"]
+
+
+def test_a_run_whose_driver_was_restarted_before_that_batch_did_not_drain() -> None:
+    ended = joined(with_input(0, 0.0), with_input(1, 1.0), with_input(2, 2.0), at=2.6, start=1)
+    assert ended._committed()
+    ended._end()
+    assert not ended._drained
+    assert "the driver was restarted before Spark planned a batch without input" in ended._note
+    assert ended._open_watermarks["q"]["reason"] == "restarted"

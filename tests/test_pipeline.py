@@ -220,3 +220,17 @@ def test_last_words_begin_at_the_traceback_and_mask_secrets(supervise: Callable[
     words = job.last_words()
     assert words.startswith("Traceback (most recent call last)")
     assert "the token is ***" in words and "s3cret" not in words
+
+
+def test_why_it_failed_is_told_with_its_cause_and_its_log_and_without_secrets(
+    supervise: Callable[..., Pipeline],
+) -> None:
+    refused = "raise ConnectionError('connection to server at \"db\", port 5432 failed: Connection refused for s3cret')"
+    job = supervise(refused, secrets=("s3cret",))
+    job.start()
+    until("its end", lambda: job.died_before_fault)
+    failure = job.why_it_failed(["127.0.0.1:40001"])
+    assert failure.causes == [
+        'ConnectionError: connection to server at "db", port 5432 failed: Connection refused for ***'
+    ]
+    assert (failure.foreign_address, failure.log) == ("db:5432", "logs/driver-0.log")

@@ -86,6 +86,7 @@ def test_a_naive_twins_duplicates_are_named(run_once: RunOnce, name: str) -> Non
         ("naive-plane-sessions", "plane-sessions"),
         ("naive-flights-with-weather", "flights-with-weather"),
         ("naive-flights-with-versions", "flights-with-versions"),
+        ("naive-orders-with-payments", "orders-with-payments"),
         ("naive-stragglers", "stragglers"),
         ("zombie-driver-unfenced", "zombie-driver"),
         ("zombie-driver-kafka-random-id", "zombie-driver-kafka"),
@@ -373,3 +374,24 @@ def test_batches_without_input_write_the_windows_that_they_close(run_once: RunOn
     events = [json.loads(line) for line in (result.run_dir / "events.jsonl").read_text().splitlines()]
     committed = {event["batch"] for event in events if event["kind"] == "sink.committed"}
     assert without_input & committed
+
+
+def test_a_run_waits_for_the_batch_without_input_that_writes_its_last_rows(run_once: RunOnce) -> None:
+    """A left join without any fault: unpaid orders are written when the watermark has passed, and the last by the last batch."""
+    result = run_once(HERE / "stream-left-join.yaml")
+    assert result.verdict.outcome is Outcome.HELD, said(result.verdict)
+    batches = f"'{result.run_dir / 'history' / 'batches.parquet'}'"
+    query = f"""SELECT sum(end_offset - start_offset), max(watermark_ms), bool_and(committed_at IS NOT NULL)
+        FROM {batches} GROUP BY batch ORDER BY batch DESC LIMIT 1"""
+    records, watermark, committed = duckdb.execute(query).fetchone() or (None, None, None)
+    assert (records, committed) == (0, True)
+    # Orders are even numbers, every fifth of them unpaid; each is open for a minute by the last watermark.
+    last = watermark / 1000 - 1_704_067_200
+    assert result.verdict.counts["open.orders"] == sum(number + 60 > last for number in range(0, 2400, 10))
+
+
+def test_duplicates_of_a_batch_without_input_are_found_in_that_batch(run_once: RunOnce) -> None:
+    finding = the_finding(run_once("naive-orders-with-payments").verdict, "duplicate")
+    assert list(finding.batches) == ["orders/4"] and finding.source == "batch replay"
+    (fault,) = run_once("naive-orders-with-payments").verdict.faults
+    assert fault.hit and fault.evidence[-1].startswith("batch 4 read no input, and wrote: table orders_paid")

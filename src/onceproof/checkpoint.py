@@ -66,6 +66,19 @@ def parse_offset_log(text: str) -> OffsetLog:
     return OffsetLog(ends, watermark)
 
 
+def parse_commit_log(text: str) -> int | None:
+    """The watermark of the next batch in ``commits/N`` (a version line, then JSON); None where it names none.
+
+    Raises `ValueError` for text that is no commit log.
+    """
+    version, _, body = text.partition("\n")
+    if not version.startswith("v"):
+        raise ValueError(f"a commit log begins with its version, not {version!r}")
+    metadata = json.loads(body.splitlines()[0]) if body.strip() else {}
+    watermark = metadata.get("nextBatchWatermarkMs") if isinstance(metadata, dict) else None
+    return watermark if isinstance(watermark, int) else None
+
+
 @dataclass(frozen=True)
 class Batch:
     """One micro-batch of one query, as its logs showed it. Times are seconds of the run's clock."""
@@ -80,6 +93,8 @@ class Batch:
     """Which start of the driver wrote ``offsets/N``, from 0."""
     committed_at: float | None = None
     committed_by: int | None = None
+    next_watermark_ms: int | None = None
+    """From ``commits/N``: the watermark of the next batch. None before the commit, and where it could not be read."""
 
     def records(self) -> int:
         """Offsets covered: an upper bound of the records, since control records use offsets too."""
@@ -197,6 +212,19 @@ class CheckpointWatcher:
                     return False
         return True
 
+    def reads_nothing(self, query: str, batch: int) -> bool:
+        """Whether ``offsets/N`` is there and ends where the batch before ended. Asked of the files: `batches` may lag behind."""
+        offsets = self.folder(query) / "offsets"
+        try:
+            ends = [parse_offset_log((offsets / str(number)).read_text()).ends for number in (batch - 1, batch)]
+        except (OSError, ValueError):
+            return False
+        return ends[0] == ends[1]
+
+    def stateful(self, query: str) -> bool:
+        """Whether the query keeps state: it has a ``state`` folder in its checkpoint."""
+        return (self.folder(query) / "state").is_dir()
+
     def awaited(self) -> list[str]:
         """The expected queries that have no checkpoint yet."""
         return [name for name in self._expected if name not in self.queries()]
@@ -310,8 +338,14 @@ class CheckpointWatcher:
     def _committed(self, query: _Query, batch: int, seen_at: float, start: int) -> None:
         if batch not in query.batches:  # its rename was seen before that of offsets/N was looked at
             self._planned(query, batch, seen_at, start)
+        try:
+            next_ms = parse_commit_log((query.folder / "commits" / str(batch)).read_text())
+        except (OSError, ValueError):  # a fault may have damaged it, or removed the checkpoint
+            next_ms = None
         with self._lock:
-            query.batches[batch] = replace(query.batches[batch], committed_at=seen_at, committed_by=start)
+            query.batches[batch] = replace(
+                query.batches[batch], committed_at=seen_at, committed_by=start, next_watermark_ms=next_ms
+            )
 
     def _initial(self, query: _Query) -> TopicOffsets:
         """Start offsets of the first batch: ``sources/K/0`` holds a version line and one line of JSON a source."""

@@ -20,9 +20,13 @@ from onceproof.faults import Fault, Occurrence, Proof, faults, reads_frames, str
 from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.waiting import wait_until
+from onceproof.writes import NOTHING_IN_DANGER, WriteWatch
 
 _LONGEST = 1000
 """Characters of one line of evidence."""
+
+_SURVEYED = frozenset(range(1000))
+"""Batches that a survey looks at: more than a first run has."""
 
 if TYPE_CHECKING:
     from onceproof.checkpoint import CheckpointWatcher
@@ -44,6 +48,8 @@ class Site:
     """Of a run; None where a test needs none."""
     events: Path | None = None
     """Folder of Spark's own event logs (`onceproof.spark_events`), in a run with a fault that strikes tasks."""
+    tried: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Query and batch -> what the batch was seen to send to a service, whether or not that has come to anything."""
     attempt: Callable[[str, int], int | None] = lambda _query, _batch: None
     """Which attempt at a batch of a query is the last that has begun, from 1; None where nobody counts them."""
 
@@ -91,8 +97,11 @@ class Armed:
 class Conductor:
     """Owns the armed faults. `heal_all` must be called however the run ends."""
 
-    def __init__(self, specs: list[FaultSpec], timeline: Timeline) -> None:
+    def __init__(self, specs: list[FaultSpec], timeline: Timeline, *, survey: bool = False) -> None:
+        """``survey``: look at what each batch writes, not only at those that a fault waits for."""
         self._timeline = timeline
+        struck = frozenset(spec.at.batch for spec in specs)
+        self._writes = WriteWatch(_SURVEYED if survey else struck, all_batches=survey)
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._site: Site | None = None
@@ -102,6 +111,9 @@ class Conductor:
         """From here on a point that is reached may fire a fault."""
         self._site = site
         for armed in self.armed:
+            watch: Callable[[Site], None] | None = getattr(armed.fault, "watch", None)
+            if watch is not None:
+                watch(site)
             armed.armed_at = self._timeline.emit("fault.armed", **armed.describe()).at
 
     @property
@@ -121,8 +133,14 @@ class Conductor:
     # -- what the instruments call --------------------------------------------------------------------------------
 
     def wanted(self) -> list[tuple[int, Point]]:
-        """Batches and points at which a fault waits that has not fired."""
-        return [(a.spec.at.batch, strikes_at(a.spec)) for a in self.armed if a.fired_at is None]
+        """Batches and points at which a fault waits that has not fired, or the outputs are looked at."""
+        waits = [(a.spec.at.batch, strikes_at(a.spec)) for a in self.armed if a.fired_at is None]
+        return [*waits, *self._writes.points()]
+
+    def wrote(self, query: str, batch: int) -> tuple[str, ...] | None:
+        """The outputs that a committed batch was seen to change; None where nobody looked."""
+        written = self._writes.at_commit(self._site, query, batch) if self._site is not None else None
+        return None if written is None else written.outputs
 
     def on_log(self, query: str, batch: int, point: Point) -> None:
         """The checkpoint watcher saw it."""
@@ -171,6 +189,8 @@ class Conductor:
         site = self._site
         if site is None:
             return False
+        if seen.instrument != "failpoint":
+            self._writes.reached(site, seen.query, seen.batch, seen.point)
         with self._lock:
             ready: list[Armed] = []
             taken: set[str] = set()
@@ -227,12 +247,33 @@ class Conductor:
     def _prove(self, armed: Armed, seen: Occurrence) -> None:
         assert self._site is not None
         try:
-            proof = _in_danger(self._site, seen, armed.fault.prove(self._site, seen))
+            proof = self._in_danger(self._site, seen, armed.fault.prove(self._site, seen))
         except Exception as failure:  # see above
             proof = Proof(False, (f"the hit could not be proven: {failure}",))
         if armed.spec.at.attempt is not None:
             proof = replace(proof, evidence=(f"attempt {seen.attempt} at batch {seen.batch}", *proof.evidence))
         self._finish(armed, seen, proof)
+
+    def _in_danger(self, site: Site, seen: Occurrence, proof: Proof) -> Proof:
+        """The proof, unless the batch neither held data nor wrote any: then nothing was in danger, whatever the fault did."""
+        n = seen.batch
+        batch = wait_until(f"the ranges of batch {n}", lambda: site.checkpoint.batch(seen.query, n), deadline_s=5)
+        if batch.records() > 0 or not proof.hit:
+            return proof
+        if (tried := site.tried.get((seen.query, n))) is not None:
+            return replace(proof, evidence=(*proof.evidence, f"batch {n} read no input, and {tried}"))
+        written = self._writes.written(site, seen.query, n)
+        if written is None:
+            why = f"batch {n} held no data, and whether it wrote any is not known: nobody looked at the outputs in time"
+        elif written.unclear is not None:
+            why = f"batch {n} held no data, and whether it wrote any is not known: {written.unclear}"
+        elif written.changes:
+            return replace(
+                proof, evidence=(*proof.evidence, f"batch {n} read no input, and wrote: {'; '.join(written.changes)}")
+            )
+        else:
+            why = f"batch {n} held no data and wrote none: {NOTHING_IN_DANGER}; choose another batch"
+        return Proof(False, (*proof.evidence, why))
 
     def _finish(self, armed: Armed, seen: Occurrence, proof: Proof) -> None:
         # Evidence quotes the job, its sinks and Spark, who may have been told a secret, and may go on for pages.
@@ -299,18 +340,6 @@ class Conductor:
 def struck_by(spec: FaultSpec) -> str:
     """What a fault that acts at once does something to: a checkpoint is damaged while its driver is down, which it kills."""
     return "driver" if spec.target == "checkpoint" else spec.target
-
-
-def _in_danger(site: Site, seen: Occurrence, proof: Proof) -> Proof:
-    """A fault in a batch without data endangers nothing, whatever it did (Spark's first batch is empty if its topics were)."""
-    batch = wait_until(
-        f"the ranges of batch {seen.batch}", lambda: site.checkpoint.batch(seen.query, seen.batch), deadline_s=5
-    )
-    if batch.records() > 0:
-        return proof
-    return Proof(
-        False, (*proof.evidence, f"batch {seen.batch} held no data: nothing was in danger; choose a later batch")
-    )
 
 
 def _why_not(armed: Armed) -> str:

@@ -1,22 +1,24 @@
 """Driving a run: chunks of input released one after the other, faults in between, then the drain.
 
 A chunk is released when the one before was committed by every query that reads its topic and no fault is in progress (but
-one that needs input to go on), so that batches are ours to place. A chunk is one batch unless the job takes less at a time;
-faults go by Spark's batch id.
+one that needs input to go on), so that batches are ours to place. A chunk is one batch unless the job takes less at a time,
+and one more without input where the watermark has moved (`onceproof.no_data`); faults go by Spark's batch id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Any
 
-from onceproof.checkpoint import CheckpointWatcher
+from onceproof.checkpoint import Batch, CheckpointWatcher
 from onceproof.conductor import Conductor
 from onceproof.errors import EnvironmentProblem, WaitTimeout
 from onceproof.events import Timeline
 from onceproof.feed import Feeder
-from onceproof.pipeline import Pipeline
+from onceproof.no_data import BETWEEN_CHUNKS_S, Owed, owed, ran_without_input
+from onceproof.pipeline import Failure, Pipeline
 from onceproof.scenario.model import Scenario
 from onceproof.stack.api import Stack
 from onceproof.waiting import wait_until
@@ -30,6 +32,9 @@ _TAIL_LINES = 12
 _TEMPORARY = "Temporary checkpoint location created"
 #: A query without a checkpoint (to a console, say) may be followed by one that has one, on a loaded machine seconds later.
 _FOLLOWS_S = 10.0
+
+#: From a query's start offsets to the plan of its batch 0. It takes milliseconds; a query that fails meanwhile has none.
+_FIRST_PLAN_S = 5.0
 
 
 class _Enough(Exception):
@@ -66,6 +71,7 @@ class Drive:
         self._drained = False
         self._note: str | None = None
         self._traceback: str | None = None
+        self._failure: Failure | None = None
         self._log_tail = ""
         self._nudged_at: tuple[int, int] | None = None
         self._stuck = False
@@ -73,6 +79,9 @@ class Drive:
         self._healthy_at = 0.0
         self._temporary_at: float | None = None
         self._last_sign = (0.0, (0, 0))
+        self._start_fixed_at: float | None = None
+        self._slow: set[str] = set()
+        self._open_watermarks: dict[str, dict[str, Any]] = {}
 
     def feed_and_drain(self, feeders: Sequence[Feeder]) -> None:
         """Returns when the input is drained and every fault is settled, or when there is no use in waiting any longer."""
@@ -81,7 +90,7 @@ class Drive:
             self._timeline.emit("phase", name="run")
             for feeder in feeders:
                 feeder.warm_up()
-            self._until("the job to fix its start offsets", self._watcher.has_started, deadline)
+            self._until("the job to fix its start offsets", self._started, deadline)
             for chunk in range(max(spec.chunks for spec in self._scenario.input)):
                 self._send(chunk, feeders)
                 self._fed = chunk + 1 == max(spec.chunks for spec in self._scenario.input)
@@ -91,15 +100,15 @@ class Drive:
                 self._until(f"chunk {chunk} to be committed by every query", done, deadline)
                 # Now, while nothing is under way: looking through the connections takes long enough to make the watcher late.
                 self._check_bypass()
-            self._drained = True
+            self._end()
         except _Enough as enough:
             self._stuck = enough.stuck
             self._note = str(enough)
-            self._traceback = self._job.last_words()
+            self._look_why()
         except WaitTimeout as late:
             cap = self._scenario.limits.deadline_s
             self._note = f"the job never came to the end of its input within limits.deadline_s ({cap:.0f} s): {late}"
-            self._traceback = self._job.last_words()
+            self._look_why()
         self._log_tail = self._job.last_words(_TAIL_LINES)
 
     def summary(self) -> dict[str, Any]:
@@ -112,15 +121,25 @@ class Drive:
             "stuck": self._stuck,
             "nudged": self._nudged_at is not None,
             "never_reads": self._never_reads,
+            # Queries whose last watermark no batch has acted on, and why none came.
+            "open_watermarks": self._open_watermarks,
             "job": {
                 "starts": self._job.starts,
                 "exits": [{"start": e.start, "code": e.code, "at": e.at, "killed": e.killed} for e in self._job.exits],
                 "died_before_fault": self._job.died_before_fault,
                 "given_up": self._job.given_up,
                 "traceback": self._traceback,
+                "failure": asdict(self._failure) if self._failure is not None else None,
                 "log_tail": self._log_tail,
             },
         }
+
+    def _look_why(self) -> None:
+        """Keep what the job itself says of its failure."""
+        self._traceback = self._job.last_words()
+        postgres = self._stack.postgres
+        addresses = [self._stack.kafka.client_bootstrap, postgres.client_uri if postgres is not None else ""]
+        self._failure = self._job.why_it_failed(addresses)
 
     def _send(self, chunk: int, feeders: Sequence[Feeder]) -> None:
         """The chunk of every input, with the driver stopped meanwhile: what is sent piecemeal would be planned piecemeal, and
@@ -139,11 +158,78 @@ class Drive:
             for spec, feeder in due:
                 self._ends[spec.topic] = feeder.send_chunk(chunk)
 
+    def _started(self) -> bool:
+        """Whether each query that is there has fixed its start offsets, and planned batch 0 by them.
+
+        Spark plans that batch in any case, within milliseconds. A chunk that is sent in between would be part of it, and
+        the batches after it would have other numbers than in the next run.
+        """
+        if not self._watcher.has_started():
+            return False
+        if self._start_fixed_at is None:
+            self._start_fixed_at = self._timeline.now()
+        planned = {batch.query for batch in self._watcher.batches()}
+        late = self._timeline.now() - self._start_fixed_at > _FIRST_PLAN_S
+        return late or planned == set(self._watcher.queries())
+
     def _committed(self) -> bool:
-        return self._watcher.covers(self._ends) and self._conductor.quiet
+        """Whether the input is drained: all of it is committed, and no query has a batch to come that waiting could bring."""
+        drained = self._watcher.covers(self._ends) and self._conductor.quiet
+        return drained and not any(one.waiting_helps for one in self._owed())
 
     def _ready_for_more(self) -> bool:
-        return self._watcher.covers(self._ends) and self._conductor.feeds
+        """Whether the next chunk may be sent: a batch without input that is about to come would race with it for its number."""
+        if not (self._watcher.covers(self._ends) and self._conductor.feeds):
+            return False
+        now = self._timeline.now()
+        return not any(one.reason == "open" or self._comes_at_once(one, now) for one in self._owed())
+
+    def _comes_at_once(self, one: Owed, now: float) -> bool:
+        """Whether a batch that is due is awaited between chunks too: not that of a query whose trigger is slow."""
+        if one.reason != "due":
+            return False
+        mine = [b for b in self._watcher.batches() if b.query == one.batch.query]
+        longest = BETWEEN_CHUNKS_S * (5 if ran_without_input(mine) else 1)
+        if now - (one.batch.committed_at or now) >= longest:
+            self._slow.add(one.batch.query)  # once is enough: from now on its next batch takes the next chunk
+        return one.batch.query not in self._slow
+
+    def _owed(self) -> list[Owed]:
+        """What each query has still to do, besides reading its input."""
+        mine: dict[str, list[Batch]] = {}
+        for batch in self._watcher.batches():
+            mine.setdefault(batch.query, []).append(batch)
+        start, now, longest = self._job.current_start, self._timeline.now(), self._scenario.limits.stuck_s
+        ended = [one.start for one in self._job.exits if one.code == 0 and not one.killed]
+        found = (
+            owed(
+                batches,
+                stateful=self._watcher.stateful(query),
+                start=start,
+                now=now,
+                longest_s=longest,
+                ended=ended,
+            )
+            for query, batches in mine.items()
+        )
+        return [one for one in found if one is not None]
+
+    def _end(self) -> None:
+        """All input is committed: note whether the last watermark was acted on as well."""
+        left = self._owed()
+        for one in left:
+            self._open_watermarks[one.batch.query] = {
+                "batch": one.batch.batch,
+                "watermark_ms": one.batch.watermark_ms,
+                "next_watermark_ms": one.batch.next_watermark_ms,
+                "reason": one.reason,
+                "note": one.describe(),
+            }
+            self._timeline.emit("warning", message=one.describe())
+        restarted = [one.describe() for one in left if one.reason == "restarted"]
+        if restarted:
+            self._note = f"{'; '.join(restarted)} (choose an earlier batch for the last fault, or more chunks)"
+        self._drained = not restarted
 
     def _until(self, reason: str, probe: Callable[[], bool], deadline: float) -> None:
         self._last_sign = (self._timeline.now(), self._sign())
@@ -186,6 +272,8 @@ class Drive:
             return
         stuck_s = self._scenario.limits.stuck_s
         if now - self._last_sign[0] < stuck_s:
+            return
+        if any(one.reason == "due" for one in self._owed()):  # that wait has a deadline of its own
             return
         if not self._watcher.has_started():
             raise _Enough(f"the job wrote no checkpoint below {{checkpoint}} within {stuck_s:.0f} s", stuck=False)
@@ -252,4 +340,5 @@ class Drive:
             f"{planned} batches planned, {committed} committed; job {state} (start {self._job.current_start}); "
             f"faults in progress: {', '.join(active) or 'none'}"
             + (f"; no checkpoint yet of query {', '.join(awaited)}" if awaited else "")
+            + "".join(f"; {one.describe()}" for one in self._owed())
         )

@@ -72,7 +72,8 @@ class Fault(Protocol):
     """One fault of one run. Constructed from its validated spec.
 
     A fault that cannot go on without input has a property ``needs_input`` as well: while it is true the feed goes on,
-    which otherwise waits until the fault is healed.
+    which otherwise waits until the fault is healed. One that must know what went on before its batch has a method
+    ``watch(site)``, called before the job starts; it must not change anything.
     """
 
     Spec: ClassVar[type[FaultSpec]]

@@ -7,6 +7,7 @@ must be told apart by what is in it.
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import Field, PositiveInt
@@ -158,6 +159,8 @@ class StoppedFrame:
             return Proof(False, (never.message, f"nearest: {self.rule.nearest()}"))
         if (self.rule.hold or self.rule.action == "late") and committed(site, seen.query, seen.batch):
             return Proof(False, (f"the {hit.frame.kind} that was stopped came after batch {seen.batch} was committed",))
+        if _writes(hit.frame):
+            site.tried[seen.query, seen.batch] = f"sent {which(hit.frame)}"
         pid = hit.frame.facts.get("backend_pid")
         if self.target == "postgres" and pid is not None:
             assert site.stack.postgres is not None
@@ -179,6 +182,14 @@ class StoppedFrame:
             return None if status == "in progress" else status
 
         return wait_until(f"transaction {xid} to be committed or aborted", settled, deadline_s=ANSWER_S)
+
+
+def _writes(frame: Frame) -> bool:
+    """Whether it is part of writing something: a Produce, the end of a transaction that wrote, a statement that writes."""
+    if frame.kind in ("Produce", "EndTxn"):
+        return True
+    texts = frame.facts.get("transaction", ()) if frame.kind == "commit" else (frame.facts.get("sql") or "",)
+    return any(re.search(WRITES, text, re.IGNORECASE) for text in texts)
 
 
 def which(frame: Frame) -> str:

@@ -14,13 +14,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onceproof.events import Timeline
+from onceproof.last_words import causes, foreign_address
 from onceproof.stack.processes import Owner, Service
 
 _POLL_S = 0.05
+_LOG_LINES = 2000
+"""Of a log, searched for the cause of a failure: each query that ends writes its plan and a trace of a hundred lines or two."""
 #: Spark draws its stages over each other in one line, and clears that with blanks.
 _PROGRESS_BAR = re.compile(r"\[Stage \d+:|\s*$")
 _LEAVE_S = 6.0
 """After its leader is gone a driver's other processes get this long: a JVM outlived its Python by 3.3 s when measured."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why the job failed, in its own words."""
+
+    causes: list[str]
+    """Exceptions, the deepest first."""
+    foreign_address: str | None
+    """Where it tried to connect, if that is no service of the run."""
+    log: str
+    """Its log, below the run directory."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +207,12 @@ class Pipeline:
         if len(chosen) > lines:
             chosen = [*chosen[: lines // 2], "    ...", *chosen[-lines // 2 :]]
         return self.masked("\n".join(chosen))
+
+    def why_it_failed(self, addresses: Sequence[str]) -> Failure:
+        """The cause, by the log of its current start. ``addresses``: texts that hold those of the run's own services."""
+        with self._lock:
+            text = self.masked(self._service.log_tail(_LOG_LINES)) if self._service is not None else ""
+        return Failure(causes(text), foreign_address(text, addresses), f"logs/driver-{self.current_start}.log")
 
     def masked(self, text: str) -> str:
         """Without the values of the job's secrets. To be asked of whole texts: of one that was cut, half a secret would stay."""

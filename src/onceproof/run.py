@@ -160,7 +160,7 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
         ]
         for feeder in feeders:
             healing.callback(feeder.close)
-        conductor = Conductor(list(scenario.chaos), timeline)
+        conductor = Conductor(list(scenario.chaos), timeline, survey=survey)
         with _pipeline(scenario, path, stack, owner, conductor, directory, timeline) as (job, watcher):
             drive = Drive(scenario, stack, job, watcher, conductor, timeline)
             drive.feed_and_drain(feeders)
@@ -268,7 +268,9 @@ def _pipeline(
             timeline.emit("batch.planned", query=query, batch=batch)
         elif point is Point.AFTER_COMMIT_LOG:
             done = watcher.batch(query, batch)
-            timeline.emit("batch.committed", query=query, batch=batch, records=done.records() if done else 0)
+            wrote = conductor.wrote(query, batch)
+            told = {} if wrote is None else {"wrote": list(wrote)}
+            timeline.emit("batch.committed", query=query, batch=batch, records=done.records() if done else 0, **told)
 
     watcher = CheckpointWatcher(
         directory.checkpoint,

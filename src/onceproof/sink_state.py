@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import psycopg
@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # exported, not in __all__
 from psycopg import sql
 
+from onceproof.scenario.model import OutputSpec
 from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.api import Kafka, Postgres, Stack
 from onceproof.stack.clients import client_config
@@ -37,6 +38,27 @@ def sink_state(stack: Stack) -> State:
     if stack.postgres is not None:
         state |= _tables(stack.postgres)
     return state
+
+
+def output_state(stack: Stack, outputs: Collection[OutputSpec]) -> State:
+    """These outputs alone, with what is not committed in a topic: of a batch that was aborted it is all that can be seen."""
+    topics = {spec.topic for spec in outputs if spec.topic is not None}
+    tables = {table_name(spec.table) for spec in outputs if spec.table is not None}
+    state: dict[str, str] = {}
+    if topics:
+        ends = _ends(stack.kafka, IsolationLevel.READ_UNCOMMITTED)
+        state |= {
+            f"topic {topic}": f"records up to {' '.join(f'{p}@{end}' for p, end in sorted(ends[topic].items()))}"
+            for topic in topics & ends.keys()
+        }
+    if tables and stack.postgres is not None:
+        state |= {name: held for name, held in _tables(stack.postgres).items() if name.removeprefix("table ") in tables}
+    return state
+
+
+def table_name(table: str) -> str:
+    """Of ``schema."table"``, as `State` names it."""
+    return table.rpartition(".")[2].strip('"')
 
 
 def changes(before: State, after: State) -> list[str]:

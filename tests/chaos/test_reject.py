@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -12,16 +13,20 @@ from pydantic import ValidationError
 
 from onceproof.chaos.proxy.frames import Reply
 from onceproof.chaos.reject import Reject, RejectSpec
+from onceproof.checkpoint import Batch
 from onceproof.conductor import Site
 from onceproof.faults import Occurrence, SpecProblem
 from onceproof.points import Point
 from onceproof.refusing import Locked, Refusing, Revoked, Stopped, TooFewReplicas, TopicSetting, Unavailable
-from onceproof.scenario.model import Scenario
+from onceproof.scenario.model import OutputSpec, Scenario
 
 AT = {"batch": 2, "point": "after-offset-log"}
 SPEC: dict[str, Any] = {"fault": "reject", "target": "postgres", "how": "unavailable", "at": AT}
 LOCKED = {**SPEC, "how": "locked", "table": "departures"}
 TOO_LARGE = {"fault": "reject", "target": "kafka", "how": "too-large", "topic": "out", "at": AT}
+
+
+TOPIC = OutputSpec(topic="two", identity=["id"], query="other")
 
 
 def said(what: str, code: str, message: str = "", where: str = "") -> Reply:
@@ -128,7 +133,8 @@ def struck(monkeypatch: pytest.MonkeyPatch) -> tuple[Reject, Service, Any]:
     monkeypatch.setattr(reject, "_ended", lambda *_: "it ended")
     monkeypatch.setattr("onceproof.chaos.reject.committed", lambda *_: True)
     frames = SimpleNamespace(unlisten=lambda *_: None)
-    site = SimpleNamespace(job=Job(), stack=SimpleNamespace(frames=frames), checkpoint=SimpleNamespace(queries=list))
+    stack, checkpoint = SimpleNamespace(frames=frames), SimpleNamespace(queries=list)
+    site = SimpleNamespace(job=Job(), stack=stack, checkpoint=checkpoint, tried={})
     return reject, service, site
 
 
@@ -176,9 +182,19 @@ def test_a_job_that_hangs_over_a_refusal_was_refused_all_the_same(
     reject, _, site = struck(monkeypatch)
     monkeypatch.setattr(reject, "_ended", lambda *_: None)
     reject._heard.append(said("error", "1"))
-    site.checkpoint = SimpleNamespace(queries=lambda: ["one", "other"])
+    site.checkpoint = SimpleNamespace(
+        queries=lambda: ["q", "other"],
+        batches=lambda: [Batch(name, 2, {}, {"in": {0: 5}}, None, 0.0, 0) for name in ("q", "other")],
+    )
+    site.scenario, site.timeline = None, SimpleNamespace(now=time.monotonic)
     proof = reject.prove(site, seen(Point.AFTER_OFFSET_LOG))
-    assert not proof.hit and "whose refusal it was is not known" in proof.evidence[-1]
+    assert not proof.hit and "not decidable: queries q and other were open" in proof.evidence[-1]
+    tables = {"one": OutputSpec(table="one", identity=["id"], query="q"), "two": TOPIC}
+    site.scenario = SimpleNamespace(outputs=tables)
+    reject, _, _ = struck(monkeypatch)
+    reject._heard.append(said("error", "1"))
+    proof = reject.prove(site, seen(Point.AFTER_OFFSET_LOG))
+    assert proof.hit and "of the queries that were open only q uses postgres (other does not)" in proof.evidence
 
 
 def test_a_heal_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,28 @@ def test_job_that_ended_too_early_has_its_last_words(clean_run: Any) -> None:
     assert reason.endswith("no checkpoint in 60 s; the job's last words:\nAnalysisException: no such topic")
 
 
+def test_job_that_cannot_start_is_told_with_the_cause_first_and_what_to_do(clean_run: Any) -> None:
+    refused = "org.postgresql.util.PSQLException: Connection to localhost:5432 refused."
+    clean_run.document["job"] |= {
+        "died_before_fault": True,
+        "traceback": "\n".join(f"at frame {n}" for n in range(70)),
+        "failure": {"causes": [refused], "foreign_address": "localhost:5432", "log": "logs/driver-0.log"},
+    }
+    (reason,) = judge(clean_run.save()).reasons
+    first, cause, log, hint = reason.splitlines()
+    assert first == "the job died before any fault, so it is broken by itself:"
+    assert cause == refused
+    assert log == "full log: logs/driver-0.log in the run directory"
+    assert hint.startswith("localhost:5432 is not an address of this run") and "{postgres.jdbc}" in hint
+
+
+def test_job_that_fails_without_an_exception_is_told_with_its_last_lines(clean_run: Any) -> None:
+    failure = {"causes": [], "foreign_address": None, "log": "logs/driver-0.log"}
+    clean_run.document["job"] |= {"died_before_fault": True, "failure": failure, "log_tail": "no table named x"}
+    (reason,) = judge(clean_run.save()).reasons
+    assert reason.splitlines()[1:] == ["no table named x", "full log: logs/driver-0.log in the run directory"]
+
+
 def test_job_that_never_reads_its_topic_is_told_that_and_nothing_else(clean_run: Any) -> None:
     clean_run.document.update(
         drained=False, stuck=False, never_reads=True, drain_note="the job never reads topic in: query q reads x"

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onceproof.judge.findings import FaultReport, Outcome, Verdict
 from onceproof.points import Point
 from onceproof.qualify.cells import Cell, State
-from onceproof.qualify.schedule import APART, MOST, Pace, next_step, step
+from onceproof.qualify.schedule import APART, MOST, MOST_EMPTY, Pace, elsewhere, next_step, step
 
 PACE = Pace(base_s=10, cell_s=10)
 
@@ -54,3 +57,39 @@ def test_few_records_make_few_cells() -> None:
     chosen = next_step(pending(6), {"a": 100}, pace=PACE, left_s=1e6)
     assert chosen is not None and len(chosen.cells) == 1
     assert step(pending(1), {"a": 2}).batches == (1,)
+
+
+def test_faults_are_put_at_the_batches_that_write_in_their_query() -> None:
+    one, other = (replace(cell, query=query) for cell, query in zip(pending(2), "ab", strict=True))
+    chosen = step([one, other], {"in": 6000}, {"a": 3, "b": 2})
+    assert chosen.batches == (3, 4) and chosen.chunks["in"] > 4
+
+
+def fault(batch: int, *evidence: str, hit: bool = False) -> FaultReport:
+    return FaultReport("crash", "driver", "q", batch, "after-sink-commit", True, True, hit, evidence)
+
+
+EMPTY = "batch 2 held no data and wrote none: nothing was in danger; choose another batch"
+
+
+def test_a_batch_that_proved_empty_is_not_struck_again_and_another_is() -> None:
+    (cell,) = pending(1)
+    struck = []
+    for number in range(MOST_EMPTY):
+        assert cell.state is State.PENDING
+        alone = step([cell], {"in": 6000})
+        struck.append(alone.batches[0])
+        missed = replace(cell, state=State.NOT_REACHED, alone=True, why="it fired and did not hit", runs=(str(number),))
+        verdict = Verdict("s", Outcome.INCONCLUSIVE, {}, (), faults=(fault(alone.batches[0], "killed", EMPTY),))
+        (cell,) = elsewhere(alone, [missed], verdict)
+    assert struck == [2, 3, 4], "each time another batch"
+    assert cell.state is State.NOT_REACHED and cell.empty == (2, 3, 4)
+    assert Cell.from_json(json.loads(json.dumps(cell.to_json()))) == cell
+
+
+@pytest.mark.parametrize("report", [fault(2, "the driver was not killed"), fault(2, "batch 2 wrote", hit=True)])
+def test_a_miss_for_another_reason_or_a_hit_is_left_as_it_is(report: FaultReport) -> None:
+    (cell,) = pending(1)
+    tried = replace(cell, state=State.NOT_REACHED, alone=True)
+    verdict = Verdict("s", Outcome.INCONCLUSIVE, {}, (), faults=(report,))
+    assert elsewhere(step([cell], {"in": 6000}), [tried], verdict) == [tried]

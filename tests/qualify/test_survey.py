@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from onceproof.chaos.proxy.frames import Frame
 from onceproof.chaos.proxy.rules import Rule
 from onceproof.events import Timeline
@@ -221,3 +223,36 @@ def test_two_queries_that_write_one_table_cannot_be_told_apart(tmp_path: Path, u
     seen = commit("INSERT INTO last_seen VALUES (1)")
     job = read(stored(tmp_path, seen), upsert.model_copy(update={"outputs": outputs}))
     assert [sink.query for sink in job.sinks] == ["last_seen"] and "look the same" in job.gaps["late"]
+
+
+def turns(folder: Path, *, data_writes: bool, no_data_writes: bool, chunks: int = 3) -> Path:
+    """A run in which a batch without input follows each with data; a commit is seen in those that write."""
+    told: list[dict[str, Any]] = []
+    for number in range(2 * chunks + 1):
+        read = 9 * (number % 2)
+        writes = number > 0 and (data_writes if read else no_data_writes)
+        batch = {"query": "last_seen", "batch": number}
+        told.append({"at": 10.0 * number, "kind": "batch.planned", **batch})
+        if writes:
+            seen = commit("INSERT INTO last_seen VALUES (1)")
+            told.append({"at": 10.0 * number + 1, "kind": "frame.seen", **seen})
+        wrote = ["last_seen"] if writes else []
+        told.append({"at": 10.0 * number + 2, "kind": "batch.committed", **batch, "records": read, "wrote": wrote})
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
+    return folder
+
+
+def test_the_commit_of_a_batch_without_input_is_seen_too(tmp_path: Path, upsert: Scenario) -> None:
+    job = read(turns(tmp_path, data_writes=False, no_data_writes=True), upsert)
+    assert [sink.words for sink in job.sinks] == ["COMMIT of last_seen"] and not job.gaps
+    assert job.queries[0].data_batches == 3
+
+
+@pytest.mark.parametrize(
+    ("data_writes", "no_data_writes", "first"), [(False, True, 2), (True, False, 3), (True, True, 2), (False, False, 2)]
+)
+def test_faults_are_put_at_batches_that_write(
+    tmp_path: Path, upsert: Scenario, data_writes: bool, no_data_writes: bool, first: int
+) -> None:
+    job = read(turns(tmp_path, data_writes=data_writes, no_data_writes=no_data_writes), upsert)
+    assert job.first_batches() == {None: first}

@@ -41,6 +41,12 @@ def test_two_sources_of_which_one_had_no_data_yet(tmp_path: Path) -> None:
     assert Checkpoint(tmp_path).ranges(1) == Ranges(1, {"a": {"0": 1}, "b": {"0": 3}}, {"a": {"0": 2}, "b": {"0": 8}})
 
 
+def test_a_stream_that_is_joined_with_itself_has_two_lines_and_one_start(tmp_path: Path) -> None:
+    initial(tmp_path, 0, {"till": {"0": 2}})
+    plan(tmp_path, 0, {"till": {"0": 7}}, {"till": {"0": 7}})
+    assert Checkpoint(tmp_path).ranges(0) == Ranges(0, {"till": {"0": 2}}, {"till": {"0": 7}})
+
+
 def test_query_id_comes_from_the_metadata(tmp_path: Path) -> None:
     (tmp_path / "metadata").write_text('{"id":"0a1b"}')
     assert Checkpoint(tmp_path).query_id() == "0a1b"

@@ -62,7 +62,13 @@ def create_batches(case: Case) -> None:
 
 
 def _create_progress(case: Case) -> None:
-    """The view ``judge.progress``: of the query that writes an output, or the least of all where it names none."""
+    """The view ``judge.progress``: of the query that writes an output, or the least of all where it names none.
+
+    Progress of a query that ended with what its last watermark closed still in its state says what it has read, not what
+    it is done with.
+    """
+    kept = ", ".join(literal(query) for query, _ in case.open_watermarks("restarted"))
+    read_only = f"WHERE query NOT IN ({kept})" if kept else ""
     parts = []
     for output, spec in case.scenario.outputs.items():
         among = "true" if spec.query is None else f"query = {literal(spec.query)}"
@@ -72,7 +78,7 @@ def _create_progress(case: Case) -> None:
     case.sql(f"""CREATE VIEW judge.progress AS
         WITH done AS (
             SELECT query, topic, "partition", max(end_offset) AS end_offset FROM (
-                SELECT query, topic, "partition", end_offset FROM history.progress
+                SELECT query, topic, "partition", end_offset FROM history.progress {read_only}
                 UNION ALL SELECT query, topic, "partition", 0 FROM history.batches)
             GROUP BY ALL)
         SELECT output, topic, "partition", min(end_offset) AS end_offset FROM ({union}) GROUP BY ALL""")  # noqa: S608

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from onceproof import run_files
+from onceproof import last_words, run_files
 from onceproof.history.reader import read_document
 from onceproof.judge import batches, ledger, slices
 from onceproof.judge.case import Case
@@ -169,6 +169,7 @@ class _Evidence:
         if self.case.run.get("nudged"):
             silence = f"{scenario.limits.stuck_s:g} s of silence"
             reasons = [*reasons, f"the job was restarted by the harness after {silence}"]
+        reasons = [*reasons, *(note for _, note in self.case.open_watermarks("none"))]
         own = {name: spec.claim.model_dump() for name, spec in scenario.outputs.items() if spec.claim is not None}
         return Verdict(
             scenario=scenario.name,
@@ -188,14 +189,14 @@ class _Evidence:
         """Why this run proves nothing good, most telling first."""
         case, run = self.case, self.case.run
         if self.died_early:
-            return [
-                f"the job died before any fault, so it is broken by itself:\n{self.job.get('traceback') or 'no traceback'}"
-            ]
-        last_words = f"; the job's last words:\n{self.job['traceback']}" if self.job.get("traceback") else ""
+            said = last_words.of_job(self.job) or "it said nothing"
+            return [f"the job died before any fault, so it is broken by itself:\n{said}"]
+        said = last_words.of_job(self.job)
+        words = f"; the job's last words:\n{said}" if said else ""
         if run.get("drain_note") and not case.number("SELECT count(*) FROM history.input"):
-            return [f"nothing was fed: {run['drain_note']}{last_words}"]  # what else is missing, is missing for that
+            return [f"nothing was fed: {run['drain_note']}{words}"]  # what else is missing, is missing for that
         if run.get("never_reads"):
-            return [f"{run['drain_note']}{last_words}"]  # and so with what is missing of its effects
+            return [f"{run['drain_note']}{words}"]  # and so with what is missing of its effects
         doubts = []
         doubts += _emptiness(case)
         doubts += ledger.doubts(case)
@@ -211,7 +212,7 @@ class _Evidence:
         )  # an allowed one says no more
         if not case.drained and not stale and self._must_recover():
             note = run.get("drain_note") or "no reason was recorded"
-            doubts.append(f"the run did not drain, so more may still have come: {note}{last_words}")
+            doubts.append(f"the run did not drain, so more may still have come: {note}{words}")
         return doubts
 
     def _conclusive(self) -> bool:

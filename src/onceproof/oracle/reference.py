@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from onceproof import expectation
+from onceproof import expectation, last_words
 from onceproof.data import open_dataset
 from onceproof.faults import SpecProblem
 from onceproof.judge.checker import NotEvaluated
@@ -92,7 +92,7 @@ class ReferenceOracle:
         run = bench.observe(calm, bench.directory.path / "reference" / str(chunks))
         if run.document.get("drained") is not True:
             job = run.document.get("job") or {}
-            words = f"\n{job['traceback']}" if job.get("traceback") else ""
+            words = f"\n{said}" if (said := last_words.of_job(job)) else ""
             why = run.document.get("drain_note") or "no reason was recorded"
             raise expectation.OracleFailed(
                 f"oracle: reference: the fault-free run in {chunks} chunks failed: {why}{words}"

@@ -60,6 +60,8 @@ class Cell:
     evidence: tuple[str, ...] = ()
     alone: bool = False
     """It needs a run of its own: one that it shared did not tell."""
+    empty: tuple[int, ...] = ()
+    """Batches at which its fault struck and nothing was in danger: it is not tried there again."""
     runs: tuple[str, ...] = ()
     """Run directories below that of the qualification, the one that decided last."""
 
@@ -108,6 +110,7 @@ class Cell:
                 "evidence": tuple(stored["evidence"]),
                 "outputs": tuple(stored["outputs"]),
                 "runs": tuple(stored["runs"]),
+                "empty": tuple(stored.get("empty", ())),
             }
         )
 

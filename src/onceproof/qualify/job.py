@@ -11,6 +11,9 @@ from onceproof.points import Point
 
 Target = Literal["postgres", "kafka"]
 
+FIRST = 2
+"""Batch of a run's first fault: one batch with data went before it undisturbed (batch 0 is nearly always empty)."""
+
 
 @dataclass(frozen=True)
 class Query:
@@ -20,6 +23,9 @@ class Query:
     """Its checkpoint's folder below ``{checkpoint}``."""
     data_batches: int
     """How many of its batches held data."""
+    first_batch: int = FIRST
+    """The batch of a run's first fault in this query, and every second one after it is like it. Where a batch without input
+    follows each with data, those two take turns: this is one that writes."""
     waits: bool = True
     """It writes its checkpoint through onceproof's checkpoint file system, so that it can be made to wait in a write."""
     state_stores: int = 0
@@ -73,6 +79,10 @@ class Job:
     def commits(self) -> tuple[Sink, ...]:
         """One of the sinks for each commit: two topics of one transaction share theirs."""
         return _distinct(self.sinks, lambda sink: f"{sink.query} {sink.target} {sorted(sink.frame.items())}")
+
+    def first_batches(self) -> dict[str | None, int]:
+        """What a fault says under ``at: query:`` -> the batch at which the first fault of a run strikes there."""
+        return {self.of(query): query.first_batch for query in self.queries}
 
     def of(self, query: Query) -> str | None:
         """What a fault says under ``at: query:``: nothing where there is only one."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from onceproof.judge.findings import Verdict
 from onceproof.qualify.cells import Cell, State
+from onceproof.qualify.job import FIRST
+from onceproof.writes import NOTHING_IN_DANGER
 
-FIRST = 2
-"""Batch of a run's first fault: one batch with data went before it undisturbed (batch 0 is nearly always empty)."""
 APART = 2
 """Batches from one fault to the next: the one that is hit, and the next, which is still its window."""
 MOST = 8
 """Cells of a run: what one of them breaks for good, the others have to be tried again for."""
+MOST_EMPTY = 3
+"""Batches at which a cell is tried that turn out to have nothing in danger: then it has none that it could find."""
 ROWS_A_CHUNK = 20
 """Records of a chunk, where there are enough: a batch of which the job keeps nothing has nothing to lose."""
 
@@ -49,10 +52,17 @@ class Pace:
         return max(int((left_s - self.base_s) / self.cell_s), 0)
 
 
-def next_step(cells: Sequence[Cell], rows: Mapping[str, int], *, pace: Pace, left_s: float) -> Step | None:
+def next_step(
+    cells: Sequence[Cell],
+    rows: Mapping[str, int],
+    *,
+    pace: Pace,
+    left_s: float,
+    first: Mapping[str | None, int] | None = None,
+) -> Step | None:
     """The most telling cells that are pending, as many as one run takes; None if none is, or none fits into ``left_s``.
 
-    ``rows`` are the records of each input topic.
+    ``rows`` are the records of each input topic; ``first`` as for `step`.
     """
     pending = [cell for cell in cells if cell.state is State.PENDING]
     fits = pace.fitting(left_s)
@@ -61,19 +71,46 @@ def next_step(cells: Sequence[Cell], rows: Mapping[str, int], *, pace: Pace, lef
     sharing = [cell for cell in pending if not cell.alone]
     most = min(MOST, fits, _room(rows))
     chosen = sharing[:most] if sharing and not pending[0].alone else pending[:1]
-    return step(chosen, rows)
+    return step(chosen, rows, first)
 
 
-def step(chosen: Sequence[Cell], rows: Mapping[str, int]) -> Step:
-    """A run of just these cells."""
+def step(chosen: Sequence[Cell], rows: Mapping[str, int], first: Mapping[str | None, int] | None = None) -> Step:
+    """A run of just these cells.
+
+    ``first``: query of a cell -> the batch at which the first fault of a run is to strike there (`Job.first_batches`).
+    """
     least = max(rows.values())
-    chunks = min(FIRST + APART * len(chosen), least)
-    first = min(FIRST, chunks - 1)
+    wanted = [_wanted(cell, index, first or {}) for index, cell in enumerate(chosen)]
+    chunks = min(max(wanted) + APART, least)
+    beyond = max(max(wanted) - (chunks - 1), 0)  # of few records: earlier, so that each batch is still reached
     return Step(
         tuple(chosen),
-        tuple(first + APART * index for index in range(len(chosen))),
+        tuple(batch - beyond for batch in wanted),
         {topic: min(chunks, count) for topic, count in rows.items()},
     )
+
+
+def _wanted(cell: Cell, index: int, first: Mapping[str | None, int]) -> int:
+    """The batch of a cell that is number ``index`` of its run. Alone, it is none that has proven empty."""
+    batch = first.get(cell.query, FIRST) + APART * index
+    while batch in cell.empty:
+        batch += 1
+    return batch
+
+
+def elsewhere(chosen: Step, tried: Sequence[Cell], verdict: Verdict) -> list[Cell]:
+    """The cells after their run: one whose batch had nothing in danger is tried again, alone and at another batch."""
+    found = []
+    for cell, batch, number in zip(tried, chosen.batches, range(len(tried)), strict=True):
+        fault = verdict.faults[number] if number < len(verdict.faults) else None
+        if fault is None or fault.hit or not any(NOTHING_IN_DANGER in words for words in fault.evidence):
+            found.append(cell)
+            continue
+        empty = (*cell.empty, batch)
+        again = cell.state is State.NOT_REACHED and cell.verdict is None and len(empty) < MOST_EMPTY
+        state = State.PENDING if again else cell.state
+        found.append(replace(cell, empty=empty, state=state))
+    return found
 
 
 def _room(rows: Mapping[str, int]) -> int:

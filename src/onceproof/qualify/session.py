@@ -23,7 +23,7 @@ from onceproof.qualify.cells import outcome as outcome_of
 from onceproof.qualify.directory import Directory, Progress, digest_of
 from onceproof.qualify.job import Job
 from onceproof.qualify.scenario_file import Template, files_beside
-from onceproof.qualify.schedule import Pace, Step, next_step, step
+from onceproof.qualify.schedule import Pace, Step, elsewhere, next_step, step
 from onceproof.qualify.strongest import Strongest, strongest
 from onceproof.qualify.unclear import unclear
 from onceproof.run import Result as RunResult
@@ -155,6 +155,7 @@ class Session:
         self._began = clock()
         self._spent_before = progress.spent_s
         self._failures = 0
+        self._first_batches: Mapping[str | None, int] = {}
 
     @property
     def left_s(self) -> float:
@@ -183,6 +184,7 @@ class Session:
         if first.outcome is not Outcome.HELD:
             return self._result(first, ended="the job is not right without faults")
         job = survey.read(self._directory.path / str(self._progress.first), self._scenario)
+        self._first_batches = job.first_batches()
         if not self._progress.cells:
             self._save(cells=tuple(cells(job, self._scenario)))
         unplaced = sum(cell.why in job.gaps.values() for cell in self._progress.cells)
@@ -211,7 +213,9 @@ class Session:
         return done.verdict
 
     def _next(self) -> Step | None:
-        return next_step(self._progress.cells, self._rows, pace=self._pace(), left_s=self.left_s)
+        return next_step(
+            self._progress.cells, self._rows, pace=self._pace(), left_s=self.left_s, first=self._first_batches
+        )
 
     def _pace(self) -> Pace:
         known = Pace()
@@ -233,6 +237,7 @@ class Session:
         took = self._clock() - began
         seen = windows.read(done.run_dir, chosen)
         changed = attribution.attribute(chosen, done.verdict, fired_by(done.run_dir), self._name(done), seen)
+        changed = elsewhere(chosen, changed, done.verdict)
         cut_off = self.left_s <= 0 and not read_document(done.run_dir).get("drained")
         if cut_off:
             changed = [_cut_off(cell) for cell in changed]
@@ -263,7 +268,7 @@ class Session:
 
     def _write_cell(self, cell: Cell) -> Path:
         """The scenario with this fault alone: what repeats it. A run for it has a deadline within the budget besides."""
-        alone = step([cell], self._rows)
+        alone = step([cell], self._rows, self._first_batches)
         text = self._template.text(
             about=_alone(cell),
             faults=[cell.fault(alone.batches[0])],

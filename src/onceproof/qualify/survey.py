@@ -18,7 +18,7 @@ from onceproof.chaos.proxy.frames import Frame
 from onceproof.chaos.proxy.rules import Condition, Rule
 from onceproof.events import Timeline
 from onceproof.placing import has_own_file_manager
-from onceproof.qualify.job import Job, Query, Sink, Target
+from onceproof.qualify.job import FIRST, Job, Query, Sink, Target
 from onceproof.scenario.model import OutputSpec, Scenario
 from onceproof.stack.api import FrameRules
 
@@ -92,17 +92,23 @@ def _told(frame: Frame) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class _Open:
-    """A batch with data, and when it was between its plan and its commit."""
+    """A batch that held data or wrote some, and when it was between its plan and its commit."""
 
     query: str
+    number: int
     since: float
     until: float
+    read: bool
+    """It held data."""
+    wrote: bool
+    """An output changed in it, as far as somebody looked."""
 
 
 def read(run_dir: Path, scenario: Scenario) -> Job:
     """The job, as one run of it without faults shows it. Reads the run directory only."""
     events = _events(run_dir / "events.jsonl")
-    batches = _data_batches(events)
+    every = _batches(events)
+    batches = [batch for batch in every if batch.read or batch.wrote]
     seen = [event for event in events if event["kind"] == "frame.seen"]
     names = sorted({batch.query for batch in batches})
     sinks, gaps = _sinks(scenario, seen, batches, names)
@@ -112,7 +118,8 @@ def read(run_dir: Path, scenario: Scenario) -> Job:
         queries=tuple(
             Query(
                 name,
-                sum(batch.query == name for batch in batches),
+                sum(batch.query == name and batch.read for batch in batches),
+                first_batch=FIRST + _only_odd_write(every, name),
                 waits=not own_manager and f"query {name} writes its checkpoint past" not in unwatched,
                 state_stores=_state_stores(run_dir / "checkpoint", name),
                 parks=_parks(events, name),
@@ -129,7 +136,7 @@ def _events(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines]
 
 
-def _data_batches(events: Iterable[Mapping[str, Any]]) -> list[_Open]:
+def _batches(events: Iterable[Mapping[str, Any]]) -> list[_Open]:
     planned: dict[tuple[str, int], float] = {}
     done = []
     for event in events:
@@ -138,9 +145,22 @@ def _data_batches(events: Iterable[Mapping[str, Any]]) -> list[_Open]:
         name = (event["query"], event["batch"])
         if event["kind"] == "batch.planned":
             planned.setdefault(name, event["at"])
-        elif event.get("records"):
-            done.append(_Open(event["query"], planned.get(name, 0.0), event["at"]))
+        else:
+            read, wrote = bool(event.get("records")), bool(event.get("wrote"))
+            done.append(_Open(*name, planned.get(name, 0.0), event["at"], read, wrote))
     return done
+
+
+def _only_odd_write(batches: list[_Open], query: str) -> bool:
+    """Whether each batch with data is followed by one without, and only those with data were seen to write.
+
+    Batch 0 is empty, so those with data are then the odd ones.
+    """
+    own = [batch for batch in batches if batch.query == query and batch.number > 0]
+    without = [batch for batch in own if not batch.read]
+    with_data = [batch for batch in own if batch.read]
+    follows = 2 * len(without) > len(with_data)
+    return follows and any(batch.wrote for batch in with_data) and not any(batch.wrote for batch in without)
 
 
 def _parks(events: Iterable[Mapping[str, Any]], query: str) -> tuple[Target, ...]:
@@ -192,7 +212,7 @@ def _sinks(
 
 @dataclass(frozen=True)
 class _Seen:
-    """A frame that was seen while batches with data were open."""
+    """A frame that was seen while batches were open that held data or wrote some."""
 
     event: dict[str, Any]
     opened: Mapping[str, float]

@@ -301,12 +301,13 @@ class Scenario(Model):
     limits: Limits = Field(default_factory=Limits)
 
     def guaranteed_batches(self) -> int:
-        """Batches 0 .. this-1 are surely reached, and all but batch 0 surely hold data.
+        """Batches 0 .. this-1 are surely reached, and all but batch 0 hold data or act on a watermark that has moved.
 
         A chunk is released when the one before was committed, so each chunk is at least one batch (it may become
         several). The first chunk is released when the job has fixed its start offsets, which it does by planning
         batch 0: that one is nearly always empty, and the chunks are batches 1, 2, ...; but in rare cases batch 0 already
-        takes the first chunk, so there need not be a batch more than there are chunks.
+        takes the first chunk, so there need not be a batch more than there are chunks. In a query that keeps state Spark
+        runs a batch without input after each chunk that moves the watermark, and the chunks are batches 1, 3, ...
         """
         return max(spec.chunks for spec in self.input)
 

@@ -134,3 +134,31 @@ def test_done_is_what_the_query_that_writes_the_output_has_recorded(clean_run: A
     for output in run.scenario["outputs"].values():
         output["query"] = "q"
     assert judge(run.save()).anomalies() == {"lost-write": 1}
+
+
+def kept_back(run: Any, reason: str, note: str) -> None:
+    """The query's last watermark was acted on by no batch."""
+    run.document["open_watermarks"] = {"q": {"batch": 1, "reason": reason, "note": note}}
+    run.document["drained"] = reason != "restarted"
+    run.document["drain_note"] = None if run.document["drained"] else note
+    run.document["stuck"] = False
+
+
+def test_what_a_query_may_still_have_in_its_state_is_not_lost(clean_run: Any) -> None:
+    lose(clean_run, "rows", 1)
+    kept_back(clean_run, "restarted", "batch 1 moved the watermark, and the driver was restarted")
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "lost-write" not in [f.anomaly for f in verdict.findings]
+    assert any("the run did not drain" in reason and "driver was restarted" in reason for reason in verdict.reasons)
+
+
+def test_that_spark_planned_no_batch_for_the_last_watermark_is_told_with_the_loss(clean_run: Any) -> None:
+    lose(clean_run, "rows", 1)
+    kept_back(clean_run, "none", "batch 1 moved the watermark, and Spark planned no batch for it")
+    (witness,) = lost(clean_run).witnesses
+    assert (
+        "is recorded up to 8.\nBut batch 1 moved the watermark, and Spark planned no batch for it.\n"
+        in witness.argument
+    )
+    assert "batch 1 moved the watermark, and Spark planned no batch for it" in judge(clean_run.path).reasons

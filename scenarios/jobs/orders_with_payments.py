@@ -1,0 +1,64 @@
+"""Orders with the payment that came within a minute, each appended to Postgres once; without one when none can come any more.
+
+A join of two streams. Paid orders are written by the batch that reads the payment; unpaid ones by a batch without input, which
+Spark runs when the watermark has passed the minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from common import STATEFUL, plain_append, read_topic, spark_session
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from onceproof.sinks.postgres import PostgresAppend
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--kafka", required=True, help="bootstrap servers")
+parser.add_argument("--topic", default="till", help="input topic: orders and payments in turns")
+parser.add_argument("--postgres", required=True, help="libpq URI; the password comes from PGPASSFILE")
+parser.add_argument("--table", default="orders_paid", help="table to append to")
+parser.add_argument("--naive", action="store_true", help="append without remembering which batches were written")
+parser.add_argument("--no-data-batches", default="true", help="spark.sql.streaming.noDataMicroBatches.enabled")
+parser.add_argument("--trigger", help="processing-time trigger, for example '5 seconds'; default: as fast as possible")
+parser.add_argument("--checkpoint", required=True, help="checkpoint folder of the query")
+
+
+def with_payments(till: DataFrame) -> DataFrame:
+    """Every order once: with its payment, or with nulls. Every fifth order is never paid.
+
+    Record 2N is order N and record 2N+1 its payment. Record N is N seconds after the beginning of 2024.
+    """
+    entry = f.from_json(f.col("value").cast("string"), "id BIGINT").alias("entry")
+    seconds = f.timestamp_seconds(f.lit(1_704_067_200) + f.col("id"))
+    entries = till.select(entry).select("entry.*").select("id", seconds.alias("at"))
+    number = f.floor(f.col("id") / 2)
+    orders = entries.where("id % 2 = 0").select(number.alias("order_id"), f.col("at").alias("ordered_at"))
+    payments = entries.where("id % 2 = 1 AND id % 10 <> 1").select(
+        number.alias("payment"), f.col("at").alias("paid_at")
+    )
+    orders = orders.withWatermark("ordered_at", "30500 milliseconds")
+    payments = payments.withWatermark("paid_at", "30500 milliseconds")
+    soon = "payment = order_id AND paid_at >= ordered_at AND paid_at <= ordered_at + INTERVAL 1 MINUTE"
+    return orders.join(payments, f.expr(soon), "leftOuter")
+
+
+def main() -> None:
+    args = parser.parse_args()
+    no_data = {"spark.sql.streaming.noDataMicroBatches.enabled": args.no_data_batches}
+    spark = spark_session("orders-with-payments", STATEFUL | no_data)
+    rows = with_payments(read_topic(spark, args.kafka, args.topic))
+    sink = (
+        plain_append(args.postgres, args.table)
+        if args.naive
+        else PostgresAppend(args.postgres, args.table, pipeline="orders-with-payments", checkpoint=args.checkpoint)
+    )
+    writer = rows.writeStream.foreachBatch(sink).outputMode("append").option("checkpointLocation", args.checkpoint)
+    if args.trigger is not None:
+        writer = writer.trigger(processingTime=args.trigger)
+    writer.start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

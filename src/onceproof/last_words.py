@@ -1,0 +1,81 @@
+"""Why a job failed, from the end of its log: the cause first, in a few lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from textwrap import shorten
+from typing import Any
+
+_MOST = 4
+_WIDTH = 300
+
+_TRACEBACK = "Traceback (most recent call last)"
+#: The head of a Java exception: alone, as a cause, or after Py4J's own line. Its message may be empty.
+_JAVA = re.compile(r"^(?:Caused by: |: )?((?:[a-z][\w$]*\.)+[\w$]*(?:Exception|Error|Throwable)\b(?::.*)?)$")
+#: The last line of a traceback.
+_PYTHON = re.compile(r"^[A-Za-z_][\w.]*(?::.*)?$")
+#: Lines that only say that something else failed. Where they are all there is, they are shown.
+_WRAPPERS = re.compile(
+    r"^(?:\S*\.)?(?:Py4JJavaError|Py4JException|Py4JNetworkError|StreamingQueryException|ForeachBatchUserFuncException|SparkException"
+    r"|ExecutionException|UndeclaredThrowableException|InvocationTargetException)\b"
+)
+#: ``localhost:5432``; libpq's ``at "localhost" (::1), port 5432``; Kafka's ``(localhost/127.0.0.1:9092)``.
+_ADDRESSES = (
+    re.compile(r"(?<![\w./:-])([A-Za-z][\w.-]*|\d{1,3}(?:\.\d{1,3}){3}):(\d{2,5})\b"),
+    re.compile(r'server at "([^"]+)"(?: \([^)]*\))?, port (\d+)'),
+    re.compile(r"\(([\w.-]+)/[\d.]*:(\d+)\)"),
+)
+_CONNECTING = re.compile(
+    r"refused|could not be established|could not translate|unknown ?host|unresolved|timed out|not be resolved", re.I
+)
+
+
+def causes(log: str) -> list[str]:
+    """The exceptions at the end of a log, the deepest first: at most a few, each one line. Empty where there is none."""
+    found: list[str] = []
+    in_traceback = False
+    for row in log.splitlines():
+        if _TRACEBACK in row:
+            in_traceback = True
+        elif in_traceback and _PYTHON.match(row) is not None:
+            in_traceback = False
+            found.append(row)
+        elif not in_traceback and (java := _JAVA.match(row)) is not None:
+            found.append(java[1])
+    found = [shorten(row, _WIDTH, placeholder=" ...") for row in found]
+    last = list(dict.fromkeys(reversed(found)))  # the same exception is often logged by each layer that it passes
+    telling = [row for row in last if not _WRAPPERS.match(row)]
+    return (telling or last)[:_MOST]
+
+
+def foreign_address(log: str, own: Iterable[str]) -> str | None:
+    """The first ``host:port`` that the job could not reach and that is none of ``own`` (texts with the run's own addresses)."""
+    ours = " ".join(own)
+    for row in log.splitlines():
+        if not _CONNECTING.search(row):
+            continue
+        for pattern in _ADDRESSES:
+            for host, port in pattern.findall(row):
+                if f":{port}" not in ours:
+                    return f"{host}:{port}"
+    return None
+
+
+def of_job(job: Mapping[str, Any]) -> str:
+    """Why the job of a stored run failed (``job`` of its ``run.json``).
+
+    The cause first, then where the rest is, and what to do if that is known.
+    """
+    failure = job.get("failure")
+    if not isinstance(failure, dict):  # of a run stored by an earlier version, or of consumers
+        return job.get("traceback") or ""
+    said = failure.get("causes")
+    lines = [*map(str, said)] if isinstance(said, list) and said else str(job.get("log_tail") or "").splitlines()
+    lines = [*lines, f"full log: {failure.get('log')} in the run directory"]
+    if (address := failure.get("foreign_address")) is not None:
+        lines.append(
+            f"{address} is not an address of this run: the services of a run have new ports each time, so give the job its "
+            "addresses by templates in pipeline.command or pipeline.env ({kafka}, {postgres}, {postgres.jdbc})"
+        )
+    return "\n".join(lines)

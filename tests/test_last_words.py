@@ -1,0 +1,74 @@
+"""The cause of a failure, found in logs as Python, Py4J, the JVM and Spark write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from onceproof.last_words import causes, foreign_address
+
+JDBC = """\
+26/11/22 13:55:13 WARN NativeCodeLoader: Unable to load native-hadoop library
+Traceback (most recent call last):
+  File "job.py", line 12, in <module>
+    frame.write.jdbc(url, "orders")
+    ~~~~~~~~~~~~~~~~^^^^^^^^^^^^^^^
+py4j.protocol.Py4JJavaError: An error occurred while calling o57.jdbc.
+: org.postgresql.util.PSQLException: Connection to localhost:5432 refused. Check that the hostname and port are correct.
+\tat org.postgresql.core.v3.ConnectionFactoryImpl.openConnectionImpl(ConnectionFactoryImpl.java:352)
+Caused by: java.net.ConnectException: Connection refused
+\tat java.base/sun.nio.ch.Net.pollConnect(Native Method)
+\t... 40 more
+
+"""
+
+STREAM = """\
+Traceback (most recent call last):
+  File "job.py", line 40, in <module>
+    query.awaitTermination()
+pyspark.errors.exceptions.captured.StreamingQueryException: [STREAM_FAILED] Query [id = 1] terminated with exception: x
+=== Streaming Query ===
+Identifier: [id = 1, runId = 2]
+Current Available Offsets: {KafkaV2[Subscribe[till]]: {"till":{"0":0}}}
+Caused by: py4j.Py4JException: An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "job.py", line 20, in write
+    connection.execute(statement)
+^^^^^^^^^^^^^^^
+psycopg.errors.UndefinedTable: relation "orders" does not exist
+"""
+
+
+def test_the_deepest_cause_comes_first_and_wrappers_not_at_all() -> None:
+    assert causes(JDBC) == [
+        "java.net.ConnectException: Connection refused",
+        "org.postgresql.util.PSQLException: Connection to localhost:5432 refused. Check that the hostname and port are correct.",
+    ]
+    assert causes(STREAM) == ['psycopg.errors.UndefinedTable: relation "orders" does not exist']
+
+
+def test_a_wrapper_is_shown_where_there_is_nothing_else() -> None:
+    alone = "\n".join(STREAM.splitlines()[:4])
+    assert len(causes(alone)) == 1 and "[STREAM_FAILED]" in causes(alone)[0]
+
+
+def test_few_lines_are_shown_however_many_there_are() -> None:
+    many = "\n".join(f"java.lang.IllegalStateException: number {n} {'x' * 1000}" for n in range(50))
+    assert causes(many)[0].startswith("java.lang.IllegalStateException: number 49 ")
+    assert len(causes(many)) == 4 and all(len(row) <= 300 for row in causes(many))
+
+
+def test_a_log_without_an_exception_has_no_cause() -> None:
+    assert causes("usage: job.py [-h]\njob.py: error: unrecognized arguments: --x") == []
+
+
+@pytest.mark.parametrize(
+    ("log", "address"),
+    [
+        (JDBC, "localhost:5432"),
+        ('psycopg.OperationalError: connection to server at "db" (10.0.0.1), port 5432 failed: timed out', "db:5432"),
+        ("WARN NetworkClient: Connection to node -1 (broker/127.0.0.1:9092) could not be established.", "broker:9092"),
+        ("java.net.ConnectException: Connection to 127.0.0.1:40001 refused", None),
+        ("done at 13:55:13: 20 rows", None),
+    ],
+)
+def test_an_address_that_is_none_of_the_runs_is_found(log: str, address: str | None) -> None:
+    assert foreign_address(log, ["127.0.0.1:40001", "postgresql://job@127.0.0.1:40002/job"]) == address

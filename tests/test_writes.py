@@ -1,0 +1,162 @@
+"""A fault counts in a batch without input only if that batch writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from onceproof.checkpoint import Batch
+from onceproof.conductor import Conductor, Site
+from onceproof.events import Timeline
+from onceproof.faults import Occurrence, Proof, faults
+from onceproof.points import Point
+from onceproof.scenario.model import At, FaultSpec, OutputSpec
+from onceproof.waiting import wait_until
+
+
+class Hits:
+    """A fault that acts on nothing and says that it hit."""
+
+    def __init__(self, spec: FaultSpec) -> None:
+        self._spec = spec
+
+    def matches(self, seen: Occurrence) -> bool:
+        return seen.point is self._spec.at.point
+
+    def strike(self, _site: Site, _seen: Occurrence) -> None: ...
+
+    def prove(self, _site: Site, _seen: Occurrence) -> Proof:
+        return Proof(True, ("seen",))
+
+    def heal(self, _site: Site) -> None: ...
+
+
+@pytest.fixture
+def conduct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[FaultSpec], Conductor]]:
+    timeline = Timeline(tmp_path / "events.jsonl")
+
+    def make(spec: FaultSpec) -> Conductor:
+        monkeypatch.setattr(faults, "get", lambda _name: Hits)
+        conductor = Conductor([spec], timeline)
+        job = SimpleNamespace(masked=lambda text: text)
+        conductor.arm(Site(cast(Any, None), cast(Any, job), cast(Any, NoInput()), timeline))
+        return conductor
+
+    yield make
+    timeline.close()
+
+
+def spec() -> FaultSpec:
+    return FaultSpec(fault="hits", target="driver", at=At(batch=2, point=Point.AFTER_SINK_COMMIT))
+
+
+def settle(conductor: Conductor) -> None:
+    wait_until("its proof", lambda: conductor.quiet and all(a.proof for a in conductor.armed), deadline_s=5)
+
+
+class NoInput:
+    """Batch 2 reads nothing; those of the other query are open all the time."""
+
+    def batch(self, query: str, batch: int) -> Batch:
+        return Batch(query, batch, {"t": {0: 7}}, {"t": {0: 7 + 7 * (batch != 2)}}, None, 0.0, 0)
+
+    def reads_nothing(self, query: str, batch: int) -> bool:
+        return batch == 2
+
+    def batches(self) -> list[Batch]:
+        return []
+
+
+class TwoQueries(NoInput):
+    def batches(self) -> list[Batch]:
+        return [Batch("other", 5, {}, {}, None, 0.0, 0)]
+
+
+def without_input(
+    conduct: Callable[[FaultSpec], Conductor],
+    monkeypatch: pytest.MonkeyPatch,
+    *held: str,
+    checkpoint: NoInput | None = None,
+    query: str | None = None,
+) -> dict[str, Any]:
+    """A fault in a batch that reads nothing; its output holds the first of ``held`` at its plan, the next at its commit."""
+    states = iter(held)
+    monkeypatch.setattr("onceproof.writes.output_state", lambda _stack, _outputs: {"table totals": next(states)})
+    conductor = conduct(spec())
+    site = conductor._site
+    assert site is not None
+    site.checkpoint = cast(Any, checkpoint or NoInput())
+    output = {"table": "totals", "identity": ["id"], "query": query}
+    site.scenario = cast(Any, SimpleNamespace(outputs={"totals": OutputSpec.model_validate(output)}))
+    conductor.on_log("checkpoint", 2, Point.AFTER_OFFSET_LOG)
+    conductor.on_log("checkpoint", 2, Point.AFTER_COMMIT_LOG)
+    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+    settle(conductor)
+    return conductor.rows()[0]
+
+
+def test_a_batch_that_reads_nothing_and_writes_is_in_danger(
+    conduct: Callable[[FaultSpec], Conductor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = without_input(conduct, monkeypatch, "3 rows", "5 rows")
+    assert row["hit"] is True
+    assert row["evidence"].splitlines()[-1] == "batch 2 read no input, and wrote: table totals: 3 rows -> 5 rows"
+
+
+def test_one_that_neither_reads_nor_writes_is_not(
+    conduct: Callable[[FaultSpec], Conductor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = without_input(conduct, monkeypatch, "3 rows", "3 rows")
+    assert row["hit"] is False
+    assert "batch 2 held no data and wrote none: nothing was in danger; choose another batch" in row["evidence"]
+
+
+@pytest.mark.parametrize(("query", "hit"), [(None, False), ("checkpoint", True)])
+def test_whose_writes_they_were_must_be_known(
+    conduct: Callable[[FaultSpec], Conductor], monkeypatch: pytest.MonkeyPatch, query: str | None, hit: bool
+) -> None:
+    row = without_input(conduct, monkeypatch, "3 rows", "5 rows", checkpoint=TwoQueries(), query=query)
+    assert row["hit"] is hit
+    doubt = "queries checkpoint, other were open at the same time, and which of them wrote to totals is not known"
+    assert (doubt in row["evidence"]) is not hit
+
+
+def test_a_batch_whose_write_was_stopped_or_refused_is_in_danger_whatever_came_of_it(
+    conduct: Callable[[FaultSpec], Conductor],
+) -> None:
+    conductor = conduct(spec())
+    site = conductor._site
+    assert site is not None
+    site.checkpoint = cast(Any, NoInput())
+    site.tried["checkpoint", 2] = "postgres refused what it sent"
+    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+    settle(conductor)
+    assert conductor.rows()[0]["hit"] is True
+    assert "batch 2 read no input, and postgres refused what it sent" in conductor.rows()[0]["evidence"]
+
+
+def test_a_service_that_is_away_at_the_commit_is_no_failure_of_the_run(
+    conduct: Callable[[FaultSpec], Conductor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that hides a refusal commits its batch while Postgres is still stopped."""
+    looks = 0
+
+    def look(_stack: object, _outputs: object) -> dict[str, str]:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            raise ConnectionError("refused")
+        return {"table totals": f"{looks} rows"}
+
+    monkeypatch.setattr("onceproof.writes.output_state", look)
+    conductor = conduct(spec())
+    for point in (Point.AFTER_OFFSET_LOG, Point.AFTER_COMMIT_LOG):
+        conductor.on_log("checkpoint", 2, point)
+    assert conductor.wrote("checkpoint", 2) is None
+    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+    settle(conductor)
+    assert conductor.rows()[0]["evidence"].endswith("wrote: table totals: 1 rows -> 3 rows"), "looked at again"
