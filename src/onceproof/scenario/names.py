@@ -13,14 +13,24 @@ from onceproof.scenario.model import Scenario
 _TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}", re.ASCII)
 TOPIC_RULE = "a topic's name has letters, digits, '.', '_' and '-', at most 249 of them"
 #: Shorter than AMQP's 255 bytes: a run puts its number in front, and a partition and a copy's mark behind.
-_QUEUE = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,200}", re.ASCII)
-QUEUE_RULE = "a queue's name has letters, digits, '.', '_' and '-', at most 200 of them: any broker can create that"
+_QUEUE_BYTES = 200
+QUEUE_RULE = (
+    f"a queue's name has printable characters other than '/' and ',', at most {_QUEUE_BYTES} bytes of them, "
+    "and does not begin with 'amq.'"
+)
 #: What Postgres keeps of a name; it cuts off the rest.
 _TABLE_BYTES = 63
 
 
 def is_topic(name: str) -> bool:
     return _TOPIC.fullmatch(name) is not None
+
+
+def is_queue(name: str) -> bool:
+    """Whether each AMQP broker can create it, and a consumer can be told it and publish to it. Qpid reads ``a/b`` as queue
+    ``b`` of exchange ``a``, a consumer has a comma-separated list, and names with ``amq.`` are the broker's own."""
+    usable = name.isprintable() and not any(c in name for c in "/,") and not name.startswith("amq.")
+    return usable and name.strip() == name != "" and len(name.encode()) <= _QUEUE_BYTES
 
 
 def table_problem(name: str) -> str | None:
@@ -58,10 +68,10 @@ def _named(scenario: Scenario) -> Iterator[tuple[Loc, str, bool]]:
 def _topics(scenario: Scenario) -> Iterator[Complaint]:
     consumers = scenario.pipeline.consumers
     amqp = consumers is not None and consumers.broker == "amqp"
-    pattern, rule = (_QUEUE, QUEUE_RULE) if amqp else (_TOPIC, TOPIC_RULE)
+    is_name, rule = (is_queue, QUEUE_RULE) if amqp else (is_topic, TOPIC_RULE)
     seen: dict[str, str] = {}
     for loc, name, at_key in _named(scenario):
-        if pattern.fullmatch(name) is None:
+        if not is_name(name):
             kind = "queue" if amqp else "topic"
             yield Complaint(loc, f"{shown(name)} cannot be the name of a {kind}", rule, at_key=at_key)
         other = seen.setdefault(name.replace(".", "_"), name)
