@@ -7,6 +7,7 @@ from pathlib import Path
 
 from onceproof.errors import UsageError
 from onceproof.history.imports import Sources, import_history
+from onceproof.paths import expanded
 
 
 def import_run(
@@ -40,5 +41,5 @@ def _files(option: str, given: list[str] | None) -> dict[str, Path]:
             raise UsageError(f"{option} {text!r} is not NAME=FILE")
         if name in files:
             raise UsageError(f"{option} {name!r} is given twice", hint="one file for each")
-        files[name] = Path(file).expanduser()
+        files[name] = expanded(file)
     return files

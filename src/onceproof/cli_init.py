@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 from onceproof.errors import ScenarioError, UsageError
 from onceproof.interrupts import uninterrupted
+from onceproof.paths import exists, expanded, is_folder
 from onceproof.scenario import command, draft, sample
 from onceproof.scenario.load import load
-
-_TOPIC = re.compile(r"^(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}$")
+from onceproof.scenario.names import TOPIC_RULE, is_topic
 
 
 def init_scenario(
@@ -29,7 +28,7 @@ def init_scenario(
 
     Raises `UsageError` for anything that no scenario can be made of; then no file is written or changed.
     """
-    folder = (file.expanduser().absolute() if file is not None else Path.cwd() / "any").parent
+    folder = (expanded(file).absolute() if file is not None else Path.cwd() / "any").parent
     job = command.read(words, env, folder=folder, topic=topic, output_topic=output_topic)
     path = _target(file, job, force)
     table = table or job.table
@@ -42,9 +41,8 @@ def init_scenario(
         guessed.add("output")
         written = "my-output"
     for name in (read, written):
-        if name is not None and not _TOPIC.match(name):
-            hint = "a topic's name has letters, digits, '.', '_' and '-', at most 249 of them"
-            raise UsageError(f"{name!r} is no name of a Kafka topic", hint=hint)
+        if name is not None and not is_topic(name):
+            raise UsageError(f"{name!r} is no name of a Kafka topic", hint=TOPIC_RULE)
     if written is not None and written == (read or "my-input"):
         raise UsageError(
             f"topic {written!r} is both read and written", hint="name another --output-topic, or a --table"
@@ -56,7 +54,7 @@ def init_scenario(
             topic=read or "my-input",
             output_topic=written,
             table=table,
-            sample=sample.read(sample_file.expanduser()) if sample_file is not None else None,
+            sample=sample.read(expanded(sample_file)) if sample_file is not None else None,
             guessed=frozenset(guessed),
         )
     )
@@ -75,12 +73,12 @@ def init_scenario(
 
 
 def _target(file: Path | None, job: command.Job, force: bool) -> Path:
-    path = (file or Path(f"{job.stem}.yaml")).expanduser().absolute()
+    path = expanded(file or f"{job.stem}.yaml").absolute()
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{str(path)!r} is no YAML file by its name", hint=f"--to {path.stem or 'job'}.yaml")
-    if not path.parent.is_dir():
+    if not is_folder(path.parent):
         raise UsageError(f"there is no folder {str(path.parent)!r}", hint="make it first, or name another with --to")
-    if path.is_dir() or (path.exists() and not force):
+    if is_folder(path) or (exists(path) and not force):
         raise UsageError(f"{str(path)!r} is there already", hint="--to FILE names another, --force overwrites it")
     return path
 

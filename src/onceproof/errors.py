@@ -69,11 +69,18 @@ class UsageError(OnceproofError):
     exit_code = 2
 
 
+#: More problems than these are only counted in the message.
+_SHOWN_PROBLEMS = 50
+
+
 class ScenarioError(UsageError):
-    """A scenario file that does not validate; carries every problem found, not only the first."""
+    """A scenario file that does not validate; carries every problem found, of which its message shows the first 50."""
 
     def __init__(self, problems: list[Problem]) -> None:
-        super().__init__("\n".join(str(p) for p in problems))
+        lines = [str(problem) for problem in problems[:_SHOWN_PROBLEMS]]
+        if len(problems) > _SHOWN_PROBLEMS:
+            lines.append(f"... and {len(problems) - _SHOWN_PROBLEMS} more problems")
+        super().__init__("\n".join(lines))
         self.problems = problems
 
 

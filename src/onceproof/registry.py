@@ -65,7 +65,7 @@ class Registry(Generic[T]):
 
 def suggest(value: str, known: list[str]) -> str:
     """ "did you mean ...?" when something is near, else the list of what is known."""
-    near = difflib.get_close_matches(value, known, n=2, cutoff=0.55)
+    near = difflib.get_close_matches(value[:200], known, n=2, cutoff=0.55)
     if near:
         return "did you mean " + " or ".join(repr(n) for n in near) + "?"
     return "known: " + ", ".join(known) if known else "none is known"

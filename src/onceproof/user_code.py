@@ -12,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from onceproof.paths import is_file
+
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -43,7 +45,7 @@ def load_function(name: str) -> Callable[..., Any]:
 
 
 def _from_file(path: Path) -> ModuleType:
-    if not path.is_file():
+    if not is_file(path):
         raise FileNotFoundError(f"there is no file {path}")
     sys.path.insert(0, os.fspath(path.parent.resolve()))
     spec = importlib.util.spec_from_file_location(path.stem, path)

@@ -213,3 +213,23 @@ def test_rabbitmq_and_its_port_mapper_listen_on_loopback(rabbit: tuple[Owner, Pl
     assert len({at.port for at in heard["amqp"]}) == 2, "for clients, and for nodes"
     assert len({at.port for at in heard["epmd"]}) == 1
     assert {at.ip for each in heard.values() for at in each} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+@pytest.mark.parametrize("acknowledge", ["after-effect", "with-effect"])
+def test_a_message_that_the_broker_gives_back_is_the_harness_failing(
+    play: Play, tmp_path: Path, acknowledge: str
+) -> None:
+    """Never a loss of the pipeline's: without a queue for it the broker drops what is published."""
+    (tmp_path / "elsewhere.py").write_text(
+        "import os\nfrom onceproof.consumers import worker\nos.environ['ONCEPROOF_OUTPUT'] = 'a/b'\nworker.main()\n"
+    )
+    command = f'pipeline:\n  command: ["{{python}}", "{tmp_path / "elsewhere.py"}"]'
+    order = ("names: [c1, c2]", f"names: [c1, c2]\n    acknowledge: {acknowledge}")
+    with pytest.raises(EnvironmentProblem, match=r"the broker gave back message m\d, .* it has no queue for it"):
+        play("amqp-redelivery-reorders", ("pipeline:", command), order)
+
+
+@pytest.mark.parametrize("name", ["a:b", "a b", "ü.☃", "#", "q" * 200, "..", "x\\y", "%2F"])
+def test_each_name_that_validate_lets_a_queue_have_can_be_published_to(play: Play, name: str) -> None:
+    verdict, ids = play("amqp-queue-per-consumer", ("topic: processed", f"topic: {json.dumps(name)}"))
+    assert verdict.outcome is Outcome.HELD and len(ids) == 5

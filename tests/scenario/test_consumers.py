@@ -174,3 +174,10 @@ def test_a_table_as_an_output_needs_what_it_needs(tmp_path: Path, old: str, new:
     with pytest.raises(ScenarioError) as refused:
         load(path)
     assert re.search(expected, str(refused.value)), str(refused.value)
+
+
+@pytest.mark.parametrize("queue", ["a/b", "a,b", "amq.orders", "", " a", "x" * 201, "\u202e"])
+def test_a_queue_that_no_amqp_broker_can_have_is_refused(tmp_path: Path, queue: str) -> None:
+    expected = "cannot be the name of a queue\n    a queue's name has printable characters other than '/' and ','"
+    assert expected in said(tmp_path, "topic: processed", f'topic: "{queue}"')
+    assert expected in said(tmp_path, "topic: orders", f'topic: "{queue}"')

@@ -12,9 +12,12 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pika
-from pika.exceptions import ConnectionWrongStateError, StreamLostError
+from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker, ConnectionWrongStateError, StreamLostError
 
-from onceproof.consumers.client import Client, Lost, Taken
+from onceproof.consumers.client import Client, Lost, Returned, Taken
+
+#: AMQP's reply code for a mandatory message that no queue takes: RabbitMQ returns the message, Qpid ends the connection.
+_NO_ROUTE = 312
 
 
 class Channels:
@@ -23,6 +26,7 @@ class Channels:
     def __init__(self, *, together: bool) -> None:
         self.together = together
         self._broken = False
+        self._returned: list[str] = []
         self._open()
 
     def _open(self) -> None:
@@ -30,6 +34,7 @@ class Channels:
         self.takes = self._connection.channel()
         self.writes = self.takes if self.together else self._connection.channel()
         self.writes.tx_select()
+        self.writes.add_on_return_callback(lambda _channel, method, *_: self._returned.append(method.reply_text))
         # Last: the broker closes channels in their order, and this one tells the harness that all are closed.
         mark = self._connection.channel()
         mark.queue_declare(os.environ["ONCEPROOF_MARK"], auto_delete=True)
@@ -46,17 +51,32 @@ class Channels:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """A step over the connection; `Lost` if that breaks, or has broken."""
+        """A step over the connection; `Lost` if that breaks, or has broken. `Returned` if what it published has no queue."""
         try:
             self._connection.process_data_events(0)  # an end that has come is seen before anything is sent
             yield
         except (StreamLostError, ConnectionWrongStateError) as broken:
             self._broken = True
             raise Lost(repr(broken)) from broken
+        except (ChannelClosedByBroker, ConnectionClosedByBroker) as closed:
+            if closed.reply_code != _NO_ROUTE:
+                raise
+            raise Returned(closed.reply_text) from closed
+
+    def publish(self, queue: str, body: bytes, properties: Any) -> None:
+        """Into ``queue``, as part of the transaction on ``writes``."""
+        self.writes.basic_publish("", queue, body, properties, mandatory=True)
 
     def commit(self) -> None:
         with self.step():
-            self.takes.tx_commit()
+            self.commit_writes()
+
+    def commit_writes(self) -> None:
+        """Within a step. A message that comes back comes before the answer to the commit."""
+        self.writes.tx_commit()  # the broker offers no publisher confirms
+        self._connection.process_data_events(0)
+        if self._returned:
+            raise Returned(self._returned[0])
 
 
 class AmqpSource:
@@ -101,9 +121,9 @@ class AmqpEffect:
     def write(self, taken: Taken) -> None:
         properties: Any = taken.tag[1]
         with self._channels.step():
-            self._channels.writes.basic_publish("", self._queue, taken.body, properties)
+            self._channels.publish(self._queue, taken.body, properties)
             if not self._channels.together:
-                self._channels.writes.tx_commit()  # the broker offers no publisher confirms
+                self._channels.commit_writes()
 
 
 def open_client(acknowledge: str) -> Client:

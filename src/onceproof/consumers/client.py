@@ -14,6 +14,10 @@ class Lost(Exception):
     """No answer came to a step, an acknowledgement mostly. Whoever did it begins anew: it goes on from what the broker has."""
 
 
+class Returned(Exception):
+    """The broker has no queue for an effect and gave it back: the harness did not make the queue, or the name cannot be had."""
+
+
 class Fenced(Lost):
     """The broker refused an acknowledgement: the message is another's by now."""
 

@@ -126,6 +126,13 @@ class Crew:
                 f"consumer {name} was let do {before!r} and says that it did {done!r}",
                 hint="each line tells the step just done (docs/consumers.md)",
             )
+        if ask.did.returned:
+            raise EnvironmentProblem(
+                f"the broker gave back message {ask.did.message}, which consumer {name} published in its step {before!r}: "
+                "it has no queue for it",
+                hint="the harness declares each queue before the consumers start; does the consumer publish to "
+                "ONCEPROOF_OUTPUT (or ONCEPROOF_RETRY), on the default exchange?",
+            )
         return ask
 
     def stop(self) -> None:

@@ -18,7 +18,9 @@ the end of the connection, means that there is nothing more to do. STEP is ``tak
 ``release`` (the message is given back) or ``retry`` (it is put into the retry queue), in whatever order the consumer has them;
 every message begins with a ``take``. WHAT is the step just done: null at first, then
 ``{"step": STEP, "message": ID}``, where ID is the ``message_id`` that the broker gave; of a take also ``"queue"`` and
-``"redelivered"``, and null as message where the queues were empty; of an effect that the output said no to ``"refused": true``, and
+``"redelivered"``, and null as message where the queues were empty; of an effect that the output said no to ``"refused": true``, of
+a message that the broker gave back because it has no queue for it ``"returned": true``, which ends the run as an error of the
+harness, and
 of a step that got no answer, or whose connection is gone, ``"lost": true``, after which it takes again from what the broker has: a
 new connection, and on AMQP a new mark, is made in that take and not before; where the broker said to an acknowledgement that the
 message is another's also ``"fenced": true``. A step is done when the broker has answered.
@@ -55,6 +57,8 @@ class Did(BaseModel):
     """The output said no to the effect."""
     lost: bool = False
     """No answer came to it, and the consumer goes on from what the broker has."""
+    returned: bool = False
+    """The broker has no queue for the effect, and gave it back."""
     fenced: bool = False
     """An answer came, and it was no: the message is another's."""
 

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from onceproof.consumers.client import Client, Fenced, Lost, Refused, Taken
+from onceproof.consumers.client import Client, Fenced, Lost, Refused, Returned, Taken
 
 STEPS = {
     "after-effect": ("effect", "acknowledge"),
@@ -75,6 +75,8 @@ class Worker:
             self._do(step, taken)
         except Refused:
             return {**did, "refused": True}
+        except Returned:
+            return {**did, "returned": True}
         except Lost as lost:
             return {**did, "lost": True, **({"fenced": True} if isinstance(lost, Fenced) else {})}
         return did

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from onceproof.data import Record, datasets
 from onceproof.errors import UsageError
 from onceproof.history import foreign_files
+from onceproof.paths import expanded, is_file
 
 _EPOCH_MS = 1_704_067_200_000  # 2024-01-01T00:00:00Z: event times must not depend on when the run takes place
 
@@ -37,8 +38,8 @@ class FileOptions(BaseModel):
         return self
 
     def _version(self) -> tuple[Path, str | None, tuple[int, int]]:
-        path = Path(self.file).expanduser()
-        found = path.stat() if path.is_file() else None
+        path = expanded(self.file)
+        found = path.stat() if is_file(path) else None
         return path, self.key, (found.st_mtime_ns, found.st_size) if found else (0, 0)
 
 
@@ -65,7 +66,7 @@ class FileRecords:
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
         """Records [start, stop) in the file's order."""
-        return islice(_read(Path(self._options.file).expanduser(), self._options.key), start, stop)
+        return islice(_read(expanded(self._options.file), self._options.key), start, stop)
 
     @classmethod
     def tables(cls) -> Mapping[str, str]:

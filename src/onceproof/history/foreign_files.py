@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onceproof.errors import UsageError
+from onceproof.paths import is_file, is_folder
 from onceproof.registry import suggest
 
 Row = tuple[str, dict[str, Any]]
@@ -45,8 +46,8 @@ def rows(path: Path) -> Iterator[Row]:
         raise UsageError(
             f"{path} is of no known kind: {path.suffix or 'it has no ending'}", hint="use .jsonl or .parquet"
         )
-    if not path.is_file():
-        near = sorted(p.name for p in path.parent.glob("*") if p.suffix in _ENDINGS) if path.parent.is_dir() else []
+    if not is_file(path):
+        near = sorted(p.name for p in path.parent.glob("*") if p.suffix in _ENDINGS) if is_folder(path.parent) else []
         hint = suggest(path.name, near) if near else None
         raise UsageError(f"file {str(path)!r} does not exist", hint=hint)
     return _parquet(path) if path.suffix == ".parquet" else _json_lines(path)

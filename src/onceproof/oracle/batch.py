@@ -38,7 +38,7 @@ from onceproof.history.writer import PARQUET
 from onceproof.oracle import oracles
 from onceproof.registry import suggest
 from onceproof.scenario.model import OracleSpec, Scenario
-from onceproof.scenario.templates import fill, used
+from onceproof.scenario.templates import fill, misspelt, used
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
@@ -69,6 +69,8 @@ class BatchOracle:
         }
         found, written = [], set()
         for index, word in enumerate(spec.command):
+            for wrong, near in misspelt(word):
+                found.append(SpecProblem(("command", index), f"template {{{wrong}}}: there is none of that name", near))
             for template in sorted(used(word)):
                 kind, _, name = template.partition(".")
                 if kind in ("kafka", "postgres", "checkpoint"):

@@ -12,6 +12,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
+from onceproof.paths import is_file
 from onceproof.scenario import document
 from onceproof.scenario.model import Limits
 
@@ -76,7 +77,7 @@ def files_beside(path: Path) -> dict[str, Path]:
         for whole in _HERE.finditer(text):
             # A file of a command's argument; or `FILE:function`, and what else a text goes on with.
             for name in (whole[1], re.split(r"[\s:;,'\"]", whole[1], maxsplit=1)[0]):
-                if name and (here / name).is_file():
+                if name and is_file(here / name):
                     found[name] = here / name
     return found
 

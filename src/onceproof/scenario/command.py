@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onceproof.errors import UsageError
+from onceproof.paths import is_file, is_folder
 from onceproof.registry import suggest
 from onceproof.scenario import templates
 
@@ -202,12 +203,12 @@ class _Reader:
     def _file(self, value: str) -> Word:
         path = Path(value)
         if value.endswith(".py") and "://" not in value:
-            if not path.is_file():
-                near = sorted(entry.name for entry in path.parent.glob("*.py")) if path.parent.is_dir() else []
+            if not is_file(path):
+                near = sorted(entry.name for entry in path.parent.glob("*.py")) if is_folder(path.parent) else []
                 hint = suggest(path.name, near) if near else f"there is no .py file in {path.parent.absolute()}"
                 raise UsageError(f"job file {value!r} does not exist", hint=hint)
             self.stem = self.stem or path.stem
-        return self._beside(value) if path.is_file() and not path.is_absolute() else Word(value)
+        return self._beside(value) if is_file(path) and not path.is_absolute() else Word(value)
 
     def _beside(self, value: str) -> Word:
         """A file of the current folder, by its way from the scenario's: the job runs in a folder of its own."""

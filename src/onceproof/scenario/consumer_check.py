@@ -107,6 +107,8 @@ def _templates(scenario: Scenario) -> Iterator[Complaint]:
         *((("pipeline", "env", name), text) for name, text in scenario.pipeline.env.items()),
     ]
     for loc, text in texts:
+        for misspelt, near in templates.misspelt(text):
+            yield Complaint(loc, f"template {{{misspelt}}}: there is none of that name", near)
         for template in sorted(templates.used(text) - set(_TEMPLATES)):
             message = f"template {{{template}}} has no value where consumers run"
             yield Complaint(

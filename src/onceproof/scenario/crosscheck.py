@@ -18,10 +18,11 @@ from onceproof.faults import SpecProblem, faults, reads_frames, strikes_at
 from onceproof.judge import decoders
 from onceproof.judge.checker import checkers
 from onceproof.oracle import oracles
+from onceproof.paths import exists, is_folder
 from onceproof.placing import has_own_file_manager
 from onceproof.points import Point
 from onceproof.registry import suggest
-from onceproof.scenario import consumer_check, output_models, templates
+from onceproof.scenario import consumer_check, names, output_models, templates
 from onceproof.scenario.document import Loc
 from onceproof.scenario.explain import Complaint
 from onceproof.scenario.model import FaultSpec, InputSpec, Scenario
@@ -37,6 +38,7 @@ def complaints(scenario: Scenario, here: Path) -> list[Complaint]:
     """Everything wrong with a scenario whose values are each valid. ``here`` is the folder of its file."""
     if scenario.pipeline.consumers is not None:
         return [
+            *names.complaints(scenario),
             *consumer_check.complaints(scenario),
             *output_models.complaints(scenario),
             *_input(scenario),
@@ -47,6 +49,7 @@ def complaints(scenario: Scenario, here: Path) -> list[Complaint]:
             *_decoder_files(scenario, here),
         ]
     return [
+        *names.complaints(scenario),
         *_input(scenario),
         *_batches(scenario),
         *_same_place(scenario),
@@ -231,6 +234,9 @@ def _templates(scenario: Scenario) -> Iterator[Complaint]:
         *((("pipeline", "env", name), text) for name, text in scenario.pipeline.env.items()),
     ]
     for loc, text in texts:
+        for misspelt, near in templates.misspelt(text):
+            message = f"template {{{misspelt}}}: there is none of that name"
+            yield Complaint(loc, message, near)
         for template in sorted(templates.used(text)):
             kind, _, name = template.partition(".")
             if kind in known and name not in known[kind]:
@@ -264,14 +270,14 @@ def _command(scenario: Scenario, here: Path) -> Iterator[Complaint]:
 
 def _file_argument(argument: str, filled: str, here: Path, loc: Loc) -> Iterator[Complaint]:
     path = Path(filled)
-    if templates.used(filled) or path.exists():
+    if templates.used(filled) or exists(path):
         return
-    if not path.is_absolute() and (here / path).exists():
+    if not path.is_absolute() and exists(here / path):
         hint = f"write '{{here}}/{argument}': the job runs in a folder of its own"
         yield Complaint(loc, f"job file {argument!r} is a relative path", hint)
         return
     folder = (here / path).parent
-    near = sorted(entry.name for entry in folder.glob("*.py")) if folder.is_dir() else []
+    near = sorted(entry.name for entry in folder.glob("*.py")) if is_folder(folder) else []
     hint = suggest(path.name, near) if near else f"there is no .py file in {folder}"
     yield Complaint(loc, f"job file {argument!r} does not exist", hint)
 

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-import datetime
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.constructor import ConstructorError, DuplicateKeyError, RoundTripConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    CollectionStartEvent,
+    NodeEvent,
+    ScalarEvent,
+)
 
 from onceproof.errors import Place, Problem, ScenarioError, UsageError
 
 Loc = tuple[str | int, ...]
 """Path of keys and list indexes from the top of the document."""
+
+#: What a scenario needs by far less of, and what is read and checked within two seconds.
+MAX_BYTES = 64 * 1024
+MAX_DEPTH = 20
+MAX_VALUES = 5_000
+MAX_ALIASES = 100
+
+_TAG = "tag:yaml.org,2002:"
+#: Tags that may be written: those of plain values.
+_TAGS = frozenset(f"{_TAG}{kind}" for kind in ("str", "int", "float", "bool", "null", "map", "seq"))
 
 
 @dataclass(frozen=True)
@@ -45,20 +62,18 @@ class Document:
 def read(path: Path) -> Document:
     """Read and parse ``path``.
 
-    Raises `UsageError` if it cannot be read, `ScenarioError` if it is not one YAML mapping.
+    Raises `UsageError` if it cannot be read, `ScenarioError` if it is not one YAML mapping of a sensible size.
     """
     file = str(path)
+    text = _text(path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read the scenario {file}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{file} is not UTF-8 text (byte {error.start})", hint="save it as UTF-8") from None
-    try:
-        tree = YAML(typ="rt").load(text)
+        _check_extent(file, text)
+        reader = YAML(typ="rt")
+        reader.Constructor = _Constructor
+        tree = reader.load(text)
     except MarkedYAMLError as error:
         raise ScenarioError([_syntax_problem(file, error)]) from None
-    except YAMLError as error:
+    except (YAMLError, AttributeError, TypeError, ValueError, LookupError) as error:  # the parser's own failures too
         raise ScenarioError([Problem(Place(file), f"not YAML: {error}")]) from None
     if not isinstance(tree, CommentedMap):
         found = "the file is empty" if tree is None else f"found {_kind(tree)}"
@@ -66,19 +81,109 @@ def read(path: Path) -> Document:
     return Document(file, tree, _plain(tree))
 
 
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        return content.decode() if len(content) <= MAX_BYTES else _refuse_size(path)
+    except OSError as error:
+        raise UsageError(f"cannot read the scenario {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text (byte {error.start})", hint="save it as UTF-8") from None
+
+
+def _refuse_size(path: Path) -> Never:
+    message = f"the file has {path.stat().st_size:,} bytes, and a scenario has at most {MAX_BYTES:,}"
+    hint = "keep records and long code in files of their own: {dataset: file}, {here}/FILE"
+    raise ScenarioError([Problem(Place(str(path)), message, hint)])
+
+
+def _check_extent(file: str, text: str) -> None:
+    """Refuse what would take long to build, and what no scenario holds, before any of it is built.
+
+    An alias counts as all the values that it stands for.
+    """
+    sizes: dict[str, int | None] = {}  # of what an anchor names; None while it is still open
+    open_: list[tuple[str | None, int]] = []  # per open collection: its anchor, and how many values came before it
+    values = aliases = 0
+
+    def refuse(event: Any, message: str, hint: str | None = None) -> Never:
+        mark = event.start_mark
+        raise ScenarioError([Problem(Place(file, mark.line + 1, mark.column + 1), message, hint)])
+
+    for event in YAML(typ="rt").parse(text):
+        if isinstance(event, CollectionEndEvent):
+            anchor, before = open_.pop()
+            if anchor is not None:
+                sizes[anchor] = values - before
+        elif isinstance(event, AliasEvent):
+            aliases += 1
+            size = sizes.get(event.anchor, 0)  # an alias of nothing is the parser's to refuse
+            if size is None:
+                refuse(event, f"*{event.anchor} stands inside &{event.anchor}, which it repeats: that has no end")
+            values += size
+            if aliases > MAX_ALIASES:
+                refuse(event, f"more than {MAX_ALIASES} aliases", "write the values out, or use fewer")
+            if values > MAX_VALUES:
+                message = f"with its aliases written out the file has more than {MAX_VALUES:,} values"
+                refuse(event, message, f"up to *{event.anchor}: {values:,}")
+        elif isinstance(event, NodeEvent):
+            values += 1
+            if values > MAX_VALUES:
+                hint = "keep records in a file of their own: {dataset: file}"
+                refuse(event, f"the file has more than {MAX_VALUES:,} values", hint)
+            written = getattr(event, "tag", None)  # an alias has none
+            if written is not None and str(written) not in _TAGS:
+                tag = str(written).replace(_TAG, "!!")[:60]
+                refuse(event, f"tag {tag!r} means nothing in a scenario", "write the value without it")
+            if isinstance(event, CollectionStartEvent):
+                open_.append((event.anchor, values - 1))
+                if event.anchor is not None:
+                    sizes[event.anchor] = None
+                if len(open_) > MAX_DEPTH:
+                    refuse(event, f"nested more than {MAX_DEPTH} deep", "a scenario needs about six")
+            elif isinstance(event, ScalarEvent):
+                if event.anchor is not None:
+                    sizes[event.anchor] = 1
+                if "\0" in event.value:
+                    refuse(event, "a text with a NUL character", "no name, path or argument may hold one")
+                if any("\ud800" <= c <= "\udfff" for c in event.value):
+                    refuse(event, "a text with half a surrogate pair, which is no character")
+
+
+class _Constructor(RoundTripConstructor):
+    """Says where a value is that cannot be one, and leaves dates as the text that is written."""
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            made = super().construct_object(node, deep)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            written = str(node.value)[:60]
+            raise ConstructorError(None, None, f"{written!r} is not a value: {error}", node.start_mark) from None
+        if isinstance(made, int) and made.bit_length() > 64:
+            problem = f"a whole number of {made.bit_length()} bits; it may have 64"
+            raise ConstructorError(None, None, problem, node.start_mark)
+        if isinstance(made, float) and not math.isfinite(made):
+            raise ConstructorError(None, None, f"{node.value[:60]!r} is not a finite number", node.start_mark)
+        return made
+
+
+_Constructor.add_constructor(f"{_TAG}timestamp", lambda self, node: self.construct_scalar(node))
+
+
 def _syntax_problem(file: str, error: MarkedYAMLError) -> Problem:
     mark = error.problem_mark or error.context_mark
     place = Place(file) if mark is None else Place(file, mark.line + 1, mark.column + 1)
     if isinstance(error, DuplicateKeyError):
-        what = (error.problem or "a key stands twice").splitlines()[0]
+        what = (error.problem or "a key stands twice").splitlines()[0][:300]
         return Problem(place, what, "keep one of them: only one can count")
     context = f" {error.context}" if error.context else ""
     hint = "indent with spaces" if "'\\t'" in (error.problem or "") else None
-    return Problem(place, f"not YAML: {error.problem}{context}", hint)
+    return Problem(place, f"not YAML: {(error.problem or '')[:300]}{context}", hint)
 
 
 def _plain(node: Any) -> Any:
-    """ruamel's node as a plain value; dates, which YAML makes of unquoted text, become text again."""
+    """ruamel's node as a plain value."""
     if isinstance(node, dict):
         return {str(key): _plain(value) for key, value in node.items()}
     if isinstance(node, Sequence) and not isinstance(node, str | bytes):
@@ -88,7 +193,7 @@ def _plain(node: Any) -> Any:
     for kind in (int, float, str):
         if isinstance(node, kind):
             return kind(node)
-    return node.isoformat() if isinstance(node, datetime.date) else str(node)
+    return str(node)
 
 
 def _kind(value: Any) -> str:

@@ -16,6 +16,7 @@ from onceproof.registry import suggest
 from onceproof.scenario.document import Loc
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T", str, str | None)
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,13 @@ def shown(value: Any) -> str:
     return text if len(text) <= 70 else text[:67] + "..."
 
 
+def in_part(text: T, longest: int = 200) -> T:
+    """``text`` as it is, or its beginning and end where it is too long to be read."""
+    if text is None or len(text) <= longest:
+        return text
+    return f"{text[: longest // 2]} ... {text[-(longest // 2) :]}"
+
+
 _WANTED = {
     "int": "a whole number",
     "float": "a number",
@@ -62,6 +70,7 @@ _BOUNDS = {
     "less_than": ("lt", "less than {}"),
     "less_than_equal": ("le", "at most {}"),
     "too_short": ("min_length", "at least {} entry"),
+    "too_long": ("max_length", "at most {} entries"),
 }
 
 
@@ -80,6 +89,8 @@ def _complaint(model: type[BaseModel], detail: ErrorDetails, above: Loc) -> Comp
         if isinstance(value, str):
             return Complaint(loc, f"unknown {name} {value!r}", suggest(value, [str(choice) for choice in choices]))
         return Complaint(loc, f"{name}: {shown(value)} cannot be; want {' or '.join(map(str, choices))}")
+    if kind == "too_long":
+        return Complaint(loc, f"{name}: want {_BOUNDS[kind][1].format(detail['ctx']['max_length'])}", at_key=True)
     if kind in _BOUNDS:
         bound, wanted = _BOUNDS[kind]
         return Complaint(loc, f"{name}: {shown(value)} cannot be; want {wanted.format(detail['ctx'][bound])}")

@@ -14,14 +14,22 @@ from onceproof.data import datasets
 from onceproof.errors import Problem, ScenarioError, UsageError
 from onceproof.faults import faults
 from onceproof.oracle import oracles
+from onceproof.paths import expanded, is_file, is_folder
 from onceproof.registry import Registry, suggest
 from onceproof.scenario import consumer_check, crosscheck, document, judged
 from onceproof.scenario.document import Document, Loc
-from onceproof.scenario.explain import Complaint, shown, validate
+from onceproof.scenario.explain import Complaint, in_part, shown, validate
 from onceproof.scenario.model import FaultSpec, OracleSpec, Scenario
 from onceproof.scenario.templates import fill
 
 T = TypeVar("T")
+
+
+#: Of a message that quotes what is in the file.
+_LONGEST = 600
+
+#: A fault a batch, of which a run has some dozens.
+MAX_FAULTS = 200
 
 
 def folder() -> Path:
@@ -37,15 +45,17 @@ def names() -> list[str]:
 def find(name_or_path: str | Path) -> Path:
     """The file of a scenario: a path to a YAML file, or the name of a shipped one. Raises `UsageError`."""
     text = str(name_or_path)
-    path = Path(name_or_path).expanduser()
-    if path.is_file():
+    path = expanded(name_or_path)
+    if is_file(path):
         return path
     if path.suffix in (".yaml", ".yml") or "/" in text:
-        near = sorted(entry.name for entry in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
+        near = sorted(entry.name for entry in path.parent.glob("*.y*ml")) if is_folder(path.parent) else []
         hint = suggest(path.name, near) if near else f"there is no YAML file in {path.parent.absolute()}"
-        raise UsageError(f"scenario file {text!r} does not exist", hint=hint)
+        raise UsageError(f"scenario file {in_part(text)!r} does not exist", hint=hint)
     if text not in names():
-        raise UsageError(f"unknown scenario {text!r}; {suggest(text, names())}", hint="onceproof list names them all")
+        raise UsageError(
+            f"unknown scenario {in_part(text)!r}; {suggest(text, names())}", hint="onceproof list names them all"
+        )
     return folder() / f"{text}.yaml"
 
 
@@ -146,6 +156,9 @@ def _assemble(data: dict[str, Any], *, runs: bool = True) -> tuple[Scenario | No
 def _chaos(items: Any, *, consumers: bool) -> tuple[list[FaultSpec], list[Complaint]]:
     specs: list[FaultSpec] = []
     complaints: list[Complaint] = []
+    if isinstance(items, list) and len(items) > MAX_FAULTS:
+        message = f"chaos: {len(items)} faults are too many; a scenario has at most {MAX_FAULTS}"
+        return [], [Complaint(("chaos",), message, "write several scenarios", at_key=True)]
     for index, item in enumerate(items if isinstance(items, list) else []):
         if consumers:
             spec, found = _of_kind(consumer_faults, "fault", lambda kind: kind.Spec, item, ("chaos", index))
@@ -196,7 +209,11 @@ def _of_kind(
 
 
 def _problem(source: Document, complaint: Complaint) -> Problem:
-    return Problem(source.place(complaint.loc, key=complaint.at_key), complaint.message, complaint.hint)
+    return Problem(
+        source.place(complaint.loc, key=complaint.at_key),
+        in_part(complaint.message, _LONGEST),
+        in_part(complaint.hint, _LONGEST),
+    )
 
 
 def _position(problem: Problem) -> tuple[int, int]:

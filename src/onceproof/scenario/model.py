@@ -9,7 +9,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PositiveFloat,
     PositiveInt,
     SerializeAsAny,
     model_validator,
@@ -60,23 +59,29 @@ class StackSpec(Model):
     )
 
 
+#: More of one topic only keep one machine's brokers busy.
+Partitions = Annotated[int, Field(ge=1, le=256)]
+
+
 class InputSpec(Model):
     topic: str = Field(description="the topic that is fed (of consumers: the queue)")
     dataset: str = Field(description="a registered data set")
     rows: PositiveInt | None = Field(None, description="how many records of it, from the start (default: all)")
-    partitions: PositiveInt = Field(3, description="partitions of the topic (of consumers: queues)")
+    partitions: Partitions = Field(3, description="partitions of the topic (of consumers: queues)")
     chunks: PositiveInt = Field(10, description="parts it is fed in, each released when the one before was committed")
     options: dict[str, Any] = Field(default_factory=dict, description="what the data set takes (see its description)")
     decode: str = Field("json", description="how a value becomes columns: json, string, bytes or module:function")
 
 
 class TopicSpec(Model):
-    partitions: PositiveInt = 1
+    partitions: Partitions = 1
     config: dict[str, str] = Field(default_factory=dict, description="topic settings, as Kafka names them")
 
 
 class Prepare(Model):
-    topics: dict[str, TopicSpec] = Field(default_factory=dict, description="topics to create beside the inputs")
+    topics: dict[str, TopicSpec] = Field(
+        default_factory=dict, max_length=200, description="topics to create beside the inputs"
+    )
     tables: list[str] = Field(
         default_factory=list, description="static tables of the data sets; {table.NAME} is the Parquet file"
     )
@@ -279,9 +284,13 @@ class Expect(Model):
     anomalies: list[str] = Field(default_factory=list, description="exactly these, after the claim")
 
 
+#: Up to a month.
+Seconds = Annotated[float, Field(gt=0, le=2_592_000)]
+
+
 class Limits(Model):
-    deadline_s: PositiveFloat = Field(300.0, description="hard cap on feeding and draining, seconds")
-    stuck_s: PositiveFloat = Field(60.0, description="no progress for so long counts as stuck, seconds")
+    deadline_s: Seconds = Field(300.0, description="hard cap on feeding and draining, seconds")
+    stuck_s: Seconds = Field(60.0, description="no progress for so long counts as stuck, seconds")
     restarts: PositiveInt = Field(6, description="restarts in a row without progress before the job is given up")
 
 
@@ -290,11 +299,11 @@ class Scenario(Model):
     about: str = Field("", description="a sentence or two for list and the report")
     seed: int = Field(0, description="seed of generated input")
     stack: StackSpec = Field(default_factory=StackSpec)
-    input: list[InputSpec] = Field(min_length=1)
+    input: list[InputSpec] = Field(min_length=1, max_length=50)
     pipeline: PipelineSpec
     # SerializeAsAny: the items are of each kind's own Spec, whose fields must reach run.json.
     chaos: list[SerializeAsAny[FaultSpec]] = Field(default_factory=list)
-    outputs: dict[str, OutputSpec] = Field(min_length=1)
+    outputs: dict[str, OutputSpec] = Field(min_length=1, max_length=50)
     oracle: SerializeAsAny[OracleSpec]
     claim: Claim = Field(default_factory=Claim)
     expect: Expect = Field(default_factory=Expect)

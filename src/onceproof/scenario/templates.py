@@ -5,8 +5,9 @@ Only the names below are templates. Every other brace stays as it is, so that JS
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 #: Template -> what it becomes. ``NAME`` stands for a name of the scenario.
 MEANINGS = {
@@ -29,9 +30,29 @@ _TEMPLATE = re.compile(
 )
 
 
+_LOOKS_LIKE_ONE = re.compile(r"\{([a-z]{3,15}(?:\.[^{}\s\"']{1,60})?)\}")
+
+
 def used(text: str) -> set[str]:
     """The templates in ``text``, without their braces: ``{"kafka", "topic.flights"}``."""
     return set(_TEMPLATE.findall(text))
+
+
+def misspelt(text: str) -> Iterator[tuple[str, str]]:
+    """What stands in braces in ``text`` and is nearly a template, or belongs to a family of them; and what it may mean."""
+    families = {name.partition(".")[0] for name in MEANINGS if "." in name}
+    plain = [name for name in MEANINGS if name == name.lower()]
+    for word in dict.fromkeys(_LOOKS_LIKE_ONE.findall(text)):
+        family, dot, name = word.partition(".")
+        if word in used(f"{{{word}}}"):
+            continue
+        near = difflib.get_close_matches(word, plain, n=2, cutoff=0.8)
+        if not near and dot and name:
+            near = [f"{other}.{name}" for other in difflib.get_close_matches(family, families, n=1, cutoff=0.8)]
+            if near == [word]:
+                near = [each for each in plain if each.startswith(f"{family}.")]
+        if near:
+            yield word, "did you mean " + " or ".join(repr(each) for each in near) + "?"
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:

@@ -117,13 +117,28 @@ class EmbeddedAmqp:
                 connection.close()
 
     def declare(self, exchange: str, bindings: dict[str, list[str]]) -> None:
-        """An exchange, and queues that get a copy of what it is sent under a key: key -> queues."""
+        """An exchange, and queues that get a copy of what it is sent under a key: key -> queues.
+
+        Raises `ServiceFailed` for a queue that is not there afterwards, or that nothing can be published to.
+        """
         with self._channel() as channel:
             channel.exchange_declare(exchange, "direct", auto_delete=False)
             for key, queues in bindings.items():
                 for queue in queues:
                     channel.queue_declare(queue, durable=self.durable)
                     channel.queue_bind(queue, exchange, key)
+        for queue in {queue for queues in bindings.values() for queue in queues}:
+            self._check_queue(queue)
+
+    def _check_queue(self, queue: str) -> None:
+        """Publish a message to it as a client does, by its name alone, and take that back: some names lead elsewhere."""
+        try:
+            self.publish("", queue, b"", pika.BasicProperties())
+            there = len(list(self.drain(queue)))
+        except (ServiceFailed, AMQPError) as refused:
+            raise ServiceFailed(f"{self.name} cannot use the queue {queue!r}: {refused}") from refused
+        if there != 1:
+            raise ServiceFailed(f"{self.name} cannot use the queue {queue!r}: of one message, {there} came out of it")
 
     def remove(self, exchange: str, queues: list[str]) -> None:
         with self._channel() as channel:
@@ -134,9 +149,14 @@ class EmbeddedAmqp:
     def publish(self, exchange: str, key: str, body: bytes, properties: pika.BasicProperties) -> None:
         """Publish and return when the broker has said that it is in every queue bound to ``key``."""
         with self._channel() as channel:
+            returned: list[str] = []
             channel.tx_select()
+            channel.add_on_return_callback(lambda _channel, method, *_: returned.append(method.reply_text))
             channel.basic_publish(exchange, key, body, properties, mandatory=True)
             channel.tx_commit()
+            channel.connection.process_data_events(0)
+        if returned:
+            raise ServiceFailed(f"{self.name} has no queue for a message under {key!r}: {returned[0]}")
 
     def drain(self, queue: str) -> Iterator[Received]:
         """Take everything that is ready in ``queue``, in its order."""

@@ -1,0 +1,147 @@
+"""A damaged scenario file is wrong usage, said with its place, and soon: never a traceback, never a wait."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from onceproof.cli import app
+from onceproof.scenario.load import find, folder
+
+#: A guard against hanging; a usual answer takes a few tenths of it, on a busy machine too.
+_PATIENCE_S = 10.0
+
+_SHIPPED = (
+    "effectively-once",
+    "foreign-jdbc-append",
+    "hourly-delays",
+    "speculation",
+    "amqp-redelivery-reorders",
+    "retry-topic-reorders",
+)
+#: What is written in place of a value.
+_VALUES = (
+    "2013-02-30",
+    "!!int abc",
+    "!!timestamp 1",
+    "!!binary '$'",
+    "!!python/object:os.system x",
+    "!nothing {}",
+    "1" * 5000,
+    "0x" + "f" * 5000,
+    "1e999",
+    ".nan",
+    "-.inf",
+    "-1",
+    "1e9",
+    "&y {<<: *y}",
+    "&z [*z]",
+    "*nobody",
+    "{<<: 1}",
+    "[" * 300 + "]" * 300,
+    "{a: " * 60 + "1" + "}" * 60,
+    "~nosuchuser/x",
+    "x" * 5000,
+    '"{here}/' + "x" * 300 + '.py"',
+    '"a\\0b"',
+    '"\\ud800"',
+    '"\\U0010ffff\\u202e"',
+    "null",
+    "''",
+    "' '",
+    "true",
+    "[]",
+    "{}",
+    "{? [a, b] : c}",
+    "{1: a, null: b, 2013-01-01: c}",
+    '"../up"',
+    '"{kafkaa}"',
+    "SELECT",
+    "|",
+    "%",
+    "@",
+    "`",
+)
+_LINES = (
+    "",
+    "- ",
+    "  - x",
+    "\tx: 1",
+    "? ",
+    ": ",
+    "...",
+    "---",
+    "%YAML 9.9",
+    "x: &a *a",
+    "<<: *b",
+    "\x07",
+    "\ufeff",
+    "x",
+)
+_VALUE = re.compile(r"^(\s*(?:- )?[\w-]+: )\S.*$")
+_INNER = re.compile(r"([{,] ?[\w-]+: )([^{}\[\],]+)")
+
+
+def mutations() -> Iterator[tuple[str, str]]:
+    """Name and text of each: every value of a file becomes one or two of `_VALUES`, lines go, come twice, or become `_LINES`."""
+    number = 0
+    for name in _SHIPPED:
+        text = find(name).read_text()
+        lines = text.splitlines()
+        for index, line in enumerate(lines):
+            changes = [line + "\n" + line, _LINES[number % len(_LINES)], line[: len(line) // 2], f"  {line}"]
+            new = [changes[number % len(changes)]]
+            if _VALUE.match(line):
+                new += [_VALUE.sub(lambda m, v=value: m[1] + v, line) for value in _next(number, 3)]
+            for inner in _INNER.finditer(line):
+                number += 1
+                new.append(line[: inner.start(2)] + _next(number, 1)[0] + line[inner.end(2) :])
+            for changed in new:
+                number += 1
+                yield f"{name}-{index + 1}-{number}", "\n".join([*lines[:index], changed, *lines[index + 1 :]]) + "\n"
+
+
+def _next(number: int, count: int) -> list[str]:
+    return [_VALUES[(number * 7 + step * 13) % len(_VALUES)] for step in range(count)]
+
+
+def answer(path: Path) -> str:
+    """What `validate` says of the file; it must say it soon, and well."""
+    begun = time.monotonic()
+    done = CliRunner().invoke(app, ["validate", str(path)])
+    assert time.monotonic() - begun < _PATIENCE_S
+    assert done.exit_code in (0, 2), done.output
+    assert "Traceback" not in done.output
+    assert len(done.output) < 20_000
+    done.output.encode()
+    return done.stderr if done.exit_code else ""
+
+
+@pytest.fixture
+def scenarios(tmp_path: Path) -> Path:
+    """A folder with all that the shipped scenarios have beside them."""
+    for entry in folder().iterdir():
+        if entry.suffix != ".yaml":
+            (tmp_path / entry.name).symlink_to(entry.resolve())
+    return tmp_path
+
+
+def test_there_are_some_hundred_mutations_and_most_are_refused(scenarios: Path) -> None:
+    path = scenarios / "mutated.yaml"
+    refused = failed = 0
+    everything = list(mutations())
+    wrong = []
+    for name, text in everything:
+        path.write_text(text, encoding="utf-8")
+        try:
+            refused += bool(answer(path))
+        except AssertionError as problem:
+            failed += 1
+            wrong.append(f"{name}: {str(problem)[-400:]}")
+    assert not wrong, "\n".join(wrong)
+    assert len(everything) >= 300 and refused > len(everything) * 0.6
