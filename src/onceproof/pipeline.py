@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onceproof.events import Timeline
+from onceproof.masking import masked
 from onceproof.stack.processes import Owner, Service
 
 _POLL_S = 0.05
@@ -50,7 +51,6 @@ class Pipeline:
         timeline: Timeline,
         logs: Path,
         cwd: Path,
-        secrets: Sequence[str],
         limit: int,
         may_restart: Callable[[], bool],
         progress: Callable[[], int],
@@ -62,7 +62,6 @@ class Pipeline:
         self._timeline = timeline
         self._logs = logs
         self._cwd = cwd
-        self._secrets = [s for s in secrets if s]
         self._limit = limit
         self._may_restart = may_restart
         self._progress = progress
@@ -191,13 +190,7 @@ class Pipeline:
         chosen = rows[traceback:] if traceback is not None else rows[-lines:]
         if len(chosen) > lines:
             chosen = [*chosen[: lines // 2], "    ...", *chosen[-lines // 2 :]]
-        return self.masked("\n".join(chosen))
-
-    def masked(self, text: str) -> str:
-        """Without the values of the job's secrets. To be asked of whole texts: of one that was cut, half a secret would stay."""
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text
+        return masked("\n".join(chosen))
 
     # -- supervision ----------------------------------------------------------------------------------------------
 
