@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from onceproof.cleanup import clean_up
+from onceproof.errors import EnvironmentProblem
 from onceproof.stack import journal, procfs
 from onceproof.stack.processes import Owner
 from onceproof.waiting import wait_until
@@ -151,3 +152,20 @@ def test_a_folder_that_is_no_scratch_folder_is_not_removed(
     clean_up()
     assert mine.is_dir()
     assert link.is_symlink()
+
+
+def test_a_folder_that_cannot_be_removed_keeps_its_journal_and_is_told(
+    abandoned: tuple[list[psutil.Process], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, scratch = abandoned
+
+    def refused(_folder: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("onceproof.cleanup.remove_folder", refused)
+        with pytest.raises(EnvironmentProblem, match=f"could not remove {scratch}.*Permission denied"):
+            clean_up()
+    assert [path.stem for path in journal.live_folder().iterdir()] == ["abandoned"]
+    assert clean_up() == [f"removed {scratch}"]
+    assert list(journal.live_folder().iterdir()) == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
 import pytest
@@ -16,6 +15,7 @@ from onceproof.errors import EnvironmentProblem
 from onceproof.events import Timeline
 from onceproof.failpoints import Parked, Told
 from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.masking import hiding
 from onceproof.points import Point
 from onceproof.scenario.model import At, FaultSpec, Scenario
 from onceproof.waiting import wait_until
@@ -87,8 +87,7 @@ def conduct(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> Callable[...
         Recorded.proves = staticmethod(lambda: Proof(True, ("seen",)))
         conductor = Conductor(list(specs), timeline)
         if arm:
-            job = SimpleNamespace(masked=lambda text: text.replace("hunter2", "***"))
-            conductor.arm(Site(cast(Any, None), cast(Any, job), cast(Any, Queries()), timeline))
+            conductor.arm(Site(cast(Any, None), cast(Any, None), cast(Any, Queries()), timeline))
         return conductor
 
     return make
@@ -203,11 +202,12 @@ def test_secrets_are_masked_in_all_that_is_told(
 
     Recorded.proves = staticmethod(lambda: Proof(True, (f"{'long ' * 199}hunter2",)))
     monkeypatch.setattr(Recorded, "heal", leaks)
-    conductor.on_told(Told("attempt-failed", "postgres", 2, "id-1", {"message": "no hunter2", "n": 1}, at=5.0))
-    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
-    settle(conductor)
-    for thread in conductor._threads:
-        thread.join(5)
+    with hiding(["hunter2"]):
+        conductor.on_told(Told("attempt-failed", "postgres", 2, "id-1", {"message": "no hunter2", "n": 1}, at=5.0))
+        conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+        settle(conductor)
+        for thread in conductor._threads:
+            thread.join(5)
     assert "***" in conductor.rows()[0]["evidence"] and "***" in str(conductor.armed[0].not_healed)
     written = (tmp_path / "events.jsonl").read_text() + str(conductor.rows())
     assert "hunter2" not in written and "no ***" in written

@@ -12,6 +12,7 @@ import pytest
 
 from onceproof.errors import WaitTimeout
 from onceproof.events import Timeline
+from onceproof.masking import hiding
 from onceproof.pipeline import Pipeline
 from onceproof.stack.processes import Owner
 from onceproof.waiting import wait_until
@@ -37,7 +38,7 @@ def supervise(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> 
     timeline = Timeline(tmp_path / "events.jsonl")
     with Owner() as owner:
 
-        def make(script: str, *, limit: int = 2, secrets: tuple[str, ...] = ()) -> Pipeline:
+        def make(script: str, *, limit: int = 2) -> Pipeline:
             return Pipeline(
                 [sys.executable, "-c", script],
                 {"PATH": "/usr/bin:/bin"},
@@ -45,7 +46,6 @@ def supervise(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> 
                 timeline=timeline,
                 logs=tmp_path,
                 cwd=tmp_path,
-                secrets=secrets,
                 limit=limit,
                 may_restart=lambda: world.fired,
                 progress=lambda: world.progress,
@@ -54,6 +54,12 @@ def supervise(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> 
 
         yield make
     timeline.close()
+
+
+@pytest.fixture
+def hidden() -> Iterator[None]:
+    with hiding(["s3cret"]):
+        yield
 
 
 SLEEP = "import time; time.sleep(600)"
@@ -213,8 +219,8 @@ def test_what_the_job_said_is_found_in_its_output(supervise: Callable[..., Pipel
     assert job.said("a temporary one") and not job.said("a lasting one")
 
 
-def test_last_words_begin_at_the_traceback_and_mask_secrets(supervise: Callable[..., Pipeline]) -> None:
-    job = supervise("print('noise')\nraise RuntimeError('the token is s3cret')", secrets=("s3cret", ""))
+def test_last_words_begin_at_the_traceback_and_mask_secrets(supervise: Callable[..., Pipeline], hidden: None) -> None:
+    job = supervise("print('noise')\nraise RuntimeError('the token is s3cret')")
     job.start()
     until("its end", lambda: job.died_before_fault)
     words = job.last_words()

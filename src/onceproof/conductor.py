@@ -17,6 +17,7 @@ from onceproof.errors import EnvironmentProblem
 from onceproof.events import Timeline
 from onceproof.failpoints import Parked, Told
 from onceproof.faults import Fault, Occurrence, Proof, faults, reads_frames, strikes_at
+from onceproof.masking import masked
 from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.waiting import wait_until
@@ -170,11 +171,7 @@ class Conductor:
     def on_told(self, told: Told) -> None:
         if self._site is not None:
             self._site.told.append(replace(told, query=self._query(told.query)))
-        facts = {name: self._masked(fact) if isinstance(fact, str) else fact for name, fact in told.facts.items()}
-        self._timeline.emit(f"sink.{told.event}", sink=told.sink, batch=told.batch, facts=facts)
-
-    def _masked(self, text: str) -> str:
-        return self._site.job.masked(text) if self._site is not None else text
+        self._timeline.emit(f"sink.{told.event}", sink=told.sink, batch=told.batch, facts=told.facts)
 
     def _query(self, query_id: str) -> str:
         known = self._site.checkpoint.query_of_id(query_id) if self._site is not None else None
@@ -277,7 +274,7 @@ class Conductor:
 
     def _finish(self, armed: Armed, seen: Occurrence, proof: Proof) -> None:
         # Evidence quotes the job, its sinks and Spark, who may have been told a secret, and may go on for pages.
-        evidence = tuple(shorten(self._masked(words), _LONGEST, placeholder=" ...") for words in proof.evidence)
+        evidence = tuple(shorten(masked(words), _LONGEST, placeholder=" ...") for words in proof.evidence)
         armed.proof = proof = replace(proof, evidence=evidence)
         self._heal(armed)
         if seen.release is not None:
@@ -294,7 +291,7 @@ class Conductor:
             armed.fault.heal(self._site)
         except Exception as failure:
             why = f"fault {armed.spec.fault} {armed.spec.target} could not be healed: {failure}"
-            armed.not_healed = self._masked(why)
+            armed.not_healed = masked(why)
             self._timeline.emit("warning", message=armed.not_healed)
         armed.healed_at = self._timeline.emit("fault.healed", **armed.describe()).at
 

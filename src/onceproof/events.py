@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onceproof.masking import masked_value
+
 
 @dataclass(frozen=True)
 class Event:
@@ -42,6 +44,7 @@ class Timeline:
 
     def emit(self, kind: str, **data: Any) -> Event:
         with self._lock:
+            data = masked_value(data)
             event = Event(round(self.now(), 6), kind, data)
             if not self._file.closed:
                 self._file.write(json.dumps({"at": event.at, "kind": kind, **data}, default=str) + "\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +57,5 @@ def ask_oracle(scenario: Scenario, path: Path, directory: RunDir, timeline: Time
             own={name: fill(value, values) for name, value in scenario.pipeline.env.items()},
             secrets=secrets,
         )
-        hidden = tuple(os.environ.get(name, "") for name in secrets)
-        bench = Workbench(scenario, directory, owner, timeline, environment, values, hidden, once_more)
+        bench = Workbench(scenario, directory, owner, timeline, environment, values, once_more)
         work_out(oracle, scenario.oracle.kind, bench)

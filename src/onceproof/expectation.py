@@ -21,6 +21,7 @@ from onceproof.errors import EnvironmentProblem, WaitTimeout
 from onceproof.judge import late
 from onceproof.judge.canonical import literal, quote
 from onceproof.judge.checker import NotEvaluated
+from onceproof.masking import masked
 from onceproof.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -53,8 +54,6 @@ class Workbench:
     """The whole environment of its programs: that of the pipeline's job."""
     values: Mapping[str, str]
     """Templates."""
-    secrets: tuple[str, ...]
-    """Values that must not be written down."""
     observe: Callable[[Scenario, Path], RunDir]
     """Run a scenario on a stack of its own in that new run directory, and judge nothing."""
 
@@ -81,9 +80,7 @@ class Workbench:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         began = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
         text = "\n".join((lines[began[-1] :] if began else lines)[-_LAST_LINES:])
-        for secret in filter(None, self.secrets):
-            text = text.replace(secret, "***")
-        return text
+        return masked(text)
 
 
 @runtime_checkable

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from onceproof.events import Timeline
 from onceproof.last_words import causes, foreign_address
+from onceproof.masking import masked
 from onceproof.stack.processes import Owner, Service
 
 _POLL_S = 0.05
@@ -65,7 +66,6 @@ class Pipeline:
         timeline: Timeline,
         logs: Path,
         cwd: Path,
-        secrets: Sequence[str],
         limit: int,
         may_restart: Callable[[], bool],
         progress: Callable[[], int],
@@ -77,7 +77,6 @@ class Pipeline:
         self._timeline = timeline
         self._logs = logs
         self._cwd = cwd
-        self._secrets = [s for s in secrets if s]
         self._limit = limit
         self._may_restart = may_restart
         self._progress = progress
@@ -206,19 +205,13 @@ class Pipeline:
         chosen = rows[traceback:] if traceback is not None else rows[-lines:]
         if len(chosen) > lines:
             chosen = [*chosen[: lines // 2], "    ...", *chosen[-lines // 2 :]]
-        return self.masked("\n".join(chosen))
+        return masked("\n".join(chosen))
 
     def why_it_failed(self, addresses: Sequence[str]) -> Failure:
         """The cause, by the log of its current start. ``addresses``: texts that hold those of the run's own services."""
         with self._lock:
-            text = self.masked(self._service.log_tail(_LOG_LINES)) if self._service is not None else ""
+            text = masked(self._service.log_tail(_LOG_LINES)) if self._service is not None else ""
         return Failure(causes(text), foreign_address(text, addresses), f"logs/driver-{self.current_start}.log")
-
-    def masked(self, text: str) -> str:
-        """Without the values of the job's secrets. To be asked of whole texts: of one that was cut, half a secret would stay."""
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text
 
     # -- supervision ----------------------------------------------------------------------------------------------
 

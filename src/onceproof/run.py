@@ -6,7 +6,6 @@ Whatever happens, everything is healed and everything started is gone when `run`
 from __future__ import annotations
 
 import errno
-import os
 import resource
 import sys
 from collections.abc import Iterator, Sequence
@@ -38,10 +37,11 @@ from onceproof.history.writer import HistoryWriter
 from onceproof.interrupts import interruptible, uninterrupted
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import check, write_verdict
+from onceproof.masking import hiding, masked, of_environment
 from onceproof.pipeline import Pipeline
 from onceproof.points import Point
 from onceproof.qualify.survey import watch
-from onceproof.rundir import RunDir, run_dir_problem
+from onceproof.rundir import RunDir, private_files, run_dir_problem
 from onceproof.scenario.load import load
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.templates import fill
@@ -79,14 +79,20 @@ def run(
     Raises `UsageError` before anything is started, `EnvironmentProblem` (a service that does not come up, a full disk),
     `Interrupted` on a signal (`onceproof.interrupts`). In each case the run directory, if there is one already, says so.
     """
-    with interruptible():
-        return _run(scenario_path, runs_dir, seed, listeners, survey=survey)
+    scenario = load(scenario_path)
+    with interruptible(), private_files(), hiding(of_environment(scenario.pipeline.secrets)):
+        return _run(scenario, scenario_path, runs_dir, seed, listeners, survey=survey)
 
 
 def _run(
-    scenario_path: Path, runs_dir: Path, seed: int | None, listeners: Sequence[Listener], *, survey: bool
+    scenario: Scenario,
+    scenario_path: Path,
+    runs_dir: Path,
+    seed: int | None,
+    listeners: Sequence[Listener],
+    *,
+    survey: bool,
 ) -> Result:
-    scenario = load(scenario_path)
     if seed is not None:
         scenario = scenario.model_copy(update={"seed": seed})
     directory = RunDir.create(runs_dir, scenario.name)
@@ -112,7 +118,7 @@ def _run(
             with uninterrupted("noting how the run ended"):
                 problem = _as_problem(failure, directory.path)
                 problem.run_dir = directory.path
-                _close_book(directory, scenario, timeline, Outcome.ERROR, str(problem))
+                _close_book(directory, scenario, timeline, Outcome.ERROR, masked(str(problem)))
         except Interrupted as interrupted:  # it came after the failure, which is what the directory says
             interrupted.run_dir = directory.path
             raise
@@ -247,7 +253,6 @@ def _pipeline(
         timeline=timeline,
         logs=directory.logs,
         cwd=scratch,
-        secrets=[os.environ.get(name, "") for name in spec.secrets],
         limit=scenario.limits.restarts,
         may_restart=lambda: conductor.any_fired,
         progress=committed_batches,

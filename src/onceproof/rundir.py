@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from onceproof.errors import EnvironmentProblem
+from onceproof.masking import masked_value
+
+#: What ``run.json`` repeats of the scenario and of the machine, for a replay to use as it is.
+_GIVEN = frozenset(("scenario", "scenario_path", "versions"))
 
 
 class RunDir:
@@ -57,8 +63,13 @@ class RunDir:
         return run
 
     def update(self, **fields: Any) -> None:
-        """Merge into ``run.json``, atomically: a reader (or a crash) sees the old document or the new one."""
-        self._document.update(fields)
+        """Merge into ``run.json``, atomically: a reader (or a crash) sees the old document or the new one.
+
+        Texts of the job and of services are masked (`onceproof.masking`).
+        """
+        self._document.update(
+            {name: value if name in _GIVEN else masked_value(value) for name, value in fields.items()}
+        )
         draft = self.path / ".run.json"
         draft.write_text(json.dumps(self._document, indent=2, default=str) + "\n", encoding="utf-8")
         draft.replace(self.path / "run.json")
@@ -69,7 +80,7 @@ class RunDir:
 
     def _make(self) -> None:
         for folder in (self.path, self.logs, self.history, self.tables, self.checkpoint):
-            folder.mkdir(parents=True)
+            folder.mkdir(mode=0o700, parents=True)
         self.update(interrupted=False)
 
     def _point_latest(self) -> None:
@@ -77,6 +88,16 @@ class RunDir:
         draft.unlink(missing_ok=True)
         draft.symlink_to(self.path.name)
         draft.replace(self.path.parent / "latest")
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """What is made in here, also by processes that are started, only its owner may read: a run's logs are as the job wrote them."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _new_name(runs_dir: Path, scenario: str) -> Path:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from onceproof.masking import masked
 from onceproof.points import Point
 from onceproof.scenario.model import OutputSpec
 from onceproof.sink_state import State, changes, output_state, table_name
@@ -79,7 +80,7 @@ class WriteWatch:
             Exception
         ) as failure:  # a service that a fault has taken away: the look is made up for later, if it can be
             words = f"the outputs could not be looked at when batch {batch} of query {query} reached {point}: {failure}"
-            site.timeline.emit("warning", message=site.job.masked(words))
+            site.timeline.emit("warning", message=masked(words))
 
     def at_commit(self, site: Site, query: str, batch: int) -> Written | None:
         """What it had written when it was committed; None where nobody looked then. Asks no service."""

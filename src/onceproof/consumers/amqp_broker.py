@@ -33,7 +33,6 @@ class AmqpBroker:
         self._broker = broker
         self._roads = roads
         self.versions: Mapping[str, Any] = broker.versions
-        self.secrets: tuple[str, ...] = (broker.password,)
 
     @classmethod
     def start(cls, owner: Owner, log: Path, components: AmqpComponents) -> Self:

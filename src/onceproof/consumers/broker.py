@@ -77,8 +77,6 @@ class Broker(Protocol):
     """A broker that is up, for one play or for many."""
 
     versions: Mapping[str, Any]
-    secrets: tuple[str, ...]
-    """What a consumer was given and nobody else is to read."""
 
     def check(self) -> None:
         """Raise `ServiceFailed`, with its last words, if it has ended."""

@@ -65,7 +65,6 @@ class KafkaBroker:
         self.stack = stack
         self._queues = queues
         self.versions: Mapping[str, Any] = stack.versions()
-        self.secrets: tuple[str, ...] = ()
 
     def check(self) -> None:
         self.stack.check_health()

@@ -28,9 +28,10 @@ from onceproof.history.reader import read_document
 from onceproof.interrupts import uninterrupted
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import check, judge
+from onceproof.masking import hiding, of_environment
 from onceproof.registry import suggest
 from onceproof.reports import picture_files
-from onceproof.rundir import RunDir
+from onceproof.rundir import RunDir, private_files
 from onceproof.scenario import consumer_check
 from onceproof.scenario.load import load
 from onceproof.scenario.model import WORKER, Scenario
@@ -107,8 +108,13 @@ def shrink_run(run_dir: Path, *, anomaly: str | None, most: int, tell: Told) -> 
     All its anomalies must stay, or ``anomaly`` alone. Raises `UsageError` for a run that shows none, and as a replay does.
     An interruption, or a play that cannot be done, ends the search: the best schedule found until then is written all the same.
     """
-    began = time.monotonic()
     scenario = playable(run_dir)
+    with private_files(), hiding(of_environment(scenario.pipeline.secrets)):
+        return _shrink(run_dir, scenario, anomaly, most, tell)
+
+
+def _shrink(run_dir: Path, scenario: Scenario, anomaly: str | None, most: int, tell: Told) -> Minimal:
+    began = time.monotonic()
     verdict = judge(run_dir)
     known = frozenset(verdict.anomalies())
     wanted = _wanted(known, anomaly, verdict)

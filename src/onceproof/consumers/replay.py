@@ -29,8 +29,9 @@ from onceproof.interrupts import uninterrupted
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.unobserved import unobserved
 from onceproof.judge.verdict import judge, write_verdict
+from onceproof.masking import hiding, of_environment
 from onceproof.oracle import oracles
-from onceproof.rundir import RunDir
+from onceproof.rundir import RunDir, private_files
 from onceproof.scenario.model import Scenario
 from onceproof.stack.processes import Owner
 
@@ -111,6 +112,11 @@ def playable(run_dir: Path) -> Scenario:
 def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
     """Play the schedule of ``run_dir`` ``times`` times. Raises as a run does, and `HistoryError` for a run without a history."""
     scenario = playable(run_dir)
+    with private_files(), hiding(of_environment(scenario.pipeline.secrets)):
+        return _replay(run_dir, scenario, times, tell)
+
+
+def _replay(run_dir: Path, scenario: Scenario, times: int, tell: Told) -> Replay:
     wanted = _result(run_dir, judge(run_dir))
     here = Path(str(read_document(run_dir).get("scenario_path", run_dir))).resolve().parent
     folder = run_dir / "replays"

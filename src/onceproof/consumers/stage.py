@@ -18,6 +18,7 @@ from onceproof.consumers.layout import Layout, Message
 from onceproof.data import Record, open_dataset
 from onceproof.events import Timeline
 from onceproof.history.writer import HistoryWriter
+from onceproof.masking import masked_value
 from onceproof.rundir import RunDir
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
 from onceproof.scenario.templates import fill
@@ -103,13 +104,12 @@ def play(
     timeline.emit("phase", name="collect")
     with HistoryWriter(directory.path) as writer:
         writer.append("sent", _sent(drive, layout))
-        writer.append("faults", drive.faults.rows())
+        writer.append("faults", masked_value(drive.faults.rows()))
         for group in layout.groups():
             writer.append("progress", _progress(drive, layout, queues, group))
         outputs = queues.collect(writer, timeline)
     queues.remove()
-    hidden = [*broker.secrets, *(os.environ[name] for name in scenario.pipeline.secrets)]
-    directory.update(outputs=dict(outputs), **_summary(drive, crew, hidden), seconds=round(timeline.now(), 3))
+    directory.update(outputs=dict(outputs), **_summary(drive, crew), seconds=round(timeline.now(), 3))
 
 
 def _sent(drive: Drive, layout: Layout) -> Iterator[dict[str, Any]]:
@@ -144,11 +144,8 @@ def _progress(drive: Drive, layout: Layout, queues: Queues, group: str) -> Itera
         yield {"query": group, "batch": 0, "topic": layout.topic, "partition": number, "end_offset": done}
 
 
-def _summary(drive: Drive, crew: Crew, hidden: list[str]) -> dict[str, Any]:
+def _summary(drive: Drive, crew: Crew) -> dict[str, Any]:
     died = drive.died
-    last_words = died.last_words if died is not None else None
-    for secret in filter(None, hidden):
-        last_words = last_words.replace(secret, "***") if last_words is not None else None
     return {
         "fed": any(move.kind == "publish" and move.message == len(drive.messages) for move in drive.moves),
         "drained": drive.drained,
@@ -159,7 +156,7 @@ def _summary(drive: Drive, crew: Crew, hidden: list[str]) -> dict[str, Any]:
             "exits": crew.exits,
             "died_before_fault": died is not None and not drive.faults.any_fired,
             "given_up": False,
-            "traceback": last_words,
+            "traceback": died.last_words if died is not None else None,
         },
     }
 

@@ -32,8 +32,9 @@ from onceproof.history.postgres import collect_snapshots
 from onceproof.history.schema import VERSION
 from onceproof.history.writer import HistoryWriter
 from onceproof.interrupts import uninterrupted
+from onceproof.masking import hiding, of_environment
 from onceproof.registry import suggest
-from onceproof.rundir import RunDir
+from onceproof.rundir import RunDir, private_files
 from onceproof.scenario.load import load_to_judge
 from onceproof.scenario.model import Scenario
 
@@ -76,7 +77,8 @@ def import_history(scenario_path: Path, sources: Sources, *, runs_dir: Path, dra
         raise UsageError("oracle reference runs the pipeline once more, and an import runs none", hint=hint)
     _check_names(scenario, sources)
     conninfo = _conninfo(sources.postgres_env)
-    with _directory(runs_dir) as directory:
+    hidden = [*of_environment(scenario.pipeline.secrets), *filter(None, [conninfo])]
+    with private_files(), hiding(hidden), _directory(runs_dir) as directory:
         timeline = Timeline(directory.events)
         try:
             timeline.emit("phase", name="import")

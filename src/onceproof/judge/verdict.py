@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from onceproof.judge.claims import allowance, needs, unjudged
 from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.unobserved import unobserved
 from onceproof.judge.witness import times
-from onceproof.rundir import run_dir_problem
+from onceproof.masking import hiding, masked_value, of_environment
+from onceproof.rundir import private_files, run_dir_problem
 from onceproof.scenario.model import Claim
 
 VERDICT_FILE = "verdict.json"
@@ -34,12 +35,13 @@ _INPUT = "SELECT count(*) FROM history.input WHERE visibility = 'committed'"
 
 def check(run_dir: Path) -> Verdict:
     """Judge a stored run, also one from another machine; write ``verdict.json`` and the findings' slices into it. Raises as `judge`."""
-    verdict = _verdict(run_dir, sliced=True)
-    try:
-        write_verdict(run_dir, verdict)
-    except OSError as refused:
-        raise run_dir_problem(refused, run_dir) from refused
-    return verdict
+    with private_files():
+        verdict = _verdict(run_dir, sliced=True)
+        try:
+            write_verdict(run_dir, verdict)
+        except OSError as refused:
+            raise run_dir_problem(refused, run_dir) from refused
+        return verdict
 
 
 def judge(run_dir: Path) -> Verdict:
@@ -54,13 +56,27 @@ def judge(run_dir: Path) -> Verdict:
 def _verdict(run_dir: Path, *, sliced: bool) -> Verdict:
     started = time.monotonic()
     document = read_document(run_dir)
-    if document.get("observed") is not True:
-        return unobserved(run_dir, document)
-    with Case.open(run_dir) as case:
-        verdict = judge_case(case)
-        if sliced:
-            verdict = _with_slices(case, verdict)
-        return replace(verdict, seconds=round(time.monotonic() - started, 3))
+    with hiding(of_environment(_secrets(document))):
+        if document.get("observed") is not True:
+            return _masked(unobserved(run_dir, document))
+        with Case.open(run_dir) as case:
+            verdict = judge_case(case)
+            if sliced:
+                verdict = _with_slices(case, verdict)
+            return _masked(replace(verdict, seconds=round(time.monotonic() - started, 3)))
+
+
+def _masked(verdict: Verdict) -> Verdict:
+    without: Verdict = masked_value(verdict)
+    return without
+
+
+def _secrets(document: Mapping[str, Any]) -> list[str]:
+    """The variables that the run's job was given: what it said of them is masked already, and what it wrote is not."""
+    found: Any = document
+    for key in ("scenario", "pipeline", "secrets"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
 
 def _with_slices(case: Case, verdict: Verdict) -> Verdict:

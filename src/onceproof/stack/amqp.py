@@ -21,6 +21,7 @@ import pika
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 from onceproof.errors import ServiceFailed
+from onceproof.masking import hide
 from onceproof.stack.components import AmqpComponents
 from onceproof.stack.java import FOREIGN_OPTIONS
 from onceproof.stack.ports import lease
@@ -79,6 +80,7 @@ class EmbeddedAmqp:
         folder.mkdir(mode=0o700)
         (port,) = lease(owner, 1)
         password = secrets.token_urlsafe(18)
+        hide(password)
         settings = folder / "config.json"
         settings.write_text(json.dumps(_configuration(port, password)), encoding="utf-8")
         class_path = ":".join(map(str, components.broker_jars))

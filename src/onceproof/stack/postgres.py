@@ -23,6 +23,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from onceproof.errors import EnvironmentProblem, ServiceFailed
+from onceproof.masking import hide
 from onceproof.stack.api import Proxy
 from onceproof.stack.processes import Owner, Service
 from onceproof.waiting import wait_until
@@ -125,6 +126,8 @@ class EmbeddedPostgres:
         """
         home = _home(owner, data_dir.absolute(), run_as or _best_run_as())
         superuser_password, pipeline_password = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+        hide(superuser_password)
+        hide(pipeline_password)
         _initdb(owner, home, log_dir / "postgres-initdb.log", superuser_password)
 
         def launch() -> Service:
@@ -276,6 +279,8 @@ def _home(owner: Owner, data_dir: Path, run_as: RunAs) -> _Home:
     folder.chmod(0o711)
     package = binaries.parents[1]
     copied = folder / package.name / "pginstall18"
+    copied.parent.mkdir(mode=0o755)
+    copied.parent.chmod(0o755)  # whatever umask there is: `nobody` must get in
     shutil.copytree(package / "pginstall18", copied, ignore=shutil.ignore_patterns("include"))
     libraries = package.parent / f"{package.name}.libs"  # found by the programs relative to themselves
     shutil.copytree(libraries, folder / libraries.name)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from onceproof.errors import EnvironmentProblem
+from onceproof.masking import hide
 from onceproof.stack.amqp import HOST, USER, EmbeddedAmqp
 from onceproof.stack.ports import lease
 from onceproof.stack.processes import Owner, Service
@@ -88,6 +89,7 @@ class EmbeddedRabbitMq(EmbeddedAmqp):
         folder.mkdir(mode=0o700)
         port, distribution, mapper = lease(owner, 3)
         password = secrets.token_urlsafe(18)
+        hide(password)
         _write_settings(folder, port, password)
         env = _environment(folder, found, port, distribution, mapper)
         # In the foreground, so that it is a child of ours: the one that a node starts for itself stays behind.

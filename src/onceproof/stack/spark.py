@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from onceproof.errors import EnvironmentProblem, ServiceFailed, WaitTimeout
+from onceproof.masking import hide
 from onceproof.scenario.model import SparkStack
 from onceproof.spark_conf import Cluster, inherited
 from onceproof.stack import driver_archive
@@ -54,6 +55,7 @@ class SparkCluster:
         folder = owner.scratch / "spark"
         folder.mkdir()
         secret = secrets.token_urlsafe(24)
+        hide(secret)
         port, ui, *worker_ports = lease(owner, 2 + 2 * spec.workers)
         home = driver_archive.spark_home(os.environ)
         env = _environment(folder, home, secret, components)

@@ -13,6 +13,7 @@ import pytest
 
 from onceproof.events import Timeline
 from onceproof.expectation import Workbench, WorksAhead, work_out
+from onceproof.masking import hiding
 from onceproof.oracle import oracles
 from onceproof.rundir import RunDir
 from onceproof.scenario.model import Scenario
@@ -43,8 +44,9 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
             scenario = Scenario.model_validate({**run.scenario, "oracle": {"kind": kind}})
             values = {"here": str(tmp_path), "python": sys.executable}
             environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-            bench = Workbench(scenario, directory, owner, timelines[-1], environment, values, ("hush-hush",), observe)
-            work_out(oracle, kind, bench)
+            bench = Workbench(scenario, directory, owner, timelines[-1], environment, values, observe)
+            with hiding(["hush-hush"]):
+                work_out(oracle, kind, bench)
             return path
 
         yield asked

@@ -1,0 +1,130 @@
+"""A secret is masked in whatever form a program prints it, and what is left of the text stays readable."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import shlex
+import time
+import urllib.parse
+import xml.sax.saxutils
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onceproof.errors import EnvironmentProblem
+from onceproof.judge.findings import Outcome
+from onceproof.masking import hiding, masked, masked_value
+
+SECRETS = ["hunter2-plain", "p\"a's\\s/w+o rd&<é😀", "tab\there\nand a second line\nthird, last", "ümläut ß"]
+
+FORMS: dict[str, Callable[[str], str]] = {
+    "as it is": str,
+    "JSON": json.dumps,
+    "JSON, not ASCII alone": lambda s: json.dumps(s, ensure_ascii=False),
+    "JSON in JSON": lambda s: json.dumps(json.dumps(json.dumps(s))),
+    "JSON with escaped slashes": lambda s: json.dumps(s).replace("/", "\\/"),
+    "repr": repr,
+    "repr of bytes": lambda s: repr(s.encode()),
+    "ascii": ascii,
+    "URL": lambda s: urllib.parse.quote(s, safe=""),
+    "URL with slashes": urllib.parse.quote,
+    "form": urllib.parse.quote_plus,
+    "URL in lower case": lambda s: urllib.parse.quote(s, safe="").lower() if s.isascii() else "",
+    "URL in a URL": lambda s: urllib.parse.quote(urllib.parse.quote(s, safe=""), safe=""),
+    "XML": xml.sax.saxutils.escape,
+    "HTML": html.escape,
+    "shell": shlex.quote,
+    "base64": lambda s: base64.b64encode(s.encode()).decode(),
+    "base64 in lines": lambda s: base64.encodebytes(b"u" * 48 + s.encode()).decode()[64:],
+    "base64 for URLs": lambda s: base64.urlsafe_b64encode(s.encode()).decode(),
+    "hex": lambda s: s.encode().hex(),
+    "HEX:WITH:COLONS": lambda s: s.encode().hex(":").upper(),
+    **{
+        f"base64 after {n} letters": lambda s, n=n: base64.b64encode(b"u" * n + s.encode() + b"@").decode()
+        for n in range(4)
+    },
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("secret", SECRETS)
+def test_no_form_of_a_secret_is_shown(secret: str, form: str) -> None:
+    shown = FORMS[form](secret)
+    with hiding([secret]):
+        left = masked(f"connecting with {shown} failed")
+    assert left.startswith("connecting with ")
+    assert left.endswith(" failed")
+    if shown:
+        assert "***" in left
+    # Of base64 a few letters at either end may stay that say next to nothing; of anything else only quotes.
+    rest = left.removeprefix("connecting with ").removesuffix(" failed").replace("***", "")
+    assert len(rest.strip()) <= 16 if "base64" in form else not any(map(str.isalnum, rest.strip("b"))), rest
+
+
+def test_outside_its_block_nothing_is_masked() -> None:
+    with hiding(["hunter2-plain"]):
+        pass
+    assert masked("hunter2-plain") == "hunter2-plain"
+
+
+def test_each_line_of_a_secret_is_one(tmp_path: object) -> None:
+    key = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG\nd2l0aCBtb3JlIGxpbmVz\n}\n-----END KEY-----"
+    log = "\n".join(f"12:00 ERROR {line}" for line in key.splitlines())
+    with hiding([key]):
+        assert masked(log) == "12:00 ERROR ***\n12:00 ERROR ***\n12:00 ERROR ***\n12:00 ERROR }\n12:00 ERROR ***"
+
+
+@pytest.mark.parametrize(
+    "secret", ["postgresql://app:s%40cret-1@db.example/orders", "host=db user=app password=s@cret-1 dbname=orders"]
+)
+def test_the_password_of_a_connection_string_is_masked_alone_too(secret: str) -> None:
+    with hiding([secret]):
+        assert masked('password authentication failed: "s@cret-1"') == 'password authentication failed: "***"'
+
+
+def test_names_that_the_judge_compares_stay_and_texts_do_not() -> None:
+    @dataclass(frozen=True)
+    class Said:
+        query: str
+        why: tuple[str, ...]
+        outcome: Outcome
+
+    with hiding(["orders", "held"]):
+        assert masked_value({"query": "orders", "evidence": ["read orders"], "count": 1}) == {
+            "query": "orders",
+            "evidence": ["read ***"],
+            "count": 1,
+        }
+        assert masked_value(Said("orders", ("of orders",), Outcome.HELD)) == Said("orders", ("of ***",), Outcome.HELD)
+
+
+def test_an_error_that_leaves_is_masked_with_its_causes() -> None:
+    with pytest.raises(EnvironmentProblem) as raised, hiding(["hunter2-plain"]):
+        try:
+            raise ValueError("no hunter2-plain")
+        except ValueError as cause:
+            raise EnvironmentProblem("it said hunter2-plain", hint="not hunter2-plain") from cause
+    assert str(raised.value) == "it said ***\n  not ***"
+    assert str(raised.value.__cause__) == "no ***"
+
+
+@given(st.text(min_size=1, max_size=30), st.text(max_size=30), st.text(max_size=30))
+def test_any_secret_is_gone_from_any_text(secret: str, before: str, after: str) -> None:
+    with hiding([secret]):
+        for form in (str, json.dumps, repr):
+            left = masked(f"{before}{form(secret)}{after}")
+            assert "***" in left
+
+
+@pytest.mark.parametrize("secret", ["\\" * 200 + "x", "a" * 5000, "A+/" * 300, "\n" * 50 + "abc", " \n" * 300 + "end"])
+@pytest.mark.parametrize("text", ["\\" * 20_000, "a" * 20_000, "QUFB" * 5_000, "\n " * 10_000, "%25" * 7_000])
+def test_a_long_text_takes_no_time(secret: str, text: str) -> None:
+    began = time.monotonic()
+    with hiding([secret]):
+        masked(text)
+    assert time.monotonic() - began < 5
