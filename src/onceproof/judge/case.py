@@ -51,7 +51,7 @@ import pyarrow.parquet as pq
 
 from onceproof.errors import HistoryError
 from onceproof.history.reader import History, open_history
-from onceproof.judge import caused, changes, compare, decoders, digest, effects, late, nested, sanity, views
+from onceproof.judge import caused, changes, compare, decoders, digest, effects, late, nested, record_key, sanity, views
 from onceproof.judge.canonical import as_text, canonical_rows, document, is_canonical, literal, quote
 from onceproof.judge.checker import NotEvaluated
 from onceproof.judge.query import select_problem
@@ -60,7 +60,7 @@ from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
 
 #: Columns of an oracle's rows that name the cause of an effect and are not compared.
-RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition")
+RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition", "_to_key")
 
 # Lean at first: what does not fit is spilled into the case's folder. Joining ten million causes with their effects is
 # several times quicker in memory, so a large run gets more, up to a bound. Some steps cannot spill (a single huge value, the details of many findings):
@@ -105,6 +105,8 @@ class Case:
         """Why this case proves nothing good, whatever the checkers find."""
         self.basis = ""
         """What the expectation rests on, where a verdict must say so."""
+        self.not_compared: dict[str, str] = {}
+        """Output -> why the keys of its records are not compared, where somebody may expect it."""
         self.closing: set[str] = set()
         """Outputs whose rows are due when their window has closed."""
         self.notes: dict[str, int] = {}
@@ -158,6 +160,7 @@ class Case:
             self.no_oracle = str(gap)
         else:
             self._check_identities()
+            self.doubts += caused.unknown(self)
             late.admit(self)
             effects.load(self)
             late.settle(self)
@@ -263,13 +266,23 @@ class Case:
             types = {row[0]: row[1] for row in self.sql(f"DESCRIBE (\n{query}\n)").fetchall()}
             columns = _compared(spec, types)
             self._check_columns(output, spec, types, columns)
-            self._insert_expected(output, spec, query, types, columns)
+            key = self._key_source(output, query, types)
+            if key is not None:
+                columns[record_key.COLUMN] = "VARCHAR"
+            self._insert_expected(output, spec, query, types, columns, key)
         except duckdb.Error as error:
             raise NotEvaluated(f"the oracle's query for output {output!r} fails: {error}") from error
         if self._expecting == "judge.expected":
             everything = whole and spec.compare is None
             reserved = ("_offset" in types, "_key" in types, "_to_partition" in types)
             self.expectations[output] = Expectation(columns, everything, *reserved)
+
+    def _key_source(self, output: str, query: str, types: dict[str, str]) -> str | None:
+        """The column that the keys of its records are compared with; asked again, the oracle is taken as it was the first time."""
+        if output not in self.expectations:
+            return record_key.source(self, output, query, types)
+        compared = record_key.COLUMN in self.expectations[output].columns
+        return ("_to_key" if "_to_key" in types else "_key") if compared else None
 
     def _check_columns(self, output: str, spec: OutputSpec, types: dict[str, str], columns: dict[str, str]) -> None:
         if missing := [name for name in spec.identity if name not in columns]:
@@ -295,15 +308,18 @@ class Case:
             raise NotEvaluated(f"the oracle's query for output {output!r} needs _topic: there are several input topics")
 
     def _insert_expected(
-        self, output: str, spec: OutputSpec, query: str, types: dict[str, str], columns: dict[str, str]
+        self, output: str, spec: OutputSpec, query: str, types: dict[str, str], columns: dict[str, str], key: str | None
     ) -> None:
         has = {name: quote(name) if name in types else "NULL" for name in RESERVED}
+        given = {name: quote(name) for name in columns}
+        if key is not None:
+            given[record_key.COLUMN] = f"{quote(key)}::VARCHAR"
         if "_offset" in types and "_topic" not in types:
             has["_topic"] = literal(self.scenario.input[0].topic)
         fields = {name: f"={name}" for name in columns}
         cause = ", ".join(f"{expression} AS {quote(name)}" for name, expression in has.items())
         opened = ", ".join(
-            f"{as_text(sql_type, quote(name))} AS {quote(fields[name])}" for name, sql_type in columns.items()
+            f"{as_text(sql_type, given[name])} AS {quote(fields[name])}" for name, sql_type in columns.items()
         )
         texts = canonical_rows(
             f"SELECT {cause}, {opened} FROM (\n{query}\n)",  # noqa: S608

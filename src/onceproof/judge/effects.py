@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from onceproof.judge import digest, sources, states
 from onceproof.judge.canonical import canonical_rows, document, is_nested, literal, member, quote
+from onceproof.judge.record_key import COLUMN as RECORD_KEY
+from onceproof.judge.record_key import KEY_TEXT
 from onceproof.judge.witness import times
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
     from onceproof.scenario.model import Tolerance
-
-#: SQL for a Kafka key as text; bytes that are not UTF-8 are escaped as ``\\xNN``.
-KEY_TEXT = 'coalesce(TRY(decode("key")), "key"::VARCHAR)'
 
 #: ``lane`` and ``pos`` order what stands in one output; ``place`` says where it stands, in words.
 STANDING = """coalesce("partition", -1) AS lane, coalesce(commit_order, "offset") AS pos,
@@ -54,7 +53,11 @@ def decoded(case: Case, output: str, source: str, *more: str) -> str:
     decimals = [name for name, kind in columns.items() if kind.startswith("DECIMAL") and not is_nested(kind)]
     # A text among other JSON keeps its quotes; a table gives JSON as the text that it is.
     any_json = case.scenario.outputs[output].table is None
-    kinds = {name: "JSON" if kind == "JSON" and any_json else "VARCHAR" for name, kind in columns.items()}
+    kinds = {
+        name: "JSON" if kind == "JSON" and any_json else "VARCHAR"
+        for name, kind in columns.items()
+        if name != RECORD_KEY
+    }
     parsed = f"json_transform(content, {literal(json.dumps(kinds))}) AS f"
     if decimals:
         again = f"json_transform({_NUMBERS_AS_STRINGS}, {literal(json.dumps(dict.fromkeys(decimals, 'VARCHAR')))})"
@@ -78,6 +81,8 @@ def decoded(case: Case, output: str, source: str, *more: str) -> str:
 
 def _field(name: str, *, twice: bool) -> str:
     """SQL for a field's text: of the second parsing, where there was one."""
+    if name == RECORD_KEY:
+        return KEY_TEXT
     once = f"f.{quote(name)}"
     return f"CASE WHEN d IS NULL THEN {once} ELSE d.{quote(name)} END" if twice else once
 
@@ -131,7 +136,7 @@ def _unnamed_columns(case: Case, output: str, found: set[str]) -> str | None:
     expectation = case.expectations.get(output)
     if expectation is None or not expectation.whole:
         return None
-    known = {*expectation.columns, *case.scenario.outputs[output].ignore}
+    known = {*expectation.columns, *case.scenario.outputs[output].ignore} - {RECORD_KEY}
     if not (extra := sorted(found - known)):
         return None
     return f"the oracle says nothing of its columns {', '.join(extra)}: select them in the oracle's query, or list them under ignore"

@@ -17,7 +17,7 @@ from typing import Any
 from onceproof import run_files
 from onceproof.errors import Interrupted
 from onceproof.history.reader import read_document
-from onceproof.judge import batches, ledger, slices
+from onceproof.judge import batches, ledger, record_key, slices
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, NotEvaluated, checkers
 from onceproof.judge.claims import allowance, needs, unjudged
@@ -25,7 +25,7 @@ from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.unobserved import unobserved
 from onceproof.judge.witness import times
 from onceproof.rundir import run_dir_problem
-from onceproof.scenario.model import Claim
+from onceproof.scenario.model import Claim, Scenario
 
 VERDICT_FILE = "verdict.json"
 
@@ -182,10 +182,13 @@ class _Evidence:
             reasons=tuple(reasons),
             findings=tuple(sorted(self.findings, key=lambda f: (f.allowed is not None, f.anomaly, f.output))),
             faults=tuple(faults),
-            not_evaluated=self.not_evaluated,
+            not_evaluated={
+                **self.not_evaluated,
+                **{f"{record_key.COLUMN}@{output}": why for output, why in self.case.not_compared.items()},
+            },
             counts=_counts(self.case),
             batches=batches.reports(self.case, self.findings, conclusive=self._conclusive()),
-            ignored={name: list(spec.ignore) for name, spec in scenario.outputs.items() if spec.ignore},
+            ignored=_ignored(scenario),
             seed=int(self.case.run.get("seed", scenario.seed)),
         )
 
@@ -225,6 +228,15 @@ class _Evidence:
 
     def _must_recover(self) -> bool:
         return any(self.case.scenario.claim_of(output).liveness != "none" for output in self.case.scenario.outputs)
+
+
+def _ignored(scenario: Scenario) -> dict[str, list[str]]:
+    """What the scenario wants not to be compared, by output."""
+    ignored = {
+        name: [*spec.ignore, *([record_key.COLUMN] if spec.compare_key is False else [])]
+        for name, spec in scenario.outputs.items()
+    }
+    return {name: columns for name, columns in ignored.items() if columns}
 
 
 def _missed(case: Case, faults: list[FaultReport]) -> list[str]:
@@ -327,6 +339,10 @@ def _held(case: Case, faults: list[FaultReport]) -> str:
     else:
         under = f" under {times(len(faults), 'fault')} that hit" if faults else " without any fault"
     basis = f", {case.basis}" if case.basis else ""
+    for output in case.expectations:
+        if unordered := case.notes.get(f"unordered.{output}"):
+            of = times(counts[f"expected.{output}"], "row")
+            basis += f"; {unordered:,} of {of} in {output} have no cause or no key, so no place in the claimed order"
     return f"{times(effects, 'effect')} of {times(counts['input'], 'input record')} are as claimed{under}{basis}"
 
 

@@ -256,6 +256,11 @@ class OutputSpec(Model):
     placement: Literal["key", "none"] = Field(
         "none", description="key: all records with one Kafka key stand in one partition"
     )
+    compare_key: bool | None = Field(
+        None,
+        description="false: the key of a Kafka record is not compared; true: it always is (default: with the oracle's _key, "
+        "where that is the key of some record)",
+    )
     claim: Claim | None = Field(None, description="a claim of its own, instead of the scenario's")
 
 
