@@ -12,8 +12,8 @@ import pytest
 
 from onceproof.consumers.minimal import file_name
 from onceproof.consumers.moves import event_kind
-from onceproof.consumers.replay import start_broker
 from onceproof.consumers.picture import stored_keys
+from onceproof.consumers.replay import start_broker
 from onceproof.errors import HistoryError
 from onceproof.history.reader import read_document
 from onceproof.judge.findings import Outcome

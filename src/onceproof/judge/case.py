@@ -51,7 +51,20 @@ import pyarrow.parquet as pq
 
 from onceproof.errors import HistoryError
 from onceproof.history.reader import History, open_history
-from onceproof.judge import caused, changes, compare, decoders, digest, effects, late, nested, record_key, sanity, views
+from onceproof.judge import (
+    aside,
+    caused,
+    changes,
+    compare,
+    decoders,
+    digest,
+    effects,
+    late,
+    nested,
+    record_key,
+    sanity,
+    views,
+)
 from onceproof.judge.canonical import as_text, canonical_rows, document, is_canonical, literal, quote
 from onceproof.judge.checker import NotEvaluated
 from onceproof.judge.query import select_problem
@@ -159,10 +172,12 @@ class Case:
         except NotEvaluated as gap:
             self.no_oracle = str(gap)
         else:
+            self._expect_aside()
             self._check_identities()
             self.doubts += caused.unknown(self)
             late.admit(self)
             effects.load(self)
+            aside.settle(self)
             late.settle(self)
 
     def expect_into(self, table: str) -> None:
@@ -177,6 +192,12 @@ class Case:
             oracles.get(self.oracle.kind)(self.oracle).expect(self)
         finally:
             self._expecting = "judge.expected"
+
+    def _expect_aside(self) -> None:
+        """Of outputs that the oracle knows nothing of, what is read of their rows."""
+        for output, spec in self.scenario.outputs.items():
+            if spec.is_aside and (columns := aside.columns(self, output, spec)) is not None:
+                self.expectations[output] = Expectation(columns, whole=False, has_cause=False, has_key=False)
 
     def _check_identities(self) -> None:
         """An identity that is expected twice names no effect: an upsert cannot be judged, and for a bag it is a doubt."""

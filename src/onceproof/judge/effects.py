@@ -58,6 +58,8 @@ def decoded(case: Case, output: str, source: str, *more: str) -> str:
         for name, kind in columns.items()
         if name != RECORD_KEY
     }
+    if case.scenario.outputs[output].expected == "empty" and case.scenario.outputs[output].table is not None:
+        source = f"SELECT * REPLACE (json_object('row', content)::VARCHAR AS content) FROM ({source})"  # noqa: S608
     parsed = f"json_transform(content, {literal(json.dumps(kinds))}) AS f"
     if decimals:
         again = f"json_transform({_NUMBERS_AS_STRINGS}, {literal(json.dumps(dict.fromkeys(decimals, 'VARCHAR')))})"
@@ -106,6 +108,8 @@ def _give_up(case: Case, output: str, problem: str) -> None:
 
 def _misshapen(case: Case, output: str, source: str) -> str | None:
     """Why the effects cannot be compared with what is expected. Where their names tell that all is well, that is one scan."""
+    if case.scenario.outputs[output].expected == "empty":
+        return None
     query = f"SELECT DISTINCT TRY(json_keys(content)) FROM ({source})"  # noqa: S608
     shapes = {tuple(row[0] or ()) for row in case.sql(query).fetchall()}
     # Of a bag the source is all there is. No names: an empty object, or none.

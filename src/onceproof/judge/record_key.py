@@ -36,7 +36,7 @@ def source(case: Case, output: str, query: str, types: dict[str, str]) -> str | 
     if name is None or name == "_to_key" or spec.compare_key:
         return name
     records = f"FROM history.output WHERE output = {literal(output)} AND visibility = 'committed'"
-    found = case.rows(f'SELECT count(*) AS n, count("key") AS keyed {records}')[0]  # noqa: S608
+    found = case.rows(f'SELECT count(*) AS n, count("key") AS keyed {records}')[0]
     if not found["keyed"] and case.run.get("imported"):
         case.not_compared[output] = "its records were imported without keys"
         return None
@@ -44,7 +44,7 @@ def source(case: Case, output: str, query: str, types: dict[str, str]) -> str | 
         return None  # the input has no keys
     if found["n"] == 0 or found["keyed"] < found["n"]:
         return name
-    keys = f"SELECT {KEY_TEXT} {records}"  # noqa: S608
+    keys = f"SELECT {KEY_TEXT} {records}"
     if case.number(f"SELECT 1 FROM (\n{query}\n) WHERE _key::VARCHAR IN ({keys}) LIMIT 1"):  # noqa: S608
         return name
     case.doubts.append(

@@ -274,8 +274,12 @@ def _emptiness(case: Case) -> list[str]:
         return ["the input topics hold no committed record"]
     doubts = []
     for output in case.expectations:
+        if case.scenario.outputs[output].is_aside:
+            continue
         if not case.number("SELECT count(*) FROM judge.expected WHERE output = $output", {"output": output}):
-            doubts.append(f"the oracle expects nothing in output {output}")
+            letters = [n for n, s in case.outputs.items() if s.dead_letter_of == output and f"dead.{n}" in case.notes]
+            all_dead = f"every row that output {output} must hold is in {' and '.join(letters)}"
+            doubts.append(all_dead if letters else f"the oracle expects nothing in output {output}")
         elif (claim := _allows_nothing(case.scenario.claim_of(output))) and not case.effects_of(output):
             doubts.append(f"output {output} is empty, which {claim} would always allow")
     return doubts
@@ -340,6 +344,9 @@ def _held(case: Case, faults: list[FaultReport]) -> str:
         under = f" under {times(len(faults), 'fault')} that hit" if faults else " without any fault"
     basis = f", {case.basis}" if case.basis else ""
     for output in case.expectations:
+        if dead := case.notes.get(f"dead.{output}"):
+            of = case.scenario.outputs[output].dead_letter_of
+            basis += f"; {times(dead, 'record')} of {of} {'is' if dead == 1 else 'are'} in {output}"
         if unordered := case.notes.get(f"unordered.{output}"):
             of = times(counts[f"expected.{output}"], "row")
             basis += f"; {unordered:,} of {of} in {output} have no cause or no key, so no place in the claimed order"
