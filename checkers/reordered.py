@@ -18,6 +18,11 @@ _SCOPED = """
     SELECT topic, "partition", lane, pos, "offset", query, batch, {scope} AS scope
     FROM judge.caused WHERE output = $output AND nth = 1 AND {scope} IS NOT NULL"""
 
+# Of what an output must hold, how much has a place in the order that is claimed.
+_PLACED = """
+    SELECT count(*) AS n, count("offset") AS caused, count("key") FILTER ("offset" IS NOT NULL) AS keyed
+    FROM judge.expected WHERE output = $output"""
+
 # A scope is in order if no two neighbours are out of it: one sort finds the few scopes that need a closer look. Of equal
 # positions (rows of one transaction) the lower offset counts as the first.
 _SUSPECTS = f"""
@@ -113,6 +118,9 @@ class Reordered:
             if (gap := _gap(case, output, keyed)) is not None:
                 yield Gap(output, gap)
                 continue
+            if order != "none" and (gap := _nothing_in_order(case, output, keyed)) is not None:
+                yield Gap(output, gap)
+                continue
             case.caused()
             within = list(_late(case, output, keyed))
             yield from within
@@ -131,6 +139,19 @@ def _gap(case: Case, output: str, keyed: bool) -> str | None:
     if case.scenario.outputs[output].kind == "append" and sources.rewritten(case, output):
         return "its rows were written again (updates or deletes), and their order tells only which was written last"
     return case.no_stream.get(output)
+
+
+def _nothing_in_order(case: Case, output: str, keyed: bool) -> str | None:
+    """Why the order of no row can be seen, or None. How many rows have no place in it goes into the case's notes."""
+    row = case.rows(_PLACED, {"output": output})[0]
+    placed = row["keyed"] if keyed else row["caused"]
+    if not row["n"] or placed == row["n"]:
+        return None
+    if placed:
+        case.notes[f"unordered.{output}"] = row["n"] - placed
+        return None
+    lacks = "no cause (_partition, _offset)" if not row["caused"] else "a cause without a key (_key)"
+    return f"none of its {times(row['n'], 'expected row')} could be ordered: each has {lacks}"
 
 
 def _late(case: Case, output: str, keyed: bool) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
 from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, places, sums, times
+from onceproof.scenario.model import OutputSpec
 
 # What one output lacks or, of the states that it keeps, has wrong.
 _FAULTY = """
@@ -90,7 +91,7 @@ class SinkDisagreement:
     )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:
-        if len(case.outputs) < 2:
+        if len(_compared(case)) < 2:
             return
         yield from _incomparable(case)
         misplacement.create(case)
@@ -116,11 +117,17 @@ class SinkDisagreement:
             )
 
 
+def _compared(case: Case) -> dict[str, OutputSpec]:
+    """What must stay empty, and what holds what another output does not, agrees with no output."""
+    return {output: spec for output, spec in case.outputs.items() if not spec.is_aside}
+
+
 def _incomparable(case: Case) -> Iterator[Gap]:
     """Outputs whose effects nothing connects with those of any other."""
-    causes = {output: case.expectations[output].has_cause for output in case.outputs}
-    for output, spec in case.outputs.items():
-        others = [other for other in case.outputs if other != output]
+    outputs = _compared(case)
+    causes = {output: case.expectations[output].has_cause for output in outputs}
+    for output, spec in outputs.items():
+        others = [other for other in outputs if other != output]
         by_cause = causes[output] and any(causes[other] for other in others)
         by_identity = any(sorted(case.outputs[other].identity) == sorted(spec.identity) for other in others)
         if not by_cause and not by_identity:

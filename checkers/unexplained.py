@@ -53,8 +53,24 @@ class Unexplained:
     def check(self, case: Case) -> Iterator[Finding]:
         misplacement.create(case)
         for row in case.rows(_TOTALS):
-            summary = f"{times(row['total'], 'effect')} that no committed input explains"
+            spec = case.scenario.outputs[row["output"]]
+            why = (
+                "in an output that must stay empty" if spec.expected == "empty" else "that no committed input explains"
+            )
+            why = why if spec.dead_letter_of is None else f"that {spec.dead_letter_of} does not lack"
+            summary = f"{times(row['total'], 'row' if spec.is_aside else 'effect')} {why}"
             yield Finding("unexplained", row["output"], row["total"], summary, _witnesses(case, row["output"]))
+
+
+def _premise(case: Case, output: str) -> str:
+    spec = case.scenario.outputs[output]
+    if spec.expected == "empty":
+        return f"Output {output!r} must stay empty."
+    if spec.dead_letter_of is not None:
+        return (
+            f"A row of {output!r} is for what {spec.dead_letter_of!r} lacks, and that lacks nothing of this identity."
+        )
+    return f"No committed input has an effect of this identity in {output!r}."
 
 
 def _witnesses(case: Case, output: str) -> tuple[Witness, ...]:
@@ -63,8 +79,7 @@ def _witnesses(case: Case, output: str) -> tuple[Witness, ...]:
     return tuple(
         Witness(
             identity=identity_of(row),
-            argument=f"No committed input has an effect of this identity in {output!r}.\n"
-            f"Yet {row['unexplained']} can be read, at {', '.join(standing[row['id']])}.",
+            argument=f"{_premise(case, output)}\nYet {row['unexplained']} can be read, at {', '.join(standing[row['id']])}.",
             positions=standing[row["id"]],
         )
         for row in rows

@@ -129,6 +129,8 @@ _UNJUDGED = {
     "late": "{n:,} records of {of} came too late for their window: nothing is expected of them",
     "may": "{n:,} records of {of} came when their window was about to close: right with and without them",
     "open": "{n:,} effects of {of} are of windows that were still open: not judged",
+    "dead": "{n:,} records are in {of}, which accounts for them: they are not lost",
+    "unordered": "{n:,} rows of {of} have no place in the claimed order: their order was not judged",
 }
 
 

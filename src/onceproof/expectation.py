@@ -120,7 +120,7 @@ def expect(case: Case) -> None:
         raise NotEvaluated("the run ended before its oracle was asked: run the scenario again")
     if said.get("failed"):
         raise NotEvaluated(str(said["failed"]))
-    for output in case.scenario.outputs:
+    for output in case.scenario.asked():
         file = expected_file(case.history.run_dir, output)
         if not file.is_file():
             raise NotEvaluated(f"what the oracle expects of output {output!r} is missing: there is no {file.name}")

@@ -153,14 +153,14 @@ def _of_document(document: Mapping[str, Any], run_dir: Path) -> Picture | None:
 def _keys(spec: Mapping[str, Any], seed: int, run_dir: Path) -> list[str | None]:
     """The key of each message, in order. A file that the run names is not opened: it may be anything on this machine."""
     if spec["dataset"] == "file":
-        found = _stored_keys(run_dir)
+        found = stored_keys(run_dir)
     else:
         dataset = open_dataset(spec["dataset"], spec.get("options") or {}, seed=seed)
         found = [record.key for record in dataset.records(0, spec.get("rows") or dataset.rows())]
     return [key.decode(errors="replace") if key is not None else None for key in found]
 
 
-def _stored_keys(run_dir: Path) -> list[bytes | None]:
+def stored_keys(run_dir: Path) -> list[bytes | None]:
     """As the history has them; of messages that were never published, none. Raises `HistoryError`."""
     place = ["topic", "partition", "offset"]
     try:

@@ -47,7 +47,20 @@ import duckdb
 
 from onceproof.errors import HistoryError, UsageError
 from onceproof.history.reader import History, open_history
-from onceproof.judge import caused, changes, compare, decoders, digest, effects, late, sanity, steady, views
+from onceproof.judge import (
+    aside,
+    caused,
+    changes,
+    compare,
+    decoders,
+    digest,
+    effects,
+    late,
+    record_key,
+    sanity,
+    steady,
+    views,
+)
 from onceproof.judge.canonical import as_text, canonical_rows, document, is_canonical, literal, quote
 from onceproof.judge.checker import NotEvaluated
 from onceproof.judge.database import Database
@@ -57,7 +70,7 @@ from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
 
 #: Columns of an oracle's rows that name the cause of an effect and are not compared.
-RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition")
+RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition", "_to_key")
 
 
 @dataclass(frozen=True)
@@ -97,6 +110,8 @@ class Case(Database):
         """Output -> how its values are read, where that is not by DuckDB alone."""
         self.basis = ""
         """What the expectation rests on, where a verdict must say so."""
+        self.not_compared: dict[str, str] = {}
+        """Output -> why the keys of its records are not compared, where somebody may expect it."""
         self.closing: set[str] = set()
         """Outputs whose rows are due when their window has closed."""
         self.notes: dict[str, int] = {}
@@ -144,9 +159,12 @@ class Case(Database):
         except NotEvaluated as gap:
             self.no_oracle = str(gap)
         else:
+            self._expect_aside()
             self._check_identities()
+            self.doubts += caused.unknown(self)
             late.admit(self)
             effects.load(self)
+            aside.settle(self)
             late.settle(self)
 
     def expect_into(self, table: str) -> None:
@@ -164,13 +182,19 @@ class Case(Database):
 
     def _check_outputs(self) -> None:
         """A scenario is checked before it runs, but a run directory may have been edited, or written by another program."""
-        for output in self.scenario.outputs:
-            if output not in self.expectations:
+        for output, spec in self.scenario.outputs.items():
+            if output not in self.expectations and not spec.is_aside:
                 raise UsageError(
                     f"the oracle in {self.history.run_dir / 'run.json'} says nothing of output {output!r}; "
                     f"it speaks of {', '.join(self.expectations) or 'none'}",
                     hint=f"add what it expects of {output!r} under scenario: oracle, or remove the output",
                 )
+
+    def _expect_aside(self) -> None:
+        """Of outputs that the oracle knows nothing of, what is read of their rows."""
+        for output, spec in self.scenario.outputs.items():
+            if spec.is_aside and (columns := aside.columns(self, output, spec)) is not None:
+                self.expectations[output] = Expectation(columns, whole=False, has_cause=False, has_key=False)
 
     def _check_identities(self) -> None:
         """An identity that is expected twice names no effect: an upsert cannot be judged, and for a bag it is a doubt."""
@@ -242,7 +266,10 @@ class Case(Database):
             types = self.inputs.types(query)
             columns = compared(spec, types)
             check_columns(self.scenario, output, types, columns)
-            self._insert_expected(output, spec, query, types, columns)
+            key = self._key_source(output, query, types)
+            if key is not None:
+                columns[record_key.COLUMN] = "VARCHAR"
+            self._insert_expected(output, spec, query, types, columns, key)
         except duckdb.Error as error:
             raise NotEvaluated(
                 f"the oracle's query for output {output!r} fails: {error}{self.inputs.renamings()}"
@@ -252,16 +279,26 @@ class Case(Database):
             reserved = ("_offset" in types, "_key" in types, "_to_partition" in types)
             self.expectations[output] = Expectation(columns, everything, *reserved)
 
+    def _key_source(self, output: str, query: str, types: dict[str, str]) -> str | None:
+        """The column that the keys of its records are compared with; asked again, the oracle is taken as it was the first time."""
+        if output not in self.expectations:
+            return record_key.source(self, output, query, types)
+        compared = record_key.COLUMN in self.expectations[output].columns
+        return ("_to_key" if "_to_key" in types else "_key") if compared else None
+
     def _insert_expected(
-        self, output: str, spec: OutputSpec, query: str, types: dict[str, str], columns: dict[str, str]
+        self, output: str, spec: OutputSpec, query: str, types: dict[str, str], columns: dict[str, str], key: str | None
     ) -> None:
         has = {name: quote(name) if name in types else "NULL" for name in RESERVED}
+        given = {name: quote(name) for name in columns}
+        if key is not None:
+            given[record_key.COLUMN] = f"{quote(key)}::VARCHAR"
         if "_offset" in types and "_topic" not in types:
             has["_topic"] = literal(self.scenario.input[0].topic)
         fields = {name: f"={name}" for name in columns}
         cause = ", ".join(f"{expression} AS {quote(name)}" for name, expression in has.items())
         opened = ", ".join(
-            f"{as_text(sql_type, quote(name))} AS {quote(fields[name])}" for name, sql_type in columns.items()
+            f"{as_text(sql_type, given[name])} AS {quote(fields[name])}" for name, sql_type in columns.items()
         )
         texts = canonical_rows(
             f"SELECT {cause}, {opened} FROM (\n{query}\n)",  # noqa: S608

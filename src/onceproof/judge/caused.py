@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from onceproof.judge import digest
 from onceproof.judge.canonical import literal
+from onceproof.judge.witness import times
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
@@ -82,6 +83,39 @@ def _create_progress(case: Case) -> None:
                 UNION ALL SELECT query, topic, "partition", 0 FROM history.batches)
             GROUP BY ALL)
         SELECT output, topic, "partition", min(end_offset) AS end_offset FROM ({union}) GROUP BY ALL""")  # noqa: S608
+
+
+# Where a partition's input has no holes, the least and the greatest offset say that it holds all causes: no join is needed.
+_BEYOND = """
+    WITH named AS (
+        SELECT output, topic, "partition", min("offset") AS low, max("offset") AS high FROM judge.expected
+        WHERE "offset" IS NOT NULL GROUP BY ALL),
+    held AS (
+        SELECT topic, "partition", min("offset") AS low, max("offset") AS high, count(*) AS n FROM history.input
+        WHERE visibility = 'committed' GROUP BY ALL)
+    SELECT DISTINCT output FROM named n LEFT JOIN held h ON h.topic = n.topic AND h."partition" = n."partition"
+    WHERE NOT coalesce(h.low <= n.low AND h.high >= n.high AND h.n = h.high - h.low + 1, false) ORDER BY output"""
+
+_UNKNOWN = """
+    SELECT count(*) AS n, min((coalesce(topic, '?'), coalesce("partition", -1), "offset")) AS first FROM judge.expected e
+    WHERE output = $output AND "offset" IS NOT NULL AND NOT EXISTS (
+        FROM history.input i WHERE i.topic = e.topic AND i."partition" = e."partition" AND i."offset" = e."offset"
+        AND i.visibility = 'committed')"""
+
+
+def unknown(case: Case) -> list[str]:
+    """Causes that the oracle names and the input does not hold: nothing that goes by causes can be judged by them."""
+    doubts = []
+    for (output,) in case.sql(_BEYOND).fetchall():
+        row = case.rows(_UNKNOWN, {"output": output})[0]
+        if row["n"]:
+            topic, partition, offset = row["first"].values() if isinstance(row["first"], dict) else row["first"]
+            doubts.append(
+                f"the oracle's rows for output {output!r} name {times(row['n'], 'cause')} that the committed input does not hold, "
+                f"the first is {topic}/{partition}@{offset}: neither order nor loss can be judged by those; "
+                "let _topic, _partition and _offset name the input record that causes the row"
+            )
+    return doubts
 
 
 def create(case: Case) -> None:

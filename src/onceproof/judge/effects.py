@@ -23,14 +23,13 @@ from onceproof.judge.canonical import (
     quote,
 )
 from onceproof.judge.nested import EXACT_NUMBERS
+from onceproof.judge.record_key import COLUMN as RECORD_KEY
+from onceproof.judge.record_key import KEY_TEXT
 from onceproof.judge.witness import times
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
     from onceproof.scenario.model import OutputSpec, Tolerance
-
-#: SQL for a Kafka key as text; bytes that are not UTF-8 are escaped as ``\\xNN``.
-KEY_TEXT = 'coalesce(TRY(decode("key")), "key"::VARCHAR)'
 
 #: ``lane`` and ``pos`` order what stands in one output; ``place`` says where it stands, in words.
 STANDING = """coalesce("partition", -1) AS lane, coalesce(commit_order, "offset") AS pos,
@@ -62,21 +61,24 @@ def load(case: Case) -> None:
 
 def decoded(case: Case, output: str, source: str, *more: str) -> str:
     """SQL that gives ``output``, ``id``, ``content`` in canonical form, the position, and ``more`` columns of ``source``."""
-    columns = case.expectations[output].columns
+    spec, columns = case.scenario.outputs[output], case.expectations[output].columns
+    members = {name: kind for name, kind in columns.items() if name != RECORD_KEY}
     reading = case.readings.get(output, Reading())
     # A text among other JSON keeps its quotes; a table gives JSON as the text that it is.
-    any_json = case.scenario.outputs[output].table is None
-    kinds = {name: "JSON" if kind == "JSON" and any_json else "VARCHAR" for name, kind in columns.items()}
+    any_json = spec.table is None
+    if spec.expected == "empty" and spec.table is not None:
+        source = f"SELECT * REPLACE (json_object('row', content)::VARCHAR AS content) FROM ({source})"  # noqa: S608
+    kinds = {name: "JSON" if kind == "JSON" and any_json else "VARCHAR" for name, kind in members.items()}
     parsed = "NULL AS f" if reading.exact else f"json_transform(content, {literal(json.dumps(kinds))}) AS f"
     twice = reading.exact or reading.long_numbers
     if twice:
-        texts = _all_texts(case.scenario.outputs[output])
+        texts = _all_texts(spec)
         wanted = {
             name: (reading.members.get(name, name), documents.OTHER if texts else _kind(kind))
-            for name, kind in columns.items()
+            for name, kind in members.items()
         }
         again = f"{documents.FUNCTION}(content, {literal(documents.fields_of(wanted))})"
-        again = f"json_transform({again}, {literal(json.dumps(dict.fromkeys(columns, 'VARCHAR')))})"
+        again = f"json_transform({again}, {literal(json.dumps(dict.fromkeys(members, 'VARCHAR')))})"
         if not reading.exact:
             again = f"CASE WHEN regexp_matches(content, {literal(documents.LONG_FRACTION)}) THEN {again} END"
         parsed += f", {again} AS d"
@@ -111,6 +113,8 @@ class Reading:
 
 def _field(name: str, reading: Reading) -> str:
     """SQL for a field's text: of the second parsing, where there was one."""
+    if name == RECORD_KEY:
+        return KEY_TEXT
     once, again = f"f.{quote(name)}", f"d.{quote(name)}"
     if reading.exact:
         return again
@@ -141,7 +145,7 @@ def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool)
     spec = case.scenario.outputs[output]
     if _all_texts(spec):
         return Reading(exact=bool(members) or repeated, members=members)
-    columns = {name: _kind(kind) for name, kind in case.expectations[output].columns.items()}
+    columns = {name: _kind(kind) for name, kind in case.expectations[output].columns.items() if name != RECORD_KEY}
     numbers = [name for name, kind in columns.items() if kind in _NUMBERS]
     texts = [name for name, kind in columns.items() if kind == documents.TEXT]
     # Without a backslash a name is written as it is.
@@ -191,6 +195,8 @@ def _give_up(case: Case, output: str, problem: str) -> None:
 
 def _misshapen(case: Case, output: str, source: str) -> str | None:
     """Why the effects cannot be compared with what is expected. Where their names tell that all is well, that is one scan."""
+    if case.scenario.outputs[output].expected == "empty":
+        return None
     query = f"SELECT DISTINCT TRY(json_keys(content)) FROM ({source})"  # noqa: S608
     shapes = {tuple(row[0] or ()) for row in case.sql(query).fetchall()}
     # Of a bag the source is all there is. No names: an empty object, or none.
@@ -221,7 +227,7 @@ def _unnamed_columns(case: Case, output: str, found: set[str]) -> str | None:
     expectation = case.expectations.get(output)
     if expectation is None or not expectation.whole:
         return None
-    known = {*expectation.columns, *case.scenario.outputs[output].ignore}
+    known = {*expectation.columns, *case.scenario.outputs[output].ignore} - {RECORD_KEY}
     if not (extra := sorted(found - known)):
         return None
     return f"the oracle says nothing of its columns {', '.join(extra)}: select them in the oracle's query, or list them under ignore"

@@ -58,6 +58,8 @@ _SNAPSHOT = """
 
 def record_content(spec: OutputSpec) -> str:
     """SQL for the JSON object that a Kafka record's value is, by the output's ``decode``. NULL: no value, or it is none."""
+    if spec.expected == "empty":
+        return "json_object('row', coalesce(content, '\\x' || lower(hex(raw))))::VARCHAR"
     if spec.decode == "string":
         return "CASE WHEN content IS NOT NULL THEN json_object('value', content)::VARCHAR END"
     if spec.decode == "bytes":

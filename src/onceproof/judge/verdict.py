@@ -16,7 +16,7 @@ from typing import Any
 
 from onceproof import last_words, run_files
 from onceproof.history.reader import read_document
-from onceproof.judge import batches, ledger, slices
+from onceproof.judge import batches, ledger, record_key, slices
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, NotEvaluated, checkers
 from onceproof.judge.claims import allowance, needs, unjudged
@@ -25,7 +25,7 @@ from onceproof.judge.unobserved import unobserved
 from onceproof.judge.witness import times
 from onceproof.masking import hiding, masked_value, of_environment
 from onceproof.rundir import private_files, run_dir_problem
-from onceproof.scenario.model import Claim
+from onceproof.scenario.model import Claim, Scenario
 
 VERDICT_FILE = "verdict.json"
 
@@ -194,10 +194,13 @@ class _Evidence:
             reasons=tuple(reasons),
             findings=tuple(sorted(self.findings, key=lambda f: (f.allowed is not None, f.anomaly, f.output))),
             faults=tuple(faults),
-            not_evaluated=self.not_evaluated,
+            not_evaluated={
+                **self.not_evaluated,
+                **{f"{record_key.COLUMN}@{output}": why for output, why in self.case.not_compared.items()},
+            },
             counts=_counts(self.case),
             batches=batches.reports(self.case, self.findings, conclusive=self._conclusive()),
-            ignored={name: list(spec.ignore) for name, spec in scenario.outputs.items() if spec.ignore},
+            ignored=_ignored(scenario),
             seed=int(self.case.run.get("seed", scenario.seed)),
         )
 
@@ -239,6 +242,15 @@ class _Evidence:
         return any(self.case.scenario.claim_of(output).liveness != "none" for output in self.case.scenario.outputs)
 
 
+def _ignored(scenario: Scenario) -> dict[str, list[str]]:
+    """What the scenario wants not to be compared, by output."""
+    ignored = {
+        name: [*spec.ignore, *([record_key.COLUMN] if spec.compare_key is False else [])]
+        for name, spec in scenario.outputs.items()
+    }
+    return {name: columns for name, columns in ignored.items() if columns}
+
+
 def _missed(case: Case, faults: list[FaultReport]) -> list[str]:
     """Faults that prove nothing, because they never hit."""
     doubts = []
@@ -274,8 +286,12 @@ def _emptiness(case: Case) -> list[str]:
         return ["the input topics hold no committed record"]
     doubts = []
     for output in case.expectations:
+        if case.scenario.outputs[output].is_aside:
+            continue
         if not case.number("SELECT count(*) FROM judge.expected WHERE output = $output", {"output": output}):
-            doubts.append(f"the oracle expects nothing in output {output}")
+            letters = [n for n, s in case.outputs.items() if s.dead_letter_of == output and f"dead.{n}" in case.notes]
+            all_dead = f"every row that output {output} must hold is in {' and '.join(letters)}"
+            doubts.append(all_dead if letters else f"the oracle expects nothing in output {output}")
         elif (claim := _allows_nothing(case.scenario.claim_of(output))) and not case.effects_of(output):
             doubts.append(f"output {output} is empty, which {claim} would always allow")
     return doubts
@@ -339,6 +355,13 @@ def _held(case: Case, faults: list[FaultReport]) -> str:
     else:
         under = f" under {times(len(faults), 'fault')} that hit" if faults else " without any fault"
     basis = f", {case.basis}" if case.basis else ""
+    for output in case.expectations:
+        if dead := case.notes.get(f"dead.{output}"):
+            of = case.scenario.outputs[output].dead_letter_of
+            basis += f"; {times(dead, 'record')} of {of} {'is' if dead == 1 else 'are'} in {output}"
+        if unordered := case.notes.get(f"unordered.{output}"):
+            of = times(counts[f"expected.{output}"], "row")
+            basis += f"; {unordered:,} of {of} in {output} have no cause or no key, so no place in the claimed order"
     return f"{times(effects, 'effect')} of {times(counts['input'], 'input record')} are as claimed{under}{basis}"
 
 

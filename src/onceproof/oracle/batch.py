@@ -63,7 +63,7 @@ class BatchOracle:
     def problems(cls, spec: Any, scenario: Scenario) -> list[SpecProblem]:
         known = {
             "input": [item.topic for item in scenario.input],
-            "expected": list(scenario.outputs),
+            "expected": list(scenario.asked()),
             "topic": scenario.topics(),
             "table": scenario.pipeline.prepare.tables,
         }
@@ -81,7 +81,7 @@ class BatchOracle:
                     found.append(SpecProblem(("command", index), why, suggest(name, known[kind])))
                 elif kind == "expected":
                     written.add(name)
-        for output in scenario.outputs:
+        for output in scenario.asked():
             if output not in written:
                 hint = f"pass {{expected.{output}}} to it: where it writes the rows of that output"
                 found.append(SpecProblem(("command",), f"the command says nothing of output {output!r}", hint))
@@ -98,7 +98,7 @@ class BatchOracle:
         topics = dict.fromkeys(spec.topic for spec in bench.scenario.input)
         inputs = expectation.committed_input(bench.directory.path, scratch, topics)
         written = {
-            name: scratch / f"expected-{percent_encoded(name, safe='')}.parquet" for name in bench.scenario.outputs
+            name: scratch / f"expected-{percent_encoded(name, safe='')}.parquet" for name in bench.scenario.asked()
         }
         values = {
             **bench.values,

@@ -67,7 +67,7 @@ class IdentityOracle:
         for output in spec.where.keys() - scenario.outputs.keys():
             hint = suggest(output, list(scenario.outputs))
             found.append(SpecProblem(("where", output), f"there is no output {output!r}", hint))
-        for output in spec.columns.keys() & scenario.outputs.keys():
+        for output in spec.columns.keys() & scenario.asked().keys():
             found += _column_problems(spec, output, scenario.outputs[output].identity)
         return found
 

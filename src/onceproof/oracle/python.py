@@ -66,7 +66,7 @@ class PythonOracle:
         tables = {**static, **expectation.committed_input(run_dir, scratch, topics)}
         outputs = {
             name: [str(expectation.expected_file(run_dir, name)), spec.identity]
-            for name, spec in bench.scenario.outputs.items()
+            for name, spec in bench.scenario.asked().items()
         }
         request = scratch / "oracle.json"
         function = fill(self._spec.function, bench.values)

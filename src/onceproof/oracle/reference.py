@@ -56,7 +56,7 @@ class ReferenceOracle:
         found = []
         if len(set(spec.chunks)) < len(spec.chunks):
             found.append(SpecProblem(("chunks",), "one number of chunks stands here twice", "two that differ, or more"))
-        for output, model in scenario.outputs.items():
+        for output, model in scenario.asked().items():
             if model.kind == "changelog":
                 why = f"output {output!r} is a changelog: which states it shows depends on the batches, not only on the input"
                 found.append(SpecProblem((), why, "declare it as upsert, or use oracle sql or python"))
@@ -110,7 +110,7 @@ def _agreement(bench: expectation.Workbench, runs: Mapping[int, RunDir], *, anch
     from onceproof.judge.case import Case
     from onceproof.judge.proposals import compare, input_digest, store_observed
 
-    outputs = bench.scenario.outputs
+    outputs = bench.scenario.asked()
     with Case.open(bench.directory.path) as case:
         fed = input_digest(case)
     rows: dict[str, list[Path]] = {output: [] for output in outputs}

@@ -87,9 +87,15 @@ class SqlOracle:
 
 def output_problems(field: str, given: Mapping[str, object], scenario: Scenario) -> list[SpecProblem]:
     """Outputs that the scenario has not, and outputs of which the oracle says nothing."""
-    known = list(scenario.outputs)
+    known = list(scenario.asked())
     found = [
         SpecProblem((field, output), f"there is no output {output!r}", suggest(output, known))
+        if output not in scenario.outputs
+        else SpecProblem(
+            (field, output),
+            f"output {output!r} must stay empty or holds dead letters: no oracle is asked of it",
+            "remove this",
+        )
         for output in given
         if output not in known
     ]

@@ -243,7 +243,18 @@ class OutputSpec(Model):
         description="append: each row is an effect; upsert: the last state of each identity is; "
         "changelog: each change of state is, in order",
     )
-    identity: list[str] = Field(min_length=1, description="columns that together name one effect")
+    identity: list[str] = Field(
+        min_length=1,
+        description="columns that together name one effect (not needed with expected: empty, or dead_letter_of and source)",
+    )
+    expected: Literal["rows", "empty"] = Field(
+        "rows", description="empty: it must stay empty, whatever the input; the oracle says nothing of it"
+    )
+    dead_letter_of: str | None = Field(
+        None,
+        description="output whose rows this one takes where they cannot be written: what is here is not lost there. Found by "
+        "identity (the same columns in the same order) or by source; the oracle says nothing of it",
+    )
     compare: list[str] | None = Field(
         None, description="columns that are compared beside the identity (default: all that are not ignored)"
     )
@@ -261,7 +272,31 @@ class OutputSpec(Model):
     placement: Literal["key", "none"] = Field(
         "none", description="key: all records with one Kafka key stand in one partition"
     )
+    compare_key: bool | None = Field(
+        None,
+        description="false: the key of a Kafka record is not compared; true: it always is (default: with the oracle's _key, "
+        "where that is the key of some record)",
+    )
     claim: Claim | None = Field(None, description="a claim of its own, instead of the scenario's")
+
+    @property
+    def is_aside(self) -> bool:
+        """The oracle says nothing of it."""
+        return self.expected == "empty" or self.dead_letter_of is not None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_identity(cls, data: Any) -> Any:
+        """Of a row that must not be there its whole text is the name, and of a dead letter the input record."""
+        if not isinstance(data, dict):
+            return data
+        if data.get("expected") == "empty":
+            return {**data, "identity": ["row"]}
+        source = data.get("source")
+        if data.get("dead_letter_of") is not None and isinstance(source, dict) and "identity" not in data:
+            carried = [source.get(name) for name in ("topic", "partition", "offset")]
+            return {**data, "identity": [name for name in carried if name is not None]}
+        return data
 
 
 class Claim(Model):
@@ -327,7 +362,13 @@ class Scenario(Model):
     def claim_of(self, output: str) -> Claim:
         """The claim that ``output`` is held to: its own, or the scenario's (as for an input topic that is found faulty)."""
         spec = self.outputs.get(output)
+        if spec is not None and spec.claim is None and spec.is_aside:
+            return Claim()  # that nothing is in it that should not be
         return (spec and spec.claim) or self.claim
+
+    def asked(self) -> dict[str, OutputSpec]:
+        """The outputs of which the oracle says what they must hold."""
+        return {name: spec for name, spec in self.outputs.items() if not spec.is_aside}
 
 
 OutputSpec.model_rebuild()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onceproof.judge import decoders
+from onceproof.registry import suggest
 from onceproof.scenario.document import Loc
 from onceproof.scenario.explain import Complaint
 from onceproof.scenario.model import OutputSpec, Scenario
@@ -17,6 +18,7 @@ def complaints(scenario: Scenario) -> Iterator[Complaint]:
         yield from _decoded(loc, output)
         yield from _kafka_only(loc, output)
         yield from _several_inputs(scenario, loc, output)
+        yield from _aside(scenario, loc, output)
         yield from _claim(scenario, loc, name, output)
 
 
@@ -51,6 +53,8 @@ def _decoded(loc: Loc, output: OutputSpec) -> Iterator[Complaint]:
 def _kafka_only(loc: Loc, output: OutputSpec) -> Iterator[Complaint]:
     if output.table is not None and output.placement == "key":
         yield Complaint((*loc, "placement"), "a table has no partitions: placement is for Kafka topics")
+    if output.table is not None and output.compare_key is not None:
+        yield Complaint((*loc, "compare_key"), "a table's rows have no Kafka key: compare_key is for topics")
 
 
 def _several_inputs(scenario: Scenario, loc: Loc, output: OutputSpec) -> Iterator[Complaint]:
@@ -61,6 +65,27 @@ def _several_inputs(scenario: Scenario, loc: Loc, output: OutputSpec) -> Iterato
             topics = ", ".join(spec.topic for spec in scenario.input)
             message = f"there are several input topics ({topics}): which column tells them apart?"
             yield Complaint((*loc, field), message, "add topic: <column>", at_key=True)
+
+
+def _aside(scenario: Scenario, loc: Loc, output: OutputSpec) -> Iterator[Complaint]:
+    main = output.dead_letter_of
+    if main is None:
+        return
+    where = (*loc, "dead_letter_of")
+    if output.expected == "empty":
+        yield Complaint(where, "an output that must stay empty holds no dead letters", "remove one of the two")
+    elif main not in scenario.asked():
+        known = list(scenario.asked())
+        what = "is one of dead letters, or must stay empty" if main in scenario.outputs else "does not exist"
+        yield Complaint(where, f"output {main!r} {what}", suggest(main, known))
+    elif (kind := scenario.outputs[main].kind) != "append":
+        message = f"output {main!r} is of kind {kind}: only rows that are appended can be in one place or the other"
+        yield Complaint(where, message, "dead letters are for kind: append")
+    elif output.source is None and len(output.identity) != len(theirs := scenario.outputs[main].identity):
+        message = f"the identity of {main!r} has the columns {', '.join(theirs)}, and this one has {', '.join(output.identity)}"
+        yield Complaint(
+            (*loc, "identity"), message, "name the columns that hold them, in the same order; or give a source"
+        )
 
 
 def _claim(scenario: Scenario, loc: Loc, name: str, output: OutputSpec) -> Iterator[Complaint]:

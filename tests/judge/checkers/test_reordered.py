@@ -121,7 +121,8 @@ def test_records_without_a_key_have_no_order(clean_run: Any) -> None:
     records(clean_run)[1]["partition"] = 7
     for record in clean_run.tables["input"]:
         record["key"] = None
-    assert judge(clean_run.save()).outcome is Outcome.HELD
+    verdict = judge(clean_run.save())
+    assert (verdict.outcome, verdict.anomalies()) == (Outcome.INCONCLUSIVE, {})
 
 
 @pytest.mark.parametrize(
@@ -204,3 +205,74 @@ def test_no_more_witnesses_than_there_may_be(stored_run: Any) -> None:
         run.insert("rows", *({"o": n, "i": i} for i in range(3)))
     (finding,) = judge(run.save()).findings
     assert (finding.anomaly, finding.total, len(finding.witnesses)) == ("reordered", 57, 32)
+
+
+def ordered(
+    run: Any, keys: list[str | None], *, cause: str = "_partition, _offset, _key", order: str = "per-key"
+) -> Any:
+    """A record for each key, each with its row in a table, in order."""
+    run.scenario["outputs"] = {"rows": {"table": "rows", "identity": ["i"]}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"rows": f'SELECT i, {cause} FROM "in"'}}
+    run.scenario["claim"] = {"order": order}
+    for i, key in enumerate(keys):
+        run.send(key, {"i": i})
+        run.insert("rows", {"i": i})
+    run.progress({0: len(keys)})
+    return judge(run.save())
+
+
+def test_an_order_of_keys_that_are_all_null_is_not_held(stored_run: Any) -> None:
+    verdict = ordered(stored_run, [None, None, None])
+    assert verdict.outcome is Outcome.INCONCLUSIVE, verdict.reasons
+    assert (
+        "reordered could not be evaluated on output rows: none of its 3 expected rows could be ordered: "
+        "each has a cause without a key (_key)" in verdict.reasons[0]
+    )
+
+
+def test_rows_without_a_place_in_the_order_are_counted(stored_run: Any) -> None:
+    verdict = ordered(stored_run, ["a", None, "a", None, "b"])
+    assert verdict.outcome is Outcome.HELD, verdict.reasons
+    assert verdict.counts["unordered.rows"] == 2
+    assert "2 of 5 rows in rows have no cause or no key, so no place in the claimed order" in verdict.reasons[0]
+
+
+def test_no_order_is_claimed_of_records_without_keys(stored_run: Any) -> None:
+    verdict = ordered(stored_run, [None, None], order="none")
+    assert (verdict.outcome, "unordered.rows" in verdict.counts) == (Outcome.HELD, False)
+
+
+@pytest.mark.parametrize("order", ["per-key", "per-partition"])
+def test_causes_that_are_all_null(stored_run: Any, order: str) -> None:
+    verdict = ordered(stored_run, ["a", "b"], cause="NULL::INT AS _partition, NULL::INT AS _offset, _key", order=order)
+    assert verdict.outcome is Outcome.INCONCLUSIVE, verdict.reasons
+    assert "none of its 2 expected rows could be ordered: each has no cause" in verdict.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("cause", "n", "first"),
+    [
+        ("_partition, 7000 + _offset AS _offset, _key", 3, "in/0@7000"),
+        ("9 AS _partition, _offset, _key", 3, "in/9@0"),
+        ("'elsewhere' AS _topic, _partition, _offset, _key", 3, "elsewhere/0@0"),
+        ("_partition, CASE WHEN i = 2 THEN 50 ELSE _offset END AS _offset, _key", 1, "in/0@50"),
+    ],
+)
+@pytest.mark.parametrize("order", ["per-key", "none"])
+def test_causes_that_the_input_does_not_hold(stored_run: Any, cause: str, n: int, first: str, order: str) -> None:
+    verdict = ordered(stored_run, ["a", "a", "a"], cause=cause, order=order)
+    assert verdict.outcome is Outcome.INCONCLUSIVE, verdict.reasons
+    assert (
+        f"name {n} cause{'s' if n > 1 else ''} that the committed input does not hold, the first is {first}"
+        in (verdict.reasons[0])
+    )
+
+
+def test_a_cause_in_a_hole_of_the_input(stored_run: Any) -> None:
+    """An offset that a marker used up, or that an aborted record has, causes nothing."""
+    run = stored_run
+    run.send("a", {"i": 7})
+    run.skip("in", 0)
+    verdict = ordered(run, ["a"], cause="_partition, CASE _offset WHEN 0 THEN 1 ELSE _offset END AS _offset, _key")
+    assert verdict.outcome is not Outcome.HELD
+    assert any("the first is in/0@1" in reason for reason in verdict.reasons), verdict.reasons

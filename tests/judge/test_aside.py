@@ -1,0 +1,217 @@
+"""Outputs that must stay empty, and dead letters: what is in them, what they account for, and what they do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.verdict import check
+from onceproof.scenario.load import load
+
+PLACE = {"partition": "p", "offset": "o"}
+
+
+def orders(run: Any, *, written: list[int], errors: dict[str, Any], claim: dict[str, str] | None = None) -> Any:
+    """Six orders, of which these were written to the main output; a second output beside it."""
+    run.scenario["outputs"] = {"orders": {"table": "orders", "identity": ["id"]}, "errors": errors}
+    query = 'SELECT id, v, _partition, _offset, _key FROM "in" WHERE v < 50'
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"orders": query}}
+    run.scenario["claim"] = claim or {"order": "per-key", "atomic": "none"}
+    for id_ in range(6):
+        run.send("k", {"id": id_, "v": 10 * id_})
+    run.insert("orders", *({"id": id_, "v": 10 * id_} for id_ in written))
+    run.progress({0: 6})
+    return run
+
+
+def judged(run: Any) -> Verdict:
+    return check(run.save())
+
+
+ALL = [0, 1, 2, 3, 4]
+CLAIMS = [{"order": "per-key"}, {"order": "per-partition", "atomic": "batch"}, {"delivery": "at-least-once"}]
+
+
+@pytest.mark.parametrize("where", ["table", "topic"])
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_an_output_that_stays_empty(stored_run: Any, where: str, claim: dict[str, str]) -> None:
+    run = orders(stored_run, written=ALL, errors={where: "errors", "expected": "empty"}, claim=claim)
+    run.batch(1, {0: (0, 6)})
+    verdict = judged(run)
+    assert (verdict.outcome, verdict.anomalies()) == (Outcome.HELD, {}), verdict.reasons
+    assert "errors" not in " ".join(verdict.reasons)
+
+
+@pytest.mark.parametrize("where", ["table", "json", "text", "bytes", "tombstone"])
+def test_a_row_in_an_output_that_must_stay_empty(stored_run: Any, where: str) -> None:
+    kind = "table" if where == "table" else "topic"
+    run = orders(stored_run, written=ALL, errors={kind: "errors", "expected": "empty"})
+    if where == "table":
+        run.insert("errors", {"why": "no price", "id": 5})
+    else:
+        run.record("errors", {"json": {"why": "no price"}, "text": "no price", "bytes": None, "tombstone": None}[where])
+        run.tables["output"][-1]["raw"] = b"\xff\x00" if where == "bytes" else None
+    verdict = judged(run)
+    assert (verdict.outcome, verdict.anomalies()) == (Outcome.VIOLATED, {"unexplained": 1}), verdict.reasons
+    (finding,) = verdict.findings
+    assert (finding.output, finding.summary) == ("errors", "1 row in an output that must stay empty")
+    assert "Output 'errors' must stay empty." in finding.witnesses[0].argument
+    if where in ("table", "json", "text"):
+        assert "no price" in str(finding.witnesses[0].identity["row"])
+
+
+def test_two_equal_rows_in_an_output_that_must_stay_empty(stored_run: Any) -> None:
+    run = orders(stored_run, written=ALL, errors={"table": "errors", "expected": "empty"})
+    run.insert("errors", {"why": "x"}, {"why": "x"}, {"why": "y"})
+    assert judged(run).anomalies() == {"unexplained": 3}
+
+
+BY_IDENTITY = {"table": "errors", "dead_letter_of": "orders", "identity": ["order_id"]}
+BY_SOURCE = {"table": "errors", "dead_letter_of": "orders", "source": PLACE}
+
+
+def letters(run: Any, ids: list[int]) -> None:
+    run.insert("errors", *({"order_id": id_, "p": 0, "o": id_, "why": "no price"} for id_ in ids))
+
+
+@pytest.mark.parametrize("errors", [BY_IDENTITY, BY_SOURCE])
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_dead_letters_account_for_what_is_missing(stored_run: Any, errors: Any, claim: dict[str, str]) -> None:
+    run = orders(stored_run, written=[0, 3, 4], errors=errors, claim=claim)
+    run.batch(1, {0: (0, 6)})
+    letters(run, [1, 2])
+    verdict = judged(run)
+    assert (verdict.outcome, verdict.anomalies()) == (Outcome.HELD, {}), verdict.reasons
+    assert verdict.counts["dead.errors"] == 2
+    assert "2 records of orders are in errors" in verdict.reasons[0]
+
+
+@pytest.mark.parametrize("errors", [BY_IDENTITY, BY_SOURCE])
+def test_a_loss_that_no_dead_letter_accounts_for(stored_run: Any, errors: Any) -> None:
+    run = orders(stored_run, written=[0, 3, 4], errors=errors)
+    letters(run, [1])
+    verdict = judged(run)
+    assert verdict.anomalies() == {"lost-write": 1}
+    assert verdict.findings[0].witnesses[0].identity == {"id": "2"}
+
+
+@pytest.mark.parametrize("errors", [BY_IDENTITY, BY_SOURCE])
+def test_a_record_in_both(stored_run: Any, errors: Any) -> None:
+    run = orders(stored_run, written=ALL, errors=errors)
+    letters(run, [1])
+    verdict = judged(run)
+    assert verdict.anomalies() == {"unexplained": 1}
+    (finding,) = verdict.findings
+    assert (finding.output, finding.summary) == ("errors", "1 row that orders does not lack")
+
+
+@pytest.mark.parametrize("errors", [BY_IDENTITY, BY_SOURCE])
+@pytest.mark.parametrize("id_", [77, -1])
+def test_a_dead_letter_that_no_input_explains(stored_run: Any, errors: Any, id_: int) -> None:
+    run = orders(stored_run, written=ALL, errors=errors)
+    letters(run, [id_])
+    assert judged(run).anomalies() == {"unexplained": 1}
+
+
+def test_a_dead_letter_of_a_record_that_should_have_no_row(stored_run: Any) -> None:
+    """By its source it is a committed input record that the main output lacks; its identity alone says nothing of that."""
+    run = orders(stored_run, written=ALL, errors=BY_SOURCE)
+    letters(run, [5])
+    assert judged(run).outcome is Outcome.HELD
+
+
+@pytest.mark.parametrize("errors", [BY_IDENTITY, BY_SOURCE])
+def test_the_same_dead_letter_twice(stored_run: Any, errors: Any) -> None:
+    run = orders(stored_run, written=[0, 2, 3, 4], errors=errors)
+    letters(run, [1, 1])
+    verdict = judged(run)
+    assert verdict.anomalies() == {"duplicate": 1}
+    assert verdict.findings[0].output == "errors"
+
+
+def test_dead_letters_of_aborted_input(stored_run: Any) -> None:
+    run = orders(stored_run, written=ALL, errors=BY_SOURCE)
+    run.send("k", {"id": 6, "v": 1}, visibility="aborted")
+    letters(run, [6])
+    assert judged(run).anomalies() == {"unexplained": 1}
+
+
+def test_nothing_but_dead_letters_is_not_held(stored_run: Any) -> None:
+    run = orders(stored_run, written=[], errors=BY_IDENTITY)
+    letters(run, ALL)
+    verdict = judged(run)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "every row that output orders must hold is in errors" in verdict.reasons[0]
+
+
+def test_dead_letters_in_a_topic(stored_run: Any) -> None:
+    errors = {"topic": "errors", "dead_letter_of": "orders", "identity": ["id"]}
+    run = orders(stored_run, written=[0, 2, 3, 4], errors=errors)
+    run.record("errors", {"id": 1, "why": "no price"})
+    verdict = judged(run)
+    assert (verdict.outcome, verdict.counts["dead.errors"]) == (Outcome.HELD, 1), verdict.reasons
+
+
+def test_dead_letters_that_name_records_and_an_oracle_that_does_not(stored_run: Any) -> None:
+    run = orders(stored_run, written=[0, 2, 3, 4], errors=BY_SOURCE, claim={"order": "none"})
+    run.scenario["oracle"]["queries"]["orders"] = 'SELECT id, v FROM "in" WHERE v < 50'
+    letters(run, [1])
+    verdict = judged(run)
+    assert verdict.outcome is not Outcome.HELD
+    assert any("the oracle does not say which record causes a row of 'orders'" in reason for reason in verdict.reasons)
+
+
+SCENARIO = """
+about: a job with an error table
+stack: {{kafka: {{brokers: 1}}, postgres: {{}}}}
+input: [{{topic: in, dataset: numbers, rows: 100, chunks: 3}}]
+pipeline: {{command: ["{{python}}", "-c", "pass"]}}
+outputs:
+  orders: {{table: orders, identity: [id]{kind}}}
+  errors: {errors}
+oracle: {{kind: sql, queries: {{orders: SELECT id FROM "in"{queries}}}}}
+claim: {{order: per-key}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("errors", "identity"),
+    [
+        ("{table: errors, expected: empty}", ["row"]),
+        ("{table: errors, dead_letter_of: orders, identity: [order_id]}", ["order_id"]),
+        ("{table: errors, dead_letter_of: orders, source: {partition: p, offset: o}}", ["p", "o"]),
+    ],
+)
+def test_a_scenario_says_it_in_one_line(tmp_path: Path, errors: str, identity: list[str]) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(SCENARIO.format(errors=errors, kind="", queries=""))
+    assert load(path).outputs["errors"].identity == identity
+
+
+@pytest.mark.parametrize(
+    ("errors", "kind", "queries", "said"),
+    [
+        ("{table: errors}", "", "", "identity"),
+        ("{table: errors, dead_letter_of: orders}", "", "", "identity"),
+        ("{table: errors, expected: empty}", "", ", errors: SELECT 1 AS id", "must stay empty or holds dead letters"),
+        ("{table: errors, dead_letter_of: order, identity: [id]}", "", "", "output 'order' does not exist"),
+        ("{table: errors, dead_letter_of: errors, identity: [id]}", "", "", "output 'errors' is one of dead letters"),
+        ("{table: errors, dead_letter_of: orders, identity: [a, b]}", "", "", "this one has a, b"),
+        ("{table: errors, dead_letter_of: orders, identity: [id]}", ", kind: upsert", "", "is of kind upsert"),
+        ("{table: errors, dead_letter_of: orders, expected: empty}", "", "", "holds no dead letters"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_place(
+    tmp_path: Path, errors: str, kind: str, queries: str, said: str
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(SCENARIO.format(errors=errors, kind=kind, queries=queries))
+    from onceproof.errors import ScenarioError
+
+    with pytest.raises(ScenarioError) as refused:
+        load(path)
+    assert said in str(refused.value)
+    assert "job.yaml:" in str(refused.value)

@@ -1,0 +1,123 @@
+"""The key of a Kafka record is compared with that of its input, unless the scenario says that it is another one on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.verdict import check, judge
+
+KEYS = ["a", "b", None, "a"]
+
+
+def copied(run: Any, keys: list[str | None], *, oracle: str = "sql", columns: str = "", **output: Any) -> Verdict:
+    """A topic copied record by record, of which the copies have these keys."""
+    run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["i"], "compare_key": None, **output}}
+    if oracle == "sql":
+        query = f'SELECT i, v{columns}, _partition, _offset, _key FROM "in"'
+        run.scenario["oracle"] = {"kind": "sql", "queries": {"out": query}}
+    else:
+        run.scenario["oracle"] = {"kind": "identity", "columns": {"out": {"i": "i"}}}
+    for i, (own, key) in enumerate(zip(KEYS, keys, strict=True)):
+        run.send(own, {"i": i, "v": 10 * i})
+        run.record("out", {"i": i, "v": 10 * i}, key=key)
+    run.progress({0: len(KEYS)})
+    return check(run.save())
+
+
+@pytest.mark.parametrize("oracle", ["sql", "identity"])
+def test_right_keys(stored_run: Any, oracle: str) -> None:
+    verdict = copied(stored_run, KEYS, oracle=oracle)
+    assert (verdict.outcome, verdict.anomalies()) == (Outcome.HELD, {}), verdict.reasons
+
+
+@pytest.mark.parametrize("oracle", ["sql", "identity"])
+@pytest.mark.parametrize(
+    ("keys", "wrong"),
+    [([None, None, None, None], 3), (["a", None, None, "a"], 1), (["b", "b", None, "a"], 1), (["a", "b", "x", "a"], 1)],
+)
+def test_a_copy_that_drops_or_changes_keys(stored_run: Any, oracle: str, keys: list[str | None], wrong: int) -> None:
+    verdict = copied(stored_run, keys, oracle=oracle)
+    assert (verdict.outcome, verdict.anomalies()) == (Outcome.VIOLATED, {"wrong-value": wrong})
+    (finding,) = verdict.findings
+    assert "in record key" in finding.summary
+    assert "record key = " in finding.witnesses[0].argument
+
+
+def test_a_dropped_key_is_shown_and_has_a_slice(stored_run: Any) -> None:
+    verdict = copied(stored_run, [None, "b", None, "a"])
+    (finding,) = verdict.findings
+    assert "expected: record key = a" in finding.witnesses[0].argument
+    assert "Yet found: record key = null" in finding.witnesses[0].argument
+    (folder,) = verdict.slices.values()
+    assert judge(stored_run.path / folder).anomalies() == {"wrong-value": 1}
+
+
+def test_keys_that_are_not_compared_are_listed(stored_run: Any) -> None:
+    verdict = copied(stored_run, [None, None, None, None], compare_key=False)
+    assert verdict.outcome is Outcome.HELD
+    assert verdict.ignored == {"out": ["record key"]}
+
+
+def test_an_output_with_keys_of_its_own_needs_a_word(stored_run: Any) -> None:
+    verdict = copied(stored_run, ["k0", "k1", "k2", "k3"])
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "every record of output 'out' has another key than any input record" in verdict.reasons[0]
+    assert "compare_key: false" in verdict.reasons[0]
+
+
+def test_an_output_with_keys_of_its_own_that_should_have_the_inputs(stored_run: Any) -> None:
+    verdict = copied(stored_run, ["k0", "k1", "k2", "k3"], compare_key=True)
+    assert verdict.anomalies() == {"wrong-value": 4}
+
+
+@pytest.mark.parametrize(("last", "anomalies"), [("k3", {}), ("k9", {"wrong-value": 1})])
+def test_the_oracle_gives_the_key_of_the_output(stored_run: Any, last: str, anomalies: dict[str, int]) -> None:
+    verdict = copied(stored_run, ["k0", "k1", "k2", last], columns=", 'k' || i AS _to_key")
+    assert verdict.anomalies() == anomalies
+
+
+def test_input_without_keys(make_run: Callable[[Path], Any], tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["i"], "compare_key": None}}
+    run.scenario["oracle"] = {"kind": "identity", "columns": {"out": {"i": "i"}}}
+    for i in range(3):
+        run.send(None, {"i": i})
+        run.record("out", {"i": i}, key=f"k{i}")
+    run.progress({0: 3})
+    assert judge(run.save()).outcome is Outcome.HELD
+
+
+def test_records_imported_without_keys(stored_run: Any) -> None:
+    stored_run.document["imported"] = True
+    verdict = copied(stored_run, [None, None, None, None])
+    assert verdict.outcome is Outcome.HELD, verdict.reasons
+    assert verdict.not_evaluated == {"record key@out": "its records were imported without keys"}
+
+
+def test_a_copy_with_a_dropped_key_twice_is_wrong_and_not_a_duplicate_alone(stored_run: Any) -> None:
+    """The second copy has no key: it is neither equal to the first nor to what is expected."""
+    run = stored_run
+    run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["i"], "compare_key": None}}
+    run.scenario["oracle"] = {"kind": "identity", "columns": {"out": {"i": "i"}}}
+    run.send("a", {"i": 0})
+    run.record("out", {"i": 0}, key="a")
+    run.record("out", {"i": 0})
+    run.progress({0: 1})
+    assert judge(run.save()).outcome is Outcome.VIOLATED
+
+
+def test_a_field_named_record_key_is_not_overlooked(stored_run: Any) -> None:
+    run = stored_run
+    run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["i"], "compare_key": True}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"out": 'SELECT i, _partition, _offset, _key FROM "in"'}}
+    run.send("a", {"i": 0})
+    run.record("out", {"i": 0, "record key": "b"}, key="a")
+    run.progress({0: 1})
+    verdict = judge(run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "says nothing of its columns record key" in verdict.reasons[0]
