@@ -13,7 +13,7 @@ directory, and goes with the case:
         One row an effect that should be there: ``output``, ``id`` (canonical JSON of the identity columns),
         ``content`` (canonical JSON of all compared columns), and its cause where the oracle knows it: ``topic``,
         ``partition``, ``offset``, ``key`` (text); ``to_partition`` where the oracle says it; ``nth``: for a changelog, which
-        of its identity's states it is.
+        of its identity's states it is; ``closes_us``: when its window closes, where the oracle says that.
     ``effects``
         One row an effect that a reader sees after the run (`onceproof.judge.sources` says what that is): ``output``,
         ``id``, ``content``, and where it stands: ``partition``, ``offset``, ``key`` (Kafka), ``xid``, ``commit_order``
@@ -27,7 +27,8 @@ directory, and goes with the case:
         ``output``, ``topic``, ``partition``, ``end_offset``: below it the query that the output names, or else every query,
         has recorded the input as done.
     ``windows``
-        ``query``, ``batch``, ``fault``: which fault was active in which batch.
+        ``query``, ``batch``, ``fault``: which fault was active in which batch; ``struck``: it was put into that one, and did
+        not only last until then.
     ``struck``
         ``output``, ``topic``, ``partition``, ``offset``, ``fault``: which fault struck a consumer that had this message and
         writes to this output.
@@ -39,8 +40,9 @@ directory, and goes with the case:
 
 from __future__ import annotations
 
+import pickle
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +62,7 @@ from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
 
 #: Columns of an oracle's rows that name the cause of an effect and are not compared.
-RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition")
+RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition", late.CLOSES)
 
 # Lean at first: what does not fit is spilled into the case's folder. Joining ten million causes with their effects is
 # several times quicker in memory, so a large run gets more, up to a bound. Some steps cannot spill (a single huge value, the details of many findings):
@@ -69,6 +71,7 @@ RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition")
 _LEAN_MB, _MB_A_MILLION, _MOST_MB, _ROOMY = 128, 50, 1024, ("1GB", "4GB")
 # A history of so many bytes, uncompressed, is judged in memory: files are what judging a small one would spend its time on.
 _SMALL = 2**20
+_PAGE_ROWS = 1000
 _SETTINGS: dict[str, Any] = {"threads": 2, "preserve_insertion_order": False}
 
 
@@ -113,6 +116,7 @@ class Case:
         """Its tables are read once, into memory."""
         if self.small:  # nothing in it is worth a second thread, and each costs every statement its time
             settings["threads"] = 1
+        self._folder = folder
         self.db = duckdb.connect(":memory:" if self.small else str(folder / "case.duckdb"), config=settings)
         nested.register(self.db)
         self._cleanup: Callable[[], None] = lambda: None
@@ -167,7 +171,7 @@ class Case:
         What the oracle sees as input is what the views show at this moment. Raises `NotEvaluated`.
         """
         self.sql(f"""CREATE TABLE {table} (output VARCHAR, id {digest.TEXT}, content {digest.TEXT}, topic VARCHAR,
-                     "partition" INTEGER, "offset" BIGINT, "key" {digest.TEXT}, nth BIGINT, to_partition INTEGER, {digest.COLUMNS})""")
+                     "partition" INTEGER, "offset" BIGINT, "key" {digest.TEXT}, nth BIGINT, to_partition INTEGER, closes_us BIGINT, {digest.COLUMNS})""")
         self._expecting = table
         try:
             oracles.get(self.oracle.kind)(self.oracle).expect(self)
@@ -240,6 +244,21 @@ class Case:
         names = result.columns
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
+    def pages(self, query: str, values: dict[str, Any] | None = None) -> Iterator[list[dict[str, Any]]]:
+        """The result in pieces, for results of any size. Between two pieces other statements may run."""
+        result = self.sql(query, values)
+        names = result.columns
+        first = result.fetchmany(_PAGE_ROWS)
+        with tempfile.TemporaryFile(dir=self._folder) as spool:  # another statement would end the one being read
+            pieces = 0
+            while len(first) == _PAGE_ROWS and (more := result.fetchmany(_PAGE_ROWS)):
+                pickle.dump(more, spool)
+                pieces += 1
+            spool.seek(0)
+            for number in range(pieces + 1):
+                piece = first if number == 0 else pickle.load(spool)  # noqa: S301 (written a moment ago, above)
+                yield [dict(zip(names, row, strict=True)) for row in piece]
+
     def number(self, query: str, values: dict[str, Any] | None = None) -> int:
         row = self.sql(query, values).fetchone()
         return int(row[0] or 0) if row else 0
@@ -298,6 +317,8 @@ class Case:
         has = {name: quote(name) if name in types else "NULL" for name in RESERVED}
         if "_offset" in types and "_topic" not in types:
             has["_topic"] = literal(self.scenario.input[0].topic)
+        if late.CLOSES in types:
+            has[late.CLOSES] = f"epoch_us({quote(late.CLOSES)}::TIMESTAMPTZ)"
         fields = {name: f"={name}" for name in columns}
         cause = ", ".join(f"{expression} AS {quote(name)}" for name, expression in has.items())
         opened = ", ".join(
@@ -312,7 +333,7 @@ class Case:
         changelog = spec.kind == "changelog"
         nth = f"row_number() OVER (PARTITION BY {identity} ORDER BY _offset, _partition)" if changelog else "NULL"
         rows = f"""SELECT {literal(output)}, {identity} AS id, {content} AS content, _topic, _partition, _offset, _key, {nth},
-                          _to_partition FROM ({texts})"""  # noqa: S608
+                          _to_partition, {late.CLOSES} FROM ({texts})"""  # noqa: S608
         self.sql(f"INSERT INTO {self._expecting} {digest.of_rows(rows)}")
 
     def compare(self) -> None:

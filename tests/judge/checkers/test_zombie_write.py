@@ -40,7 +40,7 @@ def test_copy_in_a_topic_after_the_successor(taken_over: Any) -> None:
     assert finding.witnesses[0].argument == (
         "Driver start 0 planned batch 0 of query q; start 1 took over, and the first of its own batches is at events/0@3.\n"
         "A start that is done with a batch does not go back to it, so an older one wrote what follows.\n"
-        "Yet the effect of in/0@0 stands at events/0@6; its copy stays."
+        "But the record of in/0@0 is at events/0@6. It left copies that stay."
     )
 
 
