@@ -172,5 +172,5 @@ def _argument(row: Row) -> str:
         return f"{ended}\nBut its effect could be read {row['ended'] - row['at_ms']} ms before, at {row['place']}."
     return (
         f"{ended}\nBatch {row['batch']} of query {row['query']} took that record.\n"
-        f"Yet the batch was committed {row['ended'] - row['at_ms']} ms before."
+        f"But the batch was committed {row['ended'] - row['at_ms']} ms before."
     )

@@ -76,7 +76,18 @@ def _verdict(verdict: Verdict, run_dir: Path | None) -> dict[str, Any]:
 
 
 def _finding(finding: Finding, verdict: Verdict, run_dir: Path | None) -> dict[str, Any]:
-    names = ("anomaly", "output", "source", "total", "summary", "attribution", "batches", "transient", "allowed", "undecided")
+    names = (
+        "anomaly",
+        "output",
+        "source",
+        "total",
+        "summary",
+        "attribution",
+        "batches",
+        "transient",
+        "allowed",
+        "undecided",
+    )
     slice_ = verdict.slices.get(name_of(finding))
     where = None if slice_ is None or run_dir is None else str(run_dir / slice_)
     file = finding.witness_file

@@ -89,7 +89,7 @@ def due(case: Case, output: str, query: str) -> str:
     if CLOSES not in columns:
         return f"SELECT * FROM (\n{query}\n) WHERE NOT coalesce(getvariable('open_windows'), false)"  # noqa: S608
     case.closing.add(output)
-    closed = f"coalesce(epoch_us({CLOSES}::TIMESTAMPTZ) <= 1000 * {_final_watermark(case, output)}, true)"
+    closed = f"coalesce(epoch_us({CLOSES}::TIMESTAMPTZ) <= 1000::BIGINT * {_final_watermark(case, output)}, true)"
     return f"""SELECT * FROM (\n{query}\n)
         WHERE {closed} <> coalesce(getvariable('open_windows'), false)"""  # noqa: S608
 

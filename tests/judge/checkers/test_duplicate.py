@@ -142,7 +142,9 @@ def test_copy_that_comes_after_a_later_batch_is_a_zombie_s(clean_run: Any, outpu
     (finding,) = [f for f in judge(clean_run.save()).findings if f.anomaly == "duplicate"]
     assert (finding.output, finding.total, finding.source) == (output, 1, "zombie")
     assert finding.attribution == {"from an older driver's late write of batch 1 (query q)": 1}
-    assert "start 1 planned and committed batch 2, and one of the copies came after that" in finding.witnesses[0].argument
+    assert (
+        "start 1 planned and committed batch 2, and one of the copies came after that" in finding.witnesses[0].argument
+    )
 
 
 def test_copy_in_another_partition_has_no_order_but_a_time(clean_run: Any) -> None:

@@ -240,7 +240,7 @@ def test_claim_about_transactions_where_there_are_none(clean_run: Any) -> None:
     records(clean_run)[0].update(txn_end_offset=None, txn_end_ms=None)
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert verdict.not_evaluated == {"torn-batch@events": "1 record of it outside of any transaction"}
+    assert verdict.not_evaluated == {"torn-batch@events": "1 record of it is outside of any transaction"}
 
 
 def test_commits_that_were_not_decoded(clean_run: Any) -> None:

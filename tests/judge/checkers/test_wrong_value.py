@@ -24,7 +24,7 @@ def test_inflated_value(clean_run: Any) -> None:
     assert witness.argument == "input in/0@1 is committed; expected: n = 1.\nBut found: n = 21 (inflated)."
     assert finding.attribution == {"inflated": 1}
     assert finding.batches == {"q/0": 1}
-    assert finding.summary == "1 effect with wrong content (in n): inflated"
+    assert finding.summary == "1 row with wrong content in n: inflated"
     assert witness.positions == ("rows xid 700",)
 
 
@@ -73,7 +73,7 @@ def test_direction(clean_run: Any, values: dict[str, Any], direction: str) -> No
     alter(clean_run, "events", 1, **values)
     (finding,) = judge(clean_run.save()).findings
     assert finding.attribution == {direction: 1}
-    assert f"(in {', '.join(sorted(values))})" in finding.summary
+    assert f"in {', '.join(sorted(values))}: " in finding.summary
 
 
 def test_large_numbers_that_are_one_double(clean_run: Any) -> None:
