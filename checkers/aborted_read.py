@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 from onceproof.judge import misplacement
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, checkers
-from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import Row, by, cause_of, identity_of, places, sums, times
+from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.witness import Row, by, cause_of, holding, identity_of, noun, places, shown, sums, times
 
 # ``judge.dirty`` may count several effects in a row; the batch is the one that took the aborted record.
 _ABORTED = """
@@ -24,7 +25,7 @@ _ABORTED = """
     QUALIFY row_number() OVER (PARTITION BY d.output, d.id, d.content ORDER BY b.query, b.batch) = 1"""
 
 _TOTALS = """
-    SELECT output, CASE WHEN named THEN 'of ' || topic || '/' || "partition" ELSE 'in what was made of it' END AS label,
+    SELECT output, CASE WHEN named THEN 'from ' || topic || '/' || "partition" ELSE 'in what was made from it' END AS label,
            query || '/' || batch AS batch, sum(n)::BIGINT AS total
     FROM aborted_reads GROUP BY ALL ORDER BY output, label, batch"""
 
@@ -77,10 +78,10 @@ class AbortedRead:
                 anomaly="aborted-read",
                 output=output,
                 total=total,
-                summary=f"{times(total, 'effect')} of input that was aborted, and of no committed one",
-                witnesses=_witnesses(case, output),
+                summary=f"{times(total, noun(case, output))} that only aborted input explains",
                 attribution=sums(rows, "label"),
                 batches=sums(rows, "batch"),
+                **shown(partial(_witnesses, case, output)),
             )
 
 
@@ -93,29 +94,27 @@ def _gaps(case: Case) -> Iterator[Gap]:
         yield Gap(row["output"], "some input is not committed, and the oracle cannot say what it would have explained")
 
 
-def _witnesses(case: Case, output: str) -> tuple[Witness, ...]:
-    rows = case.rows(_WITNESSES, {"output": output, "limit": MAX_WITNESSES})
-    standing = places(case, output, [row["id"] for row in rows])
-    return tuple(
-        Witness(
-            identity=identity_of(row),
-            argument=_argument(row, standing[row["id"]]),
-            cause=cause_of(row) if row["named"] else None,
-            batch=row["batch"],
-            positions=standing[row["id"]],
-        )
-        for row in rows
-    )
+def _witnesses(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
+    for rows in case.pages(_WITNESSES, {"output": output, "limit": limit}):
+        found = places(case, output, [row["id"] for row in rows])
+        for row in rows:
+            yield Witness(
+                identity=identity_of(row),
+                argument=_argument(case, row, found[row["id"]]),
+                cause=cause_of(row) if row["named"] else None,
+                batch=row["batch"],
+                positions=found[row["id"]],
+            )
 
 
-def _argument(row: Row, standing: tuple[str, ...]) -> str:
+def _argument(case: Case, row: Row, found: tuple[str, ...]) -> str:
     if row["named"]:
         marker = "" if row["txn_end_offset"] is None else f", by the marker at offset {row['txn_end_offset']}"
         aborted = f"The transaction of input {cause_of(row)} was aborted{marker}."
     else:
-        aborted = "With aborted input counted in, the oracle expects just this content."
+        aborted = "If aborted input counted too, the oracle would expect just this content."
     return (
         f"{aborted}\n"
         f"No committed input explains {'this identity' if row['part'] == 'unexplained' else 'this content'}.\n"
-        f"Yet {times(row['n'], 'effect')} of it can be read, at {', '.join(standing)}."
+        f"But {holding(case, row['output'], row['n'], found)}."
     )

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 from onceproof.judge import recorded
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, checkers
-from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, sums, times
+from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, noun, shown, sums, times
 
-_SOURCE = "CASE WHEN place IS NOT NULL THEN progress WHEN fault IS NULL THEN 'no fault' ELSE 'fault' END"
+_SOURCE = "CASE WHEN place IS NOT NULL THEN progress ELSE reason END"
 
 _TOTALS = f"""
-    SELECT output, {_SOURCE} AS source, place IS NULL AS stays, query || '/' || batch AS of_batch,
-           CASE WHEN place IS NOT NULL THEN 'ahead in the ' || progress WHEN fault IS NULL THEN 'no fault active'
-                ELSE 'while ' || fault END AS label, count(*) AS total
+    SELECT output, {_SOURCE} AS source, place IS NULL AS stays, query || '/' || batch AS of_batch, active,
+           CASE WHEN place IS NOT NULL THEN 'ahead in the ' || progress
+                ELSE coalesce('from batch ' || batch || ' (query ' || query || ')', 'from an unknown batch')
+                     || coalesce(', struck by ' || fault, '; active at that time: ' || active, '') END AS label, count(*) AS total
     FROM judge.behind GROUP BY ALL ORDER BY output, source, stays, label, of_batch"""  # noqa: S608
 
 _WITNESSES = f"""
@@ -29,8 +31,8 @@ _WITNESSES = f"""
 class CommitAheadOfEffect:
     """Counts effects that were not there when progress beyond their input was recorded (`onceproof.judge.recorded`).
 
-    Those that are missing while the sink's own progress table covers them stay away: nobody will write them again. One
-    finding for those in whose batch a fault was active, one for the others. Those that came later are transient: a crash in
+    Those that are missing while the sink's own progress table covers them stay away: nobody will write them again. They make
+    one finding for each reason, as with ``lost-write``. Those that came later are transient: a crash in
     between would have lost them.
     """
 
@@ -67,33 +69,32 @@ class CommitAheadOfEffect:
                 anomaly="commit-ahead-of-effect",
                 output=output,
                 total=total,
-                summary=f"progress was recorded ahead of {times(total, 'effect')} {left}",
-                witnesses=_witnesses(case, output, source),
+                summary=f"progress was recorded ahead of {times(total, noun(case, output))} {left}",
                 source=source,
                 attribution=sums(rows, "label"),
                 batches=sums(rows, "of_batch"),
                 transient=not stays,
+                unsettled="whether a fault is the reason for the loss is not known" if source == "unknown" else None,
+                **shown(partial(_witnesses, case, output, source)),
             )
 
 
-def _witnesses(case: Case, output: str, source: str) -> tuple[Witness, ...]:
-    rows = case.rows(_WITNESSES, {"output": output, "source": source, "limit": MAX_WITNESSES})
-    return tuple(
-        Witness(
-            identity=identity_of(row),
-            argument=_argument(row),
-            cause=cause_of(row),
-            batch=row["batch"],
-            positions=() if row["place"] is None else (row["place"],),
-        )
-        for row in rows
-    )
+def _witnesses(case: Case, output: str, source: str, limit: int | None) -> Iterator[Witness]:
+    for rows in case.pages(_WITNESSES, {"output": output, "source": source, "limit": limit}):
+        for row in rows:
+            yield Witness(
+                identity=identity_of(row),
+                argument=_argument(row, noun(case, output)),
+                cause=cause_of(row),
+                batch=row["batch"],
+                positions=() if row["place"] is None else (row["place"],),
+            )
 
 
-def _argument(row: Row) -> str:
+def _argument(row: Row, what: str) -> str:
     taken = "" if row["batch"] is None else f", in batch {row['batch']} of query {row['query']}"
     premises = f"{input_of(row)} is committed{taken}.\nProgress beyond it is recorded by {row['recorded']}.\n"
     if row["place"] is None:
-        return f"{premises}Yet its effect is not there."
+        return f"{premises}But its {what} is missing."
     later = "in a later commit" if row["late_ms"] is None else f"{row['late_ms']} ms later"
-    return f"{premises}Yet its effect stands at {row['place']}, {later}."
+    return f"{premises}But its {what} came {later}, at {row['place']}."

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 from onceproof.judge import sources
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, checkers
-from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import Row, by, identity_of, sums, times
+from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.witness import Row, by, identity_of, noun, shown, sums, times
 
 _CREATE = """
     CREATE OR REPLACE TEMP TABLE diverged (output VARCHAR, query VARCHAR, batch BIGINT, id VARCHAR, content VARCHAR,
@@ -74,7 +75,7 @@ _STANDING = """SELECT d.*, EXISTS (FROM judge.tally t WHERE t.output = d.output 
                                    AND t.wrong + t.extra + t.unexplained > 0) AS survives FROM diverged d"""
 
 _TOTALS = f"""
-    SELECT output, survives, query || '/' || batch AS of_batch, 'batch replay (query ' || query || ', batch ' || batch || ')' AS label,
+    SELECT output, survives, query || '/' || batch AS of_batch, 'from the replay of batch ' || batch || ' (query ' || query || ')' AS label,
            count(*) AS total
     FROM ({_STANDING}) GROUP BY ALL ORDER BY output, survives DESC, of_batch"""  # noqa: S608
 
@@ -136,16 +137,16 @@ class DivergedReplay:
                 yield Gap(output, gap)
         for (output, survives), rows in by(case.rows(_TOTALS), "output", "survives"):
             total = sum(row["total"] for row in rows)
-            end = "" if survives else "; in the end it is right"
+            end = "" if survives else "; in the end the content is right"
             yield Finding(
                 anomaly="diverged-replay",
                 output=output,
                 total=total,
-                summary=f"{times(total, 'effect')} that a replayed batch wrote with other content than before{end}",
-                witnesses=_witnesses(case, output, survives),
+                summary=f"{times(total, noun(case, output))} that a replayed batch wrote with other content than before{end}",
                 attribution=sums(rows, "label"),
                 batches=sums(rows, "of_batch"),
                 transient=not survives,
+                **shown(partial(_witnesses, case, output, survives)),
             )
 
 
@@ -168,17 +169,15 @@ def _collect(case: Case, output: str) -> str | None:
     return None
 
 
-def _witnesses(case: Case, output: str, survives: bool) -> tuple[Witness, ...]:
-    rows = case.rows(_WITNESSES, {"output": output, "survives": survives, "limit": MAX_WITNESSES})
-    return tuple(
-        Witness(
-            identity=identity_of(row),
-            argument=_argument(row),
-            batch=row["batch"],
-            positions=(row["place"], row["again_place"]),
-        )
-        for row in rows
-    )
+def _witnesses(case: Case, output: str, survives: bool, limit: int | None) -> Iterator[Witness]:
+    for rows in case.pages(_WITNESSES, {"output": output, "survives": survives, "limit": limit}):
+        for row in rows:
+            yield Witness(
+                identity=identity_of(row),
+                argument=_argument(row),
+                batch=row["batch"],
+                positions=(row["place"], row["again_place"]),
+            )
 
 
 def _argument(row: Row) -> str:
@@ -188,7 +187,7 @@ def _argument(row: Row) -> str:
     return (
         f"Batch {row['batch']} of query {row['query']} was planned by driver start {row['planned_by']} and {end}.\n"
         f"It wrote {_show(names, first)} at {row['place']}.\n"
-        f"Yet, replayed, it wrote {_show(names, again)} for the same identity, at {row['again_place']}."
+        f"But its replay wrote {_show(names, again)} for the same identity, at {row['again_place']}."
     )
 
 

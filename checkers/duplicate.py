@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 from onceproof.judge import misplacement
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import Case
 from onceproof.judge.checker import checkers
-from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, places, sums, times
+from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.witness import (
+    Row,
+    are,
+    by,
+    cause_of,
+    holding,
+    identity_of,
+    input_of,
+    labelled,
+    noun,
+    places,
+    shown,
+    sums,
+    times,
+)
 
 # One row a copy: of equal effects those beyond the expected number, the latest first.
 _COPIES = """
@@ -120,11 +135,12 @@ _ATTRIBUTED = """
             AND x."partition" = t.twin_partition AND x."offset" = t.twin_offset)
         GROUP BY d.copy),
     active AS (
-        SELECT copy, string_agg(DISTINCT fault, ', ' ORDER BY fault) AS fault
-        FROM (SELECT d.copy, w.fault FROM duplicates d JOIN judge.windows w ON w.query = d.query AND w.batch = d.batch
-              UNION SELECT d.copy, k.fault FROM duplicates d JOIN judge.struck k USING (output, topic, "partition", "offset"))
+        SELECT copy, string_agg(DISTINCT fault, ', ' ORDER BY fault) FILTER (struck) AS fault,
+               string_agg(DISTINCT fault, ', ' ORDER BY fault) FILTER (NOT struck) AS active
+        FROM (SELECT d.copy, w.fault, w.struck FROM duplicates d JOIN judge.windows w ON w.query = d.query AND w.batch = d.batch
+              UNION SELECT d.copy, k.fault, true FROM duplicates d JOIN judge.struck k USING (output, topic, "partition", "offset"))
         GROUP BY ALL)
-    SELECT d.*, a.fault, t.twin, z.after.later AS later, z.after.start AS later_by, r.copy IS NOT NULL AS resent,
+    SELECT d.*, a.fault, a.active, t.twin, z.after.later AS later, z.after.start AS later_by, r.copy IS NOT NULL AS resent,
            CASE WHEN z.copy IS NOT NULL THEN 'zombie' WHEN r.copy IS NOT NULL THEN 'producer retry'
                 WHEN d.apart OR d.unplaced THEN 'batch replay'
                 WHEN t.sent_once THEN 'producer retry' WHEN t.copy IS NOT NULL THEN 'input'
@@ -136,14 +152,19 @@ _ATTRIBUTED = """
     LEFT JOIN zombies z USING (copy) LEFT JOIN resent r USING (copy) LEFT JOIN twice t USING (copy) LEFT JOIN active a USING (copy)"""
 
 _TOTALS = """
+    WITH named AS (SELECT *, 'batch ' || batch || ' (query ' || query || ')' AS in_batch FROM attributed)
     SELECT output, source, count(*) AS total, query || '/' || batch AS of_batch,
-           CASE source WHEN 'producer retry' THEN source || CASE WHEN resent THEN ' (of the job)' ELSE ' (of the input)' END
-                       WHEN 'task retry' THEN source || ' (query ' || query || ', batch ' || batch || ') while ' || fault
-                       WHEN 'fault' THEN 'while ' || fault WHEN 'input' THEN source WHEN 'unknown' THEN source
-                       ELSE source || ' (query ' || query || ', batch ' || batch || ')' END AS label
-    FROM attributed GROUP BY ALL ORDER BY output, source, label, of_batch"""
+           count(*) FILTER ("offset" IS NULL AND batch IS NULL) AS nowhere, count(active) AS active,
+           CASE source WHEN 'producer retry' THEN 'sent twice by the ' || CASE WHEN resent THEN 'job''s producer' ELSE 'producer of the input' END
+                       WHEN 'batch replay' THEN 'from the replay of ' || in_batch
+                       WHEN 'zombie' THEN 'from an older driver''s late write of ' || in_batch
+                       WHEN 'task retry' THEN 'from a retried task in ' || in_batch || ', struck by ' || fault
+                       WHEN 'fault' THEN 'from ' || coalesce(in_batch || ', ', 'messages ') || 'struck by ' || fault
+                       WHEN 'input' THEN 'from records that the input holds more than once'
+                       ELSE 'of unknown cause' || coalesce('; active at that time: ' || active, '') END AS label
+    FROM named GROUP BY ALL ORDER BY output, source, label, of_batch"""
 
-# One an identity, however many its copies.
+# One per identity, however many copies it has.
 _WITNESSES = """
     SELECT * FROM attributed WHERE output = $output AND source = $source
     QUALIFY row_number() OVER (PARTITION BY id ORDER BY pos, lane) = 1
@@ -165,10 +186,12 @@ class Duplicate:
       the copies stand in different commits (Postgres) or at different offsets (Kafka), or nobody knows in which. Where the
       oracle names no cause: both were written between ``offsets/N`` and ``commits/N`` of one such batch, and of no other;
     - ``input``: the committed input holds that very record more than once, and the oracle expects one effect of them all;
-    - ``task retry``: while its batch ran, once, a fault was active, and the copy was written in that time or in the very
+    - ``task retry``: a fault struck its batch, which ran once, and the copy was written in that time or in the very
       commit of the first one;
-    - ``fault``: nothing of this, but a fault was active in its batch, or struck a consumer that had its message;
-    - ``unknown``: nothing in the history explains it. A copy that a job wrote by itself, without a fault, is of this kind.
+    - ``fault``: nothing of this, but a fault struck its batch, or a consumer that had its message;
+    - ``unknown``: nothing in the history explains it. A copy that a job wrote by itself, without a fault, is of this kind. Where
+      the history cannot explain it (its batch is not known, it was imported, or only a fault that struck another batch was
+      active at that time) a claim of at-least-once is inconclusive.
     """
 
     meaning: ClassVar[str] = "an effect is counted more than once"
@@ -185,12 +208,13 @@ class Duplicate:
         decided="More effects of one identity and content can be read than the oracle expects. Each copy is attributed: it "
         "landed after a batch of a later start of the driver (zombie); the log shows one record sent twice (producer "
         "retry); its batch was planned by one start and committed by another (batch replay); the input itself holds "
-        "the record twice (input); it was written while its batch ran, once, under a fault (task retry); a fault was active "
-        "(fault). What fits none of these is unknown, and at-least-once does not allow it.",
+        "the record twice (input); it was written while its batch ran, once, and a fault struck that (task retry); a fault struck "
+        "its batch (fault). What fits none of these is unknown, and at-least-once does not allow it; where the history cannot "
+        "show the cause (an unknown batch, an import) at-least-once is inconclusive.",
         stops=(
             "Progress in the transaction of the data, locked and read first (onceproof.sinks.postgres).",
             "An idempotent write: a primary key of source topic, partition and offset with ON CONFLICT DO NOTHING.",
-            "One Kafka transaction a batch with a progress record in it, and read_committed readers (onceproof.sinks.kafka).",
+            "One Kafka transaction per batch with a progress record in it, and read_committed readers (onceproof.sinks.kafka).",
             "enable.idempotence=true for producers of the input.",
         ),
         sources=(
@@ -210,44 +234,57 @@ class Duplicate:
             case.sql(table)
         for (output, source), rows in by(case.rows(_TOTALS), "output", "source"):
             total = sum(row["total"] for row in rows)
-            copies = "copy" if total == 1 else "copies"
-            summary = f"{total:,} {copies} beyond what the input explains, by {source}"
+            labels = sums(rows, "label")
+            summary = labelled(total, times(total, f"extra {noun(case, output)}"), labels)
             if source == "input":
                 alike = """SELECT count(*) FROM (SELECT topic, "partition", "offset" FROM twins UNION
                                                  SELECT topic, twin_partition, twin_offset FROM twins)"""
-                summary += f": {case.number(alike)} input records cannot be told apart from another"
+                summary += f": {times(case.number(alike), 'input record')} cannot be told apart from another"
             yield Finding(
                 anomaly="duplicate",
                 output=output,
                 total=total,
                 summary=summary,
-                witnesses=_witnesses(case, output, source),
                 source=source,
-                attribution=sums(rows, "label"),
+                attribution=labels,
                 batches=sums(rows, "of_batch"),
+                unsettled=_unsettled(case, rows) if source == "unknown" else None,
+                **shown(partial(_witnesses, case, output, source)),
             )
 
 
-def _witnesses(case: Case, output: str, source: str) -> tuple[Witness, ...]:
-    rows = case.rows(_WITNESSES, {"output": output, "source": source, "limit": MAX_WITNESSES})
-    standing = places(case, output, [row["id"] for row in rows])
-    return tuple(
-        Witness(
-            identity=identity_of(row),
-            argument=_argument(row, standing[row["id"]]),
-            cause=cause_of(row),
-            batch=row["batch"],
-            positions=standing[row["id"]],
-        )
-        for row in rows
-    )
+def _unsettled(case: Case, rows: list[Row]) -> str | None:
+    """Why a cause may be there that the history does not show."""
+    if case.run.get("imported"):
+        return "the history was imported, and records neither batches nor faults"
+    if any(row["active"] for row in rows):
+        return "a fault that struck another batch was active at that time, which alone is no reason"
+    broken = """SELECT (SELECT count(*) FROM history.faults WHERE fired_at IS NOT NULL)
+                     + (SELECT count(*) FROM judge.batches WHERE replayed)"""
+    if any(row["nowhere"] for row in rows) and case.number(broken):
+        return "nobody knows in which batch they were written"
+    return None
 
 
-def _argument(row: Row, standing: tuple[str, ...]) -> str:
+def _witnesses(case: Case, output: str, source: str, limit: int | None) -> Iterator[Witness]:
+    for rows in case.pages(_WITNESSES, {"output": output, "source": source, "limit": limit}):
+        found = places(case, output, [row["id"] for row in rows])
+        for row in rows:
+            yield Witness(
+                identity=identity_of(row),
+                argument=_argument(case, row, found[row["id"]]),
+                cause=cause_of(row),
+                batch=row["batch"],
+                positions=found[row["id"]],
+            )
+
+
+def _argument(case: Case, row: Row, found: tuple[str, ...]) -> str:
+    expected = f"{times(row['expected'], noun(case, row['output']))} {are(row['expected'])} expected from it"
     return (
-        f"{input_of(row)} is committed, and {times(row['expected'], 'effect')} of it is expected.\n"
+        f"{input_of(row)} is committed, and {expected}.\n"
         f"{_why(row)}.\n"
-        f"Yet {row['actual']} stand, at {', '.join(standing)}."
+        f"But {holding(case, row['output'], row['actual'], found)}."
     )
 
 
@@ -256,19 +293,20 @@ def _why(row: Row) -> str:
     if row["source"] == "zombie":
         return (
             f"{batch} was planned by driver start {row['planned_by']}; start {row['later_by']} planned and committed batch "
-            f"{row['later']}, and one of the two came after that"
+            f"{row['later']}, and one of the copies came after that"
         )
     if row["source"] == "producer retry" and row["resent"]:
-        return f"Both were created at {row['timestamp_ms']} ms with one key, by a producer that is not idempotent: one send, sent again"
+        return f"Both were created at {row['timestamp_ms']} ms with one key, by a producer that is not idempotent: it sent one record twice"
     if row["source"] == "producer retry":
         return f"The input holds it again, at {row['topic']}/{row['twin']}, with one creation time, and its producer knows of one send"
     return {
         "batch replay": f"{batch} was planned by driver start {row['planned_by']} and "
         + ("never committed" if row["committed_by"] is None else f"committed by start {row['committed_by']}"),
-        "input": f"The input holds this very record more than once, again at {row['topic']}/{row['twin']}",
-        "task retry": f"{batch} ran once, and while it did, a task could be retried: {row['fault']}",
-        "fault": f"Active in its batch: {row['fault']}"
+        "input": f"The input holds the same record again, at {row['topic']}/{row['twin']}",
+        "task retry": f"{batch} ran once, and a fault that can make Spark retry a task struck it: {row['fault']}",
+        "fault": f"A fault struck its batch: {row['fault']}"
         if row["batch"] is not None
-        else f"A consumer had it when a fault struck: {row['fault']}",
-        "unknown": "Nothing in the history explains a copy",
+        else f"A fault struck a consumer that had it: {row['fault']}",
+        "unknown": "Nothing in the history explains a copy"
+        + (f"; active at that time: {row['active']}" if row["active"] is not None else ""),
     }[row["source"]]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.canonical import literal
 from onceproof.judge.case import Case
 from onceproof.judge.checker import checkers
-from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import Row, by, sums, times
+from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.witness import Row, by, shown, sums, times
 
 # One row a partition with open records: who opened first, and what cannot be read for it. Without the partition's own
 # row (an imported history) its first open record stands for the last stable offset.
@@ -38,7 +39,7 @@ _OPEN = """
     SELECT (SELECT count(*) FROM history.input WHERE visibility = 'open') + (SELECT count(*) FROM history.output WHERE visibility = 'open')"""
 
 _TOTALS = """
-    SELECT output, topic || '/' || "partition" || ' from ' || stable_offset AS label, behind AS total
+    SELECT output, 'in ' || topic || '/' || "partition" || ' from offset ' || stable_offset AS label, behind AS total
     FROM hanging ORDER BY output, "partition" """
 
 
@@ -85,22 +86,21 @@ class HangingTransaction:
                 anomaly="hanging-transaction",
                 output=output,
                 total=total,
-                summary=f"{times(total, 'record')} that no read_committed reader is shown, behind an open transaction",
-                witnesses=_witnesses(case, output),
+                summary=f"{times(total, 'record')} that read_committed readers do not get, because of an open transaction",
                 attribution=sums(rows, "label"),
+                **shown(partial(_witnesses, case, output)),
             )
 
 
-def _witnesses(case: Case, output: str) -> tuple[Witness, ...]:
+def _witnesses(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
     query = """SELECT * FROM hanging WHERE output = $output ORDER BY "partition" LIMIT $limit"""
-    return tuple(
-        Witness(
-            identity={"topic": row["topic"], "partition": row["partition"]},
-            argument=_argument(row),
-            positions=(f"{row['topic']}/{row['partition']}@{row['head']['pos']}",),
-        )
-        for row in case.rows(query, {"output": output, "limit": MAX_WITNESSES})
-    )
+    for rows in case.pages(query, {"output": output, "limit": limit}):
+        for row in rows:
+            yield Witness(
+                identity={"topic": row["topic"], "partition": row["partition"]},
+                argument=_argument(row),
+                positions=(f"{row['topic']}/{row['partition']}@{row['head']['pos']}",),
+            )
 
 
 def _argument(row: Row) -> str:
@@ -111,7 +111,6 @@ def _argument(row: Row) -> str:
     end = "" if row["end_offset"] is None else f" of {row['end_offset']}"
     return (
         f"A transaction of {who} wrote {place}@{head['pos']}{age}; it has neither been committed nor aborted.\n"
-        f"Everything is healed, and the job has stopped.\n"
-        f"Yet readers get no further than offset {row['stable_offset']}{end}: "
+        f"But readers get no further than offset {row['stable_offset']}{end}: "
         f"{times(row['behind'], 'record')} cannot be read."
     )

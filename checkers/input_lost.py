@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import Case
 from onceproof.judge.checker import checkers
-from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import Row, by, cause_of, sums, times
+from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.witness import Row, by, cause_of, shown, sums, times
 
 # Digest first, as in `onceproof.judge.compare`: only stretches of offsets that differ are held against each other one by
 # one, so a clean run costs two scans and no memory to speak of.
@@ -87,20 +88,19 @@ class InputLost:
                 output=topic,
                 total=total,
                 summary=f"the broker lost {times(total, 'acknowledged input record')}: {', '.join(sums(rows, 'label'))}",
-                witnesses=_witnesses(case, topic),
                 attribution=sums(rows, "label"),
+                **shown(partial(_witnesses, case, topic)),
             )
 
 
-def _witnesses(case: Case, topic: str) -> tuple[Witness, ...]:
-    return tuple(
-        Witness(
-            identity={"topic": topic, "partition": row["partition"], "offset": row["offset"]},
-            argument=_argument(row),
-            cause=cause_of(row),
-        )
-        for row in case.rows(_WITNESSES, {"topic": topic, "limit": MAX_WITNESSES})
-    )
+def _witnesses(case: Case, topic: str, limit: int | None) -> Iterator[Witness]:
+    for rows in case.pages(_WITNESSES, {"topic": topic, "limit": limit}):
+        for row in rows:
+            yield Witness(
+                identity={"topic": topic, "partition": row["partition"], "offset": row["offset"]},
+                argument=_argument(row),
+                cause=cause_of(row),
+            )
 
 
 def _argument(row: Row) -> str:
@@ -111,4 +111,4 @@ def _argument(row: Row) -> str:
         "gone from the log": f"the log of {place} holds no record there",
         "acknowledged at the offset of another": f"so was another one, and the log of {place} holds one record there",
     }[row["how"]]
-    return f"Record number {row['seq']} was acknowledged as {cause_of(row)}.\nYet {log}."
+    return f"Record number {row['seq']} was acknowledged as {cause_of(row)}.\nBut {log}."

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import ClassVar
 
 from onceproof.judge import misplacement
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, checkers
-from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, sums, times
+from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, labelled, noun, shown, sums, times
 
-# What stands in a transaction that has not ended is not lost yet: that is a hanging transaction.
+# What is in a transaction that has not ended is not lost yet: that is a hanging transaction.
 _CHOSEN = "NOT hidden AND (covered OR $drained)"
 
 _TOTALS = f"""
-    SELECT output, CASE WHEN fault IS NULL THEN 'no fault' ELSE 'fault' END AS source,
-           coalesce('while ' || fault, 'no fault active') || coalesce(' (batch ' || batch || ')', '') AS label,
-           query || '/' || batch AS of_batch, count(*) AS total
+    SELECT output, reason AS source, active, batch IS NULL AS nowhere,
+           CASE WHEN batch IS NOT NULL THEN 'from batch ' || batch || ' (query ' || query || ')' ELSE 'from an unknown batch' END
+           || CASE WHEN fault IS NOT NULL AND batch IS NULL THEN ' that a fault struck: ' || fault
+                   WHEN fault IS NOT NULL THEN ', struck by ' || fault
+                   WHEN active IS NOT NULL THEN '; active at that time: ' || active ELSE '' END AS label,
+           query || '/' || batch AS of_batch, bool_and(covered) AS covered, count(*) AS total
     FROM judge.lost WHERE {_CHOSEN} GROUP BY ALL ORDER BY output, source, label, of_batch"""  # noqa: S608
 
 _WITNESSES = f"""
@@ -26,19 +30,25 @@ _WITNESSES = f"""
     FROM judge.lost m JOIN judge.tally t ON t.output = m.output AND t.id = m.id
     LEFT JOIN judge.progress p ON p.output = m.output AND p.topic = m.topic AND p."partition" = m."partition"
     LEFT JOIN judge.batches b ON b.query = m.query AND b.batch = m.batch AND b.topic = m.topic AND b."partition" = m."partition"
-    WHERE m.output = $output AND {_CHOSEN} AND (fault IS NULL) = ($source = 'no fault')
+    WHERE m.output = $output AND {_CHOSEN} AND m.reason = $source
     ORDER BY m.topic, m."partition", m."offset", m.id LIMIT $limit"""  # noqa: S608
 
 
 @checkers.register("lost-write")
 class LostWrite:
-    """Counts expected effects that are missing while their input counts as done, wherever they stand.
+    """Counts expected effects that are missing although their input counts as done.
 
     Done means: the query that writes the output (where it names none: every query that reads the source partition) has
-    recorded an offset beyond the cause, or the run drained. Where the oracle names no cause and the run did not drain, the history cannot tell: not evaluated.
+    recorded an offset beyond the cause, or the run drained. Where neither is known of an effect it is not evaluated.
     Only committed input is expected to have effects, so aborted records and the holes that transaction markers leave
-    in the offsets are no losses. Nor is an effect that stands in another place (``misplaced``) or in a transaction that
-    has not ended (``hanging-transaction``). One finding for losses in whose batch a fault was active, one for the others.
+    in the offsets are no losses. Nor is an effect that is found in another place (``misplaced``) or in a transaction that
+    has not ended (``hanging-transaction``). One finding for each reason:
+
+    - ``fault``: a fault struck the batch of the effect, or the consumer that had its message;
+    - ``no fault``: its batch is known, and no fault was active in it; or no fault was injected at all;
+    - ``unknown``: its batch is not known, or a fault that struck another batch was still active, or the history was imported.
+
+    The batch is that of the input record; of an effect of several records it is `onceproof.judge.struck` that finds it.
     """
 
     meaning: ClassVar[str] = "an effect is missing although recorded progress covers its input"
@@ -52,13 +62,15 @@ class LostWrite:
             "aborted by its timeout (lost-ack, lost-request).",
             "A producer is used again after an indefinite error: an EndTxn that arrives late ends its next transaction "
             "(KAFKA-17754).",
-            "acks=1 and the leader dies: what was acknowledged stood on one disk (crash of the leader).",
+            "acks=1 and the leader dies: what was acknowledged was on one disk (crash of the leader).",
         ),
         decided="The oracle expects the effect, no reader sees it, and its input counts as done: the query that writes the "
-        "output (where it names none: each that reads the partition) recorded an offset beyond it, or the run drained. Aborted input and the offsets that transaction "
-        "markers use up are expected nowhere. An effect that stands behind an open transaction is a "
-        "hanging-transaction instead, one that stands elsewhere is misplaced. Where the run did not drain and the oracle "
-        "names no cause, nobody can say whether it was lost or late: not evaluated.",
+        "output (where it names none: each that reads the partition) recorded an offset beyond it, or the run drained. Aborted "
+        "input and the offsets that transaction markers use up are expected nowhere. An effect in an open transaction is a "
+        "hanging-transaction instead, one in another place is misplaced. Where the run did not drain and no progress says "
+        "whether an effect was lost or is late, it is not evaluated. Its batch is that of its input record. A sum or a window has "
+        "none: its batch is the one in which the window closes (_closes), or the struck batch from whose input alone it follows. "
+        "Otherwise it is unknown, and at-most-once is then inconclusive.",
         stops=(
             "Effects and progress in one transaction of the sink (onceproof.sinks).",
             "Let errors end the query: a restarted batch is the cure, not the illness.",
@@ -74,53 +86,89 @@ class LostWrite:
     def check(self, case: Case) -> Iterator[Finding | Gap]:
         misplacement.create(case)
         for (output, source), rows in by(case.rows(_TOTALS, {"drained": case.drained}), "output", "source"):
-            total = sum(row["total"] for row in rows)
+            labels = sums(rows, "label")
             yield Finding(
                 anomaly="lost-write",
                 output=output,
-                total=total,
-                summary=f"{times(total, 'effect')} missing although recorded progress covers the input"
-                + ("; no fault was active" if source == "no fault" else ", in a fault window"),
-                witnesses=_witnesses(case, output, source),
+                total=sum(row["total"] for row in rows),
+                summary=_summary(case, output, source, rows, labels),
                 source=source,
-                attribution=sums(rows, "label"),
+                attribution=labels,
                 batches=sums(rows, "of_batch"),
+                unsettled=_unsettled(case, rows) if source == "unknown" else None,
+                **shown(partial(_witnesses, case, output, source)),
             )
         if not case.drained:
             blind = """SELECT output, count(*) AS n FROM judge.lost WHERE "offset" IS NULL AND NOT hidden GROUP BY output ORDER BY output"""
             for row in case.rows(blind):
-                why = "the run did not drain, and the oracle names no cause (_partition, _offset) to hold progress against"
-                yield Gap(row["output"], f"{times(row['n'], 'effect')} missing, but {why}")
+                ended = "history was imported as not drained" if case.run.get("imported") else "run did not drain"
+                why = f"the {ended}, and the oracle names no cause (_partition, _offset) to compare with progress"
+                yield Gap(row["output"], f"{times(row['n'], noun(case, row['output']))} missing, but {why}")
 
 
-def _witnesses(case: Case, output: str, source: str) -> tuple[Witness, ...]:
-    values = {"output": output, "source": source, "drained": case.drained, "limit": MAX_WITNESSES}
-    return tuple(
-        Witness(identity=identity_of(row), argument=_argument(case, row), cause=cause_of(row), batch=row["batch"])
-        for row in case.rows(_WITNESSES, values)
-    )
+def _summary(case: Case, output: str, source: str, rows: list[Row], labels: Mapping[str, int]) -> str:
+    total = sum(row["total"] for row in rows)
+    done = " although recorded progress covers the input" if all(row["covered"] for row in rows) else ""
+    what = f"{times(total, noun(case, output))} missing{done}"
+    if source == "fault":
+        return labelled(total, what, labels) if len(labels) == 1 else f"{what}, from batches that faults struck"
+    if source == "unknown":
+        return f"{what}; whether a fault is the reason is not known"
+    injected = case.number("SELECT count(*) FROM history.faults WHERE fired_at IS NOT NULL")
+    return f"{what}; no fault was {'active in the batch' if injected else 'injected'}"
+
+
+def _unsettled(case: Case, rows: list[Row]) -> str:
+    if case.run.get("imported"):
+        return "the history was imported, and records no faults"
+    if any(row["active"] is None for row in rows):
+        return "nobody knows in which batch they were lost"
+    return "a fault that struck another batch was active at that time, which alone is no reason"
+
+
+def _witnesses(case: Case, output: str, source: str, limit: int | None) -> Iterator[Witness]:
+    for rows in case.pages(_WITNESSES, {"output": output, "source": source, "drained": case.drained, "limit": limit}):
+        for row in rows:
+            argument = _argument(case, row)
+            yield Witness(identity=identity_of(row), argument=argument, cause=cause_of(row), batch=row["batch"])
 
 
 def _argument(case: Case, row: Row) -> str:
+    expected = f"{times(row['expected'], noun(case, row['output']))} expected"
+    return f"{input_of(row)} is committed{_taken(row)}.\n{_done(case, row)}.\nBut of {expected}, {row['actual']} can be read; {_why(case, row)}."
+
+
+def _done(case: Case, row: Row) -> str:
     if row["covered"]:
-        done = f"Progress of {row['topic']}/{row['partition']} is recorded up to {row['end_offset']}"
-    else:
-        done = "The run drained to the end of the input"
-    # The batch that would have written it may be one that Spark never planned.
-    done += "".join(f".\nBut {note}" for _, note in case.open_watermarks("none"))
-    where = "active in its batch" if row["batch"] is not None else "a consumer had it when a fault struck"
-    active = f"{where}: {row['fault']}" if row["fault"] else "no fault was active in its batch"
-    return (
-        f"{input_of(row)} is committed{_taken(row)}.\n{done}.\n"
-        f"Yet of {times(row['expected'], 'expected effect')} {row['actual']} can be read; {active}."
-    )
+        return f"Progress of {row['topic']}/{row['partition']} is recorded up to {row['end_offset']}"
+    if case.run.get("imported"):
+        return "The history was imported as complete; it records no progress"
+    return "The run drained: it reached the end of the input"
+
+
+def _why(case: Case, row: Row) -> str:
+    if row["fault"] is not None and row["found_by"] is not None:
+        return f"a fault struck its batch: {row['fault']}"
+    if row["fault"] is not None:
+        struck = "struck the batches of its input" if row["offset"] is None else "struck a consumer that had it"
+        return f"a fault {struck}: {row['fault']}"
+    if row["active"] is not None:
+        return f"why is unknown; active at that time: {row['active']}"
+    if row["reason"] == "unknown":
+        return "the history records no faults" if case.run.get("imported") else "in which batch it was lost is unknown"
+    return "no fault struck it" if row["batch"] is None else "no fault was active in its batch"
 
 
 def _taken(row: Row) -> str:
     """By which batch, and who committed that."""
     if row["batch"] is None:
         return ""
-    batch = f", in batch {row['batch']} of query {row['query']}"
+    of_batch = f"batch {row['batch']} of query {row['query']}"
+    if row["found_by"] == "window":
+        return f", and its window closes in {of_batch}"
+    if row["found_by"] == "follows":
+        return f", and all of it is in {of_batch}"
+    batch = f", in {of_batch}"
     if row["planned_by"] is None:
         return batch
     start = f"driver start {row['planned_by']}"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 from onceproof.judge import misplacement
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import Case
 from onceproof.judge.checker import checkers
-from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, sums, times
+from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, noun, shown, sums, times
 
 _TOTALS = """
     SELECT output, CASE how WHEN 'topic' THEN 'in ' || found_output WHEN 'row' THEN 'in another row'
@@ -28,22 +29,23 @@ class Misplaced:
     """Counts right effects in the wrong place (`onceproof.judge.misplacement` says which those are).
 
     The finding is of the output where the effect is due. It is then neither a ``lost-write`` there nor ``unexplained``
-    where it stands. The partition is judged only where the oracle gives ``_to_partition`` or the output declares
+    where it is. The partition is judged only where the oracle gives ``_to_partition`` or the output declares
     ``placement: key``.
     """
 
     meaning: ClassVar[str] = "the right effect in the wrong topic, partition or row"
     explanation: ClassVar[Explanation] = Explanation(
-        example="All orders arrived, exactly once. The ones of customer 7 stand in two partitions, and their consumer sees half.",
+        example="All orders arrived, exactly once. Those of customer 7 are in two partitions, and their consumer sees half.",
         causes=(
             "The output is keyed otherwise than its reader expects, or keyed only sometimes: a null key goes anywhere.",
             "The number of partitions was changed while the job ran: a key's hash leads elsewhere from then on.",
             "A client sends a record to the wrong topic: KAFKA-19012, in Java producers under disconnects.",
             "A join on the wrong key writes the right values into the row of another.",
         ),
-        decided="Told by position or content: the very effect that one output lacks stands unexplained in another; a "
-        "record stands in another partition than the oracle's _to_partition, or apart from the other records of its key "
-        "(placement: key); or a row under an unknown identity holds exactly what one missing row should hold. Only pairs "
+        decided="Shown by position or content: the very effect that one output lacks is found unexplained in another; a "
+        "record is in another partition than the oracle's _to_partition, or apart from the other records of its key "
+        "(placement: key); or a row under an unknown identity holds what one missing row should hold, and no other expected row. "
+        "One short value in common is no evidence: at least two columns must agree, or one of 16 characters or more. Only pairs "
         "that are unique both ways count; then it is neither a lost-write nor unexplained.",
         stops=(
             "The same key and partitioner for all that must stay together; topics whose partitions are not changed.",
@@ -61,34 +63,35 @@ class Misplaced:
                 anomaly="misplaced",
                 output=output,
                 total=total,
-                summary=f"{times(total, 'effect')} in the wrong place ({', '.join(attribution)})",
-                witnesses=_witnesses(case, output),
+                summary=f"{times(total, noun(case, output))} in the wrong place ({', '.join(attribution)})",
                 attribution=attribution,
                 batches=sums(rows, "batch"),
+                **shown(partial(_witnesses, case, output)),
             )
 
 
-def _witnesses(case: Case, output: str) -> tuple[Witness, ...]:
-    rows = case.rows(_WITNESSES, {"output": output, "limit": MAX_WITNESSES})
-    return tuple(
-        Witness(
-            identity=identity_of(row),
-            argument=_argument(row, case.scenario.outputs[output].placement == "key"),
-            cause=cause_of(row),
-            batch=row["batch"],
-            positions=(row["place"],),
-        )
-        for row in rows
-    )
+def _witnesses(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
+    by_key = case.scenario.outputs[output].placement == "key"
+    for rows in case.pages(_WITNESSES, {"output": output, "limit": limit}):
+        for row in rows:
+            yield Witness(
+                identity=identity_of(row),
+                argument=_argument(row, noun(case, output), by_key),
+                cause=cause_of(row),
+                batch=row["batch"],
+                positions=(row["place"],),
+            )
 
 
-def _argument(row: Row, by_key: bool) -> str:
+def _argument(row: Row, what: str, by_key: bool) -> str:
     if row["how"] == "partition":
-        why = "the other records of its key stand" if by_key else "the oracle wants it"
-        return (
-            f"{input_of(row)} is committed; {why} in partition {row['due']}.\nYet its effect stands at {row['place']}."
-        )
-    premise = f"{input_of(row)} is committed; its effect is due in {row['output']!r}, and is not there."
+        why = "the other records of its key are" if by_key else "the oracle expects its record"
+        return f"{input_of(row)} is committed; {why} in partition {row['due']}.\nBut its record is at {row['place']}."
+    premise = f"{input_of(row)} is committed; its {what} is due in {row['output']!r}, and is missing there."
     if row["how"] == "topic":
-        return f"{premise}\nYet that very effect stands at {row['place']}, where no input explains it."
-    return f"{premise}\nYet its content stands under identity {row['found_id']}, which no input explains, at {row['place']}."
+        return (
+            f"{premise}\nBut the same content under the same identity is at {row['place']}, where no input explains it."
+        )
+    return (
+        f"{premise}\nBut its content is at {row['place']}, under identity {row['found_id']}, which no input explains."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 from onceproof.judge import digest, misplacement
@@ -10,8 +11,8 @@ from onceproof.judge.anomalies import Explanation
 from onceproof.judge.canonical import literal
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, checkers
-from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import Row, by, cause_of, identity_of, sums, times
+from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.witness import Row, by, cause_of, identity_of, noun, shown, sums, times
 
 _CREATE = """
     CREATE OR REPLACE TEMP TABLE precommitted (output VARCHAR, rule VARCHAR, h UBIGINT, lane BIGINT, pos BIGINT, id VARCHAR,
@@ -91,7 +92,7 @@ class PrecommittedRead:
         causes=(
             "The source reads read_uncommitted and is faster than the producer's commit: the effect is right only by luck "
             "(a producer that holds its transaction open).",
-            "Data that was handed on beside the log (a cache, a call) before the log had it for good.",
+            "Data that was handed on past the log (a cache, a call) before the log had it for good.",
         ),
         decided="The effect could be read, or the batch that took its input was committed, strictly before the marker of the "
         "input's transaction was written, or though there is none. Both times are wall clocks, of the broker and of the "
@@ -116,10 +117,10 @@ class PrecommittedRead:
                 anomaly="precommitted-read",
                 output=output,
                 total=total,
-                summary=f"{times(total, 'effect')} of input whose transaction had not committed: {', '.join(sums(rows, 'label'))}",
-                witnesses=_witnesses(case, output),
+                summary=f"{times(total, noun(case, output))} of input whose transaction had not committed: {', '.join(sums(rows, 'label'))}",
                 attribution=sums(rows, "label"),
                 batches=sums(rows, "of_batch"),
+                **shown(partial(_witnesses, case, output)),
             )
 
 
@@ -149,28 +150,27 @@ def _by_time(case: Case) -> Iterator[Gap]:
             case.sql(_BY_BATCH.format(output=literal(output), ended=_ENDED))
 
 
-def _witnesses(case: Case, output: str) -> tuple[Witness, ...]:
-    rows = case.rows(_WITNESSES, {"output": output, "limit": MAX_WITNESSES})
-    return tuple(
-        Witness(
-            identity=identity_of(row) if row["id"] is not None else {},
-            argument=_argument(row),
-            cause=cause_of(row),
-            batch=row["batch"],
-            positions=() if row["place"] is None else (row["place"],),
-        )
-        for row in rows
-    )
+def _witnesses(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
+    for rows in case.pages(_WITNESSES, {"output": output, "limit": limit}):
+        for row in rows:
+            yield Witness(
+                identity=identity_of(row) if row["id"] is not None else {},
+                argument=_argument(row),
+                cause=cause_of(row),
+                batch=row["batch"],
+                positions=() if row["place"] is None else (row["place"],),
+            )
 
 
 def _argument(row: Row) -> str:
     if row["rule"] == "open":
+        at = "" if row["place"] is None else f", at {row['place']}"
         cause = "Some input" if row["offset"] is None else f"Input {cause_of(row)}"
-        return f"{cause} is in a transaction that has not ended, and no committed input explains the effect.\nYet it can be read, at {row['place']}."
+        return f"{cause} is in a transaction that has not ended, and no committed input explains the effect.\nBut it can be read{at}."
     ended = f"The transaction of input {cause_of(row)} was committed at {row['ended']} ms, by its marker's time."
     if row["rule"] == "effect":
-        return f"{ended}\nYet its effect could be read {row['ended'] - row['at_ms']} ms before, at {row['place']}."
+        return f"{ended}\nBut its effect could be read {row['ended'] - row['at_ms']} ms before, at {row['place']}."
     return (
         f"{ended}\nBatch {row['batch']} of query {row['query']} took that record.\n"
-        f"Yet the batch was committed {row['ended'] - row['at_ms']} ms before."
+        f"But the batch was committed {row['ended'] - row['at_ms']} ms before."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from onceproof.judge import sources
@@ -11,8 +12,8 @@ from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.claims import ACROSS_KEYS
-from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import Row, cause_of, identity_of, sums, times
+from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.witness import Row, cause_of, identity_of, noun, shown, sums, times
 
 _SCOPED = """
     SELECT topic, "partition", lane, pos, "offset", query, batch, {scope} AS scope
@@ -167,9 +168,9 @@ def _late(case: Case, output: str, keyed: bool) -> Iterator[Finding]:
             anomaly="reordered",
             output=output,
             total=total,
-            summary=f"{times(total, 'effect')} after an effect of a later record of the same {scope}",
-            witnesses=_witnesses(case, output, keyed),
+            summary=f"{times(total, noun(case, output))} after that of a later record of the same {scope}",
             batches=sums(rows, "of_batch"),
+            **shown(partial(_witnesses, case, output, keyed)),
         )
 
 
@@ -177,7 +178,7 @@ def _across_keys(case: Case, output: str, within: int) -> Iterator[Finding]:
     """Of a queue or a partition, what its keys alone do not show: allowed where only their order is claimed, and seen all the same."""
     for finding in _late(case, output, keyed=False):
         if finding.total > within:
-            more = "" if not within else f"; {times(within, 'effect')} of them within one key"
+            more = "" if not within else f"; {within:,} of them within one key"
             yield replace(finding, source=ACROSS_KEYS, summary=finding.summary + more)
 
 
@@ -195,24 +196,22 @@ def _split(case: Case, output: str, keyed: bool) -> str | None:
     return None
 
 
-def _witnesses(case: Case, output: str, keyed: bool) -> tuple[Witness, ...]:
-    rows = case.rows(_WITNESSES, {"output": output, "limit": MAX_WITNESSES})
-    return tuple(
-        Witness(
-            identity=identity_of(row),
-            argument=_argument(row, keyed),
-            cause=cause_of(row),
-            batch=row["batch"],
-            positions=(row["ahead_place"], row["place"]),
-        )
-        for row in rows
-    )
+def _witnesses(case: Case, output: str, keyed: bool, limit: int | None) -> Iterator[Witness]:
+    for rows in case.pages(_WITNESSES, {"output": output, "limit": limit}):
+        for row in rows:
+            yield Witness(
+                identity=identity_of(row),
+                argument=_argument(row, noun(case, output), keyed),
+                cause=cause_of(row),
+                batch=row["batch"],
+                positions=(row["ahead_place"], row["place"]),
+            )
 
 
-def _argument(row: Row, keyed: bool) -> str:
+def _argument(row: Row, what: str, keyed: bool) -> str:
     return (
         f"In {_scope(row, keyed)}, offset {row['offset']} comes before offset {row['ahead']}.\n"
-        f"Yet the effect of {row['ahead']} stands first, at {row['ahead_place']}; that of {row['offset']} at {row['place']}."
+        f"But the {what} of {row['ahead']} comes first, at {row['ahead_place']}; that of {row['offset']} is at {row['place']}."
     )
 
 

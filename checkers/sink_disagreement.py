@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 from onceproof.judge import misplacement
@@ -10,22 +11,23 @@ from onceproof.judge.anomalies import Explanation
 from onceproof.judge.canonical import literal
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, checkers
-from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, places, sums, times
+from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.witness import Row, by, cause_of, holding, identity_of, input_of, noun, places, shown, sums, times
 from onceproof.scenario.model import OutputSpec
 
-# What one output lacks or, of the states that it keeps, has wrong.
+# What one output lacks, has too often or, of the states that it keeps, has wrong. ``extra``: copies beyond the expected number.
 _FAULTY = """
     CREATE OR REPLACE TEMP TABLE faulty AS
-    SELECT output, id, topic, "partition", "offset", query, batch, fault,
-           CASE WHEN fault IS NULL THEN 'no fault' ELSE 'fault' END AS source
+    SELECT output, id, topic, "partition", "offset", query, batch, reason AS source, 0 AS extra
     FROM judge.lost WHERE NOT hidden
     UNION ALL
-    SELECT r.output, r.id, x.topic, x."partition", x."offset", b.query, b.batch, NULL, 'other state'
+    SELECT r.output, r.id, x.topic, x."partition", x."offset", b.query, b.batch,
+           CASE WHEN r.wrong > 0 THEN 'other state' ELSE 'copies' END, r.extra
     FROM judge.remaining r JOIN judge.expected x ON x.output = r.output AND x.id = r.id
     LEFT JOIN judge.output_batches b ON b.output = x.output AND b.topic = x.topic AND b."partition" = x."partition"
         AND x."offset" >= b.start_offset AND x."offset" < b.end_offset
-    WHERE r.wrong > 0 AND r.output IN ({upserts})"""
+    WHERE (r.wrong > 0 AND r.output IN ({upserts})) OR (r.wrong = 0 AND r.extra > 0 AND r.output NOT IN ({upserts}))
+    QUALIFY row_number() OVER (PARTITION BY r.output, r.id ORDER BY x."offset", x.topic, x."partition", b.query, b.batch) = 1"""
 
 # The same input record caused an effect in the other output; or it keeps a state of the same identity, of which alone
 # can be said that it is another one.
@@ -39,32 +41,36 @@ _DISAGREEMENTS = """
         SELECT f.*, e.output, e.id FROM faulty f JOIN judge.expected e ON e.id = f.id
         WHERE e.output <> f.output AND (f."offset" IS NULL OR e."offset" IS NULL OR f.source = 'other state')
           AND (e.output IN ({upserts}) OR f.source <> 'other state'))
-    SELECT output, id, topic, "partition", "offset", query, batch, fault, source, min(other) AS present,
-           min_by(other_id, other) AS present_id
-    FROM pairs p
+    SELECT p.* EXCLUDE (other, other_id), min(other) AS present, min_by(other_id, other) AS present_id
+    FROM pairs p LEFT JOIN judge.remaining o ON o.output = p.other AND o.id = p.other_id
     WHERE NOT EXISTS (FROM judge.missing m WHERE m.output = p.other AND m.id = p.other_id)
       AND NOT EXISTS (FROM judge.tally t WHERE t.output = p.other AND t.id = p.other_id AND t.wrong > 0)
+      AND (p.source <> 'copies' OR (coalesce(o.extra, 0) < p.extra AND p.other NOT IN ({upserts})))
     GROUP BY ALL"""
 
 _TOTALS = """
-    SELECT output, source, CASE source WHEN 'other state' THEN 'right in ' ELSE 'present in ' END || present AS label,
-           query || '/' || batch AS of_batch, count(*) AS total
+    SELECT output, source, CASE source WHEN 'other state' THEN 'right in ' WHEN 'copies' THEN 'not so often in ' ELSE 'present in ' END
+           || present AS label, query || '/' || batch AS of_batch, count(*) AS total
     FROM disagreements GROUP BY ALL ORDER BY output, source, label, of_batch"""
 
 _WITNESSES = """
-    SELECT * FROM disagreements WHERE output = $output AND source = $source
-    ORDER BY topic, "partition", "offset", id LIMIT $limit"""
+    SELECT d.*, r.actual, coalesce(o.extra, 0) AS other_extra FROM disagreements d
+    LEFT JOIN judge.remaining r ON r.output = d.output AND r.id = d.id
+    LEFT JOIN judge.remaining o ON o.output = d.present AND o.id = d.present_id
+    WHERE d.output = $output AND source = $source
+    ORDER BY topic, "partition", "offset", d.id LIMIT $limit"""
 
 
 @checkers.register("sink-disagreement")
 class SinkDisagreement:
-    """Counts effects that one output lacks while another has its effect of the same input record, and states that are
-    wrong in one output and right in another of the same identity (both upserts).
+    """Counts effects that one output lacks while another has its effect of the same input record, effects of which one holds more
+    copies than another (both compared with what is expected of each), and states that are wrong in one output and right in another of
+    the same identity (both upserts).
 
     Only what both outputs should hold is compared, so an output that filters more than the other agrees with it. Effects
     belong together by their cause; where the oracle names none, by their identity. Needs one of the two. Outputs may differ
     while something is on its way: before a quiet point a disagreement is transient, and an effect in a transaction that
-    has not ended is none. Nothing to compare where there is one output. Dual writes: Kleppmann,
+    has not ended counts for neither. With one output there is nothing to compare. Dual writes: Kleppmann,
     *Making Sense of Stream Processing*, chapter 3.
     """
 
@@ -77,8 +83,9 @@ class SinkDisagreement:
             "Dual writes: two clients write two systems in different orders, and nothing ever compares them.",
         ),
         decided="Of one input record (where the oracle names no cause: of one identity) both outputs should hold an effect; one "
-        "holds it, or the right state of it, and the other does not. Outputs that filter differently agree. It comes with "
-        "the lost-write, stale-tail or wrong-value of the one output, and adds that the other is right. Before a quiet point it is transient: "
+        "holds it, or the right state of it, and the other does not, or holds more copies of it. Outputs that filter differently "
+        "agree. It comes with the lost-write, stale-tail, duplicate or wrong-value of the one output, and adds that the other is "
+        "right. Before a quiet point it is transient: "
         "more may still be on its way.",
         stops=(
             "Each sink effectively-once by itself: the replayed batch then completes the one that was left behind.",
@@ -97,23 +104,26 @@ class SinkDisagreement:
         misplacement.create(case)
         if not case.number("SELECT count(*) FROM judge.tally"):
             return
-        upserts = ", ".join(literal(name) for name, spec in case.outputs.items() if spec.kind == "upsert") or "NULL"
+        upserts = ", ".join(literal(name) for name, spec in case.outputs.items() if spec.kind == "upsert") or "''"
         case.sql(_FAULTY.format(upserts=upserts))
         case.sql(_DISAGREEMENTS.format(upserts=upserts))
         for (output, source), rows in by(case.rows(_TOTALS), "output", "source"):
             total = sum(row["total"] for row in rows)
-            what = "state" if source == "other state" else "effect"
-            how = "has right and this one wrong" if source == "other state" else "has and this one lacks"
+            what, how = {
+                "other state": ("state", "that another output has right and this one wrong"),
+                "copies": ("effect", "of which this output holds more copies than another"),
+            }.get(source, ("effect", "that another output has and this one lacks"))
             yield Finding(
                 anomaly="sink-disagreement",
                 output=output,
                 total=total,
-                summary=f"{times(total, what)} that another output {how}",
-                witnesses=_witnesses(case, output, source),
+                summary=f"{times(total, what)} {how}",
                 source=source,
                 attribution=sums(rows, "label"),
                 batches=sums(rows, "of_batch"),
                 transient=not case.drained,
+                unsettled="whether a fault is the reason for the loss is not known" if source == "unknown" else None,
+                **shown(partial(_witnesses, case, output, source)),
             )
 
 
@@ -135,30 +145,36 @@ def _incomparable(case: Case) -> Iterator[Gap]:
             yield Gap(output, why)
 
 
-def _witnesses(case: Case, output: str, source: str) -> tuple[Witness, ...]:
-    rows = case.rows(_WITNESSES, {"output": output, "source": source, "limit": MAX_WITNESSES})
-    here = places(case, output, [row["id"] for row in rows])
-    there: dict[str, tuple[str, ...]] = {}
-    for present in {row["present"] for row in rows}:
-        found = places(case, present, [row["present_id"] for row in rows if row["present"] == present])
-        there |= {f"{present} {id_}": standing for id_, standing in found.items()}
-    return tuple(
-        Witness(
-            identity=identity_of(row),
-            argument=_argument(row, there.get(f"{row['present']} {row['present_id']}", ()), here.get(row["id"], ())),
-            cause=cause_of(row),
-            batch=row["batch"],
-            positions=here.get(row["id"], ()),
-        )
-        for row in rows
-    )
+def _witnesses(case: Case, output: str, source: str, limit: int | None) -> Iterator[Witness]:
+    for rows in case.pages(_WITNESSES, {"output": output, "source": source, "limit": limit}):
+        here = places(case, output, [row["id"] for row in rows])
+        there: dict[tuple[str, str], tuple[str, ...]] = {}
+        for present in {row["present"] for row in rows}:
+            found = places(case, present, [row["present_id"] for row in rows if row["present"] == present])
+            there |= {(present, id_): at for id_, at in found.items()}
+        for row in rows:
+            at = there.get((row["present"], row["present_id"]), ())
+            yield Witness(
+                identity=identity_of(row),
+                argument=_argument(case, row, at, here.get(row["id"], ())),
+                cause=cause_of(row),
+                batch=row["batch"],
+                positions=here.get(row["id"], ()),
+            )
 
 
-def _argument(row: Row, there: tuple[str, ...], here: tuple[str, ...]) -> str:
+def _argument(case: Case, row: Row, there: tuple[str, ...], here: tuple[str, ...]) -> str:
     at = f", at {there[0]}" if there else ""
     if row["source"] == "other state":
         first = f"Outputs {row['output']!r} and {row['present']!r} keep the state of this identity.\n"
         wrong = f" (at {here[0]})" if here else ""
-        return f"{first}{row['present']!r} holds the right one{at}.\nYet {row['output']!r} holds another{wrong}."
+        return f"{first}{row['present']!r} holds the right one{at}.\nBut {row['output']!r} holds another{wrong}."
     where = f"{input_of(row)} has effects in {row['output']!r} and in {row['present']!r}.\n"
-    return f"{where}{row['present']!r} holds its effect{at}.\nYet {row['output']!r} does not."
+    if row["source"] == "copies":
+        extra, other = row["extra"], row["other_extra"]
+        as_expected = "as many as expected" if not other else f"{other} more than expected"
+        return (
+            f"{where}{row['present']!r} holds {as_expected}{at}.\n"
+            f"But {row['output']!r} holds {extra} more than expected: {holding(case, row['output'], row['actual'], here)}."
+        )
+    return f"{where}{row['present']!r} holds its {noun(case, row['present'])}{at}.\nBut {row['output']!r} does not."

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 from onceproof.judge import misplacement
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, checkers
-from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import Row, by, cause_of, identity_of, sums, times
+from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.witness import Row, are, by, cause_of, identity_of, noun, shown, sums, times
 
 _TAIL = """judge.lost m LEFT JOIN judge.progress p ON p.output = m.output AND p.topic = m.topic AND p."partition" = m."partition"
     WHERE NOT m.covered AND NOT m.hidden AND m."offset" IS NOT NULL"""
 
 _TOTALS = f"""
-    SELECT m.output, m.topic || '/' || m."partition" || ' beyond ' || coalesce(p.end_offset, 0) AS label,
+    SELECT m.output, CASE WHEN p.end_offset > 0 THEN 'beyond offset ' || p.end_offset || ' of ' ELSE 'from ' END || m.topic || '/' || m."partition" AS label,
            m.query || '/' || m.batch AS of_batch, count(*) AS total
     FROM {_TAIL} GROUP BY ALL ORDER BY output, label, of_batch"""  # noqa: S608
 
@@ -29,9 +30,9 @@ _WITNESSES = f"""
 class StaleTail:
     """Counts expected effects beyond the recorded progress of a run that did not drain.
 
-    A run that drained has no tail. One that was still making progress when its time ran out is slow, not stuck: that
-    is not evaluated. What progress covers is a ``lost-write``, what stands in an open transaction a
-    ``hanging-transaction``, what stands elsewhere is ``misplaced``.
+    A run that drained has no tail. One that was still making progress when its time ran out is slow, not stuck, and nobody
+    waited for a history that was imported as not drained: both are not evaluated. What progress covers is a ``lost-write``,
+    what is in an open transaction a ``hanging-transaction``, what is in another place ``misplaced``.
     """
 
     meaning: ClassVar[str] = "effects are missing beyond recorded progress: healed and restarted, the job moves no more"
@@ -47,7 +48,8 @@ class StaleTail:
         ),
         decided="All faults are healed, the job was restarted once more after a stretch of silence, and its progress still "
         "did not reach the known end of the input; the expected effects beyond recorded progress are missing. A job that "
-        "was still moving when time ran out is slow and not stuck: not evaluated.",
+        "was still moving when time ran out is slow and not stuck: not evaluated. Nor is a history that was imported as not "
+        "drained: what is missing may still come.",
         stops=(
             "Deadlines on every call that can wait, shorter than the patience of whoever supervises the job.",
             "A dead-letter topic for records that can never be processed.",
@@ -66,40 +68,42 @@ class StaleTail:
         misplacement.create(case)
         for (output,), rows in by(case.rows(_TOTALS), "output"):
             total = sum(row["total"] for row in rows)
-            if case.run.get("stuck") is False:
-                kept = bool(case.open_watermarks("restarted"))
-                why = (
-                    "they may still be in the state of a query"
-                    if kept
-                    else "the job still made progress when time ran out"
-                )
-                yield Gap(output, f"{times(total, 'effect')} missing, but {why}")
+            what = f"{times(total, noun(case, output))} missing beyond recorded progress"
+            if case.run.get("imported"):
+                missing = f"{times(total, noun(case, output))} {are(total)} missing and may still come"
+                yield Gap(output, f"the history was imported as not drained: {missing}")
                 continue
+            if case.run.get("stuck") is False:
+                in_state = "they may still be in the state of a query"
+                moved = "the job still made progress when time ran out"
+                yield Gap(output, f"{what}, but {in_state if case.open_watermarks('restarted') else moved}")
+                continue
+            labels = sums(rows, "label")
             yield Finding(
                 anomaly="stale-tail",
                 output=output,
                 total=total,
-                summary=f"{times(total, 'effect')} missing beyond recorded progress; the job moved no more",
-                witnesses=_witnesses(case, output),
-                attribution=sums(rows, "label"),
+                summary=f"{what}; the job made no more progress",
+                attribution=labels,
                 batches=sums(rows, "of_batch"),
+                **shown(partial(_witnesses, case, output)),
             )
 
 
-def _witnesses(case: Case, output: str) -> tuple[Witness, ...]:
-    rows = case.rows(_WITNESSES, {"output": output, "limit": MAX_WITNESSES})
-    return tuple(
-        Witness(identity=identity_of(row), argument=_argument(case, row), cause=cause_of(row), batch=row["batch"])
-        for row in rows
-    )
+def _witnesses(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
+    for rows in case.pages(_WITNESSES, {"output": output, "limit": limit}):
+        for row in rows:
+            argument = _argument(case, row)
+            yield Witness(identity=identity_of(row), argument=argument, cause=cause_of(row), batch=row["batch"])
 
 
 def _argument(case: Case, row: Row) -> str:
-    end = "nothing of it" if not row["end_offset"] else f"it up to {row['end_offset']}"
     taken = "in no planned batch" if row["batch"] is None else f"in batch {row['batch']} of query {row['query']}"
-    note = case.run.get("drain_note") or "the run did not drain"
-    return (
-        f"input {cause_of(row)} is committed, {taken}.\n"
-        f"Of {row['topic']}/{row['partition']}, progress records {end} as done; every fault is healed.\n"
-        f"Yet its effect is not there: {note}."
+    place = f"{row['topic']}/{row['partition']}"
+    done = (
+        f"Progress of {place} is recorded up to {row['end_offset']}"
+        if row["end_offset"]
+        else f"No progress of {place} is recorded"
     )
+    note = case.run.get("drain_note") or "the run did not drain"
+    return f"input {cause_of(row)} is committed, {taken}.\n{done}.\nBut its {noun(case, row['output'])} is missing: {note}."

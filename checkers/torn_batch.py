@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 from onceproof.judge import misplacement, parts
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, checkers
-from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import Row, cause_of, identity_of, sums, times
+from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.witness import Row, are, cause_of, identity_of, noun, shown, sums, times
 
 _APART = """
     SELECT query || '/' || batch AS of_batch, count(*) AS total FROM judge.torn WHERE output = $output
@@ -19,7 +20,7 @@ _APART = """
 _APART_WITNESSES = """
     SELECT * FROM judge.torn WHERE output = $output ORDER BY query, batch, topic, "partition", "offset", id LIMIT $limit"""
 
-# Batches of which something is missing and something else stands.
+# Batches of which something is missing and something else is there.
 _HALVES = """
     CREATE OR REPLACE TEMP TABLE halves AS
     WITH short AS (SELECT DISTINCT query, batch FROM judge.lost WHERE output = $output AND batch IS NOT NULL),
@@ -33,7 +34,8 @@ _HALVES = """
 
 _HALVES_TOTALS = """
     SELECT coalesce(covered, false) OR $drained AS stays, query || '/' || batch AS of_batch,
-           CASE WHEN fault IS NULL THEN 'no fault active' ELSE 'while ' || fault END AS label, count(*) AS total
+           'from batch ' || batch || ' (query ' || query || ')'
+           || coalesce(', struck by ' || fault, '; active at that time: ' || active, '') AS label, count(*) AS total
     FROM halves GROUP BY ALL ORDER BY stays, of_batch, label"""
 
 _HALVES_WITNESSES = """
@@ -124,27 +126,30 @@ def _in_steps(case: Case, output: str) -> Iterator[Finding]:
     if not rows:
         return
     total = sum(row["total"] for row in rows)
-    found = case.rows(_APART_WITNESSES, {"output": output, "limit": MAX_WITNESSES})
     yield Finding(
         anomaly="torn-batch",
         output=output,
         total=total,
-        summary=f"{times(total, 'effect')} visible apart from the rest of their batch, in {_batches(len(rows))}",
-        witnesses=tuple(
-            Witness(identity_of(row), _step(row), cause_of(row), row["batch"], (row["main_place"], row["place"]))
-            for row in found
-        ),
+        summary=f"{times(total, noun(case, output))} visible apart from the rest of their batch, in {times(len(rows), 'batch')}",
         source="batch",
         batches=sums(rows, "of_batch"),
         transient=True,
+        **shown(partial(_steps, case, output)),
     )
 
 
-def _step(row: Row) -> str:
-    what = "its effect" if row["offset"] is None else f"the effect of {cause_of(row)}"
+def _steps(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
+    for rows in case.pages(_APART_WITNESSES, {"output": output, "limit": limit}):
+        for row in rows:
+            argument, where = _step(row, noun(case, output)), (row["main_place"], row["place"])
+            yield Witness(identity_of(row), argument, cause_of(row), row["batch"], where)
+
+
+def _step(row: Row, kind: str) -> str:
+    what = f"this {kind}" if row["offset"] is None else f"the {kind} of {cause_of(row)}"
     return (
-        f"Batch {row['batch']} of query {row['query']} is one unit, and most of its effects stand at {row['main_place']}.\n"
-        f"Yet {what} stands at {row['place']}: readers saw one without the other."
+        f"Batch {row['batch']} of query {row['query']} is one unit; others of its {kind}s became visible at {row['main_place']}.\n"
+        f"But {what} became visible at {row['place']}: readers saw one without the other."
     )
 
 
@@ -160,31 +165,31 @@ def _in_part(case: Case, output: str) -> Iterator[Finding]:
             continue
         total = sum(row["total"] for row in rows)
         batches = sums(rows, "of_batch")
+        kind = noun(case, output)
         yield Finding(
             anomaly="torn-batch",
             output=output,
             total=total,
-            summary=f"{times(total, 'effect')} missing of {_batches(len(batches))} of which others stand",
-            witnesses=_halves(case, stays),
+            summary=f"{times(total, kind)} missing from {times(len(batches), 'batch')} whose other {kind}s are there",
             source="batch",
             attribution=sums(rows, "label"),
             batches=batches,
             transient=not stays,
+            **shown(partial(_halves, case, output, stays)),
         )
 
 
-def _halves(case: Case, stays: bool) -> tuple[Witness, ...]:
-    rows = case.rows(_HALVES_WITNESSES, {"drained": case.drained, "stays": stays, "limit": MAX_WITNESSES})
-    return tuple(
-        Witness(
-            identity=identity_of(row),
-            argument=f"Batch {row['batch']} of query {row['query']} is one unit, and the effect of {row['stands']}, which "
-            f"it took, stands.\nYet that of {cause_of(row)}, which it took too, does not.",
-            cause=cause_of(row),
-            batch=row["batch"],
-        )
-        for row in rows
-    )
+def _halves(case: Case, output: str, stays: bool, limit: int | None) -> Iterator[Witness]:
+    kind = noun(case, output)
+    for rows in case.pages(_HALVES_WITNESSES, {"drained": case.drained, "stays": stays, "limit": limit}):
+        for row in rows:
+            yield Witness(
+                identity=identity_of(row),
+                argument=f"Batch {row['batch']} of query {row['query']} is one unit. It took {row['stands']} and "
+                f"{cause_of(row)}.\nThe {kind} of {row['stands']} is there, but that of {cause_of(row)} is missing.",
+                cause=cause_of(row),
+                batch=row["batch"],
+            )
 
 
 def _no_transactions(case: Case, output: str) -> str | None:
@@ -194,7 +199,7 @@ def _no_transactions(case: Case, output: str) -> str | None:
     outside = """SELECT count(*) FROM history.output
         WHERE output = $output AND visibility = 'committed' AND txn_end_offset IS NULL"""
     count = case.number(outside, {"output": output})
-    return f"{times(count, 'record')} of it outside of any transaction" if count else None
+    return f"{times(count, 'record')} of it {are(count)} outside of any transaction" if count else None
 
 
 def _broken(case: Case, output: str) -> Iterator[Finding]:
@@ -202,29 +207,28 @@ def _broken(case: Case, output: str) -> Iterator[Finding]:
     total = case.number("SELECT sum(hidden) FROM broken")
     if not total:
         return
-    rows = case.rows(_BROKEN_WITNESSES, {"output": output, "limit": MAX_WITNESSES})
-    topic = case.scenario.outputs[output].topic
     yield Finding(
         anomaly="torn-batch",
         output=output,
         total=total,
-        summary=f"{times(total, 'record')} not committed, of transactions of which other records are",
-        witnesses=tuple(
-            Witness(identity_of(row), _half(row, topic), positions=(f"{topic}/{row['stands']}", row["place"]))
-            for row in rows
-            if row["id"] is not None
-        ),
+        summary=f"{times(total, 'record')} not committed, from transactions of which other records are",
         source="transaction",
+        **shown(partial(_broken_witnesses, case, output)),
     )
+
+
+def _broken_witnesses(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
+    topic = case.scenario.outputs[output].topic
+    for rows in case.pages(_BROKEN_WITNESSES, {"output": output, "limit": limit}):
+        for row in rows:
+            if row["id"] is not None:
+                where = (f"{topic}/{row['stands']}", row["place"])
+                yield Witness(identity_of(row), _half(row, topic), positions=where)
 
 
 def _half(row: Row, topic: str | None) -> str:
     return (
         f"Producer {row['producer_id']} wrote {topic}/{row['stands']} and {row['place']} in its epoch {row['producer_epoch']}, "
-        f"and the records of both kinds were created in overlapping times: it is one transaction.\n"
-        f"Yet the first is committed, and the second {row['visibility']}."
+        f"and created the committed and the other records in overlapping times: it is one transaction.\n"
+        f"But the first record is committed, and the second {'still open' if row['visibility'] == 'open' else row['visibility']}."
     )
-
-
-def _batches(count: int) -> str:
-    return "1 batch" if count == 1 else f"{count} batches"

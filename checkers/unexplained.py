@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 from onceproof.judge import misplacement
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import Case
 from onceproof.judge.checker import checkers
-from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import identity_of, places, times
+from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.witness import holding, identity_of, noun, places, shown, times
 
 _TOTALS = """
     SELECT output, sum(unexplained)::BIGINT AS total FROM judge.remaining
@@ -38,11 +39,11 @@ class Unexplained:
             "Something else writes to the output: a second job, a test, an older run in the same topic or table.",
             "A delete or a tombstone was not carried over to a view.",
         ),
-        decided="An effect stands in an output under an identity that the oracle expects nowhere in it, and neither "
+        decided="An effect is in an output under an identity that the oracle expects nowhere in it, and neither "
         "uncommitted input nor a misplaced effect accounts for it.",
         stops=(
             "Identities made from the input alone: source topic, partition and offset, or a key of the business.",
-            "One writer an output: its own table and topic, its own role with the right to write.",
+            "One writer per output: its own table and topic, its own role with the right to write.",
         ),
         sources=(
             "P. Alvaro, K. Kingsbury, Elle: Inferring Isolation Anomalies from Experimental Observations (2020): "
@@ -58,8 +59,9 @@ class Unexplained:
                 "in an output that must stay empty" if spec.expected == "empty" else "that no committed input explains"
             )
             why = why if spec.dead_letter_of is None else f"that {spec.dead_letter_of} does not lack"
-            summary = f"{times(row['total'], 'row' if spec.is_aside else 'effect')} {why}"
-            yield Finding("unexplained", row["output"], row["total"], summary, _witnesses(case, row["output"]))
+            output, total = row["output"], row["total"]
+            summary = f"{times(total, 'row' if spec.is_aside else noun(case, output))} {why}"
+            yield Finding("unexplained", output, total, summary, **shown(partial(_witnesses, case, output)))
 
 
 def _premise(case: Case, output: str) -> str:
@@ -73,14 +75,13 @@ def _premise(case: Case, output: str) -> str:
     return f"No committed input has an effect of this identity in {output!r}."
 
 
-def _witnesses(case: Case, output: str) -> tuple[Witness, ...]:
-    rows = case.rows(_WITNESSES, {"output": output, "limit": MAX_WITNESSES})
-    standing = places(case, output, [row["id"] for row in rows])
-    return tuple(
-        Witness(
-            identity=identity_of(row),
-            argument=f"{_premise(case, output)}\nYet {row['unexplained']} can be read, at {', '.join(standing[row['id']])}.",
-            positions=standing[row["id"]],
-        )
-        for row in rows
-    )
+def _witnesses(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
+    for rows in case.pages(_WITNESSES, {"output": output, "limit": limit}):
+        found = places(case, output, [row["id"] for row in rows])
+        for row in rows:
+            here = found[row["id"]]
+            yield Witness(
+                identity=identity_of(row),
+                argument=f"{_premise(case, output)}\nBut {holding(case, output, row['unexplained'], here)}.",
+                positions=here,
+            )

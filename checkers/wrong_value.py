@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 from onceproof.judge import misplacement
@@ -11,10 +12,10 @@ from onceproof.judge.anomalies import Explanation
 from onceproof.judge.canonical import literal, member
 from onceproof.judge.case import Case
 from onceproof.judge.checker import checkers
-from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import Row, cause_of, identity_of, input_of, places, sums, times
+from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.witness import Row, cause_of, identity_of, input_of, noun, places, shown, sums, times
 
-# Of each identity one content that should be there and is short, and one that stands there and should not (so often).
+# Of each identity one content that should be there and is short, and one that is there and should not be (so often).
 _WRONG = """
     CREATE OR REPLACE TEMP TABLE wrong_values AS
     WITH short AS (
@@ -30,7 +31,7 @@ _WRONG = """
     QUALIFY row_number() OVER (PARTITION BY t.output, t.id
         ORDER BY e.content IS DISTINCT FROM s.wanted, e."offset", e.topic, e."partition", b.batch) = 1"""
 
-# The right state stood there and was overwritten.
+# The right state was there and was overwritten.
 _STALE = """
     UPDATE wrong_values w SET stale = true, stood = s.place FROM (
         SELECT c.output, c.id, max_by(c.place, (c.pos, c.lane)) AS place
@@ -46,7 +47,7 @@ _COLUMNS = "SELECT DISTINCT unnest([{columns}]) FROM wrong_values WHERE output =
 
 _WITNESSES = """
     SELECT *, {direction} AS direction FROM wrong_values WHERE output = {output}
-    ORDER BY topic, "partition", "offset", id LIMIT {limit}"""
+    ORDER BY topic, "partition", "offset", id LIMIT $limit"""
 
 
 @checkers.register("wrong-value")
@@ -72,7 +73,7 @@ class WrongValue:
             "A window is computed by processing time: after a pause the backlog falls into one window.",
             "The row holds what differs on each run: now(), rand(), the order of a non-deterministic aggregate.",
         ),
-        decided="The identity is expected and stands there, and its compared columns differ from every content that the "
+        decided="The identity is expected and is there, and its compared columns differ from every content that the "
         "oracle expects of it: all above (inflated), all below (deflated), what it was before (stale), or otherwise. "
         "Columns under ignore are not compared, and the report lists them; numbers within the tolerance are equal. "
         "An effect that uncommitted input would explain is an aborted-read instead.",
@@ -116,10 +117,10 @@ def _finding(case: Case, output: str) -> Finding:
         anomaly="wrong-value",
         output=output,
         total=total,
-        summary=f"{times(total, 'effect')} with wrong content (in {named or 'how often'}): {', '.join(attribution)}",
-        witnesses=_witnesses(case, output, direction),
+        summary=f"{times(total, noun(case, output))} with wrong content{f' in {named}' if named else ''}: {', '.join(attribution)}",
         attribution=attribution,
         batches=sums(rows, "batch"),
+        **shown(partial(_witnesses, case, output, direction)),
     )
 
 
@@ -151,28 +152,27 @@ def _is_number(sql_type: str) -> bool:
     return kind.endswith(("INT", "INTEGER")) or kind in {"DECIMAL", "FLOAT", "DOUBLE", "BIGNUM"}
 
 
-def _witnesses(case: Case, output: str, direction: str) -> tuple[Witness, ...]:
-    rows = case.rows(_WITNESSES.format(output=literal(output), direction=direction, limit=MAX_WITNESSES))
-    standing = places(case, output, [row["id"] for row in rows])
-    return tuple(
-        Witness(
-            identity=identity_of(row),
-            argument=_argument(row),
-            cause=cause_of(row),
-            batch=row["batch"],
-            positions=standing.get(row["id"], ()),
-        )
-        for row in rows
-    )
+def _witnesses(case: Case, output: str, direction: str, limit: int | None) -> Iterator[Witness]:
+    query = _WITNESSES.format(output=literal(output), direction=direction)
+    for rows in case.pages(query, {"limit": limit}):
+        found = places(case, output, [row["id"] for row in rows])
+        for row in rows:
+            yield Witness(
+                identity=identity_of(row),
+                argument=_argument(row),
+                cause=cause_of(row),
+                batch=row["batch"],
+                positions=found.get(row["id"], ()),
+            )
 
 
 def _argument(row: Row) -> str:
     wanted, found = json.loads(row["wanted"]), json.loads(row["found"])
     names = [name for name in wanted if wanted[name] != found[name]]
-    overwritten = f"\nThat stood, at {row['stood']}." if row["stale"] else ""
+    overwritten = f"\nThat was there, at {row['stood']}, and was overwritten." if row["stale"] else ""
     return (
         f"{input_of(row)} is committed; expected: {_show(names, wanted)}.{overwritten}\n"
-        f"Yet found: {_show(names, found)}{f' ({how})' if (how := row['direction']) != 'different' else ''}."
+        f"But found: {_show(names, found)}{f' ({how})' if (how := row['direction']) != 'different' else ''}."
     )
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 from onceproof.judge import takeover
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, checkers
-from onceproof.judge.findings import MAX_WITNESSES, Finding, Witness
-from onceproof.judge.witness import Row, by, cause_of, identity_of, sums, times
+from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.witness import Row, by, cause_of, identity_of, noun, shown, sums, times
 
 # What it left behind. Of an identity whose content is right in the end nothing stays; then it matters what stood there
 # when the write landed.
@@ -27,8 +28,8 @@ _JUDGED = """
     FROM judge.zombies z LEFT JOIN judge.tally t ON t.output = z.output AND t.id = z.id LEFT JOIN before b ON b.row = z.rowid"""
 
 _TOTALS = """
-    SELECT output, source, CASE how WHEN 'plan' THEN 'driver start ' WHEN 'epoch' THEN 'epoch ' ELSE 'producer epoch ' END
-               || older || ' after ' || newer AS label,
+    SELECT output, source, CASE how WHEN 'plan' THEN 'by driver start ' WHEN 'epoch' THEN 'by epoch ' ELSE 'by producer epoch ' END
+               || older || ' after ' || newer || ' had taken over' AS label,
            query || '/' || batch AS of_batch, count(*) AS total
     FROM judged GROUP BY ALL ORDER BY output, source, label, of_batch"""
 
@@ -36,11 +37,11 @@ _WITNESSES = """
     SELECT * FROM judged WHERE output = $output AND source = $source ORDER BY lane, pos, id LIMIT $limit"""
 
 _LEFT = {
-    "wrong": "its content stays",
-    "duplicate": "its copy stays",
-    "older state": "for a while an older state was shown",
-    "rewrite": "it wrote what stood there already",
-    "late": "the effect itself is right, and came late",
+    "wrong": "wrong content that stays",
+    "duplicate": "copies that stay",
+    "older state": "an older state, for a while",
+    "rewrite": "nothing that was not there already",
+    "late": "the right content, late",
 }
 
 
@@ -65,7 +66,7 @@ class ZombieWrite:
             "A COMMIT or EndTxn was on its way while its sender was replaced (late-request).",
             "A check without a lock: both read the same progress, and both write.",
         ),
-        decided="A write of an older epoch stands behind one of a newer epoch: by the output's own epoch column, by the "
+        decided="A write of an older epoch comes after one of a newer epoch: by the output's own epoch column, by the "
         "producer's epoch in Kafka's log, or by the plan, where a copy of batch N lands after an effect of a later batch "
         "that a later start of the driver planned. If its content stays it survived; if a later write put it right it is transient.",
         stops=(
@@ -94,39 +95,37 @@ class ZombieWrite:
                 anomaly="zombie-write",
                 output=output,
                 total=total,
-                summary=f"{times(total, 'write')} of an older epoch after its successor's first: {_LEFT[source]}",
-                witnesses=_witnesses(case, output, source),
+                summary=f"{times(total, 'write')} of an older epoch after its successor's first, which left {_LEFT[source]}",
                 source=source,
                 attribution=sums(rows, "label"),
                 batches=sums(rows, "of_batch"),
                 transient=source not in ("wrong", "duplicate"),
+                **shown(partial(_witnesses, case, output, source)),
             )
 
 
-def _witnesses(case: Case, output: str, source: str) -> tuple[Witness, ...]:
-    rows = case.rows(_WITNESSES, {"output": output, "source": source, "limit": MAX_WITNESSES})
-    return tuple(
-        Witness(
-            identity=identity_of(row),
-            argument=_argument(row),
-            cause=cause_of(row),
-            batch=row["batch"],
-            positions=(row["after"], row["place"]),
-        )
-        for row in rows
-    )
+def _witnesses(case: Case, output: str, source: str, limit: int | None) -> Iterator[Witness]:
+    for rows in case.pages(_WITNESSES, {"output": output, "source": source, "limit": limit}):
+        for row in rows:
+            yield Witness(
+                identity=identity_of(row),
+                argument=_argument(row, noun(case, output)),
+                cause=cause_of(row),
+                batch=row["batch"],
+                positions=(row["after"], row["place"]),
+            )
 
 
-def _argument(row: Row) -> str:
+def _argument(row: Row, what: str) -> str:
     if row["how"] == "plan":
         first = (
             f"Driver start {row['older']} planned batch {row['batch']} of query {row['query']}; start {row['newer']} took over, "
-            f"and the first of its own batches is at {row['after']}.\n"
-            "A start that is done with a batch does not go back to it, so an older one wrote what follows.\n"
+            f"and the first write of its own batches is at {row['after']}.\n"
+            "A start that has finished a batch does not go back to it, so an older start wrote what follows.\n"
         )
     else:
-        what = "producer epoch" if row["how"] == "producer" else "epoch"
-        first = f"Epoch {row['newer']} took over: its first write stands at {row['after']}, by its {what}.\n"
-    of = "its effect" if row["offset"] is None else f"the effect of {cause_of(row)}"
+        name = "producer epoch" if row["how"] == "producer" else "epoch"
+        first = f"Epoch {row['newer']} took over: its first write is at {row['after']}, by its {name}.\n"
+    of = f"this {what}" if row["offset"] is None else f"the {what} of {cause_of(row)}"
     by_epoch = "" if row["how"] == "plan" else f" was written by epoch {row['older']} and"
-    return f"{first}Yet {of}{by_epoch} stands at {row['place']}; {_LEFT[row['source']]}."
+    return f"{first}But {of}{by_epoch} is at {row['place']}. It left {_LEFT[row['source']]}."

@@ -15,7 +15,7 @@ from onceproof.report import RunSet, ScenarioResult, reports
 @reports.register("json")
 class JsonReport:
     """One scenario: ``scenario``, ``verdict``, ``reasons``, ``claim``, ``anomalies`` (name -> offending effects, after the
-    claim), ``findings`` (all, also allowed ones with the reason; their witnesses stand in ``verdict.json``), ``faults``,
+    claim), ``findings`` (all, also allowed ones with the reason; ``witnesses`` is the file that lists all of a finding's), ``faults``,
     ``batches`` (those with a finding or a fault), ``not_evaluated``, ``ignored``, ``counts``, ``run`` (directory or null),
     ``seed``, ``seconds``, ``expect_met``; with an error also ``error``, ``hint`` and ``exit``, and ``claim``, ``seed`` and
     ``seconds`` are null if no run began. Several: ``{verdict, expect_met, runs: [...]}``.
@@ -76,10 +76,23 @@ def _verdict(verdict: Verdict, run_dir: Path | None) -> dict[str, Any]:
 
 
 def _finding(finding: Finding, verdict: Verdict, run_dir: Path | None) -> dict[str, Any]:
-    names = ("anomaly", "output", "source", "total", "summary", "attribution", "batches", "transient", "allowed")
+    names = (
+        "anomaly",
+        "output",
+        "source",
+        "total",
+        "summary",
+        "attribution",
+        "batches",
+        "transient",
+        "allowed",
+        "undecided",
+    )
     slice_ = verdict.slices.get(name_of(finding))
     where = None if slice_ is None or run_dir is None else str(run_dir / slice_)
-    return {**{name: getattr(finding, name) for name in names}, "slice": where}
+    file = finding.witness_file
+    every = None if file is None or run_dir is None else str(run_dir / file)
+    return {**{name: getattr(finding, name) for name in names}, "slice": where, "witnesses": every}
 
 
 def _fault(fault: FaultReport) -> dict[str, Any]:

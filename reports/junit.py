@@ -70,7 +70,7 @@ def _case(result: ScenarioResult, runs: RunSet) -> ET.Element:
 def _arguments(verdict: Verdict, run_dir: Path | None) -> Iterator[str]:
     """Why each violating finding is one: its first witness, and where its slice is."""
     for finding in verdict.findings:
-        if finding.allowed is None and finding.witnesses:
+        if finding.violates and finding.witnesses:
             yield f"\n{finding.anomaly} in {finding.output}, for example:\n{finding.witnesses[0].argument}"
             if run_dir is not None and name_of(finding) in verdict.slices:
                 yield f"onceproof check {run_dir / verdict.slices[name_of(finding)]}"

@@ -86,10 +86,10 @@ def _verdict(page: Page, verdict: Verdict, run_dir: Path | None) -> None:
     if verdict.faults:
         _faults(page, verdict.faults)
     _batches(page, verdict.batches)
-    violating = [finding for finding in verdict.findings if finding.allowed is None]
+    violating = [finding for finding in verdict.findings if finding.violates]
     for finding in violating:
         page.blank()
-        _finding(page, finding)
+        _finding(page, finding, run_dir)
         if run_dir is not None and name_of(finding) in verdict.slices:
             page.unbroken("  slice", f"onceproof check {run_dir / verdict.slices[name_of(finding)]}")
     if violating:
@@ -97,6 +97,10 @@ def _verdict(page: Page, verdict: Verdict, run_dir: Path | None) -> None:
     for finding in verdict.findings:
         if finding.allowed is not None:
             page.line("allowed", f"{_title(finding)}. {finding.allowed}")
+        elif finding.undecided is not None:
+            page.line("undecided", f"{_title(finding)}. {finding.undecided}")
+            if finding.witness_file is not None and run_dir is not None:
+                page.unbroken("", f"all: {run_dir / finding.witness_file}")
     for index, (checker, why) in enumerate(sorted(verdict.not_evaluated.items())):
         page.line("not eval." if index == 0 else "", f"{checker}: {why}", "yellow")
     if verdict.findings:
@@ -126,11 +130,11 @@ def _claim(claim: dict[str, Any]) -> str:
 
 #: Counts of what was seen and not held against the pipeline, each with its own sentence.
 _UNJUDGED = {
-    "late": "{n:,} records of {of} came too late for their window: nothing is expected of them",
-    "may": "{n:,} records of {of} came when their window was about to close: right with and without them",
-    "open": "{n:,} effects of {of} are of windows that were still open: not judged",
-    "dead": "{n:,} records are in {of}, which accounts for them: they are not lost",
-    "unordered": "{n:,} rows of {of} have no place in the claimed order: their order was not judged",
+    "late": "records of {of} that came too late for their window, so that nothing is expected of them: {n:,}",
+    "may": "records of {of} that came as their window closed, so that both is right, with and without them: {n:,}",
+    "open": "rows of {of} whose window was still open, so that they are not judged: {n:,}",
+    "dead": "records that {of} accounts for, so that they are not lost: {n:,}",
+    "unordered": "rows of {of} that have no place in the claimed order, so that their order is not judged: {n:,}",
 }
 
 
@@ -155,7 +159,7 @@ def _batches(page: Page, batches: tuple[BatchReport, ...]) -> None:
     told = [batch for batch in batches if batch.anomalies or batch.faults]
     rest = Counter(batch.verdict for batch in batches if not batch.anomalies and not batch.faults)
     others = ", ".join(f"{count} {outcome.value}" for outcome, count in sorted(rest.items()))
-    summary = f"{len(batches)} in all; without finding and fault: {others or 'none'}"
+    summary = f"{len(batches)} in all; those without a finding or a fault: {others or 'none'}"
     page.line("batches", summary)
     for batch in told[:_BATCHES]:
         started = "" if batch.planned_by is None else f", planned by start {batch.planned_by}"
@@ -193,24 +197,27 @@ def _stage(fault: FaultReport) -> Text:
 
 
 def _title(finding: Finding) -> str:
-    source = f" by {finding.source}" if finding.source is not None else ""
     # What the claim allows for that reason says so itself.
     transient = ", transient" if finding.transient and not (finding.allowed or "").startswith("transient") else ""
-    return f"{finding.anomaly} in {finding.output}{source}: {_effects(finding.total)}{transient}"
+    return f"{finding.anomaly} in {finding.output}: {finding.summary}{transient}"
 
 
-def _finding(page: Page, finding: Finding) -> None:
+def _finding(page: Page, finding: Finding, run_dir: Path | None) -> None:
     title = Text(_title(finding))
     title.stylize("bold red", 0, len(finding.anomaly))
     page.below(title, 0)
-    page.below(finding.summary, 1)
-    for source, count in sorted(finding.attribution.items(), key=lambda item: (-item[1], item[0])):
-        page.below(f"{count:,} from {source}", 1)
+    labels = finding.attribution
+    if not (len(labels) == 1 and next(iter(labels)) in finding.summary):  # then the title says it
+        for label, count in sorted(labels.items(), key=lambda item: (-item[1], item[0])):
+            page.below(f"{count:,} {label}", 1)
     for witness in finding.witnesses[:_WITNESSES]:
         _witness(page, witness)
     more = finding.total - min(len(finding.witnesses), _WITNESSES)
     if more > 0 and finding.witnesses:
-        page.below(f"... and {more:,} more (verdict.json holds {len(finding.witnesses)} witnesses)", 1, "dim")
+        kept = "" if finding.witness_file is not None else f" (verdict.json holds {len(finding.witnesses)} witnesses)"
+        page.below(f"... and {more:,} more{kept}", 1, "dim")
+    if finding.witness_file is not None and run_dir is not None:
+        page.unbroken("  all", str(run_dir / finding.witness_file))
 
 
 def _witness(page: Page, witness: Witness) -> None:
@@ -223,10 +230,6 @@ def _witness(page: Page, witness: Witness) -> None:
         page.below(f"output: {', '.join(witness.positions)}", 2)
     for line in witness.argument.splitlines():
         page.below(line, 2)
-
-
-def _effects(count: int) -> str:
-    return f"{count:,} effect" if count == 1 else f"{count:,} effects"
 
 
 def _summary(page: Page, runs: RunSet) -> None:

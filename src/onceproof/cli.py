@@ -206,7 +206,7 @@ def import_(
         typer.Option(metavar="VARIABLE", help="Read the tables from the Postgres whose URI this variable holds."),
     ] = None,
     not_drained: Annotated[
-        bool, typer.Option("--not-drained", help="More effects may still have come: nothing is called lost for good.")
+        bool, typer.Option("--not-drained", help="More output may still come: what is missing is not reported as lost.")
     ] = False,
     runs: Annotated[
         Path, typer.Option("--runs", "--runs-dir", metavar="DIR", help="Where the run directory is made.")

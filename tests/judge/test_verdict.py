@@ -58,7 +58,7 @@ def test_run_that_did_not_drain(clean_run: Any) -> None:
     clean_run.document.update(drained=False, drain_note="stuck at 3")
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "did not drain, so more may still have come: stuck at 3" in verdict.reasons[0]
+    assert "did not drain, so more output may still come: stuck at 3" in verdict.reasons[0]
 
 
 def test_tail_that_one_output_may_lack_does_not_excuse_another_that_must_recover(clean_run: Any) -> None:
@@ -122,7 +122,7 @@ def test_job_that_wrote_nothing_is_told_so_first_with_its_last_lines(clean_run: 
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.VIOLATED
     assert verdict.reasons[0] == (
-        "nothing was written to output events, and 12 effects are expected there; the job's last log lines:\nbatch 1: dry run"
+        "nothing was written to output events, where 12 records are expected; the job's last log lines:\nbatch 1: dry run"
     )
     assert not any("output rows" in reason for reason in verdict.reasons)
 
@@ -138,7 +138,7 @@ def test_restart_by_the_harness_is_told(clean_run: Any, outcome: Outcome) -> Non
     verdict = judge(clean_run.save())
     assert verdict.outcome is outcome
     assert verdict.reasons[-1] == "the job was restarted by the harness after 45 s of silence"
-    assert len(verdict.reasons) == 2
+    assert len(verdict.reasons) == (3 if outcome is Outcome.VIOLATED else 2)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_imported_history_exercised_no_fault(clean_run: Any) -> None:
     clean_run.scenario["claim"] = {"order": "none"}  # a snapshot shows none
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.HELD
-    assert verdict.reasons[0].endswith("are as claimed; imported history: no fault was exercised")
+    assert verdict.reasons[0].endswith("match the claim; imported history: no fault was exercised")
 
 
 def test_ignored_columns_are_always_listed(clean_run: Any) -> None:

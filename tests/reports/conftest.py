@@ -21,7 +21,7 @@ DUPLICATE = Finding(
     "duplicate",
     "rows",
     6000,
-    "identities with more effects than expected",
+    "6,000 extra rows",
     tuple(
         Witness(
             {"src_partition": 0, "src_offset": offset},
@@ -32,7 +32,7 @@ DUPLICATE = Finding(
         )
         for offset in range(17, 25)
     ),
-    attribution={"batch replay (query both, batch 2)": 5990, "unknown": 10},
+    attribution={"from the replay of batch 2 (query both)": 5990, "of unknown cause": 10},
 )
 HELD = Verdict(
     "good",

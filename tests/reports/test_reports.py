@@ -16,8 +16,8 @@ def test_a_violation_is_told_with_witnesses_attribution_and_the_next_command(vio
     text = TerminalReport().render(RunSet((violated,)))
     for part in (
         "VIOLATED  naive",
-        "duplicate in rows: 6,000 effects",
-        "5,990 from batch replay (query both, batch 2)",
+        "duplicate in rows: 6,000 extra rows",
+        "5,990 from the replay of batch 2 (query both)",
         "src_partition=0, src_offset=17  (batch 2)",
         "input: flights/0@17",
         "output: flights_out xid 751, flights_out xid 760",
@@ -38,21 +38,21 @@ def test_all_that_is_known_is_told(rich: ScenarioResult, width: int) -> None:
     lines = " ".join(text.split())
     for part in (
         "claim effectively-once; order per-key; atomic none; liveness recovers copies: at-least-once; order none",
-        "counts input 60,000; expected rows 60,000 12 records of flights came too late",
-        "5 effects of rows are of windows that were still open: not judged",
+        "counts input 60,000; expected rows 60,000 records of flights that came too late",
+        "rows of rows whose window was still open, so that they are not judged: 5",
         "ignored rows: loaded_at, id (not compared)",
-        "batches 4 in all; without finding and fault: 2 held, 1 inconclusive",
+        "batches 4 in all; those without a finding or a fault: 2 held, 1 inconclusive",
         "both 2 6,000 records, planned by start 0, committed by start 1: violated (duplicate 5,990)",
         "active: crash driver in batch 2",
-        "torn-batch in rows by batch: 1 effect, transient",
-        "allowed duplicate in copies by batch replay: 6,000 effects. at-least-once allows a duplicate: batch replay",
-        "allowed zombie-write in rows: 3 effects. transient: gone at the quiet point",
+        "torn-batch in rows: 1 batch in two commits, transient",
+        "allowed duplicate in copies: 6,000 extra rows. at-least-once allows a duplicate: batch replay",
+        "allowed zombie-write in rows: 3 late writes. transient: gone at the quiet point",
         "legend duplicate: an effect is counted more than once",
         "more: onceproof explain NAME",
     ):
         assert part in lines
     assert "onceproof check /runs/rich-1/slices/duplicate-rows-batch-replay\n" in text, "to be copied: in one piece"
-    assert "about to close" not in lines, "there were none"
+    assert "as their window closed" not in lines, "there were none"
     assert lines.index("torn-batch in rows") < lines.index("allowed duplicate"), "what violates comes first"
     wrapped = [line for line in text.splitlines() if "onceproof" not in line]
     assert max(map(len, wrapped)) <= width

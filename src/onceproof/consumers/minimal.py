@@ -171,7 +171,7 @@ def _witnesses(run_dir: Path, verdict: Verdict, wanted: frozenset[str]) -> list[
         [
             numbers[witness.cause]
             for finding in verdict.findings
-            if finding.anomaly == anomaly and finding.allowed is None
+            if finding.anomaly == anomaly and finding.violates
             for witness in finding.witnesses
             if witness.cause in numbers
         ]

@@ -204,7 +204,7 @@ def _result(run_dir: Path, verdict: Verdict) -> Result:
     rows = pq.read_table(run_dir / "history" / "output.parquet", columns=["output", "content"]).to_pylist()
     return Result(
         verdict.outcome,
-        tuple(sorted((f.anomaly, f.output, f.total) for f in verdict.findings if f.allowed is None)),
+        tuple(sorted((f.anomaly, f.output, f.total) for f in verdict.findings if f.violates)),
         tuple(fault.hit for fault in verdict.faults),
         tuple((row["output"], row["content"] or "") for row in rows),
     )

@@ -35,7 +35,7 @@ def reports(case: Case, findings: Iterable[Finding], *, conclusive: bool) -> tup
 
     A violation whose batch is not known casts doubt on every batch: none is held then.
     """
-    violations = [finding for finding in findings if finding.allowed is None]
+    violations = [finding for finding in findings if finding.violates]
     spread: dict[str, dict[str, int]] = {}
     for finding in violations:
         for name, effects in finding.batches.items():

@@ -11,7 +11,7 @@ oracle gives comes from there as a file. The other one is that of the checkers:
         One row an effect that should be there: ``output``, ``id`` (canonical JSON of the identity columns),
         ``content`` (canonical JSON of all compared columns), and its cause where the oracle knows it: ``topic``,
         ``partition``, ``offset``, ``key`` (text); ``to_partition`` where the oracle says it; ``nth``: for a changelog, which
-        of its identity's states it is.
+        of its identity's states it is; ``closes_us``: when its window closes, where the oracle says that.
     ``effects``
         One row an effect that a reader sees after the run (`onceproof.judge.sources` says what that is): ``output``,
         ``id``, ``content``, and where it stands: ``partition``, ``offset``, ``key`` (Kafka), ``xid``, ``commit_order``
@@ -25,7 +25,8 @@ oracle gives comes from there as a file. The other one is that of the checkers:
         ``output``, ``topic``, ``partition``, ``end_offset``: below it the query that the output names, or else every query,
         has recorded the input as done.
     ``windows``
-        ``query``, ``batch``, ``fault``: which fault was active in which batch.
+        ``query``, ``batch``, ``fault``: which fault was active in which batch; ``struck``: it was put into that one, and did
+        not only last until then.
     ``struck``
         ``output``, ``topic``, ``partition``, ``offset``, ``fault``: which fault struck a consumer that had this message and
         writes to this output.
@@ -70,7 +71,7 @@ from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
 
 #: Columns of an oracle's rows that name the cause of an effect and are not compared.
-RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition", "_to_key")
+RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition", "_to_key", late.CLOSES)
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ class Case(Database):
         What the oracle sees as input is what the views show at this moment. Raises `NotEvaluated`.
         """
         self.sql(f"""CREATE TABLE {table} (output VARCHAR, id {digest.TEXT}, content {digest.TEXT}, topic VARCHAR,
-                     "partition" INTEGER, "offset" BIGINT, "key" {digest.TEXT}, nth BIGINT, to_partition INTEGER, {digest.COLUMNS})""")
+                     "partition" INTEGER, "offset" BIGINT, "key" {digest.TEXT}, nth BIGINT, to_partition INTEGER, closes_us BIGINT, {digest.COLUMNS})""")
         self._expecting = table
         try:
             oracles.get(self.oracle.kind)(self.oracle).expect(self)
@@ -295,6 +296,8 @@ class Case(Database):
             given[record_key.COLUMN] = f"{quote(key)}::VARCHAR"
         if "_offset" in types and "_topic" not in types:
             has["_topic"] = literal(self.scenario.input[0].topic)
+        if late.CLOSES in types:
+            has[late.CLOSES] = f"epoch_us({quote(late.CLOSES)}::TIMESTAMPTZ)"
         fields = {name: f"={name}" for name in columns}
         cause = ", ".join(f"{expression} AS {quote(name)}" for name, expression in has.items())
         opened = ", ".join(
@@ -310,7 +313,8 @@ class Case(Database):
         nth = f"row_number() OVER (PARTITION BY {identity} ORDER BY _offset, _partition)" if changelog else "NULL"
         rows = f"""SELECT {literal(output)} AS output, {identity} AS id, {content} AS content, _topic::VARCHAR AS topic,
                           _partition::INTEGER AS "partition", _offset::BIGINT AS "offset", _key::VARCHAR AS "key",
-                          {nth}::BIGINT AS nth, _to_partition::INTEGER AS to_partition FROM ({texts})"""  # noqa: S608
+                          {nth}::BIGINT AS nth, _to_partition::INTEGER AS to_partition, {late.CLOSES}::BIGINT AS closes_us
+                   FROM ({texts})"""  # noqa: S608
         stored = f"SELECT * FROM read_parquet({literal(str(self.inputs.store(rows)))})"  # noqa: S608
         self.sql(f"INSERT INTO {self._expecting} {digest.of_rows(stored)}")
 

@@ -22,12 +22,15 @@ _ON_THE_WAY = {"torn-batch", "zombie-write", "commit-ahead-of-effect", "sink-dis
 # one of input that was aborted, or never ended, is found without any clock.
 _IMPLIED = {"sink-disagreement", "zombie-write", "commit-ahead-of-effect", "diverged-replay", "precommitted-read"}
 
-# A loss by any of these names, in a fault window.
+# A loss by any of these names, in a batch that a fault struck.
 _LOSSES = {"lost-write", "sink-disagreement", "commit-ahead-of-effect"}
 
 
 #: What a reordering is that no single key shows (its finding's ``source``).
 ACROSS_KEYS = "another key"
+
+#: A disagreement of outputs in how often they hold an effect (its finding's ``source``).
+COPIES = "copies"
 
 
 def _atomic(finding: Finding, claim: Claim) -> str | None:
@@ -61,8 +64,10 @@ def _delivery(finding: Finding, claim: Claim) -> str | None:
             return f"at-least-once allows a duplicate whose cause is known: {finding.source}"
         if finding.anomaly == "zombie-write" and finding.source == "duplicate":
             return "at-least-once allows what it leaves behind: copies of right effects, whose cause is known"
+        if finding.anomaly == "sink-disagreement" and finding.source == COPIES:
+            return "at-least-once allows copies whose cause is known; the others are reported as duplicate"
     if claim.delivery == "at-most-once" and finding.anomaly in _LOSSES and finding.source == "fault":
-        return "at-most-once allows an effect to be lost in a fault window"
+        return "at-most-once allows a loss in a batch that a fault struck"
     return None
 
 
@@ -91,6 +96,19 @@ def allowance(finding: Finding, claim: Claim) -> str | None:
         if (why := rule(finding, claim)) is not None:
             return why
     return None
+
+
+def undecided(finding: Finding, claim: Claim) -> str | None:
+    """Why nobody can say whether ``claim`` allows ``finding``, as a sentence; None: it can be said.
+
+    At-most-once allows a loss by its cause, at-least-once a copy: where the history does not show the cause, neither is broken for sure.
+    """
+    if finding.source != "unknown" or finding.unsettled is None or allowance(finding, claim) is not None:
+        return None
+    by_cause = (claim.delivery == "at-most-once" and finding.anomaly in _LOSSES) or (
+        claim.delivery == "at-least-once" and finding.anomaly == "duplicate"
+    )
+    return f"Whether {claim.delivery} allows this cannot be decided: {finding.unsettled}" if by_cause else None
 
 
 def needs(anomaly: str, claim: Claim) -> bool:

@@ -15,15 +15,17 @@ those expected and not there:
 
 Tables (schema ``judge``): ``tally`` (``output``, ``id``, ``expected``, ``actual``, ``wrong``, ``extra``, ``lost``,
 ``unexplained``), ``counts`` (``output``, ``id``, ``content``, ``expected``, ``actual``) for the identities in it, and
-``missing``: one row a lost effect with its cause, whether progress covers it, its batch, the faults active then, and
-whether it is ``hidden``: it stands in the output's log, in a transaction that is still open (or behind one).
+``missing``: one row per lost effect with its cause, whether progress covers it, its batch, and whether it is ``hidden``: it is
+in the output's log, in a transaction that is still open (or after one). ``fault``: what struck that batch (or the consumer that
+had the message); ``active``: what was active at that time and struck another batch; ``reason``: ``fault``, ``no fault`` or
+``unknown``; ``found_by``: how the batch is known: by its ``input``, or as `onceproof.judge.struck` found it out.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceproof.judge import digest
+from onceproof.judge import digest, struck
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
@@ -79,15 +81,20 @@ _MISSING = """
         SELECT * FROM short WHERE nth <= deficit
         QUALIFY row_number() OVER (PARTITION BY output, id ORDER BY "offset" DESC, topic, "partition", content) <= lost),
     placed AS (
-        SELECT c.output, c.id, c.content, c.topic, c."partition", c."offset", c."key", min(b.query) AS query,
-               arg_min(b.batch, b.query) AS batch, string_agg(DISTINCT coalesce(w.fault, k.fault), ', ' ORDER BY coalesce(w.fault, k.fault)) AS fault
+        SELECT c.output, c.id, c.content, c.topic, c."partition", c."offset", c."key", c.closes_us, min(b.query) AS query,
+               arg_min(b.batch, b.query) AS batch,
+               string_agg(DISTINCT coalesce(CASE WHEN w.struck THEN w.fault END, k.fault), ', '
+                          ORDER BY coalesce(CASE WHEN w.struck THEN w.fault END, k.fault)) AS fault,
+               string_agg(DISTINCT CASE WHEN NOT w.struck THEN w.fault END, ', '
+                          ORDER BY CASE WHEN NOT w.struck THEN w.fault END) AS active
         FROM chosen c
         LEFT JOIN judge.output_batches b ON b.output = c.output AND b.topic = c.topic AND b."partition" = c."partition"
             AND c."offset" >= b.start_offset AND c."offset" < b.end_offset
         LEFT JOIN judge.windows w ON w.query = b.query AND w.batch = b.batch
         LEFT JOIN judge.struck k ON k.output = c.output AND k.topic = c.topic AND k."partition" = c."partition" AND k."offset" = c."offset"
-        GROUP BY c.output, c.id, c.content, c.topic, c."partition", c."offset", c."key", c.nth)
-    SELECT p.*, coalesce(p."offset" < g.end_offset, false) AS covered, false AS hidden
+        GROUP BY c.output, c.id, c.content, c.topic, c."partition", c."offset", c."key", c.closes_us, c.nth)
+    SELECT p.*, coalesce(p."offset" < g.end_offset, false) AS covered, false AS hidden,
+           CASE WHEN p.batch IS NOT NULL THEN 'input' END AS found_by, NULL::VARCHAR AS reason
     FROM placed p LEFT JOIN judge.progress g ON g.output = p.output AND g.topic = p.topic AND g."partition" = p."partition" """
 
 
@@ -100,6 +107,7 @@ def create(case: Case) -> None:
         "DELETE FROM judge.counts c WHERE NOT EXISTS (FROM judge.tally t WHERE t.output = c.output AND t.id = c.id)"
     )
     case.sql(_MISSING)
+    struck.find_reasons(case)
     if case.number("SELECT count(*) FROM history.output WHERE visibility = 'open'"):
         case.changes()
         case.sql("""UPDATE judge.missing m SET hidden = true FROM judge.changes c

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import pickle
+import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from onceproof.scenario.model import Scenario
 _LEAN_MB, _MB_A_MILLION, _MOST_MB, _ROOMY = 128, 50, 1024, ("1GB", "4GB")
 # A history of so many bytes, uncompressed, is judged in memory: files are what judging a small one would spend its time on.
 _SMALL = 2**20
+_PAGE_ROWS = 1000
 _SETTINGS: dict[str, Any] = {"threads": 2, "preserve_insertion_order": False}
 
 
@@ -72,6 +75,21 @@ class Database:
         result = self.sql(query, values)
         names = result.columns
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+    def pages(self, query: str, values: dict[str, Any] | None = None) -> Iterator[list[dict[str, Any]]]:
+        """The result in pieces, for results of any size. Between two pieces other statements may run."""
+        result = self.sql(query, values)
+        names = result.columns
+        first = result.fetchmany(_PAGE_ROWS)
+        with tempfile.TemporaryFile(dir=self.folder) as spool:  # another statement would end the one being read
+            pieces = 0
+            while len(first) == _PAGE_ROWS and (more := result.fetchmany(_PAGE_ROWS)):
+                pickle.dump(more, spool)
+                pieces += 1
+            spool.seek(0)
+            for number in range(pieces + 1):
+                piece = first if number == 0 else pickle.load(spool)  # noqa: S301 (written a moment ago, above)
+                yield [dict(zip(names, row, strict=True)) for row in piece]
 
     def number(self, query: str, values: dict[str, Any] | None = None) -> int:
         row = self.sql(query, values).fetchone()

@@ -208,7 +208,8 @@ def _misshapen(case: Case, output: str, source: str) -> str | None:
     if output in case.expectations:
         repeated = any(len(set(shape)) < len(shape) for shape in shapes)
         case.readings[output] = _reading(case, output, names, repeated=repeated)
-    return _unnamed_columns(case, output, set(documents.columns(names).values()))
+    found = set(documents.columns(names).values())
+    return _missing_identity(case, output, found) or _unnamed_columns(case, output, found)
 
 
 def _undecodable(case: Case, output: str) -> str | None:
@@ -220,6 +221,18 @@ def _undecodable(case: Case, output: str) -> str | None:
         return None
     count, topic = times(row["n"], "effect"), case.scenario.outputs[output].topic
     return f"{count} of it without a JSON object as value, the first at {topic}/{row['first']}"
+
+
+def _missing_identity(case: Case, output: str, found: set[str]) -> str | None:
+    """Identity columns that no row has although each expected row does: then no row can be the right one."""
+    spec = case.scenario.outputs[output]
+    for name in spec.identity if found and output in case.expectations else []:
+        expected = f"""SELECT count(*) > 0 AND count(*) = count(id->>{member(name)}) AS all_have_it
+                       FROM judge.expected WHERE output = $output"""  # noqa: S608
+        if name not in found and case.rows(expected, {"output": output})[0]["all_have_it"]:
+            what = f"no {'row' if spec.table is not None else 'record'} of it has a column {name!r}, which is part of its identity"
+            return f"{what}; the columns are {', '.join(sorted(found))}"
+    return None
 
 
 def _unnamed_columns(case: Case, output: str, found: set[str]) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -59,13 +60,25 @@ class Finding:
     """The kind of cause that all of these effects share, where the anomaly has several (one finding each): a claim may
     allow one kind and not another."""
     attribution: dict[str, int] = field(default_factory=dict)
-    """Source -> effects, e.g. ``{"batch replay (batch 2)": 6000}``."""
+    """Where they come from -> effects, e.g. ``{"from the replay of batch 2 (query flights)": 6000}``."""
     batches: dict[str, int] = field(default_factory=dict)
     """``query/batch`` -> effects, where the batch is known, e.g. ``{"flights/2": 666}``: what per-batch verdicts add up."""
     transient: bool = False
     """It could be seen on the way and is gone at the quiet point."""
     allowed: str | None = None
-    """Why the claim allows it; None: it violates."""
+    """Why the claim allows it; None: it does not."""
+    unsettled: str | None = None
+    """What the history does not say about the cause, where a claim that allows some causes would need to know."""
+    undecided: str | None = None
+    """Why nobody can say whether the claim allows it: the run is inconclusive, and not violated, for this finding."""
+    every: Callable[[], Iterator[Witness]] | None = field(default=None, repr=False, compare=False)
+    """All witnesses, one after the other. Called at once, before the checker goes on; not kept."""
+    witness_file: str | None = None
+    """File with all witnesses, one JSON object per line, relative to the run directory; filled in after judging."""
+
+    @property
+    def violates(self) -> bool:
+        return self.allowed is None and self.undecided is None
 
 
 @dataclass(frozen=True)
@@ -96,7 +109,7 @@ class BatchReport:
     faults: tuple[str, ...]
     """Faults that were active in it."""
     verdict: Outcome
-    """``violated``: an effect of it is among what the claim does not allow. ``held``: it was committed, and everything that
+    """``violated``: an effect of it is among what violates the claim. ``held``: it was committed, and everything that
     violates is known to be of other batches. Else ``inconclusive``."""
     anomalies: dict[str, int] = field(default_factory=dict)
     """Anomaly -> effects of this batch, after the claim."""
@@ -129,12 +142,19 @@ class Verdict:
         """Anomaly -> offending effects, after the claim."""
         total: dict[str, int] = {}
         for finding in self.findings:
-            if finding.allowed is None:
+            if finding.violates:
                 total[finding.anomaly] = total.get(finding.anomaly, 0) + finding.total
         return total
 
     def to_json(self) -> dict[str, Any]:
-        document = asdict(self)
+        document = asdict(replace(self, findings=()))
+        document["findings"] = [_document(finding) for finding in self.findings]
         document["verdict"] = document.pop("outcome")
         document["anomalies"] = self.anomalies()
         return document
+
+
+def _document(finding: Finding) -> dict[str, Any]:
+    document = asdict(replace(finding, every=None))
+    del document["every"]
+    return document

@@ -63,6 +63,10 @@ class Gatherer:
         self._outputs(groups)
         self._input(groups)
         self._around()
+        for (
+            part
+        ) in groups.values():  # a lost effect of several records has no row anywhere, and is expected all the same
+            self._excerpt.parts.setdefault(part, True)
         return self._excerpt if self._excerpt.size() <= MAX_ROWS else None
 
     def _close(self) -> bool:

@@ -86,7 +86,7 @@ def filter_input(case: Case) -> None:
 
 
 def due(case: Case, output: str, query: str) -> str:
-    """An oracle's rows for an output, without those whose window is still open, and without the column that says so."""
+    """An oracle's rows for an output, without those whose window is still open."""
     try:
         columns = case.inputs.types(query)
     except duckdb.Error:
@@ -94,8 +94,8 @@ def due(case: Case, output: str, query: str) -> str:
     if CLOSES not in columns:
         return f"SELECT * FROM (\n{query}\n) WHERE NOT coalesce(getvariable('open_windows'), false)"  # noqa: S608
     case.closing.add(output)
-    closed = f"coalesce(epoch_us({CLOSES}::TIMESTAMPTZ) <= 1000 * {_final_watermark(case, output)}, true)"
-    return f"""SELECT * EXCLUDE ({CLOSES}) FROM (\n{query}\n)
+    closed = f"coalesce(epoch_us({CLOSES}::TIMESTAMPTZ) <= 1000::BIGINT * {_final_watermark(case, output)}, true)"
+    return f"""SELECT * FROM (\n{query}\n)
         WHERE {closed} <> coalesce(getvariable('open_windows'), false)"""  # noqa: S608
 
 

@@ -11,13 +11,14 @@ Tables (schema ``judge``), made once by `create`:
     ``judge.tally`` without what misplaced effects and dirty reads (`onceproof.judge.dirty`) explain: what is really wrong,
     extra or unexplained.
 ``lost``
-    ``judge.missing`` without the effects that stand in another place.
+    ``judge.missing`` without the effects that are in another place.
 
 An effect is misplaced by
 
 - **topic**: missing in one output, and equal in identity and content to one that nothing explains in another;
-- **row**: an effect that nothing explains has the content, but for the identity, of exactly one effect that is missing
-  in the same output, and is itself the only one of that content;
+- **row**: an effect that nothing explains has the content, but for the identity, of exactly one expected effect, which is
+  missing in the same output, and is itself the only one of that content. At least two columns must agree, or one value of
+  16 characters or more: two effects may have one short value in common by chance;
 - **partition**: it stands in another partition than the oracle says (``_to_partition``), or, with ``placement: key``,
   where fewer records of its key stand than elsewhere (of equally many, in the higher partition).
 """
@@ -33,6 +34,9 @@ from onceproof.judge.record_key import KEY_TEXT
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
+
+# A single value of so many characters is hardly in two effects by chance.
+_LONG = 16
 
 _EMPTY = """
     CREATE OR REPLACE TABLE judge.misplaced (how VARCHAR, output VARCHAR, id VARCHAR, content VARCHAR, topic VARCHAR, "partition" INTEGER,
@@ -65,6 +69,8 @@ _WRONG_ROW = """
         SELECT *, {rest} AS rest FROM gone g
         WHERE output = {output} AND NOT EXISTS (FROM judge.misplaced m WHERE m.missing_row = g.missing_row)
         QUALIFY count(*) OVER (PARTITION BY rest) = 1),
+    alike AS (  -- what other effects hold too is no evidence for any of them
+        SELECT rest FROM (SELECT {rest} AS rest, count(*) AS n FROM judge.expected WHERE output = {output} GROUP BY ALL) WHERE n > 1),
     found AS (
         SELECT *, {rest} AS rest FROM strays s
         WHERE output = {output} AND NOT EXISTS (
@@ -72,7 +78,7 @@ _WRONG_ROW = """
         QUALIFY count(*) OVER (PARTITION BY rest) = 1)
     SELECT 'row', g.output, g.id, g.content, g.topic, g."partition", g."offset", g.query, g.batch,
            s.output, s.id, s.place, s.pos, NULL, g.missing_row
-    FROM due g JOIN found s USING (rest) WHERE rest IS NOT NULL"""
+    FROM due g JOIN found s USING (rest) WHERE rest IS NOT NULL AND rest NOT IN (SELECT rest FROM alike WHERE rest IS NOT NULL)"""
 
 # Digest first, as in `onceproof.judge.compare`: counts by bucket and partition that are equal cost no memory.
 _UNEQUAL = """
@@ -187,10 +193,12 @@ def _create(case: Case) -> None:
 
 
 def _wrong_row(case: Case, output: str) -> None:
-    """By the columns beside the identity; where there are none, or all are null, nothing tells whose content it is."""
+    """By the columns other than the identity, if they hold enough to tell one effect from another."""
     identity = case.scenario.outputs[output].identity
-    beside = [name for name in case.expectations[output].columns if name not in identity and name != RECORD_KEY]
-    if beside:
-        texts = ", ".join(f"content->>{member(name)}" for name in beside)
-        rest = f"CASE WHEN coalesce({texts}) IS NOT NULL THEN json_array({texts})::VARCHAR END"
+    others = [name for name in case.expectations[output].columns if name not in identity and name != RECORD_KEY]
+    if others:
+        texts = [f"content->>{member(name)}" for name in others]
+        filled = " + ".join(f"({text} IS NOT NULL)::INT" for text in texts)
+        long = f"greatest({', '.join(f'coalesce(length({text}), 0)' for text in texts)})"
+        rest = f"CASE WHEN {filled} > 1 OR {long} >= {_LONG} THEN json_array({', '.join(texts)})::VARCHAR END"
         case.sql(_WRONG_ROW.format(output=literal(output), rest=rest))

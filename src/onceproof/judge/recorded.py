@@ -1,7 +1,7 @@
 """Effects that came later than the record of progress that covers them, or never: the table ``judge.behind``.
 
-One row an effect: ``output``, ``id``, its cause (``topic``, ``partition``, ``offset``), ``query``, ``batch``, ``fault``
-(active in its batch); ``progress`` (``checkpoint`` or ``table``), ``recorded`` (where it is recorded, in words), ``place``
+One row an effect: ``output``, ``id``, its cause (``topic``, ``partition``, ``offset``), ``query``, ``batch``, ``fault``,
+``active`` and ``reason`` (as in ``judge.missing``); ``progress`` (``checkpoint`` or ``table``), ``recorded`` (where it is recorded, in words), ``place``
 (NULL: the effect is missing), ``late_ms`` (how much later it came, where clocks tell).
 
 - **table**: the sink's own progress table (``progress`` of the output). Its rows are in the same stream of commits as the
@@ -29,7 +29,7 @@ PROGRESS_OF = "{}#progress"
 
 _EMPTY = """
     CREATE TABLE judge.behind (output VARCHAR, id VARCHAR, topic VARCHAR, "partition" INTEGER, "offset" BIGINT,
-        query VARCHAR, batch BIGINT, fault VARCHAR, progress VARCHAR, recorded VARCHAR, place VARCHAR, late_ms BIGINT)"""
+        query VARCHAR, batch BIGINT, fault VARCHAR, active VARCHAR, reason VARCHAR, progress VARCHAR, recorded VARCHAR, place VARCHAR, late_ms BIGINT)"""
 
 # ``first``: the earliest commit that records at least this position.
 _STEPS = """
@@ -43,7 +43,7 @@ _STEPS = """
 
 _MISSING = """
     INSERT INTO judge.behind
-    SELECT m.output, m.id, m.topic, m."partition", m."offset", m.query, m.batch, m.fault, 'table',
+    SELECT m.output, m.id, m.topic, m."partition", m."offset", m.query, m.batch, m.fault, m.active, m.reason, 'table',
            {table} || ' xid ' || k.xid || ' (' || m.topic || '/' || m."partition" || ' up to ' || s.end_offset || ')', NULL, NULL
     FROM judge.lost m ASOF JOIN steps s ON s.topic = m.topic AND s."partition" = m."partition" AND m."offset" < s.end_offset
     LEFT JOIN history.commits k ON k.commit_order = s.first
@@ -88,7 +88,7 @@ _BEHIND_CHECKPOINT = f"""
 
 _TAKE = """
     INSERT INTO judge.behind
-    SELECT l.output, e.id, l.topic, l."partition", l."offset", l.query, l.batch, NULL, {progress}, l.recorded, e.place, l.late_ms
+    SELECT l.output, e.id, l.topic, l."partition", l."offset", l.query, l.batch, NULL, NULL, NULL, {progress}, l.recorded, e.place, l.late_ms
     FROM late l JOIN judge.effects e ON e.output = l.output AND e.lane = l.lane AND e.pos = l.pos
         AND l.h IN (e.h, hash(e.h, e.digest_2))
     ANTI JOIN judge.behind b ON b.output = l.output AND b.id = e.id AND b.place = e.place"""

@@ -52,7 +52,7 @@ def export_all(case: Case, verdict: Verdict, judge: Judge) -> dict[str, str]:
         return {}
     run_files.remove(case.history.run_dir / FOLDER)
     made: dict[str, str] = {}
-    for finding in [f for f in verdict.findings if f.allowed is None][:MAX_SLICES]:
+    for finding in [f for f in verdict.findings if f.violates][:MAX_SLICES]:
         folder = export(case, verdict, finding, judge)
         if folder is not None:
             made[name_of(finding)] = f"{FOLDER}/{folder.name}"
@@ -87,8 +87,19 @@ class _Search:
     def about(self) -> dict[str, Any]:
         """For the slice's ``run.json``: of which run and finding it is."""
         finding = self._finding
-        about = {"anomaly": finding.anomaly, "output": finding.output, "source": finding.source}
+        about: dict[str, Any] = {"anomaly": finding.anomaly, "output": finding.output, "source": finding.source}
+        if self._lacks() and (found := self._case.rows(_STRUCK, self._identity())):
+            about["struck"] = found[0]
         return {"of": self._case.history.run_dir.name, **about, "identity": self._witness.identity}
+
+    def _lacks(self) -> bool:
+        """Whether what is lost was looked up at all."""
+        return (
+            self._case.number(
+                "SELECT count(*) FROM duckdb_tables() WHERE schema_name = 'judge' AND table_name = 'missing'"
+            )
+            > 0
+        )
 
     def expect(self) -> dict[str, Any]:
         """What `check` will say of the slice, for its scenario's ``expect``."""
@@ -200,6 +211,11 @@ class _Search:
 
 _EXPECTED = """
     SELECT output, id, content, topic, "partition", "offset", "key", nth, to_partition FROM judge.expected {only} ORDER BY ALL"""
+
+# Of a lost effect of several records: the batch that was found for it (`onceproof.judge.struck`), which a stored answer cannot show.
+_STRUCK = """
+    SELECT output, id, query, batch, found_by, fault FROM judge.missing
+    WHERE output = $output AND id = $id AND found_by IN ('window', 'follows') LIMIT 1"""
 
 _SAME_COMMITS = f"""
     SELECT output, id FROM {WRITES} WHERE list_contains($xids, xid) LIMIT 500"""  # noqa: S608

@@ -41,8 +41,8 @@ class Rows:
     def fetchone(self) -> Row | None:
         return interruptible(self._db, self._db.fetchone)
 
-    def fetchmany(self, rows: int) -> list[Row]:
-        return interruptible(self._db, lambda: self._db.fetchmany(rows))
+    def fetchmany(self, size: int) -> list[Row]:
+        return interruptible(self._db, lambda: self._db.fetchmany(size))
 
     def fetchall(self) -> list[Row]:
         return interruptible(self._db, self._db.fetchall)

@@ -19,10 +19,11 @@ from onceproof.history.reader import read_document
 from onceproof.judge import batches, ledger, record_key, slices
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, NotEvaluated, checkers
-from onceproof.judge.claims import allowance, needs, unjudged
+from onceproof.judge.claims import allowance, needs, undecided, unjudged
 from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.unobserved import unobserved
-from onceproof.judge.witness import times
+from onceproof.judge.witness import are, noun, times
+from onceproof.judge.witness_files import WitnessFiles
 from onceproof.masking import hiding, masked_value, of_environment
 from onceproof.rundir import private_files, run_dir_problem
 from onceproof.scenario.model import Claim, Scenario
@@ -34,7 +35,7 @@ _INPUT = "SELECT count(*) FROM history.input WHERE visibility = 'committed'"
 
 
 def check(run_dir: Path) -> Verdict:
-    """Judge a stored run, also one from another machine; write ``verdict.json`` and the findings' slices into it. Raises as `judge`."""
+    """Judge a stored run, also one from another machine; write ``verdict.json``, all witnesses and the findings' slices into it. Raises as `judge`."""
     with private_files():
         verdict = _verdict(run_dir, sliced=True)
         try:
@@ -60,7 +61,7 @@ def _verdict(run_dir: Path, *, sliced: bool) -> Verdict:
         if document.get("observed") is not True:
             return _masked(unobserved(run_dir, document))
         with Case.open(run_dir) as case:
-            verdict = judge_case(case)
+            verdict = _Evidence.of(case, WitnessFiles(run_dir) if sliced else None).verdict()
             if sliced:
                 verdict = _with_slices(case, verdict)
             return _masked(replace(verdict, seconds=round(time.monotonic() - started, 3)))
@@ -89,10 +90,7 @@ def _with_slices(case: Case, verdict: Verdict) -> Verdict:
 
 def judge_case(case: Case) -> Verdict:
     """The verdict on an open case, without ``seconds`` and slices."""
-    evidence = _Evidence(case)
-    if evidence.can_be_examined:
-        evidence.examine(checkers.names())
-    return evidence.verdict()
+    return _Evidence.of(case).verdict()
 
 
 def judge_sought(case: Case, anomaly: str, is_sought: Callable[[Finding], bool]) -> Verdict | None:
@@ -123,6 +121,16 @@ class _Evidence:
     findings: list[Finding] = field(default_factory=list)
     not_evaluated: dict[str, str] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
+    files: WitnessFiles | None = None
+    """Where all witnesses go; None: nowhere."""
+
+    @classmethod
+    def of(cls, case: Case, files: WitnessFiles | None = None) -> _Evidence:
+        """All that the checkers find."""
+        evidence = cls(case, files=files)
+        if evidence.can_be_examined:
+            evidence.examine(checkers.names())
+        return evidence
 
     @property
     def job(self) -> dict[str, Any]:
@@ -152,8 +160,28 @@ class _Evidence:
             if isinstance(result, Gap):
                 self._missing(name, result.output, result.why)
             else:
-                claim = self.case.scenario.claim_of(result.output)
-                self.findings.append(replace(result, allowed=allowance(result, claim)))
+                self.findings.append(self._judged(result))
+
+    def _judged(self, found: Finding) -> Finding:
+        claim = self.case.scenario.claim_of(found.output)
+        finding = replace(found, allowed=allowance(found, claim), undecided=undecided(found, claim))
+        if finding.undecided is not None:
+            self.doubts.append(f"{finding.anomaly} in {self._where(finding)}: {finding.summary}. {finding.undecided}")
+        return replace(finding, witness_file=self._written(finding), every=None)
+
+    def _written(self, finding: Finding) -> str | None:
+        """The file with all witnesses. That it cannot be written (no room, say) changes nothing of the verdict."""
+        if self.files is None or finding.allowed is not None:
+            return None
+        try:
+            return self.files.write(finding)
+        except OSError as failure:
+            self.not_evaluated["witnesses"] = f"the list of all witnesses cannot be written: {failure}"
+            return None
+
+    def _where(self, finding: Finding) -> str:
+        outputs = self.case.scenario.outputs  # a finding may be of an input topic
+        return f"{'output' if finding.output in outputs else 'input'} {finding.output}"
 
     def _missing(self, name: str, output: str | None, why: str) -> None:
         self.not_evaluated[name if output is None else f"{name}@{output}"] = why
@@ -165,18 +193,14 @@ class _Evidence:
 
     def verdict(self) -> Verdict:
         faults = _faults(self.case)
-        violations = [f for f in self.findings if f.allowed is None]
+        violations = [f for f in self.findings if f.violates]
         doubts = self._doubts(faults)
         if violations:
             outcome = Outcome.VIOLATED
-            also = [f"besides, not everything is proved: {doubt}" for doubt in doubts]
-            outputs = self.case.scenario.outputs  # a finding may be of an input topic
-            reasons = [
-                f"{f.anomaly} in {'output' if f.output in outputs else 'input'} {f.output}: {f.summary}"
-                for f in violations
-            ]
+            also = [f"in addition, this could not be proved: {doubt}" for doubt in doubts]
+            reasons = [f"{f.anomaly} in {self._where(f)}: {f.summary}" for f in violations]
             reasons = _wrote_nothing(self.case) + reasons + also
-            reasons += [f"effects were judged {self.case.basis}"] if self.case.basis else []
+            reasons += [f"the output was judged {self.case.basis}"] if self.case.basis else []
         elif doubts:
             outcome, reasons = Outcome.INCONCLUSIVE, doubts
         else:
@@ -192,7 +216,9 @@ class _Evidence:
             outcome=outcome,
             claim={**scenario.claim.model_dump(), **({"outputs": own} if own else {})},
             reasons=tuple(reasons),
-            findings=tuple(sorted(self.findings, key=lambda f: (f.allowed is not None, f.anomaly, f.output))),
+            findings=tuple(
+                sorted(self.findings, key=lambda f: (not f.violates, f.allowed is not None, f.anomaly, f.output))
+            ),
             faults=tuple(faults),
             not_evaluated={
                 **self.not_evaluated,
@@ -226,12 +252,11 @@ class _Evidence:
         doubts += _missed(case, faults)
         doubts += _unjudged(case)
         doubts += self.doubts
-        stale = any(
-            f.anomaly == "stale-tail" and f.allowed is None for f in self.findings
-        )  # an allowed one says no more
+        stale = any(f.anomaly == "stale-tail" and f.violates for f in self.findings)  # an allowed one says no more
         if not case.drained and not stale and self._must_recover():
             note = run.get("drain_note") or "no reason was recorded"
-            doubts.append(f"the run did not drain, so more may still have come: {note}{words}")
+            ended = "history" if run.get("imported") else "run"
+            doubts.append(f"the {ended} did not drain, so more output may still come: {note}{words}")
         return doubts
 
     def _conclusive(self) -> bool:
@@ -268,7 +293,7 @@ def _missed(case: Case, faults: list[FaultReport]) -> list[str]:
             doubts.append(f"fault {fault.fault} {fault.target}{where} {how}{evidence}")
     unknown = len(case.run["scenario"].get("chaos") or []) - len(faults)
     if unknown > 0:
-        doubts.append(f"of the scenario's faults {unknown} left no trace in the history")
+        doubts.append(f"{unknown} of the scenario's faults left no trace in the history")
     return doubts
 
 
@@ -306,7 +331,8 @@ def _wrote_nothing(case: Case) -> list[str]:
         query = "SELECT count(*) FROM judge.expected WHERE output = $output"
         expected = case.number(query, {"output": output})
         if expected and not case.effects_of(output):
-            said.append(f"nothing was written to output {output}, and {times(expected, 'effect')} are expected there")
+            kind = times(expected, noun(case, output))
+            said.append(f"nothing was written to output {output}, where {kind} {are(expected)} expected")
     tail = (case.run.get("job") or {}).get("log_tail")
     return [*said[:-1], f"{said[-1]}; the job's last log lines:\n{tail}"] if said and tail else said
 
@@ -352,8 +378,10 @@ def _held(case: Case, faults: list[FaultReport]) -> str:
     effects = sum(number for name, number in counts.items() if name.startswith("effects."))
     if case.run.get("imported"):
         under = "; imported history: no fault was exercised"
+    elif faults:
+        under = f"; {sum(fault.hit for fault in faults)} of {times(len(faults), 'fault')} hit"
     else:
-        under = f" under {times(len(faults), 'fault')} that hit" if faults else " without any fault"
+        under = "; no fault was injected"
     basis = f", {case.basis}" if case.basis else ""
     for output in case.expectations:
         if dead := case.notes.get(f"dead.{output}"):
@@ -362,7 +390,11 @@ def _held(case: Case, faults: list[FaultReport]) -> str:
         if unordered := case.notes.get(f"unordered.{output}"):
             of = times(counts[f"expected.{output}"], "row")
             basis += f"; {unordered:,} of {of} in {output} have no cause or no key, so no place in the claimed order"
-    return f"{times(effects, 'effect')} of {times(counts['input'], 'input record')} are as claimed{under}{basis}"
+    kinds = {noun(case, output) for output in case.expectations}
+    kind = f"output {kinds.pop()}" if len(kinds) == 1 else "output row"
+    all_of = f"All {times(effects, kind)}" if effects != 1 else f"The one {kind}"
+    matches = "match" if effects != 1 else "matches"
+    return f"{all_of} from {times(counts['input'], 'input record')} {matches} the claim{under}{basis}"
 
 
 def _brief(crash: Exception) -> str:

@@ -15,7 +15,7 @@ one column ``value`` instead, VARCHAR (NULL for bytes that are not UTF-8) or BLO
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,11 @@ if TYPE_CHECKING:
     from onceproof.scenario.model import InputSpec
 
 # Evaluated anew by each query over the views: with the variable set they show the uncommitted input too.
-_COUNTS = "(visibility = 'committed' OR coalesce(getvariable('uncommitted_input'), false))"
+# With ranges of offsets in ``chosen_input`` they show what lies in these, or with ``leave_out`` all but that.
+_COUNTS = """((visibility = 'committed' OR coalesce(getvariable('uncommitted_input'), false))
+    AND (len(getvariable('chosen_input')) = 0 OR getvariable('leave_out') <> (len(list_filter(getvariable('chosen_input'),
+         lambda r: r.topic = topic AND r."partition" = "partition" AND "offset" >= r.start_offset AND "offset" < r.end_offset)) > 0)))"""
+_ALL_INPUT = """SET VARIABLE chosen_input = []::STRUCT(topic VARCHAR, "partition" INTEGER, start_offset BIGINT, end_offset BIGINT)[]"""
 
 # DuckDB's types of the whole numbers in JSON.
 _WHOLE = ("UBIGINT", "BIGINT", "HUGEINT")
@@ -54,6 +58,7 @@ def observed(case: Case) -> None:
 
 def decoded(case: Inputs) -> None:
     """What the oracle reads. Raises `NotEvaluated` for values that cannot be made columns."""
+    show_all_input(case)
     case.sql(f"""CREATE VIEW input AS SELECT topic, "partition", "offset", "key", "value", timestamp_ms
         FROM history.input WHERE {_COUNTS}""")  # noqa: S608
     for name, path in case.history.static.items():
@@ -78,6 +83,31 @@ def with_uncommitted(case: Case) -> bool:
     case.sql(f"""CREATE TABLE judge.uncommitted AS SELECT a.* FROM (FROM {source}) a
         WHERE NOT EXISTS (FROM judge.expected e WHERE e.output = a.output AND e.id = a.id AND e.content = a.content)""")  # noqa: S608
     return known
+
+
+def show_all_input(inputs: Inputs) -> None:
+    """Let the views over the input show all of it (see ``_COUNTS``)."""
+    inputs.sql(_ALL_INPUT)
+    inputs.sql("SET VARIABLE leave_out = false")
+
+
+def of_batches(case: Case, table: str, query: str, batches: Collection[int], *, leave_out: bool = False) -> None:
+    """Make ``table`` of what the oracle expects of the input of these batches alone, or of all other input. Raises `NotEvaluated`."""
+    ranges = case.rows(
+        """SELECT topic, "partition", start_offset, end_offset FROM history.batches
+           WHERE query = $query AND list_contains($batches, batch) AND end_offset > start_offset""",
+        {"query": query, "batches": list(batches)},
+    )
+    chosen = ", ".join(
+        f"""{{topic: {literal(r["topic"])}, "partition": {r["partition"]}, start_offset: {r["start_offset"]}, end_offset: {r["end_offset"]}}}"""
+        for r in ranges or [{"topic": "", "partition": -1, "start_offset": 0, "end_offset": 0}]
+    )
+    case.inputs.sql(f"SET VARIABLE chosen_input = [{chosen}]")
+    case.inputs.sql(f"SET VARIABLE leave_out = {str(leave_out).lower()}")
+    try:
+        case.expect_into(table)
+    finally:
+        show_all_input(case.inputs)
 
 
 def _decoded(case: Inputs, spec: InputSpec) -> None:
@@ -280,14 +310,20 @@ def _batches(case: Case) -> None:
         SELECT * EXCLUDE (began), planned_by IS NOT NULL AND committed_by IS DISTINCT FROM planned_by AS replayed,
                (1000 * (began + planned_at))::BIGINT AS planned_ms, (1000 * (began + committed_at))::BIGINT AS committed_ms
         FROM (SELECT *, {"NULL" if began is None else float(began)}::DOUBLE AS began FROM history.batches)""")  # noqa: S608
-    # A fault is active in the batch that it was put in, and in every batch that ran between its firing and its healing.
+    # A fault strikes the batch that it was put in. In other batches that ran between its firing and its healing it was active.
     case.sql("""CREATE VIEW judge.windows AS
-        SELECT DISTINCT b.query, b.batch,
-               f.fault || ' ' || f.target || coalesce(' in batch ' || f.batch, '') || coalesce(' at ' || f.point, '') AS fault
-        FROM history.batches b JOIN history.faults f
-          ON f.fired_at IS NOT NULL AND (coalesce(f.query, '') IN ('', b.query))
-         AND (f.batch = b.batch OR (b.planned_at <= coalesce(f.healed_at, f.fired_at)
-                                    AND coalesce(b.committed_at, f.fired_at) >= f.fired_at))""")
+        WITH pairs AS (
+            SELECT b.query, b.batch,
+                   f.fault || ' ' || f.target || coalesce(' in batch ' || f.batch, '') || coalesce(' at ' || f.point, '') AS fault,
+                   f.batch = b.batch AS same_batch, f.query = b.query AS same_query,
+                   coalesce(b.planned_at <= coalesce(f.healed_at, f.fired_at)
+                            AND coalesce(b.committed_at, f.fired_at) >= f.fired_at, false) AS same_time,
+                   b.planned_at IS NULL AS timeless
+            FROM history.batches b JOIN history.faults f
+              ON f.fired_at IS NOT NULL AND (coalesce(f.query, '') IN ('', b.query)))
+        SELECT query, batch, fault, bool_or(coalesce(same_batch AND (same_query OR same_time OR timeless OR one_query), false)) AS struck
+        FROM (SELECT *, (SELECT count(DISTINCT query) FROM history.batches) = 1 AS one_query FROM pairs)
+        WHERE coalesce(same_batch, false) OR same_time GROUP BY ALL""")
     # Consumers have no batches: their faults strike at a message, which the ledger has by its number. What a fault does to one
     # group's copy of it is no excuse for another's.
     outputs = ", ".join(

@@ -1,11 +1,13 @@
-"""Words for findings: where things stand, and what they are. Shared by the checkers."""
+"""Words for findings: what an output holds, and where. Shared by the checkers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from onceproof.judge.findings import MAX_WITNESSES, Witness
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
@@ -14,6 +16,18 @@ Row = dict[str, Any]
 
 #: How many positions one witness names.
 _PLACES = 4
+
+
+class Shown(TypedDict):
+    """The fields of a finding that hold its witnesses."""
+
+    witnesses: tuple[Witness, ...]
+    every: Callable[[], Iterator[Witness]]
+
+
+def shown(make: Callable[[int | None], Iterator[Witness]]) -> Shown:
+    """The first few that ``make`` gives, and all of them when they are asked for. ``make`` takes the limit; None: no limit."""
+    return {"witnesses": tuple(make(MAX_WITNESSES)), "every": lambda: make(None)}
 
 
 def cause_of(row: Row) -> str | None:
@@ -26,17 +40,54 @@ def input_of(row: Row) -> str:
     return "its input" if cause is None else f"input {cause}"
 
 
+def noun(case: Case, output: str) -> str:
+    """What an output holds: rows in a table, records in a topic."""
+    spec = case.scenario.outputs.get(output)  # a finding may be of an input topic
+    return "row" if spec is not None and spec.table is not None else "record"
+
+
+def listed(items: Iterable[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    names = list(items)
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if names else ""
+
+
+def holding(case: Case, output: str, count: int, where: Iterable[str]) -> str:
+    """``the table holds 2 rows, written by transactions 758 and 759``."""
+    known = list(where)
+    xids = [place.rpartition(" xid ")[2] for place in known if " xid " in place]
+    if xids:
+        at = f", written by transaction{'' if len(xids) == 1 else 's'} {listed(xids)}"
+    else:
+        at = f", at {listed(known)}" if any("@" in place for place in known) else ""
+    if at and len(known) < count and len(known) == _PLACES:
+        at += " among others"
+    kind = "table" if noun(case, output) == "row" else "topic"
+    return f"the {kind} holds {times(count, noun(case, output))}{at}"
+
+
+def labelled(total: int, what: str, labels: Mapping[str, int]) -> str:
+    """``what``, and where all of it comes from if there is only one label (those of a finding's ``attribution``)."""
+    (label,) = labels if len(labels) == 1 else ("",)
+    return f"{what}, {'all ' if total > 1 else ''}{label}" if label else what
+
+
 def identity_of(row: Row) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(row["id"])
     return document
 
 
 def times(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith(("s", "ch")) else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
+
+
+def are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def places(case: Case, output: str, ids: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-    """Identity -> where its effects stand, in order; the first few of each."""
+    """Identity -> where its effects are, in order; the first few of each."""
     query = """SELECT id, place FROM judge.effects WHERE output = $output AND list_contains($ids, id)
                QUALIFY row_number() OVER (PARTITION BY id ORDER BY pos, lane) <= $places ORDER BY id, pos, lane"""
     rows = case.rows(query, {"output": output, "ids": list(ids), "places": _PLACES})

@@ -122,7 +122,7 @@ def _shared(
 
 def _damaged(windows: Windows, index: int, verdict: Verdict) -> str | None:
     """The first batch before the window of that number with an effect that violates the claim."""
-    names = {name for f in verdict.findings if f.allowed is None for name, effects in f.batches.items() if effects}
+    names = {name for f in verdict.findings if f.violates for name, effects in f.batches.items() if effects}
     before = sorted((number, query) for query, number in map(_split, names) if windows.before(query, number, index))
     if not before:
         return None
@@ -146,20 +146,20 @@ def _found(verdict: Verdict, window: set[str]) -> tuple[dict[str, int], tuple[st
     outputs = set()
     for finding in verdict.findings:
         effects = sum(count for batch, count in finding.batches.items() if batch in window)
-        if effects and finding.allowed is None:
+        if effects and finding.violates:
             anomalies[finding.anomaly] = anomalies.get(finding.anomaly, 0) + effects
             outputs.add(finding.output)
     return anomalies, tuple(sorted(outputs))
 
 
 def _outputs(verdict: Verdict) -> tuple[str, ...]:
-    return tuple(sorted({finding.output for finding in verdict.findings if finding.allowed is None}))
+    return tuple(sorted({finding.output for finding in verdict.findings if finding.violates}))
 
 
 def _unplaced(windows: Windows, verdict: Verdict) -> str | None:
     """What was found of which no window holds all; None where every effect is some cell's."""
     for finding in verdict.findings:
-        if finding.allowed is not None:
+        if not finding.violates:
             continue
         if (lost := finding.total - sum(finding.batches.values())) > 0:
             return f"{finding.anomaly} in {finding.output}: of {lost} effects nobody knows the batch"

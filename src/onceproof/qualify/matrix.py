@@ -153,7 +153,7 @@ def _violated(page: Page, result: Result) -> None:
 
 
 def _findings(page: Page, findings: Iterable[Finding]) -> None:
-    for finding in [f for f in findings if f.allowed is None][:_FINDINGS]:
+    for finding in [f for f in findings if f.violates][:_FINDINGS]:
         page.line("found", f"{finding.anomaly} in {finding.output}: {finding.summary}")
         for witness in finding.witnesses[:1]:
             page.below(", ".join(f"{k}={v}" for k, v in witness.identity.items()), 2)

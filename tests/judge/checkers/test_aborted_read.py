@@ -24,12 +24,12 @@ def test_effect_of_an_aborted_record(clean_run: Any, output: str) -> None:
     verdict = judge(clean_run.save())
     (finding,) = verdict.findings
     assert (finding.anomaly, finding.output, finding.total) == ("aborted-read", output, 1)
-    assert finding.attribution == {"of in/0": 1}
+    assert finding.attribution == {"from in/0": 1}
     (witness,) = finding.witnesses
     assert (witness.identity, witness.cause) == ({"p": "0", "o": "8"}, "in/0@8")
     assert witness.positions == (("rows xid 702",) if output == "rows" else ("events/0@6",))
     assert witness.argument.startswith("The transaction of input in/0@8 was aborted, by the marker at offset 9.\n")
-    assert witness.argument.splitlines()[-1].startswith("Yet 1 effect of it can be read, at ")
+    assert witness.argument.splitlines()[-1].startswith("But the ")
     assert verdict.outcome is Outcome.VIOLATED
 
 
@@ -85,7 +85,7 @@ def test_sum_that_holds_an_aborted_record(stored_run: Any, where: str) -> None:
     (finding,) = judge(run.save()).findings
     assert (finding.anomaly, finding.total) == ("aborted-read", 1)
     assert finding.witnesses[0].argument.startswith(
-        "With aborted input counted in, the oracle expects just this content."
+        "If aborted input counted too, the oracle would expect just this content."
     )
     run.tables["output"].clear()
     write(44)

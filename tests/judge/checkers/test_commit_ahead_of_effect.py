@@ -71,7 +71,7 @@ def test_rows_after_their_batch_was_recorded_as_done(timed: Any) -> None:
     assert finding.witnesses[0].argument == (
         "input in/0@0 is committed, in batch 0 of query q.\n"
         "Progress beyond it is recorded by commits/0 of query q.\n"
-        "Yet its effect stands at rows xid 700, 200 ms later."
+        "But its row came 200 ms later, at rows xid 700."
     )
 
 
@@ -106,7 +106,7 @@ def test_progress_table_before_the_rows(timed: Any) -> None:
     assert finding.witnesses[0].argument == (
         "input in/0@4 is committed, in batch 1 of query q.\n"
         "Progress beyond it is recorded by progress xid 701 (in/0 up to 8).\n"
-        "Yet its effect stands at rows xid 702, in a later commit."
+        "But its row came in a later commit, at rows xid 702."
     )
 
 
@@ -126,7 +126,7 @@ def test_rows_that_never_came(timed: Any, fault: bool, source: str) -> None:
     ]
     (finding,) = ahead(timed)
     assert (finding.total, finding.source, finding.transient, finding.allowed) == (2, source, False, None)
-    assert finding.witnesses[0].argument.endswith("(in/0 up to 8).\nYet its effect is not there.")
+    assert finding.witnesses[0].argument.endswith("(in/0 up to 8).\nBut its row is missing.")
     timed.scenario["claim"] = {"delivery": "at-most-once"}
     assert (ahead(timed)[0].allowed is not None) == fault
 

@@ -30,14 +30,14 @@ def test_appended_again_with_other_content(clean_run: Any, output: str) -> None:
     assert [f.anomaly for f in verdict.findings] == ["diverged-replay", "wrong-value"]
     finding = verdict.findings[0]
     assert (finding.output, finding.total, finding.transient) == (output, 1, False)
-    assert (finding.attribution, finding.batches) == ({"batch replay (query q, batch 1)": 1}, {"q/1": 1})
+    assert (finding.attribution, finding.batches) == ({"from the replay of batch 1 (query q)": 1}, {"q/1": 1})
     (witness,) = finding.witnesses
     places = ("rows xid 701", "rows xid 702") if output == "rows" else ("events/0@3", "events/0@6")
     assert (witness.identity, witness.batch, witness.positions) == ({"p": "0", "o": "4"}, 1, places)
     assert witness.argument.splitlines() == [
         "Batch 1 of query q was planned by driver start 0 and committed by start 1.",
         f"It wrote n = 10 at {places[0]}.",
-        f"Yet, replayed, it wrote n = 99 for the same identity, at {places[1]}.",
+        f"But its replay wrote n = 99 for the same identity, at {places[1]}.",
     ]
     assert verdict.outcome is Outcome.VIOLATED
 
@@ -47,7 +47,7 @@ def test_replay_with_the_same_content_is_a_duplicate(clean_run: Any, output: str
     replay(clean_run)
     same = {**OTHER, "n": 10}
     clean_run.insert("rows", same) if output == "rows" else clean_run.record("events", same)
-    assert [f.anomaly for f in judge(clean_run.save()).findings] == ["duplicate"]
+    assert [f.anomaly for f in judge(clean_run.save()).findings] == ["duplicate", "sink-disagreement"]
 
 
 def test_two_contents_in_one_commit_are_no_replay(clean_run: Any) -> None:

@@ -34,7 +34,7 @@ def test_acknowledged_records_that_are_gone(clean_run: Any) -> None:
     assert finding.attribution == {"gone from the log of in/1": 2}
     assert [witness.cause for witness in finding.witnesses] == ["in/1@5", "in/1@6"]
     assert finding.witnesses[0].argument == (
-        "Record number 10 was acknowledged as in/1@5.\nYet the log of in/1 holds no record there."
+        "Record number 10 was acknowledged as in/1@5.\nBut the log of in/1 holds no record there."
     )
     assert verdict.outcome is Outcome.VIOLATED
     assert verdict.reasons[0] == (
@@ -47,8 +47,8 @@ def test_retention_and_truncation_are_told_apart(clean_run: Any) -> None:
     log(clean_run, 2, 6)
     (finding,) = judge(clean_run.save()).findings
     assert finding.attribution == {"cut off the end of in/1": 1, "removed by retention of in/1": 2}
-    assert finding.witnesses[0].argument.endswith("Yet the log of in/1 begins at offset 2.")
-    assert finding.witnesses[2].argument.endswith("Yet the log of in/1 ends at offset 6.")
+    assert finding.witnesses[0].argument.endswith("But the log of in/1 begins at offset 2.")
+    assert finding.witnesses[2].argument.endswith("But the log of in/1 ends at offset 6.")
 
 
 def test_history_that_knows_nothing_of_the_partitions(clean_run: Any) -> None:
@@ -74,5 +74,5 @@ def test_two_acknowledgements_of_one_offset(clean_run: Any) -> None:
     (finding,) = judge(clean_run.save()).findings
     assert finding.attribution == {"acknowledged at the offset of another of in/1": 1}
     assert finding.witnesses[0].argument == (
-        "Record number 99 was acknowledged as in/1@5.\nYet so was another one, and the log of in/1 holds one record there."
+        "Record number 99 was acknowledged as in/1@5.\nBut so was another one, and the log of in/1 holds one record there."
     )

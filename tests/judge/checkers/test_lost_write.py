@@ -23,13 +23,13 @@ def test_lost_in_the_middle_without_a_fault(clean_run: Any) -> None:
     lose(clean_run, "rows", 1)
     finding = lost(clean_run)
     assert (finding.output, finding.total, finding.source) == ("rows", 1, "no fault")
-    assert finding.attribution == {"no fault active (batch 0)": 1}
+    assert finding.attribution == {"from batch 0 (query q)": 1}
     (witness,) = finding.witnesses
     assert (witness.cause, witness.batch, witness.identity) == ("in/0@1", 0, {"p": "0", "o": "1"})
     assert witness.argument == (
         "input in/0@1 is committed, in batch 0 of query q, planned and committed by driver start 0.\n"
         "Progress of in/0 is recorded up to 8.\n"
-        "Yet of 1 expected effect 0 can be read; no fault was active in its batch."
+        "But of 1 row expected, 0 can be read; no fault was active in its batch."
     )
     assert finding.batches == {"q/0": 1}
 
@@ -39,7 +39,7 @@ def test_lost_in_a_fault_window(clean_run: Any) -> None:
     lose(clean_run, "events", 5)
     finding = lost(clean_run)
     assert (finding.output, finding.source) == ("events", "fault")
-    assert finding.attribution == {"while crash driver in batch 1 at after-sink-commit (batch 1)": 1}
+    assert finding.attribution == {"from batch 1 (query q), struck by crash driver in batch 1 at after-sink-commit": 1}
 
 
 def test_fault_in_another_batch_is_no_excuse(clean_run: Any) -> None:

@@ -116,7 +116,7 @@ def test_partition_that_the_oracle_gives(clean_run: Any) -> None:
     assert (witness.cause, witness.batch, witness.positions) == ("in/0@4", 1, ("events/1@6",))
     assert (
         witness.argument
-        == "input in/0@4 is committed; the oracle wants it in partition 0.\nYet its effect stands at events/1@6."
+        == "input in/0@4 is committed; the oracle expects its record in partition 0.\nBut its record is at events/1@6."
     )
 
 
@@ -151,7 +151,7 @@ def test_records_of_one_key_in_two_partitions(stored_run: Any) -> None:
     (finding,) = told(run)
     assert (finding.anomaly, finding.total, finding.attribution) == ("misplaced", 1, {"in another partition": 1})
     assert finding.witnesses[0].positions == ("out/0@3",)
-    assert "the other records of its key stand in partition 1" in finding.witnesses[0].argument
+    assert "the other records of its key are in partition 1" in finding.witnesses[0].argument
     run.scenario["outputs"]["out"]["placement"] = "none"
     assert judge(run.save()).findings == ()
 

@@ -46,7 +46,7 @@ def test_visible_before_the_marker(clean_run: Any) -> None:
     assert witness.positions == ("events/0@4",)
     assert witness.argument == (
         "The transaction of input in/0@5 was committed at 13001 ms, by its marker's time.\n"
-        "Yet its effect could be read 1 ms before, at events/0@4."
+        "But its effect could be read 1 ms before, at events/0@4."
     )
     assert rows.witnesses[0].positions == ("rows xid 701",)
     assert verdict.outcome is Outcome.VIOLATED
@@ -106,7 +106,7 @@ def test_batch_that_was_committed_before_the_marker(stored_run: Any) -> None:
     assert (witness.cause, witness.batch) == ("in/0@1", 0)
     assert witness.argument.splitlines()[1:] == [
         "Batch 0 of query q took that record.",
-        "Yet the batch was committed 1 ms before.",
+        "But the batch was committed 1 ms before.",
     ]
 
 

@@ -31,8 +31,8 @@ def test_argument_names_where_it_stands(clean_run: Any) -> None:
     assert (finding.output, finding.source, finding.batches) == ("rows", "no fault", {"q/0": 1})
     assert finding.witnesses[0].argument == (
         "input in/0@1 has effects in 'rows' and in 'events'.\n"
-        "'events' holds its effect, at events/0@1.\n"
-        "Yet 'rows' does not."
+        "'events' holds its record, at events/0@1.\n"
+        "But 'rows' does not."
     )
 
 
@@ -121,7 +121,7 @@ def test_dual_writes_in_another_order_disagree_for_good(stored_run: Any) -> None
     assert finding.witnesses[0].argument == (
         "Outputs 'index' and 'base' keep the state of this identity.\n"
         "'base' holds the right one, at base xid 701.\n"
-        "Yet 'index' holds another (at index/0@1)."
+        "But 'index' holds another (at index/0@1)."
     )
 
 

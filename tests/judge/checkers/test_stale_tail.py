@@ -28,7 +28,7 @@ def test_job_that_never_came_back(clean_run: Any) -> None:
         ("stale-tail", "rows", 6),
     ]
     finding = verdict.findings[0]
-    assert finding.attribution == {"in/0 beyond 4": 3, "in/1 beyond 4": 3}
+    assert finding.attribution == {"beyond offset 4 of in/0": 3, "beyond offset 4 of in/1": 3}
     assert "no progress for 60 s" in finding.witnesses[0].argument
 
 

@@ -21,17 +21,17 @@ def test_inflated_value(clean_run: Any) -> None:
     assert (finding.anomaly, finding.output, finding.total) == ("wrong-value", "rows", 1)
     (witness,) = finding.witnesses
     assert (witness.identity, witness.cause) == ({"p": "0", "o": "1"}, "in/0@1")
-    assert witness.argument == "input in/0@1 is committed; expected: n = 1.\nYet found: n = 21 (inflated)."
+    assert witness.argument == "input in/0@1 is committed; expected: n = 1.\nBut found: n = 21 (inflated)."
     assert finding.attribution == {"inflated": 1}
     assert finding.batches == {"q/0": 1}
-    assert finding.summary == "1 effect with wrong content (in n): inflated"
+    assert finding.summary == "1 row with wrong content in n: inflated"
     assert witness.positions == ("rows xid 700",)
 
 
 def test_value_that_is_gone(clean_run: Any) -> None:
     alter(clean_run, "events", 1, k=None)
     (finding,) = judge(clean_run.save()).findings
-    assert "Yet found: k = null" in finding.witnesses[0].argument
+    assert "But found: k = null" in finding.witnesses[0].argument
 
 
 def test_second_copy_with_another_value(clean_run: Any) -> None:
@@ -55,7 +55,7 @@ def test_same_value_in_another_spelling(clean_run: Any) -> None:
 def test_rounding_does_not_hide_it(clean_run: Any) -> None:
     alter(clean_run, "events", 1, n=1.4)
     (finding,) = judge(clean_run.save()).findings
-    assert "Yet found: n = 1.4" in finding.witnesses[0].argument
+    assert "But found: n = 1.4" in finding.witnesses[0].argument
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_direction(clean_run: Any, values: dict[str, Any], direction: str) -> No
     alter(clean_run, "events", 1, **values)
     (finding,) = judge(clean_run.save()).findings
     assert finding.attribution == {direction: 1}
-    assert f"(in {', '.join(sorted(values))})" in finding.summary
+    assert f"in {', '.join(sorted(values))}: " in finding.summary
 
 
 def test_large_numbers_that_are_one_double(clean_run: Any) -> None:
@@ -100,7 +100,7 @@ def test_state_that_was_right_and_was_overwritten(stored_run: Any, where: str) -
     assert (finding.anomaly, finding.total, finding.attribution) == ("wrong-value", 1, {"stale": 1})
     stood = "out/0@1" if where == "topic" else "out xid 701"
     assert finding.witnesses[0].argument == (
-        f"its input is committed; expected: total = 3.\nThat stood, at {stood}.\nYet found: total = 1 (stale)."
+        f"its input is committed; expected: total = 3.\nThat was there, at {stood}, and was overwritten.\nBut found: total = 1 (stale)."
     )
     write(run, where, [1])
     (finding,) = judge(run.save()).findings

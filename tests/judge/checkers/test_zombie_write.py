@@ -35,12 +35,12 @@ def test_copy_in_a_topic_after_the_successor(taken_over: Any) -> None:
     taken_over.record("events", COPY)
     (finding,) = zombies(taken_over)
     assert (finding.output, finding.total, finding.source, finding.transient) == ("events", 1, "duplicate", False)
-    assert (finding.attribution, finding.batches) == ({"driver start 0 after 1": 1}, {"q/0": 1})
+    assert (finding.attribution, finding.batches) == ({"by driver start 0 after 1 had taken over": 1}, {"q/0": 1})
     assert finding.witnesses[0].positions == ("events/0@3", "events/0@6")
     assert finding.witnesses[0].argument == (
-        "Driver start 0 planned batch 0 of query q; start 1 took over, and the first of its own batches is at events/0@3.\n"
-        "A start that is done with a batch does not go back to it, so an older one wrote what follows.\n"
-        "Yet the effect of in/0@0 stands at events/0@6; its copy stays."
+        "Driver start 0 planned batch 0 of query q; start 1 took over, and the first write of its own batches is at events/0@3.\n"
+        "A start that has finished a batch does not go back to it, so an older start wrote what follows.\n"
+        "But the record of in/0@0 is at events/0@6. It left copies that stay."
     )
 
 
@@ -167,7 +167,7 @@ def test_write_with_an_older_epoch(stored_run: Any, where: str, writes: Any, sou
     (finding,) = zombies(with_epoch(stored_run, where, *writes))
     assert (finding.total, finding.source, finding.transient) == (1, source, transient)
     assert (finding.allowed is None) == (not transient)
-    assert finding.attribution == {"epoch 1 after 2": 1}
+    assert finding.attribution == {"by epoch 1 after 2 had taken over": 1}
     place = ("state xid 701", "state xid 702") if where == "table" else ("state/0@1", "state/0@2")
     assert finding.witnesses[0].positions == place
 
@@ -199,5 +199,9 @@ def test_producer_that_went_back_in_its_epoch(clean_run: Any) -> None:
             late = json.loads(record["content"])["o"] >= 4
             record.update(producer_id=9, producer_epoch=1 - late if record["partition"] else int(late))
     (finding,) = zombies(clean_run)
-    assert (finding.total, finding.source, finding.attribution) == (3, "late", {"producer epoch 0 after 1": 3})
+    assert (finding.total, finding.source, finding.attribution) == (
+        3,
+        "late",
+        {"by producer epoch 0 after 1 had taken over": 3},
+    )
     assert finding.batches == {"q/1": 3}

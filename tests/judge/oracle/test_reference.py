@@ -69,7 +69,7 @@ def test_what_the_faulty_run_changed_is_found(stored_run: Any, ask: Any, observe
     assert {(f.anomaly, f.output, f.total) for f in verdict.findings if f.anomaly == "wrong-value"} == {
         ("wrong-value", output, 1)
     }
-    assert "effects were judged relative to its own fault-free run" in verdict.reasons
+    assert "the output was judged relative to its own fault-free run" in verdict.reasons
 
 
 def test_runs_that_disagree_are_inconclusive_and_propose_what_to_ignore(

@@ -1,0 +1,256 @@
+"""What a verdict says about the reason of a loss or a copy is known, and what is not known it calls unknown."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceproof.judge.findings import Finding, Outcome, Verdict
+from onceproof.judge.verdict import check, judge
+
+COUNTS = 'SELECT hour, count(*) AS n FROM "in" GROUP BY hour'
+CLOSING = """SELECT hour, count(*) AS n, to_timestamp(3600 * (hour + 1)) AS _closes FROM "in" GROUP BY hour"""
+
+
+def of(verdict: Verdict, anomaly: str) -> Finding:
+    (finding,) = [f for f in verdict.findings if f.anomaly == anomaly]
+    return finding
+
+
+def counted(run: Any, hours: list[list[int]], *, query: str = COUNTS, missing: tuple[int, ...] = ()) -> Any:
+    """One batch for each list of hours, a record for each hour in it; a topic gets the count of each hour but the missing ones."""
+    run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["hour"]}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"out": query}}
+    run.scenario["claim"] = {"delivery": "at-most-once"}
+    for number, batch in enumerate(hours):
+        offsets = [run.send(None, {"hour": hour}) for hour in batch]
+        run.batch(number, {0: (offsets[0], offsets[-1] + 1)})
+    every = [hour for batch in hours for hour in batch]
+    for hour in sorted(set(every) - set(missing)):
+        run.record("out", {"hour": hour, "n": every.count(hour)})
+    run.progress({0: len(every)})
+    return run
+
+
+def test_a_window_whose_input_is_all_in_one_struck_batch_was_lost_there(stored_run: Any) -> None:
+    run = counted(stored_run, [[1, 1, 2], [3, 3, 4], [5]], missing=(3, 4))
+    run.fault(batch=1)
+    verdict = judge(run.save())
+    finding = of(verdict, "lost-write")
+    assert (finding.total, finding.source, finding.batches) == (2, "fault", {"q/1": 2})
+    assert "struck by crash driver in batch 1" in finding.summary
+    assert finding.witnesses[0].argument == (
+        "its input is committed, and all of it is in batch 1 of query q.\n"
+        "The run drained: it reached the end of the input.\n"
+        "But of 1 record expected, 0 can be read; a fault struck its batch: crash driver in batch 1 at after-sink-commit."
+    )
+    assert finding.allowed == "at-most-once allows a loss in a batch that a fault struck"
+    assert verdict.outcome is Outcome.HELD
+
+
+def test_a_window_with_input_in_two_batches_was_lost_nobody_knows_where(stored_run: Any) -> None:
+    run = counted(stored_run, [[1, 3], [3, 3, 4], [5]], missing=(3,))
+    run.fault(batch=1)
+    verdict = judge(run.save())
+    finding = of(verdict, "lost-write")
+    assert (finding.source, finding.batches, finding.attribution) == ("unknown", {}, {"from an unknown batch": 1})
+    assert "no fault" not in finding.summary + finding.witnesses[0].argument
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "nobody knows in which batch" in verdict.reasons[0]
+    assert verdict.anomalies() == {}
+    run.scenario["claim"] = {"delivery": "effectively-once"}
+    assert judge(run.save()).outcome is Outcome.VIOLATED, "a loss is a loss"
+
+
+def test_without_any_fault_none_is_the_reason(stored_run: Any) -> None:
+    verdict = judge(counted(stored_run, [[1, 3], [3, 4], [5]], missing=(3,)).save())
+    assert of(verdict, "lost-write").source == "no fault"
+    assert of(verdict, "lost-write").summary == "1 record missing; no fault was injected"
+    assert verdict.outcome is Outcome.VIOLATED
+
+
+def test_a_window_is_written_by_the_batch_that_closes_it(stored_run: Any) -> None:
+    run = counted(stored_run, [[0, 1], [1, 2], [3, 4]], query=CLOSING, missing=(1,))
+    run.fault(batch=1)
+    for row in run.tables["batches"]:
+        row["watermark_ms"] = 3_600_000 * (0, 2, 9)[row["batch"]]
+    finding = of(judge(run.save()), "lost-write")
+    assert (finding.source, finding.batches) == ("fault", {"q/1": 1})
+    assert "its window closes in batch 1 of query q" in finding.witnesses[0].argument
+
+
+def lose(run: Any, *offsets: int) -> None:
+    """Drop the records of these offsets of partition 0 from ``events``."""
+    run.tables["output"] = [
+        row
+        for row in run.tables["output"]
+        if not (row["output"] == "events" and (f := json.loads(row["content"]))["p"] == 0 and f["o"] in offsets)
+    ]
+
+
+def test_that_a_fault_was_still_active_is_no_reason(clean_run: Any) -> None:
+    clean_run.scenario["claim"] = {"delivery": "at-most-once"}
+    clean_run.fault(batch=0)
+    clean_run.tables["faults"][0]["healed_at"] = 1.2  # batch 1 had begun by then
+    lose(clean_run, 4)
+    verdict = judge(clean_run.save())
+    finding = of(verdict, "lost-write")
+    assert (finding.source, finding.allowed) == ("unknown", None)
+    assert finding.witnesses[0].argument.endswith(
+        "But of 1 record expected, 0 can be read; why is unknown; "
+        "active at that time: crash driver in batch 0 at after-sink-commit."
+    )
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+
+
+def test_that_a_fault_was_still_active_explains_no_copy(clean_run: Any) -> None:
+    clean_run.scenario["claim"] = {"delivery": "at-least-once"}
+    clean_run.fault(batch=0)
+    clean_run.tables["faults"][0]["healed_at"] = 1.2
+    clean_run.record("events", {"p": 0, "o": 4, "k": "k0", "n": 10})
+    verdict = judge(clean_run.save())
+    assert of(verdict, "duplicate").source == "unknown"
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+
+
+def imported(run: Any, *, drained: bool = True) -> Any:
+    run.document |= {"imported": True, "drained": drained, "job": None}
+    run.document["drain_note"] = None if drained else "imported as not drained"
+    for table in ("batches", "progress", "commits"):
+        run.tables[table].clear()
+    run.scenario["outputs"].pop("rows")
+    run.scenario["oracle"]["queries"].pop("rows")
+    run.tables["output"] = [row for row in run.tables["output"] if row["output"] == "events"]
+    return run
+
+
+def test_what_an_import_that_was_not_drained_lacks_may_still_come(clean_run: Any) -> None:
+    lose(imported(clean_run, drained=False), 1, 4)
+    verdict = judge(clean_run.save())
+    assert verdict.findings == ()
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.not_evaluated["stale-tail@events"] == (
+        "the history was imported as not drained: 2 records are missing and may still come"
+    )
+
+
+def test_an_import_records_no_progress_and_no_faults(clean_run: Any) -> None:
+    lose(imported(clean_run), 1)
+    verdict = judge(clean_run.save())
+    finding = of(verdict, "lost-write")
+    assert (verdict.outcome, finding.source) == (Outcome.VIOLATED, "unknown")
+    said = " ".join([finding.summary, finding.witnesses[0].argument, *verdict.reasons])
+    assert "recorded progress" not in said and "no fault " not in said
+    assert "it records no progress" in finding.witnesses[0].argument
+    clean_run.scenario["claim"] = {"delivery": "at-most-once"}
+    assert judge(clean_run.save()).outcome is Outcome.INCONCLUSIVE
+
+
+def test_whether_at_least_once_allows_a_copy_in_an_import_is_not_known(clean_run: Any) -> None:
+    imported(clean_run).record("events", {"p": 0, "o": 4, "k": "k0", "n": 10})
+    clean_run.scenario["claim"] = {"delivery": "at-least-once"}
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "records neither batches nor faults" in verdict.reasons[0]
+
+
+@pytest.mark.parametrize(("topic", "table", "found"), [(1, 0, [("events", 1)]), (1, 1, []), (2, 1, [("events", 1)])])
+def test_outputs_disagree_in_how_often_they_hold_a_record(clean_run: Any, topic: int, table: int, found: Any) -> None:
+    copy = {"p": 0, "o": 4, "k": "k0", "n": 10}
+    for _ in range(topic):
+        clean_run.record("events", copy)
+    for _ in range(table):
+        clean_run.insert("rows", copy)
+    findings = [f for f in judge(clean_run.save()).findings if f.anomaly == "sink-disagreement"]
+    assert [(f.output, f.total) for f in findings] == found
+    if (topic, table) == (1, 0):
+        assert findings[0].summary == "1 effect of which this output holds more copies than another"
+        assert findings[0].witnesses[0].argument == (
+            "input in/0@4 has effects in 'events' and in 'rows'.\n"
+            "'rows' holds as many as expected, at rows xid 701.\n"
+            "But 'events' holds 1 more than expected: the topic holds 2 records, at events/0@3 and events/0@6."
+        )
+
+
+@pytest.mark.parametrize("output", ["rows", "events"])
+def test_an_identity_column_that_the_output_lacks_is_said_once(clean_run: Any, output: str) -> None:
+    clean_run.scenario["oracle"]["queries"][output] = clean_run.scenario["oracle"]["queries"][output].replace(
+        "_offset AS o", "_offset AS seq"
+    )
+    clean_run.scenario["outputs"][output]["identity"] = ["p", "seq"]
+    verdict = judge(clean_run.save())
+    assert [f for f in verdict.findings if f.output == output] == []
+    kind = "row" if output == "rows" else "record"
+    (said,) = [reason for reason in verdict.reasons if "seq" in reason]
+    assert said == (
+        f"output {output} cannot be judged: no {kind} of it has a column 'seq', which is part of its identity; "
+        "the columns are k, n, o, p"
+    )
+
+
+def test_one_small_value_in_common_does_not_make_a_foreign_row_a_lost_one(stored_run: Any) -> None:
+    run = stored_run
+    run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["id"]}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"out": 'SELECT id, n, _partition, _offset FROM "in"'}}
+    for number in range(4):
+        run.send(None, {"id": f"a{number}", "n": number})
+        run.record("out", {"id": f"a{number}" if number else "foreign", "n": number})
+    run.progress({0: 4})
+    assert judge(run.save()).anomalies() == {"lost-write": 1, "unexplained": 1}
+
+
+def test_every_witness_is_in_a_file(clean_run: Any) -> None:
+    run = clean_run
+    run.tables["output"] = [row for row in run.tables["output"] if row["output"] == "rows"]
+    for number in range(40):
+        offset = run.send("k9", {"k": "k9", "n": 500 + number})
+        run.insert("rows", {"p": 0, "o": offset, "k": "k9", "n": 500 + number})
+    run.tables["progress"].clear()
+    run.progress({0: 48, 1: 8})
+    finding = of(check(run.save()), "lost-write")
+    assert (finding.total, len(finding.witnesses)) == (52, 32)
+    file = run.path / str(finding.witness_file)
+    assert file == run.path / "witnesses" / "lost-write-events-no-fault.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len({line["cause"] for line in lines}) == 52
+    assert lines[0]["argument"] == finding.witnesses[0].argument
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    stored = json.loads((run.path / "verdict.json").read_text())
+    assert {f["witness_file"] for f in stored["findings"] if f["anomaly"] == "lost-write"} == {
+        str(finding.witness_file)
+    }
+
+
+def test_many_witnesses_come_in_pages(clean_run: Any) -> None:
+    for number in range(2_500):
+        clean_run.record("events", {"p": 7, "o": number, "k": "x", "n": 1})
+    finding = of(check(clean_run.save()), "unexplained")
+    lines = (clean_run.path / str(finding.witness_file)).read_text().splitlines()
+    assert len({json.loads(line)["identity"]["o"] for line in lines}) == finding.total == 2_500
+
+
+def test_a_link_in_the_place_of_the_folder_is_not_followed(clean_run: Any, tmp_path: Path) -> None:
+    victim = tmp_path / "elsewhere"
+    victim.mkdir()
+    (victim / "lost-write-events-no-fault.jsonl").write_text("mine")
+    lose(clean_run, 1)
+    path = clean_run.save()
+    (path / "witnesses").symlink_to(victim)
+    assert of(check(path), "lost-write").witness_file is not None
+    assert (victim / "lost-write-events-no-fault.jsonl").read_text() == "mine"
+    assert not (path / "witnesses").is_symlink()
+
+
+def test_the_slice_of_a_lost_window_keeps_its_batch(stored_run: Any) -> None:
+    run = counted(stored_run, [[1, 1, 2], [3, 3, 4], [5]], missing=(3,))
+    run.scenario["claim"] = {"delivery": "effectively-once"}
+    run.fault(batch=1)
+    verdict = check(run.save())
+    (folder,) = verdict.slices.values()
+    found = of(judge(run.path / folder), "lost-write")
+    assert (found.source, found.batches) == ("fault", {"q/1": 1})
+    assert found.witnesses == of(verdict, "lost-write").witnesses
