@@ -117,7 +117,7 @@ def exact_fields(text: str | None, fields: str) -> str | None:
         }
         result = written(made)
         result.encode()  # half of a surrogate pair is JSON, and no text
-    except (ValueError, RecursionError):
+    except (ValueError, ArithmeticError, RecursionError):
         return None
     return result
 
@@ -129,7 +129,7 @@ def _fields(fields: str) -> dict[str, tuple[str, str]]:
 
 def _as(kind: str, value: Any) -> Any:
     if kind == VALUE:
-        return value
+        return _without_exponents(value)
     if kind == JSON or isinstance(value, dict | list):
         return written(value)
     if isinstance(value, Number):
@@ -143,6 +143,15 @@ def _as(kind: str, value: Any) -> Any:
     return text
 
 
+def _without_exponents(value: Any) -> Any:
+    """As they are, numbers with an exponent are read as doubles."""
+    if isinstance(value, Number) and "e" in value.lower() and abs(Decimal(value).adjusted()) <= _MOST_DIGITS:
+        return Number(f"{Decimal(value):f}")
+    if isinstance(value, dict):
+        return {name: _without_exponents(inner) for name, inner in value.items()}
+    return [_without_exponents(inner) for inner in value] if isinstance(value, list) else value
+
+
 @dataclass
 class Digits:
     """What the numbers at one place need."""
@@ -154,6 +163,7 @@ class Digits:
     least: int = 0
     most: int = 0
     exact_as_double: bool = True
+    with_exponent: bool = False
     countable: bool = True
     """No number is too large, or too small, for decimals."""
 
@@ -163,6 +173,7 @@ class Digits:
         except ArithmeticError:
             self.countable = self.exact_as_double = False
             return
+        self.with_exponent = self.with_exponent or "e" in number.lower()
         _, digits, exponent = value.as_tuple()
         assert isinstance(exponent, int), "JSON has neither NaN nor an infinity"
         spelled = "".join(map(str, digits)).lstrip("0")

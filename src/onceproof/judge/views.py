@@ -127,7 +127,9 @@ def _columns(case: Case, text: str, source: str) -> _Read:
     asked = _decimals(case)
     types = {name: _typed(kind, (name,), numbers, asked) for name, kind in found.items()}
     as_json = {name for name, kind in types.items() if kind is None}
-    if as_json or repeated or (numbers and numbers.repeated) or any(name != column for name, column in named.items()):
+    odd = numbers is not None and (numbers.repeated or any(d.with_exponent and not d.exact_as_double for d in numbers.at.values()))
+    odd = odd or repeated or any(name != column for name, column in named.items())
+    if as_json or odd:
         as_json |= {name for name, kind in types.items() if kind == "JSON"}
         exact = {named[n]: (n, documents.JSON if n in as_json else documents.VALUE) for n in types}
     else:
