@@ -57,7 +57,9 @@ HISTORIES = [
     copied("cents of a large amount", *CENTS),
     changed("one cent", CENTS, '{"id":1,"v":12345678901234567.91}', CENTS[1]),
     copied("cents of a large amount as DECIMAL", *CENTS, columns="id, v::DECIMAL(20,2) AS v"),
-    changed("one cent as DECIMAL", CENTS, '{"id":1,"v":12345678901234567.9}', CENTS[1], columns="id, v::DECIMAL(20,2) AS v"),
+    changed(
+        "one cent as DECIMAL", CENTS, '{"id":1,"v":12345678901234567.9}', CENTS[1], columns="id, v::DECIMAL(20,2) AS v"
+    ),
     History(
         "short fractions as decimals of many places",
         ['{"id":1,"v":1.15}', '{"id":2,"v":1.005}'],
@@ -79,11 +81,17 @@ HISTORIES = [
     changed("one of those", OBJECTS, '{"id":1,"v":{"a":{"b":9007199254740992}}}', OBJECTS[1]),
     copied("several types in one field", *KINDS),
     changed("a digit in one of them", KINDS, '{"id":1,"v":12345678901234567.9}', *KINDS[1:]),
-    changed("a fraction where a whole number is expected", ['{"id":1,"v":12345678901234568}'], '{"id":1,"v":12345678901234567.6}'),
+    changed(
+        "a fraction where a whole number is expected",
+        ['{"id":1,"v":12345678901234568}'],
+        '{"id":1,"v":12345678901234567.6}',
+    ),
     # Tables hold texts.
-    History("big numbers in a table", BIG + ['{"id":3,"v":0.5}'], BIG + ['{"id":3,"v":0.50}'], table=True),
+    History("big numbers in a table", [*BIG, '{"id":3,"v":0.5}'], [*BIG, '{"id":3,"v":0.50}'], table=True),
     changed("another one in a table", MIXED, '{"id":1,"v":"9007199254740992"}', MIXED[1], table=True),
-    History("an array of a table", LISTS, ['{"id":1,"v":"{12345678901234567.89}"}', '{"id":2,"v":"{1.00}"}'], table=True),
+    History(
+        "an array of a table", LISTS, ['{"id":1,"v":"{12345678901234567.89}"}', '{"id":2,"v":"{1.00}"}'], table=True
+    ),
     # Texts and numbers.
     changed("a text where a whole number is expected", ['{"id":1,"v":5}'], '{"id":1,"v":"5"}'),
     changed("a text where a fraction is expected", ['{"id":1,"v":5.5}'], '{"id":1,"v":"5.5"}'),
@@ -100,7 +108,9 @@ HISTORIES = [
         ['{"id":1,"v":"2024-01-02T03:04:05.000Z"}'],
         columns="id, v::TIMESTAMP AS v",
     ),
-    History("words for what is no number", ['{"id":1,"v":"NaN"}'], ['{"id":1,"v":"NaN"}'], columns="id, v::DOUBLE AS v"),
+    History(
+        "words for what is no number", ['{"id":1,"v":"NaN"}'], ['{"id":1,"v":"NaN"}'], columns="id, v::DOUBLE AS v"
+    ),
     History("an escaped name", ['{"id":1,"v":5}'], ['{"id":1,"\\u0076":5}']),
     changed("a text under an escaped name", ['{"id":1,"v":5}'], '{"id":1,"\\u0076":"5"}'),
     # Names twice in one object: the last counts.
@@ -132,7 +142,9 @@ HISTORIES = [
     # Types with several spellings.
     History("a float", ['{"id":1,"v":0.1}'], ['{"id":1,"v":0.10000000149011612}'], columns="id, v::FLOAT AS v"),
     changed("another float", ['{"id":1,"v":0.1}'], '{"id":1,"v":0.1000001}', columns="id, v::FLOAT AS v"),
-    History("a time of day", ['{"id":1,"v":"10:15:00.5"}'], ['{"id":1,"v":"10:15:00.500000"}'], columns="id, v::TIME AS v"),
+    History(
+        "a time of day", ['{"id":1,"v":"10:15:00.5"}'], ['{"id":1,"v":"10:15:00.500000"}'], columns="id, v::TIME AS v"
+    ),
     History("a duration", ['{"id":1,"v":"1 day"}'], ['{"id":1,"v":"24:00:00"}'], columns="id, v::INTERVAL AS v"),
     changed("a longer one", ['{"id":1,"v":"1 day"}'], '{"id":1,"v":"24:00:01"}', columns="id, v::INTERVAL AS v"),
     changed("a month", ['{"id":1,"v":"1 month"}'], '{"id":1,"v":"30 days"}', columns="id, v::INTERVAL AS v"),
@@ -146,7 +158,10 @@ def test_history(stored_run: Any, history: History) -> None:
     meta = "_topic, _partition, _offset, _key, _timestamp_ms, _value"
     chosen = f"* EXCLUDE ({meta})" if history.columns == "*" else history.columns
     run.scenario["outputs"] = {"out": {"table" if history.table else "topic": "out", "identity": [history.identity]}}
-    run.scenario["oracle"] = {"kind": "sql", "queries": {"out": f'SELECT {chosen}, _partition, _offset, _key FROM "in"'}}
+    run.scenario["oracle"] = {
+        "kind": "sql",
+        "queries": {"out": f'SELECT {chosen}, _partition, _offset, _key FROM "in"'},
+    }
     for text in history.sent:
         run.send("k", text.encode())
     for text in history.written:
@@ -158,4 +173,6 @@ def test_history(stored_run: Any, history: History) -> None:
     run.progress({0: len(history.sent)})
     verdict = judge(run.save())
     assert verdict.not_evaluated == {}
-    assert (verdict.anomalies(), verdict.outcome) == (history.found, "violated" if history.found else "held"), verdict.reasons
+    assert (verdict.anomalies(), verdict.outcome) == (history.found, "violated" if history.found else "held"), (
+        verdict.reasons
+    )

@@ -245,7 +245,9 @@ def check_names(path: Path, fields: Iterable[pa.Field], within: str = "") -> Non
     names: set[str] = set()
     for field in fields:
         if field.name in names:
-            raise UsageError(f"{path}: column {within + field.name!r} stands twice", hint="leave one of them, or rename one")
+            raise UsageError(
+                f"{path}: column {within + field.name!r} stands twice", hint="leave one of them, or rename one"
+            )
         names.add(field.name)
         if pa.types.is_struct(field.type):
             check_names(path, [field.type.field(n) for n in range(field.type.num_fields)], f"{within}{field.name}.")
@@ -265,7 +267,9 @@ def _changed(kind: pa.DataType) -> Callable[[Any], Any] | None:
     if pa.types.is_struct(kind):
         members = {kind.field(n).name: _changed(kind.field(n).type) for n in range(kind.num_fields)}
         some = {name: made for name, made in members.items() if made is not None}
-        return (lambda row: None if row is None else row | {n: made(row[n]) for n, made in some.items()}) if some else None
+        return (
+            (lambda row: None if row is None else row | {n: made(row[n]) for n, made in some.items()}) if some else None
+        )
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         element = _changed(kind.value_type)
         return (lambda some: None if some is None else [element(one) for one in some]) if element else None

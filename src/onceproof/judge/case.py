@@ -102,6 +102,8 @@ class Case:
         """Output -> why its decoded commits cannot be used (its snapshot is)."""
         self.doubts: list[str] = []
         """Why this case proves nothing good, whatever the checkers find."""
+        self.texts = self.oracle.kind == "reference" or bool(getattr(self.oracle, "texts", False))
+        """The oracle gives values as the texts that another run showed, whatever their types."""
         self.readings: dict[str, effects.Reading] = {}
         """Output -> how its values are read, where that is not by DuckDB alone."""
         self.renamed: dict[str, dict[str, str]] = {}

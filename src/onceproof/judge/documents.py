@@ -13,6 +13,7 @@ Reading in Python costs a multiple of DuckDB's own parsing, so it is done only f
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ from functools import lru_cache
 from typing import Any
 
 import duckdb
+from duckdb.func import SPECIAL
 
 #: The SQL function: (text, fields as JSON: column -> [name, kind]) -> JSON object, or NULL for a text that is no JSON object.
 FUNCTION = "exact_fields"
@@ -54,7 +56,7 @@ class Number(str):
 
 
 def register(db: duckdb.DuckDBPyConnection) -> None:
-    db.create_function(FUNCTION, exact_fields, ["VARCHAR", "VARCHAR"], "VARCHAR", null_handling="special")
+    db.create_function(FUNCTION, exact_fields, ["VARCHAR", "VARCHAR"], "VARCHAR", null_handling=SPECIAL)
 
 
 _DECODER = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=str)
@@ -120,6 +122,12 @@ def exact_fields(text: str | None, fields: str) -> str | None:
     except (ValueError, ArithmeticError, RecursionError):
         return None
     return result
+
+
+def spellings(column: str) -> list[str]:
+    """The members that may have become this column: itself, and the one whose name differs from another only by case."""
+    plain = re.sub(r"_[0-9]+_*$", "", column)
+    return [column, plain] if plain not in ("", column) else [column]
 
 
 @lru_cache(maxsize=256)
@@ -193,9 +201,9 @@ class Digits:
         if not self.countable:
             return "JSON"
         if whole_numbers or not self.scale:
-            if -(2**63) <= self.least and self.most < 2**63:
+            if self.least >= -(2**63) and self.most < 2**63:
                 return "BIGINT"
-            return "HUGEINT" if -(2**127) < self.least and self.most < 2**127 else "JSON"
+            return "HUGEINT" if self.least > -(2**127) and self.most < 2**127 else "JSON"
         return f"DECIMAL({self.whole + self.scale},{self.scale})" if self.whole + self.scale <= 38 else "JSON"
 
 

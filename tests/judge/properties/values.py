@@ -39,12 +39,16 @@ _FRACTIONS = st.builds(
 _EXPONENTS = st.sampled_from(["1e3", "1.5E-7", "1e400", "2e400", "1.7976931348623157E308", "123456789012345678e2"])
 _SMALL = st.sampled_from(["0", "1", "5", "42", "1000"])
 _TEXTS = st.sampled_from(['"x"', '"5"', '"1.5"', '"true"', '"1_000"', '"9007199254740993"', '""', '"é\\""'])
-_OTHERS = st.sampled_from(["true", "false", "[1.5]", "[12345678901234567.89]", '{"a":9007199254740993}', '{"a":"x","b":[0.1]}'])
+_OTHERS = st.sampled_from(
+    ["true", "false", "[1.5]", "[12345678901234567.89]", '{"a":9007199254740993}', '{"a":"x","b":[0.1]}']
+)
 
 #: What one field may hold, record by record: of one kind, or of several.
 COLUMNS = [_SMALL, _WHOLE, _FRACTIONS, _TEXTS, _EXPONENTS, _OTHERS]
 _COLUMNS = st.one_of(
-    st.sampled_from([_SMALL, _WHOLE, _TEXTS, _SMALL | _FRACTIONS, _WHOLE | _FRACTIONS, _WHOLE | _EXPONENTS | _FRACTIONS]),
+    st.sampled_from(
+        [_SMALL, _WHOLE, _TEXTS, _SMALL | _FRACTIONS, _WHOLE | _FRACTIONS, _WHOLE | _EXPONENTS | _FRACTIONS]
+    ),
     st.lists(st.sampled_from(COLUMNS), min_size=2, max_size=3).map(st.one_of),
 )
 
@@ -214,7 +218,7 @@ def values(draw: st.DrawFn) -> Values:
 def _near(text: str) -> str:
     """Another last digit, where there is one."""
     at = next((at for at in range(len(text) - 1, -1, -1) if text[at].isdigit()), None)
-    return text if at is None else f"{text[:at]}{(int(text[at]) + 1) % 10}{text[at + 1:]}"
+    return text if at is None else f"{text[:at]}{(int(text[at]) + 1) % 10}{text[at + 1 :]}"
 
 
 def _other_kind(text: str) -> str:
