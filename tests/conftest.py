@@ -12,15 +12,22 @@ from hypothesis import HealthCheck, settings
 from onceproof.events import Event
 
 # By default the same examples every time: a test that passed for a change passes for the next one that has nothing to do
-# with it. HYPOTHESIS_PROFILE=long draws anew, 10,000 examples of everything: hours. Machines differ, so no example has a
+# with it. HYPOTHESIS_PROFILE=long draws anew, 10,000 examples of everything: hours. HYPOTHESIS_PROFILE=wide draws anew as
+# many histories for each comparison of the judge as HYPOTHESIS_EXAMPLES says (2,000). Machines differ, so no example has a
 # deadline.
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
 settings.register_profile(
     "default", max_examples=100, derandomize=True, deadline=None, suppress_health_check=_SLOW_IS_FINE
 )
 settings.register_profile("long", parent=settings.get_profile("default"), max_examples=10_000, derandomize=False)
+settings.register_profile(
+    "wide",
+    parent=settings.get_profile("default"),
+    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "2000")),
+    derandomize=False,
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
-if settings.get_current_profile_name() == "long":
+if settings.get_current_profile_name() != "default":
     os.environ.setdefault("PYTEST_TIMEOUT", "0")  # read by pytest-timeout after this file
 
 

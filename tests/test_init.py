@@ -118,6 +118,28 @@ def test_a_sample_proposes_identity_and_key() -> None:
     assert scenario.oracle.model_dump()["columns"] == {"sums_table": {"order_id": "order_id"}}
 
 
+def test_fields_that_differ_only_by_case_go_by_their_columns() -> None:
+    sample("trades.jsonl", *(f'{{"t":{n},"T":17000000000{n},"s":"A","v":{n}.5}}' for n in range(10, 20)))
+    made = init(
+        "--to",
+        "mine.yaml",
+        "--topic",
+        "in",
+        "--output-topic",
+        "out",
+        "--sample",
+        "trades.jsonl",
+        "--",
+        "python",
+        "job.py",
+    )
+    text = Path("mine.yaml").read_text()
+    assert "T is T_1, t is t_2" in text
+    assert "SELECT t_2, T_1, s, v, _topic" in text
+    (output,) = made.outputs.values()
+    assert output.identity in (["t_2"], ["T_1"])
+
+
 def test_several_fields_together_may_be_the_identity() -> None:
     sample("s.jsonl", *(json.dumps({"day": n // 3, "price": 1, "shop_id": n % 3}) for n in range(9)))
     scenario = init("--sample", "s.jsonl", "--table", "t", "--", "python", "job.py")

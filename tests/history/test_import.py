@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -222,6 +222,85 @@ def test_lines_that_are_refused(tmp_path: Path, content: str, says: str) -> None
     with pytest.raises(UsageError) as caught:
         list(records(path))
     assert says in str(caught.value)
+
+
+def test_a_name_twice_in_one_object_is_refused(tmp_path: Path) -> None:
+    path = lines(tmp_path / "some.jsonl", {"id": 1}, '{"id": 2, "v": {"a": 1, "a": 2}}')
+    with pytest.raises(UsageError, match=r"some\.jsonl:2: an object has the name 'a' twice"):
+        list(rows(path))
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        (pa.table([pa.array([1]), pa.array([2])], names=["v", "v"]), "v"),
+        (
+            pa.table({"s": pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])}),
+            "s.a",
+        ),
+    ],
+)
+def test_a_column_twice_is_refused(tmp_path: Path, table: pa.Table, column: str) -> None:
+    pq.write_table(table, tmp_path / "some.parquet")
+    with pytest.raises(UsageError, match=f"some.parquet: column '{column}' stands twice"):
+        list(rows(tmp_path / "some.parquet"))
+
+
+TYPED = """
+input:
+  - topic: orders
+outputs:
+  typed: {table: typed, identity: [id]}
+oracle:
+  kind: sql
+  queries:
+    typed: |
+      SELECT id, word::DOUBLE AS word, short, short::FLOAT AS real, clock::TIME AS clock, lasts::INTERVAL AS lasts,
+             MAP {'a': short, 'b': 2.5} AS named, {'x': word::DOUBLE, 'm': MAP {1: id}} AS both, cents::DECIMAL(20,2) AS cents,
+             _partition, _offset, _key
+      FROM orders
+"""
+
+
+@pytest.mark.parametrize("wrong", [None, "word", "short", "real", "clock", "lasts", "named", "both", "cents"])
+def test_types_of_parquet_are_compared_as_what_they_are(tmp_path: Path, wrong: str | None) -> None:
+    times, lasting = ["10:15:00.5", "10:15:00", "23:59:59.999999"], ["1 day", "-00:00:01.5", "36:00:00"]
+    order = {"short": 0.1, "cents": 12345678901234567.89}
+    words = ["NaN", "Infinity", "-Infinity"]
+    given = [
+        json.dumps({"key": "k", "value": {"id": n, "word": words[n], "clock": times[n], "lasts": lasting[n], **order}})
+        for n in range(3)
+    ]
+    exact = [line.replace(json.dumps(order["cents"]), "12345678901234567.89") for line in given]
+    maps, both = pa.map_(pa.string(), pa.float32()), pa.map_(pa.int64(), pa.int64())
+    columns: dict[str, Any] = {
+        "id": pa.array([0, 1, 2]),
+        "word": pa.array([float(word) for word in words]),
+        "short": pa.array([0.1] * 3, pa.float32()),
+        "real": pa.array([0.1] * 3, pa.float32()),
+        "clock": pa.array([time(10, 15, 0, 500_000), time(10, 15), time(23, 59, 59, 999_999)]),
+        "lasts": pa.array([timedelta(days=1), timedelta(seconds=-1.5), timedelta(hours=36)]),
+        "named": pa.array([[("a", 0.1), ("b", 2.5)]] * 3, maps),
+        "both": pa.array(
+            [{"x": float(word), "m": [(1, n)]} for n, word in enumerate(words)],
+            pa.struct([("x", pa.float64()), ("m", both)]),
+        ),
+        "cents": pa.array([Decimal("12345678901234567.89")] * 3),
+    }
+    if wrong is not None:
+        columns[wrong] = pa.concat_arrays([columns[wrong].slice(1, 1), columns[wrong].slice(1)])
+        if columns[wrong].slice(0, 1).equals(columns[wrong].slice(2, 1)):
+            others = {
+                "named": pa.array([[("a", 0.2), ("b", 2.5)]], maps),
+                "cents": pa.array([Decimal("12345678901234567.91")]),
+            }
+            other = others.get(wrong, pa.array([0.2], pa.float32()))
+            columns[wrong] = pa.concat_arrays([other, columns[wrong].slice(1)])
+    pq.write_table(pa.table(columns), tmp_path / "typed.parquet")
+    (tmp_path / "typed.yaml").write_text(TYPED)
+    sources = Sources({"orders": lines(tmp_path / "orders.jsonl", *exact)}, {"typed": tmp_path / "typed.parquet"})
+    verdict = check(import_history(tmp_path / "typed.yaml", sources, runs_dir=tmp_path / "runs"))
+    assert verdict.anomalies() == ({} if wrong is None else {"wrong-value": 1}), verdict.reasons
 
 
 def test_files_that_are_refused(tmp_path: Path) -> None:

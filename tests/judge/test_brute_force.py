@@ -18,6 +18,7 @@ from onceproof.judge.verdict import judge
 
 from .properties.damages import DAMAGES
 from .properties.plain import ANOMALIES, Plain
+from .properties.values import Values, values
 from .properties.world import CAUSED, World, histories, worlds
 
 
@@ -130,3 +131,28 @@ def test_same_counts_of_equal_effects(
     named = {w.identity["i"] for f in verdict.findings if f.anomaly in _COUNTED for w in f.witnesses}
     differing = (Counter(expected) - Counter(actual)) + (Counter(actual) - Counter(expected))
     assert named == {str(identity) for identity, _ in differing}
+
+
+@histories(60)
+@given(history=values())
+def test_same_findings_of_values(make_run: Callable[[Path], Any], history: Values) -> None:
+    """Numbers of any size, several kinds in one field, batches without input, and several outputs."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = make_run(Path(folder))
+        history.store(run)
+        verdict = judge(run.save())
+    assert verdict.not_evaluated == {}, verdict.not_evaluated
+    note("; ".join(verdict.reasons))
+    found: Counter[tuple[str, str]] = Counter()
+    named: dict[tuple[str, str], set[int]] = {}
+    for finding in verdict.findings:
+        if finding.anomaly in {*_COUNTED, "misplaced"}:
+            found[finding.anomaly, finding.output] += finding.total
+            who = {int(witness.identity["id"]) for witness in finding.witnesses}
+            named.setdefault((finding.anomaly, finding.output), set()).update(who)
+    expected: Counter[tuple[str, str]] = Counter()
+    for (anomaly, output, number), times in history.found().items():
+        expected[anomaly, output] += times
+        assert number in named.get((anomaly, output), set())
+    assert found == expected
+    assert verdict.outcome == ("violated" if expected else "held")

@@ -87,7 +87,7 @@ HISTORIES = [
         '{"id":1,"v":12345678901234567.6}',
     ),
     # Tables hold texts.
-    History("big numbers in a table", BIG + ['{"id":3,"v":0.5}'], BIG + ['{"id":3,"v":0.50}'], table=True),
+    History("big numbers in a table", [*BIG, '{"id":3,"v":0.5}'], [*BIG, '{"id":3,"v":0.50}'], table=True),
     changed("another one in a table", MIXED, '{"id":1,"v":"9007199254740992"}', MIXED[1], table=True),
     History(
         "an array of a table", LISTS, ['{"id":1,"v":"{12345678901234567.89}"}', '{"id":2,"v":"{1.00}"}'], table=True

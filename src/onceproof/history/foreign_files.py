@@ -216,7 +216,7 @@ def _parquet(path: Path) -> Iterator[Row]:
     try:
         with pq.ParquetFile(path) as file:
             schema = _microseconds(file.schema_arrow)
-            _check_names(path, schema)
+            check_names(path, schema)
             change = {field.name: made for field in schema if (made := _changed(field.type)) is not None}
             for batch in file.iter_batches(_BATCH_ROWS):
                 for row in pa.Table.from_batches([batch]).cast(schema).to_pylist():
@@ -241,7 +241,7 @@ def _in_microseconds(kind: pa.DataType) -> pa.DataType:
     return pa.time64("us") if pa.types.is_time64(kind) else kind
 
 
-def _check_names(path: Path, fields: Iterable[pa.Field], within: str = "") -> None:
+def check_names(path: Path, fields: Iterable[pa.Field], within: str = "") -> None:
     """Refuse a name that stands twice: of two columns with one name only the last would be read."""
     names: set[str] = set()
     for field in fields:
@@ -251,7 +251,7 @@ def _check_names(path: Path, fields: Iterable[pa.Field], within: str = "") -> No
             )
         names.add(field.name)
         if pa.types.is_struct(field.type):
-            _check_names(path, [field.type.field(n) for n in range(field.type.num_fields)], f"{within}{field.name}.")
+            check_names(path, [field.type.field(n) for n in range(field.type.num_fields)], f"{within}{field.name}.")
 
 
 def _changed(kind: pa.DataType) -> Callable[[Any], Any] | None:

@@ -164,7 +164,7 @@ def _static_tables(tables: Mapping[str, Path], directory: RunDir) -> None:
         if not path.is_file():
             raise UsageError(f"file {str(path)!r} of table {name!r} does not exist")
         try:
-            pq.read_schema(path)
+            foreign_files.check_names(path, pq.read_schema(path))
             shutil.copyfile(path, directory.tables / f"{name}.parquet")
         except (OSError, pa.ArrowException) as error:
             raise UsageError(f"{path} is no Parquet file: {error}") from None

@@ -7,8 +7,10 @@ one that the *oracle* gives the column. Both sides go through the same expressio
 expected type       two values are equal when
 ==================  ===========================================================================================
 integer, DECIMAL    their digits are, without trailing zeros after the point (never rounded: 1.7 is not 2)
-FLOAT, DOUBLE       they are the same double; -0.0 equals 0.0 and NaN equals NaN
+FLOAT, DOUBLE       they are the same float or double; -0.0 equals 0.0 and NaN equals NaN
 TIMESTAMP, DATE     they are the same microsecond; a text without a zone is UTC
+TIME                likewise
+INTERVAL            their months are, and their days and times together, a day being 24 hours
 BOOLEAN             ``t`` and ``true`` are the same
 BLOB                their bytes are: Postgres' ``\\x`` hex, or base64 as in JSON
 UUID                they differ in case only

@@ -107,6 +107,8 @@ class Case(Database):
         """Output -> what in its oracle's query depends on the order of rows."""
         self.doubts: list[str] = []
         """Why this case proves nothing good, whatever the checkers find."""
+        self.texts = self.oracle.kind == "reference" or bool(getattr(self.oracle, "texts", False))
+        """The oracle gives values as the texts that another run showed, whatever their types."""
         self.readings: dict[str, effects.Reading] = {}
         """Output -> how its values are read, where that is not by DuckDB alone."""
         self.basis = ""

@@ -13,6 +13,7 @@ Reading in Python costs a multiple of DuckDB's own parsing, so it is done only f
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ from functools import lru_cache
 from typing import Any
 
 import duckdb
+from duckdb.func import SPECIAL
 
 #: The SQL function: (text, fields as JSON: column -> [name, kind]) -> JSON object, or NULL for a text that is no JSON object.
 FUNCTION = "exact_fields"
@@ -54,7 +56,7 @@ class Number(str):
 
 
 def register(db: duckdb.DuckDBPyConnection) -> None:
-    db.create_function(FUNCTION, exact_fields, ["VARCHAR", "VARCHAR"], "VARCHAR", null_handling="special")
+    db.create_function(FUNCTION, exact_fields, ["VARCHAR", "VARCHAR"], "VARCHAR", null_handling=SPECIAL)
 
 
 _DECODER = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=str)
@@ -117,9 +119,15 @@ def exact_fields(text: str | None, fields: str) -> str | None:
         }
         result = written(made)
         result.encode()  # half of a surrogate pair is JSON, and no text
-    except (ValueError, RecursionError):
+    except (ValueError, ArithmeticError, RecursionError):
         return None
     return result
+
+
+def spellings(column: str) -> list[str]:
+    """The members that may have become this column: itself, and the one whose name differs from another only by case."""
+    plain = re.sub(r"_[0-9]+_*$", "", column)
+    return [column, plain] if plain not in ("", column) else [column]
 
 
 @lru_cache(maxsize=256)
@@ -129,7 +137,7 @@ def _fields(fields: str) -> dict[str, tuple[str, str]]:
 
 def _as(kind: str, value: Any) -> Any:
     if kind == VALUE:
-        return value
+        return _without_exponents(value)
     if kind == JSON or isinstance(value, dict | list):
         return written(value)
     if isinstance(value, Number):
@@ -143,6 +151,15 @@ def _as(kind: str, value: Any) -> Any:
     return text
 
 
+def _without_exponents(value: Any) -> Any:
+    """As they are, numbers with an exponent are read as doubles."""
+    if isinstance(value, Number) and "e" in value.lower() and abs(Decimal(value).adjusted()) <= _MOST_DIGITS:
+        return Number(f"{Decimal(value):f}")
+    if isinstance(value, dict):
+        return {name: _without_exponents(inner) for name, inner in value.items()}
+    return [_without_exponents(inner) for inner in value] if isinstance(value, list) else value
+
+
 @dataclass
 class Digits:
     """What the numbers at one place need."""
@@ -154,6 +171,7 @@ class Digits:
     least: int = 0
     most: int = 0
     exact_as_double: bool = True
+    with_exponent: bool = False
     countable: bool = True
     """No number is too large, or too small, for decimals."""
 
@@ -163,6 +181,7 @@ class Digits:
         except ArithmeticError:
             self.countable = self.exact_as_double = False
             return
+        self.with_exponent = self.with_exponent or "e" in number.lower()
         _, digits, exponent = value.as_tuple()
         assert isinstance(exponent, int), "JSON has neither NaN nor an infinity"
         spelled = "".join(map(str, digits)).lstrip("0")

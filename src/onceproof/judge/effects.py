@@ -29,7 +29,7 @@ from onceproof.judge.witness import times
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
-    from onceproof.scenario.model import OutputSpec, Tolerance
+    from onceproof.scenario.model import Tolerance
 
 #: ``lane`` and ``pos`` order what stands in one output; ``place`` says where it stands, in words.
 STANDING = """coalesce("partition", -1) AS lane, coalesce(commit_order, "offset") AS pos,
@@ -72,9 +72,9 @@ def decoded(case: Case, output: str, source: str, *more: str) -> str:
     parsed = "NULL AS f" if reading.exact else f"json_transform(content, {literal(json.dumps(kinds))}) AS f"
     twice = reading.exact or reading.long_numbers
     if twice:
-        texts = _all_texts(spec)
+        all_texts = _all_texts(case, output)
         wanted = {
-            name: (reading.members.get(name, name), documents.OTHER if texts else _kind(kind))
+            name: (reading.members.get(name, name), documents.OTHER if all_texts else _kind(kind))
             for name, kind in members.items()
         }
         again = f"{documents.FUNCTION}(content, {literal(documents.fields_of(wanted))})"
@@ -121,9 +121,10 @@ def _field(name: str, reading: Reading) -> str:
     return f"CASE WHEN d IS NULL THEN {once} ELSE {again} END" if reading.long_numbers else once
 
 
-def _all_texts(spec: OutputSpec) -> bool:
-    """Whether every value of the output is a text, whatever its type."""
-    return spec.table is not None or spec.decode in ("string", "bytes")
+def _all_texts(case: Case, output: str) -> bool:
+    """Whether every value of the output is a text, whatever its type, or is compared as the text that another run showed."""
+    spec = case.scenario.outputs[output]
+    return spec.table is not None or spec.decode in ("string", "bytes") or case.texts
 
 
 def _kind(sql_type: str) -> str:
@@ -143,8 +144,8 @@ def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool)
     """How to read an output whose values have these names. Looks at its records once, for what is seldom there."""
     members = {column: name for name, column in documents.renamed(names).items()}
     spec = case.scenario.outputs[output]
-    if _all_texts(spec):
-        return Reading(exact=bool(members) or repeated, members=members)
+    if _all_texts(case, output):
+        return Reading(exact=bool(members) or repeated, long_numbers=case.texts and spec.table is None, members=members)
     columns = {name: _kind(kind) for name, kind in case.expectations[output].columns.items() if name != RECORD_KEY}
     numbers = [name for name, kind in columns.items() if kind in _NUMBERS]
     texts = [name for name, kind in columns.items() if kind == documents.TEXT]
@@ -159,7 +160,9 @@ def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool)
                        {f"bool_or(regexp_matches(content, {literal(documents.LONG_FRACTION)}))" if fractions else "false"} AS long
                 FROM ({every})"""  # noqa: S608
     row = case.rows(query)[0]
-    exact = bool(members) or repeated or (row["suspect"] and _other_kinds(case, every, columns, "|".join(suspects)))
+    exact: bool = (
+        bool(members) or repeated or (row["suspect"] and _other_kinds(case, every, columns, "|".join(suspects)))
+    )
     return Reading(exact=exact, long_numbers=bool(row["long"]), members=members)
 
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from onceproof.errors import UsageError
 from onceproof.history.writer import PARQUET
-from onceproof.judge import sources
+from onceproof.judge import documents, sources
 from onceproof.judge.canonical import literal, quote
 from onceproof.judge.case import Case
 from onceproof.judge.checker import NotEvaluated
@@ -139,9 +139,16 @@ def _store_observed(case: Case, output: str, file: Path) -> None:
     keys = f"SELECT DISTINCT unnest(json_keys(content)) AS name FROM ({source}) ORDER BY name"  # noqa: S608
     names = [row[0] for row in case.sql(keys).fetchall()]
     identity = case.scenario.outputs[output].identity
-    columns = names or identity
+    named = documents.columns(names) or {name: name for name in identity}
+    columns = list(named.values())
+    exact = documents.fields_of({column: (name, documents.OTHER) for name, column in named.items()})
+    content = f"{documents.FUNCTION}(content, {literal(exact)})"
+    if not documents.renamed(names):
+        content = (
+            f"CASE WHEN regexp_matches(content, {literal(documents.LONG_FRACTION)}) THEN {content} ELSE content END"
+        )
     structure = "{" + ", ".join(f'{json.dumps(name)}: "VARCHAR"' for name in columns) + "}"
-    query = f"SELECT unnest(json_transform(content, {literal(structure)})) FROM ({source})"  # noqa: S608
+    query = f"SELECT unnest(json_transform({content}, {literal(structure)})) FROM ({source})"  # noqa: S608
     schema = pa.schema([(name, pa.string()) for name in columns])
     reader = interruptible(case.db, lambda: case.db.sql(query).to_arrow_reader(_BATCH_ROWS))
     with pq.ParquetWriter(file, schema, **PARQUET) as writer:

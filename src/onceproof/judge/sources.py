@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceproof.judge import digest
+from onceproof.judge import digest, documents
 from onceproof.judge.canonical import literal, member
 
 if TYPE_CHECKING:
@@ -103,7 +103,10 @@ def rewritten(case: Case, output: str) -> bool:
 
 def _last_of_each(visible: str, spec: OutputSpec) -> str:
     """The state that the topic's records leave, as compaction would (a key's records stand in order in one partition)."""
-    structure = ", ".join(f"content->>{member(column)}" for column in spec.identity)
+    structure = ", ".join(
+        f"coalesce({', '.join(f'content->>{member(name)}' for name in documents.spellings(column))}, NULL)"
+        for column in spec.identity
+    )
     return f"""
     SELECT * FROM (
         SELECT * FROM ({visible})

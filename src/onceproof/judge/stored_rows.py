@@ -27,6 +27,8 @@ class StoredRows:
 
     whole: dict[str, bool]
     rows: dict[str, pa.Table]
+    texts: bool
+    """The oracle gave them as the texts that another run showed."""
     uncommitted: dict[str, pa.Table]
     """What they would have to hold beside that if uncommitted input counted; empty where that is not known, or nothing."""
 
@@ -38,10 +40,11 @@ class StoredRows:
             whole={output: case.expectations[output].whole for output in outputs},
             rows={output: _typed(case, output, "judge.expected") for output in outputs},
             uncommitted={output: _typed(case, output, "judge.uncommitted") for output in outputs} if dirty else {},
+            texts=case.texts,
         )
 
     def oracle(self) -> dict[str, Any]:
-        return {"kind": "slice", "whole": self.whole, "uncommitted": bool(self.uncommitted)}
+        return {"kind": "slice", "whole": self.whole, "texts": self.texts, "uncommitted": bool(self.uncommitted)}
 
     def write(self, folder: Path, identities: Collection[tuple[str, str]]) -> None:
         (folder / "history" / "expected").mkdir()

@@ -3,10 +3,11 @@
 **Decoded views.** For each input topic a view of the topic's name over its *committed* records: one column for each
 field that occurs in any of its JSON object values, plus ``_topic``, ``_partition``, ``_offset``, ``_key`` (text; bytes
 that are not UTF-8 are escaped as ``\\xNN``), ``_timestamp_ms`` and ``_value`` (the bytes). Types come from all values,
-not from a sample: integer -> BIGINT (one beyond 64 bits makes the oracle fail), any other number -> DOUBLE, true/false -> BOOLEAN,
-string -> VARCHAR, object -> STRUCT, array -> LIST, different things in different records -> JSON, nothing but null ->
-VARCHAR. A record whose value is null or no JSON object has NULL in all of them. A view takes precedence over
-``input`` where a topic has that name; the bytes are then found in ``history.input``.
+not from a sample, and hold every digit: integer -> BIGINT, or HUGEINT beyond 64 bits; any other number -> DOUBLE where a
+double says the same, else (or if the oracle casts the column to decimals) DECIMAL; true/false -> BOOLEAN, string ->
+VARCHAR, object -> STRUCT, array -> LIST, different things in different records, and numbers beyond 38 digits, -> JSON;
+nothing but null -> VARCHAR. Fields whose names differ only by case get columns of other names
+(`onceproof.judge.documents`). A record whose value is null or no JSON object has NULL in all of them. A view takes precedence over ``input`` where a topic has that name; the bytes are then found in ``history.input``.
 
 So it is with an input's ``decode: json``, and with a function's dicts (`onceproof.judge.decoders`); ``string`` and ``bytes`` give
 one column ``value`` instead, VARCHAR (NULL for bytes that are not UTF-8) or BLOB.
@@ -158,7 +159,11 @@ def _columns(case: Inputs, text: str, source: str) -> _Read:
     asked = _decimals(case)
     types = {name: _typed(kind, (name,), numbers, asked) for name, kind in found.items()}
     as_json = {name for name, kind in types.items() if kind is None}
-    if as_json or repeated or (numbers and numbers.repeated) or any(name != column for name, column in named.items()):
+    odd = numbers is not None and (
+        numbers.repeated or any(d.with_exponent and not d.exact_as_double for d in numbers.at.values())
+    )
+    odd = odd or repeated or any(name != column for name, column in named.items())
+    if as_json or odd:
         as_json |= {name for name, kind in types.items() if kind == "JSON"}
         exact = {named[n]: (n, documents.JSON if n in as_json else documents.VALUE) for n in types}
     else:
@@ -184,7 +189,7 @@ def _typed(kind: Any, path: documents.Path, numbers: documents.Numbers | None, a
     if kind not in (*_WHOLE, "DOUBLE"):
         return "VARCHAR" if kind == "NULL" else kind
     digits = numbers.at.get(path) if numbers is not None else None
-    if kind == "DOUBLE" and (digits is None or (digits.exact_as_double and path[0].lower() not in asked)):
+    if kind == "DOUBLE" and (digits is None or (digits.exact_as_double and str(path[0]).lower() not in asked)):
         return kind
     found = "BIGINT" if digits is None else digits.type(whole_numbers=kind in _WHOLE)
     return None if found == "JSON" else found

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 class SliceSpec(OracleSpec):
     kind: Literal["slice"]
     whole: dict[str, bool] = Field(description="output -> whether the stored rows name every column that is compared")
+    texts: bool = Field(
+        False, description="the stored rows are the texts that another run showed, whatever their types"
+    )
     uncommitted: bool = Field(False, description="stored too: what would be added if uncommitted input counted")
 
 

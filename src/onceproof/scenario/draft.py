@@ -232,6 +232,14 @@ def _oracle(draft: Draft) -> str:
         "  # kind: sql",
         "  # queries:",
     ]
+    if draft.sample is not None and draft.sample.renamed:
+        pairs = ", ".join(f"{_shown(name)} is {_shown(column)}" for name, column in draft.sample.renamed.items())
+        lines.append(
+            f"  # Fields whose names differ only by case are columns of their own here, also of outputs: {pairs}."
+        )
+        lines.append(
+            "  # (Spark takes them for one, unless the job sets spark.sql.caseSensitive=true or uses get_json_object.)"
+        )
     fields = ", ".join([*(_shown(_sql(name)) for name in draft.fields), "_topic", "_partition", "_offset", "_key"])
     for name in draft.outputs:
         lines += [f"  #   {name}: |", f"  #     SELECT {fields}"]

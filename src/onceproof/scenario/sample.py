@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from typing import Any
 from onceproof.data.file import holds_records
 from onceproof.errors import UsageError
 from onceproof.history import foreign_files
+from onceproof.judge import documents
+from onceproof.judge.documents import LONG_NUMBER
 
 #: As many records as are looked at for proposals; all are fed.
 _LOOKED_AT = 10_000
@@ -34,7 +36,9 @@ class Sample:
     identity: tuple[str, ...]
     """The fewest fields that are never null and differ between any two records looked at; empty if there are none."""
     key: str | None
-    """The field that records of one thing share, if one is named so."""
+    """The field that records of one thing share, if one is named so; under the name that it has in the file."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """Fields whose names differ only by case, each with its name here and in the judge's tables."""
 
 
 def read(path: Path) -> Sample:
@@ -45,10 +49,15 @@ def read(path: Path) -> Sample:
             f"sample {str(path)!r} holds no record", hint="one JSON object a line, as the topic's values are"
         )
     count = sum(1 for _ in _values(path)) if len(rows) == _LOOKED_AT else len(rows)
+    # A field whose name differs from another's only by case goes by the name that it has in the judge's tables.
+    named = documents.columns(name for row in rows for name in row)
+    rows = [{named[name]: value for name, value in row.items()} for row in rows]
     fields = {name: _type([row.get(name) for row in rows]) for name in dict.fromkeys(n for row in rows for n in row)}
     plain = [name for name, kind in fields.items() if kind != "jsonb"]
     identity = _identity(rows, plain)
-    return Sample(path, count, fields, identity, _key(rows, plain, identity))
+    key = _key(rows, plain, identity)
+    back = {column: name for name, column in named.items()}
+    return Sample(path, count, fields, identity, None if key is None else back[key], documents.renamed(named))
 
 
 def _values(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -66,8 +75,9 @@ def _type(values: Sequence[Any]) -> str:
     if there and all(isinstance(value, bool) for value in there):
         return "boolean"
     if there and all(isinstance(value, foreign_files.Number) for value in there):
-        whole = all(str(value).lstrip("-").isdecimal() for value in there)
-        return "bigint" if whole else "double precision"
+        if all(str(value).lstrip("-").isdecimal() for value in there):
+            return "bigint" if all(-(2**63) <= int(value) < 2**63 for value in there) else "numeric"
+        return "numeric" if any(re.search(LONG_NUMBER, value) for value in there) else "double precision"
     return "jsonb" if any(isinstance(value, dict | list) for value in there) else "text"
 
 

@@ -297,9 +297,9 @@ def _store_partitions(run: Any, outputs: tuple[str, ...]) -> None:
 
 
 def histories(default: int) -> settings:
-    """How many a test judges, at a quarter of a second of CPU time each; the long profile says it itself."""
-    long = settings.get_current_profile_name() == "long"
-    return settings(max_examples=settings.get_profile("long").max_examples if long else default)
+    """How many a test judges, at a quarter of a second of CPU time each; the profiles wide and long say it themselves."""
+    profile = settings.get_current_profile_name()
+    return settings(max_examples=default if profile == "default" else settings.get_profile(profile).max_examples)
 
 
 @st.composite
