@@ -20,7 +20,7 @@ from onceproof.judge import batches, ledger, slices
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, NotEvaluated, checkers
 from onceproof.judge.claims import allowance, needs, unjudged
-from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
+from onceproof.judge.findings import NO_FAULT, FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.unobserved import unobserved
 from onceproof.judge.witness import times
 from onceproof.scenario.model import Claim
@@ -322,9 +322,12 @@ def _held(case: Case, faults: list[FaultReport]) -> str:
     if case.run.get("imported"):
         under = "; imported history: no fault was exercised"
     else:
-        under = f" under {times(len(faults), 'fault')} that hit" if faults else " without any fault"
+        under = f" under {times(len(faults), 'fault')} that hit" if faults else ""
     basis = f", {case.basis}" if case.basis else ""
-    return f"{times(effects, 'effect')} of {times(counts['input'], 'input record')} are as claimed{under}{basis}"
+    no_fault = "" if faults or case.run.get("imported") else f"{NO_FAULT}: "
+    return (
+        f"{no_fault}{times(effects, 'effect')} of {times(counts['input'], 'input record')} are as claimed{under}{basis}"
+    )
 
 
 def _brief(crash: Exception) -> str:
