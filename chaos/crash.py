@@ -28,7 +28,7 @@ from onceproof.task_faults import TASK_TARGETS, TaskFrame, frame_of_no_task
 class CrashSpec(FaultSpec):
     fault: Literal["crash"]
     target: Literal["driver", "broker", "executor", "python-worker", "controller", "postgres", "postgres-backend"]
-    leader_of: LeaderOf | None = None
+    leader_of: LeaderOf | None = Field(None, description="broker: TOPIC/PARTITION whose leader is meant")
     coordinator_of: str | None = Field(None, description="broker: which coordinates this transactional.id")
     in_sync: InSync | None = Field(
         None,
@@ -74,7 +74,8 @@ class Crash(ByTarget):
 
     Spec: ClassVar[type[FaultSpec]] = CrashSpec
     about: ClassVar[str] = (
-        "SIGKILL of the driver (JVM and Python), of the broker that leads a partition, or of who runs a task"
+        "SIGKILL of the driver (JVM and Python), of a broker, of the controller, of an executor or Python worker, of Postgres "
+        "or of one of its sessions"
     )
 
     def __init__(self, spec: CrashSpec) -> None:

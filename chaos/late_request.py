@@ -31,7 +31,7 @@ from onceproof.scenario.model import At, FaultSpec, Scenario
 class LateAt(At):
     """The batch whose request is late."""
 
-    point: Point = Point.COMMIT_LOST
+    point: Point = Field(Point.COMMIT_LOST, description="the place in the batch's commit protocol")
 
 
 class LateRequestSpec(FaultSpec):

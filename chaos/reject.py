@@ -53,7 +53,9 @@ _NOTED_EVERY_S = 0.005
 class RejectSpec(FaultSpec):
     fault: Literal["reject"]
     target: Literal["postgres", "kafka"]
-    how: Literal["unavailable", "stopped", "locked", "revoked", "too-large", "too-few-replicas"]
+    how: Literal["unavailable", "stopped", "locked", "revoked", "too-large", "too-few-replicas"] = Field(
+        description="how it refuses; postgres: unavailable, stopped, locked, revoked; kafka: too-large, too-few-replicas"
+    )
     table: str | None = Field(None, description="Postgres, locked and revoked: the table")
     topic: str | None = Field(None, description="Kafka: the topic whose records are refused")
     lasts: Literal["try", "batch"] = Field(

@@ -32,7 +32,7 @@ from onceproof.task_stall import TaskStall
 class StallSpec(FaultSpec):
     fault: Literal["stall"]
     target: Literal["driver", "executor", "python-worker", "broker", "controller"]
-    leader_of: LeaderOf | None = None
+    leader_of: LeaderOf | None = Field(None, description="broker: TOPIC/PARTITION whose leader is meant")
     coordinator_of: str | None = Field(None, description="broker: which coordinates this transactional.id")
     frame: TaskFrame | None = Field(
         None, description="executor, python-worker: who sends this frame in a task is struck"

@@ -53,6 +53,8 @@ def _case(result: ScenarioResult, runs: RunSet) -> ET.Element:
         properties["run"] = str(result.run_dir)
     if result.verdict is not None:
         properties["seed"] = str(result.verdict.seed)
+        if result.verdict.word != result.outcome.value:
+            properties["summary"] = result.verdict.word
     holder = ET.SubElement(case, "properties")
     for name, value in properties.items():
         ET.SubElement(holder, "property", name=name, value=_clean(value))

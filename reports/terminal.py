@@ -56,7 +56,12 @@ class TerminalReport:
 
 def _result(page: Page, result: ScenarioResult) -> None:
     style = _STYLE[result.outcome]
-    head = Text(result.outcome.value.upper(), style=style) + Text(f"  {result.scenario}", style="bold")
+    rest = _word(result).removeprefix(result.outcome.value)
+    head = (
+        Text(result.outcome.value.upper(), style=style)
+        + Text(rest, style="bold yellow")
+        + Text(f"  {result.scenario}", style="bold")
+    )
     if result.verdict is not None:
         head += Text(f"   {result.verdict.seconds:.0f} s, seed {result.verdict.seed}", style="dim")
     page.rule()
@@ -74,6 +79,10 @@ def _result(page: Page, result: ScenarioResult) -> None:
             page.unbroken("logs", str(result.run_dir / "logs"))
         else:
             page.unbroken("next", f"onceproof check {result.run_dir}")
+
+
+def _word(result: ScenarioResult) -> str:
+    return result.verdict.word if result.verdict is not None and result.error is None else result.outcome.value
 
 
 def _verdict(page: Page, verdict: Verdict, run_dir: Path | None) -> None:
@@ -241,7 +250,7 @@ def _summary(page: Page, runs: RunSet) -> None:
         table.add_row(
             Text("ok" if runs.passed(result) else "FAILED", style="green" if runs.passed(result) else "bold red"),
             Text(visible(result.scenario)),
-            Text(result.outcome.value, style=_STYLE[result.outcome]),
+            Text(_word(result), style=_STYLE[result.outcome]),
             Text(visible(anomalies)),
             Text(expectation),
         )

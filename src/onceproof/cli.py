@@ -233,19 +233,37 @@ def import_(
 @app.command("list")
 def list_(
     what: Annotated[Listing, typer.Argument(help="What to list.")] = Listing.SCENARIOS,
+    name: Annotated[
+        str | None, typer.Argument(help="A fault, an oracle or a data set: list its fields.", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the shipped scenarios, or what scenarios are made of.
+    """List the shipped scenarios, what scenarios are made of, or the fields of one fault, oracle or data set.
 
     \b
     onceproof list
     onceproof list faults
+    onceproof list faults crash
     """
     output = Output(as_json)
     with failing_well(output):
-        from onceproof.cli_show import listing
+        from onceproof.cli_show import listing, listing_of
 
-        output.result(listing(what.value, as_json))
+        output.result(listing(what.value, as_json) if name is None else listing_of(what.value, name, as_json))
+
+
+@app.command("schema")
+def schema_() -> None:
+    """Print the JSON Schema of a scenario file, with a description of every field, for editors.
+
+    \b
+    onceproof schema > onceproof.schema.json
+    """
+    output = Output(False)
+    with failing_well(output):
+        from onceproof.cli_show import schema_text
+
+        output.result(schema_text())
 
 
 @app.command()

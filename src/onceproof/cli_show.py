@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from pydantic import BaseModel
+
 from onceproof.errors import Problem, ScenarioError, UsageError
 from onceproof.points import LEFT_BEHIND
 from onceproof.registry import suggest
@@ -25,6 +27,48 @@ def listing(what: str, as_json: bool) -> str:
     if as_json:
         return json.dumps({what: [{"name": name, "about": about} for name, about in entries]})
     return _table(entries) if entries else f"no {what}"
+
+
+def listing_of(what: str, name: str, as_json: bool) -> str:
+    """The fields of one fault, oracle or data set. Raises `UsageError` for a name that there is not, or a list without fields."""
+    from onceproof.consumers.faults import consumer_faults
+    from onceproof.data import datasets
+    from onceproof.faults import faults
+    from onceproof.oracle import oracles
+    from onceproof.scenario.schema import fields
+
+    with_fields: dict[str, list[tuple[str, str, type[BaseModel]]]] = {
+        "faults": [
+            *((each, kind.about, kind.Spec) for each, kind in faults.items()),
+            *((f"{each} (consumer)", kind.about, kind.Spec) for each, kind in consumer_faults.items()),
+        ],
+        "oracles": [(each, kind.about, kind.Spec) for each, kind in oracles.items()],
+        "datasets": [(each, kind.about, kind.Options) for each, kind in datasets.items()],
+    }
+    if what not in with_fields:
+        hint = f"fields have: {', '.join(with_fields)}"
+        raise UsageError(f"{what} have no fields to list, so {name!r} is one argument too many", hint=hint)
+    found = [entry for entry in with_fields[what] if name in (entry[0], entry[0].removesuffix(" (consumer)"))]
+    if not found:
+        near = suggest(name, [each for each, _, _ in with_fields[what]])
+        raise UsageError(
+            f"there is no {name!r} among the {what}; {near}", hint=f"the list of them: onceproof list {what}"
+        )
+    if as_json:
+        return json.dumps(
+            {what: [{"name": each, "about": about, "fields": dict(fields(m))} for each, about, m in found]}
+        )
+    blocks = []
+    for each, about, model in found:
+        rows = fields(model)
+        blocks.append("\n".join([_hanging(each, about, len(each) + 2), _table(rows) if rows else "no fields"]))
+    return "\n\n".join(blocks)
+
+
+def schema_text() -> str:
+    from onceproof.scenario.schema import schema
+
+    return json.dumps(schema(), indent=2)
 
 
 def planned(name: str, as_json: bool) -> str:

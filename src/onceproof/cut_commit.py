@@ -34,7 +34,7 @@ _ERROR_S = 45.0
 class CommitAt(At):
     """Where a commit can be cut: at the point where the sink parks before it."""
 
-    point: Point = Point.BEFORE_SINK_COMMIT
+    point: Point = Field(Point.BEFORE_SINK_COMMIT, description="the place in the batch's commit protocol")
 
 
 class CutCommitSpec(FaultSpec):

@@ -17,6 +17,8 @@ from onceproof.judge.verdict import check, judge
 def test_clean_run_is_held(clean_run: Any) -> None:
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.HELD, verdict.reasons
+    assert verdict.word == "held, no fault injected"
+    assert verdict.reasons == ("no fault injected: 24 effects of 12 input records are as claimed",)
     assert verdict.findings == ()
     assert verdict.not_evaluated == {}
     assert verdict.counts == {
@@ -35,6 +37,7 @@ def test_fault_that_hit_leaves_it_held(clean_run: Any) -> None:
     clean_run.fault(batch=1)
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.HELD
+    assert verdict.word == "held"
     assert [(f.fault, f.batch, f.hit) for f in verdict.faults] == [("crash", 1, True)]
 
 

@@ -243,3 +243,21 @@ def test_an_expectation_needs_exactly_its_anomalies(violated: ScenarioResult) ->
     assert violated.expect_met
     more = replace(violated, expect=violated.expect.model_copy(update={"anomalies": ["duplicate", "lost-write"]}))
     assert not more.expect_met
+
+
+def test_a_run_without_faults_says_so_in_every_report(held: ScenarioResult) -> None:
+    assert held.verdict is not None
+    calm = replace(held.verdict, faults=(), reasons=("no fault injected: 5 effects of 5 input records are as claimed",))
+    result = replace(held, verdict=calm)
+    runs = RunSet((result,))
+    assert runs.outcome() is Outcome.HELD and runs.outcome().exit_code == 0
+    assert "HELD, no fault injected  good" in reports.get("terminal")().render(runs)
+    document = json.loads(reports.get("json")().render(runs))
+    assert document["verdict"] == "held"
+    assert document["reasons"][0].startswith("no fault injected: ")
+    properties = {
+        p.get("name"): p.get("value") for p in ET.fromstring(reports.get("junit")().render(runs)).iter("property")
+    }
+    assert properties["verdict"] == "held"
+    assert properties["summary"] == "held, no fault injected"
+    assert "no fault injected" not in reports.get("terminal")().render(RunSet((held,)))

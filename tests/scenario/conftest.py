@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
+from pydantic import Field
 
 from onceproof.errors import ScenarioError
 from onceproof.faults import SpecProblem
@@ -46,7 +47,7 @@ BASE = textwrap.dedent("""\
 
 class NothingSpec(OracleSpec):
     kind: Literal["test-nothing"]
-    refuse: str | None = None
+    refuse: str | None = Field(None, description="what to refuse")
 
 
 class Nothing:

@@ -8,6 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 MAX_WITNESSES = 32
+#: How the reason of a held run begins in which nothing was broken.
+NO_FAULT = "no fault injected"
 
 
 class Outcome(StrEnum):
@@ -137,6 +139,12 @@ class Verdict:
     relative to this run's; filled in after judging."""
     seed: int = 0
     seconds: float = 0.0
+
+    @property
+    def word(self) -> str:
+        """The outcome for people: ``held`` alone would claim that faults were survived."""
+        calm = self.outcome is Outcome.HELD and any(reason.startswith(NO_FAULT) for reason in self.reasons)
+        return f"{self.outcome.value}, {NO_FAULT}" if calm else self.outcome.value
 
     def anomalies(self) -> dict[str, int]:
         """Anomaly -> offending effects, after the claim."""

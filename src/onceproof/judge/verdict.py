@@ -20,7 +20,7 @@ from onceproof.judge import batches, ledger, record_key, slices
 from onceproof.judge.case import Case
 from onceproof.judge.checker import Gap, NotEvaluated, checkers
 from onceproof.judge.claims import allowance, needs, undecided, unjudged
-from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
+from onceproof.judge.findings import NO_FAULT, FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.unobserved import unobserved
 from onceproof.judge.witness import are, noun, times
 from onceproof.judge.witness_files import WitnessFiles
@@ -381,7 +381,7 @@ def _held(case: Case, faults: list[FaultReport]) -> str:
     elif faults:
         under = f"; {sum(fault.hit for fault in faults)} of {times(len(faults), 'fault')} hit"
     else:
-        under = "; no fault was injected"
+        under = ""
     basis = f", {case.basis}" if case.basis else ""
     for output in case.expectations:
         if dead := case.notes.get(f"dead.{output}"):
@@ -392,9 +392,10 @@ def _held(case: Case, faults: list[FaultReport]) -> str:
             basis += f"; {unordered:,} of {of} in {output} have no cause or no key, so no place in the claimed order"
     kinds = {noun(case, output) for output in case.expectations}
     kind = f"output {kinds.pop()}" if len(kinds) == 1 else "output row"
+    no_fault = "" if faults or case.run.get("imported") else f"{NO_FAULT}: "
     all_of = f"All {times(effects, kind)}" if effects != 1 else f"The one {kind}"
     matches = "match" if effects != 1 else "matches"
-    return f"{all_of} from {times(counts['input'], 'input record')} {matches} the claim{under}{basis}"
+    return f"{no_fault}{all_of} from {times(counts['input'], 'input record')} {matches} the claim{under}{basis}"
 
 
 def _brief(crash: Exception) -> str:

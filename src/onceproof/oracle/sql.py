@@ -13,14 +13,14 @@
 
 The query is DuckDB's SQL and sees ``input`` (topic, partition, offset, key, value, timestamp_ms; committed records
 only), a view for each input topic with its JSON fields as typed columns (`onceproof.judge.views`), and the static tables
-under ``pipeline.prepare.tables``. Its columns are the output's, but for those that the output ignores. Four names are
-reserved: ``_topic``, ``_partition``, ``_offset`` and ``_key`` name the input record that causes the row. They are not
+under ``pipeline.prepare.tables``. Its columns are the output's, but for those that the output ignores. Six names are
+reserved. ``_topic``, ``_partition``, ``_offset`` and ``_key`` name the input record that causes the row. They are not
 compared; they let losses be held against recorded progress, duplicates against replayed batches, and the order against
 the input's. A row of a window or join has no single cause: leave them out. With one input topic ``_topic`` may be left out.
 Where an output's ``source`` says which of its columns carry the cause, the query need not name it.
 
-``windows`` says when the window of a record closes, so that records that came too late are left out; and a fifth reserved
-column, ``_closes``, when the window of a row does, for outputs that get a row only then (`onceproof.judge.late`)::
+``_to_partition`` says which partition of an output topic a row belongs in. ``windows`` says when the window of a record closes,
+so that records that came too late are left out; and the column ``_closes`` when the window of a row does, for outputs that get a row only then (`onceproof.judge.late`)::
 
       windows:
         flights: {closes: "date_trunc('hour', sched_dep::TIMESTAMP) + INTERVAL 1 HOUR"}

@@ -1,4 +1,4 @@
-"""The scenario as a frozen value. Field descriptions are what ``--help`` and the JSON Schema show."""
+"""The scenario as a frozen value. Field descriptions are what ``onceproof schema`` and ``onceproof list KIND NAME`` show."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SparkStack(Model):
 
 class StackSpec(Model):
     provider: Literal["embedded"] = Field("embedded", description="processes on loopback")
-    kafka: KafkaStack = Field(default_factory=KafkaStack)
+    kafka: KafkaStack = Field(default_factory=KafkaStack, description="the Kafka that every run has")
     postgres: PostgresStack | None = Field(default=None, description="write {} to have one")
     spark: SparkStack | None = Field(
         default=None,
@@ -74,7 +74,7 @@ class InputSpec(Model):
 
 
 class TopicSpec(Model):
-    partitions: Partitions = 1
+    partitions: Partitions = Field(1, description="partitions of the topic")
     config: dict[str, str] = Field(default_factory=dict, description="topic settings, as Kafka names them")
 
 
@@ -101,7 +101,7 @@ _NumberAsKey = Annotated[PositiveInt, BeforeValidator(_key_as_number)]
 class RetrySpec(Model):
     """A retry topic: what an output refused waits there while its consumer goes on with the next."""
 
-    topic: str
+    topic: str = Field(description="its name")
     consumer: str = Field(description="takes from it, and from nothing else")
     after: PositiveInt = Field(2, description="ticks until a message in it may be taken")
 
@@ -156,7 +156,7 @@ class PipelineSpec(Model):
         description="checkpoint folders of its queries below {checkpoint}: the input counts as drained only when each of "
         "them has begun (needed only where one starts late)",
     )
-    prepare: Prepare = Field(default_factory=Prepare)
+    prepare: Prepare = Field(default_factory=Prepare, description="what is there before the job starts")
     consumers: ConsumersSpec | None = Field(None, description="plain consumers instead of a Spark job")
 
     @model_validator(mode="before")
@@ -180,15 +180,15 @@ class At(Model):
 class FaultSpec(Model):
     """What every fault says of itself. Each kind extends this in its own file under ``chaos/``."""
 
-    fault: str
-    target: str
-    at: At
+    fault: str = Field(description="the kind of fault: `onceproof list faults`")
+    target: str = Field(description="what is struck: a process, a service, or a consumer's name")
+    at: At = Field(description="when: the place in the job's work that triggers it")
 
 
 class Elsewhere(Model):
     """What somebody else must be doing at that moment."""
 
-    consumer: str
+    consumer: str = Field(description="the other consumer's name")
     holds: PositiveInt = Field(description="number of the message, from 1")
 
 
@@ -196,7 +196,7 @@ class AtMessage(Model):
     """The logical position that triggers a fault of a consumer: it has this message and has just done that step."""
 
     message: PositiveInt = Field(description="number of the message in its data set, from 1")
-    after: Literal["take", "effect", "acknowledge"] = "take"
+    after: Literal["take", "effect", "acknowledge"] = Field("take", description="the step that was done last")
     while_: Elsewhere | None = Field(None, alias="while", description="and another consumer holds that message")
 
     def __str__(self) -> str:
@@ -222,7 +222,7 @@ class Source(Model):
 class ProgressTable(Model):
     """A Postgres table in which the sink itself records how far it got."""
 
-    table: str
+    table: str = Field(description="its name")
     topic: str | None = Field(None, description="column with the topic (needed only where there are several inputs)")
     partition: str = Field(description="column with the input partition")
     end_offset: str = Field(description="column with the offset up to which (exclusive) the input is done")
@@ -231,7 +231,7 @@ class ProgressTable(Model):
 class Tolerance(Model):
     """How far a number may be from the expected one: whichever of the two is wider."""
 
-    absolute: Annotated[float, Field(ge=0)] = 0.0
+    absolute: Annotated[float, Field(ge=0)] = Field(0.0, description="in the number's own unit")
     relative: Annotated[float, Field(ge=0)] = Field(0.0, description="of the expected number")
 
 
@@ -302,20 +302,29 @@ class OutputSpec(Model):
 class Claim(Model):
     """What the pipeline promises."""
 
-    delivery: Literal["effectively-once", "at-least-once", "at-most-once"] = "effectively-once"
-    order: Literal["per-key", "per-partition", "none"] = "none"
-    atomic: Literal["batch", "transaction", "none"] = "none"
-    liveness: Literal["recovers", "none"] = "recovers"
+    delivery: Literal["effectively-once", "at-least-once", "at-most-once"] = Field(
+        "effectively-once",
+        description="whether effects may be repeated (at-least-once) or lost (at-most-once) under a fault",
+    )
+    order: Literal["per-key", "per-partition", "none"] = Field(
+        "none", description="effects come in the order of their input: that of each key, or of each input partition"
+    )
+    atomic: Literal["batch", "transaction", "none"] = Field(
+        "none", description="what becomes visible in one step: a micro-batch, or an input transaction"
+    )
+    liveness: Literal["recovers", "none"] = Field(
+        "recovers", description="recovers: healed and restarted, the job reaches the end of the input"
+    )
 
 
 class OracleSpec(Model):
     """What every oracle says of itself. Each kind extends this in its own file under ``oracle/``."""
 
-    kind: str
+    kind: str = Field(description="the kind of oracle: `onceproof list oracles`")
 
 
 class Expect(Model):
-    verdict: Literal["held", "violated", "inconclusive"] = "held"
+    verdict: Literal["held", "violated", "inconclusive"] = Field("held", description="the outcome of a run")
     anomalies: list[str] = Field(default_factory=list, description="exactly these, after the claim")
 
 
@@ -330,19 +339,23 @@ class Limits(Model):
 
 
 class Scenario(Model):
-    name: str
+    name: str = Field(description="that of the file, without .yaml: leave it out")
     about: str = Field("", description="a sentence or two for list and the report")
     seed: int = Field(0, description="seed of generated input")
-    stack: StackSpec = Field(default_factory=StackSpec)
-    input: list[InputSpec] = Field(min_length=1, max_length=50)
-    pipeline: PipelineSpec
+    stack: StackSpec = Field(default_factory=StackSpec, description="the services that a run starts")
+    input: list[InputSpec] = Field(min_length=1, max_length=50, description="the topics that are fed, and with what")
+    pipeline: PipelineSpec = Field(description="the job under test")
     # SerializeAsAny: the items are of each kind's own Spec, whose fields must reach run.json.
-    chaos: list[SerializeAsAny[FaultSpec]] = Field(default_factory=list)
-    outputs: dict[str, OutputSpec] = Field(min_length=1, max_length=50)
-    oracle: SerializeAsAny[OracleSpec]
-    claim: Claim = Field(default_factory=Claim)
-    expect: Expect = Field(default_factory=Expect)
-    limits: Limits = Field(default_factory=Limits)
+    chaos: list[SerializeAsAny[FaultSpec]] = Field(
+        default_factory=list, description="the faults, each with its place; without any nothing is broken"
+    )
+    outputs: dict[str, OutputSpec] = Field(
+        min_length=1, max_length=50, description="name -> what the job writes, and how it is read"
+    )
+    oracle: SerializeAsAny[OracleSpec] = Field(description="what the outputs must hold, from the committed input")
+    claim: Claim = Field(default_factory=Claim, description="what the pipeline promises")
+    expect: Expect = Field(default_factory=Expect, description="what `run --all` counts as right for this scenario")
+    limits: Limits = Field(default_factory=Limits, description="when a run is given up")
 
     def guaranteed_batches(self) -> int:
         """Batches 0 .. this-1 are surely reached, and all but batch 0 hold data or act on a watermark that has moved.

@@ -104,6 +104,32 @@ def test_a_function_that_fails_is_inconclusive_with_its_words(
 
 
 @pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ('{"p": 0, "o": random.random()}', 'only the first call has {"o":'),
+        ('{"p": 0, "o": time.time_ns()}', 'only the first call has {"o":'),
+        ('{"p": 0, f"c{os.getpid()}": 1}', "with columns c"),
+    ],
+)
+def test_a_function_that_is_none_of_its_input(clean_run: Any, tmp_path: Path, ask: Any, row: str, told: str) -> None:
+    code = "import os, random, time\ndef expected(tables):\n    return {'rows': [], 'events': [ROW]}".replace(
+        "ROW", row
+    )
+    verdict = judge(ask(function(clean_run, tmp_path, code)))
+    assert verdict.outcome == "inconclusive"
+    (reason,) = [reason for reason in verdict.reasons if "is not a function of its input" in reason]
+    assert "returned other rows for output 'events'" in reason
+    assert told in reason
+
+
+def test_a_column_that_is_ignored_may_differ_from_call_to_call(clean_run: Any, tmp_path: Path, ask: Any) -> None:
+    code = RIGHT.replace("import json", "import json, os").replace('"_topic"', '"loaded": os.getpid(), "_topic"')
+    for output in clean_run.scenario["outputs"].values():
+        output["ignore"] = ["loaded"]
+    assert judge(ask(function(clean_run, tmp_path, code))).outcome == "held"
+
+
+@pytest.mark.parametrize(
     ("answer", "told"),
     [
         ([], "returned a list"),

@@ -1,0 +1,122 @@
+"""The JSON Schema of a scenario file, from the models and the registries: `onceproof schema`, for editors and for people.
+
+It says what one value at a time may be. What values may be together only `onceproof validate` knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from onceproof.consumers.faults import consumer_faults
+from onceproof.data import datasets
+from onceproof.faults import faults
+from onceproof.oracle import oracles
+from onceproof.scenario.model import InputSpec, PipelineSpec, Scenario
+
+# The oracle of stored slices, which nobody writes into a scenario.
+_NOT_WRITTEN = {"slice"}
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of a scenario, with the description of every field."""
+    kinds: dict[str, Sequence[type[BaseModel]]] = {
+        "faults": [kind.Spec for _, kind in faults.items()] + [kind.Spec for _, kind in consumer_faults.items()],
+        "oracles": [kind.Spec for name, kind in oracles.items() if name not in _NOT_WRITTEN],
+        "datasets": [dataset.Options for _, dataset in datasets.items()],
+    }
+    everything: list[type[BaseModel]] = [Scenario, *dict.fromkeys(model for some in kinds.values() for model in some)]
+    references, document = models_json_schema([(model, "validation") for model in everything])
+    definitions = document["$defs"]
+    refs = {model: references[model, "validation"] for model in everything}
+    for model in everything:
+        _inherit(model, definitions[_name(refs[model])])
+    scenario = definitions.pop(_name(refs[Scenario]))
+    scenario["required"] = [name for name in scenario["required"] if name != "name"]  # it is the file's
+    scenario["properties"]["chaos"]["items"] = {"anyOf": [refs[model] for model in kinds["faults"]]}
+    scenario["properties"]["oracle"] = {
+        "description": Scenario.model_fields["oracle"].description,
+        "anyOf": [refs[model] for model in kinds["oracles"]],
+    }
+    definitions[InputSpec.__name__]["allOf"] = [
+        {"if": {"properties": {"dataset": {"const": name}}}, "then": {"properties": {"options": refs[dataset.Options]}}}
+        for name, dataset in datasets.items()
+    ]
+    # Consumers have a worker of their own if no command is given.
+    pipeline = definitions[PipelineSpec.__name__]
+    pipeline["required"] = [name for name in pipeline["required"] if name != "command"]
+    pipeline["anyOf"] = [{"required": ["command"]}, {"required": ["consumers"]}]
+    used = _used(scenario, definitions)
+    return {
+        **scenario,
+        "title": "onceproof scenario",
+        "$defs": {name: definitions[name] for name in sorted(used)},
+    }
+
+
+def fields(model: type[BaseModel]) -> list[tuple[str, str]]:
+    """Each field of a kind of fault, oracle or data set: its name, and what it takes and means."""
+    described = model.model_json_schema()
+    _inherit(model, described)
+    needed = described.get("required", [])
+    found = []
+    for name, field in described.get("properties", {}).items():
+        words = _values(field, described.get("$defs", {}))
+        default = "" if name in needed or field.get("default") is None else f"; default: {field['default']}"
+        found.append(
+            (name, f"{field.get('description', '')} ({words}{default}{'; needed' if name in needed else ''})".strip())
+        )
+    return found
+
+
+def _inherit(model: type[BaseModel], described: dict[str, Any]) -> None:
+    """A field that a kind narrows (its name, its targets) is described where all kinds have it."""
+    for name, field in described.get("properties", {}).items():
+        if "description" not in field:
+            inherited = (getattr(base, "model_fields", {}).get(name) for base in model.__mro__)
+            known = next((info.description for info in inherited if info is not None and info.description), None)
+            if known is not None:
+                field["description"] = known
+
+
+def _name(reference: dict[str, Any]) -> str:
+    return str(reference["$ref"]).removeprefix("#/$defs/")
+
+
+def _used(tree: Any, definitions: dict[str, Any]) -> set[str]:
+    """Definitions that are referred to from here, and from those."""
+    found: set[str] = set()
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, dict):
+            if isinstance(node.get("$ref"), str) and (name := _name(node)) not in found:
+                found.add(name)
+                todo.append(definitions[name])
+            todo += node.values()
+        elif isinstance(node, list):
+            todo += node
+    return found
+
+
+def _values(field: dict[str, Any], definitions: dict[str, Any]) -> str:
+    """What a field takes, in a few words."""
+    if "$ref" in field:
+        inner = definitions[_name(field)]
+        return (
+            _values(inner, definitions) if "enum" in inner else f"a mapping of {', '.join(inner.get('properties', {}))}"
+        )
+    if "const" in field:
+        return str(field["const"])
+    if "enum" in field:
+        return ", ".join(map(str, field["enum"]))
+    if "anyOf" in field:
+        return " or ".join(_values(each, definitions) for each in field["anyOf"] if each.get("type") != "null")
+    if field.get("type") == "array":
+        return f"a list of {_values(field.get('items', {}), definitions)}"
+    return {"object": "a mapping", "string": "text", "boolean": "true or false"}.get(
+        str(field.get("type")), str(field.get("type", "any"))
+    )

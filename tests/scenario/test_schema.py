@@ -1,0 +1,150 @@
+"""The JSON Schema of a scenario: every field is described, and it accepts every scenario that is shipped."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from onceproof.cli_show import listing, listing_of, schema_text
+from onceproof.errors import UsageError
+from onceproof.faults import faults
+from onceproof.oracle import oracles
+from onceproof.scenario import document
+from onceproof.scenario.load import find, names
+
+SCHEMA: dict[str, Any] = json.loads(schema_text())
+
+
+def errors(schema: dict[str, Any], value: Any, where: str = "") -> Iterator[str]:
+    """What a validator of JSON Schema would say, for the keywords that this schema is made of."""
+    unknown = schema.keys() - {
+        *(
+            "$schema",
+            "$defs",
+            "title",
+            "description",
+            "default",
+            "examples",
+            "format",
+            "propertyNames",
+            "minimum",
+            "maximum",
+        ),
+        *("exclusiveMinimum", "exclusiveMaximum", "minItems", "minProperties", "minLength", "maxLength", "maxItems"),
+        *(
+            "$ref",
+            "anyOf",
+            "allOf",
+            "if",
+            "then",
+            "type",
+            "enum",
+            "const",
+            "pattern",
+            "properties",
+            "required",
+            "items",
+        ),
+        "additionalProperties",
+    }
+    assert not unknown, f"this test does not know {unknown}"
+    if "$ref" in schema:
+        yield from errors(SCHEMA["$defs"][schema["$ref"].removeprefix("#/$defs/")], value, where)
+    if "anyOf" in schema and not any(not list(errors(each, value, where)) for each in schema["anyOf"]):
+        yield f"{where}: {value!r} is none of {len(schema['anyOf'])}"
+    for each in schema.get("allOf", ()):
+        if "if" not in each:
+            yield from errors(each, value, where)
+        elif not list(errors(each["if"], value, where)):
+            yield from errors(each["then"], value, where)
+    if "enum" in schema and value not in schema["enum"]:
+        yield f"{where}: {value!r} is not one of {schema['enum']}"
+    if "const" in schema and value != schema["const"]:
+        yield f"{where}: {value!r} is not {schema['const']!r}"
+    if "pattern" in schema and not re.search(schema["pattern"], str(value)):
+        yield f"{where}: {value!r} does not match"
+    kinds = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float)}
+    kind = schema.get("type")
+    if kind == "null" and value is not None:
+        yield f"{where}: {value!r} is not null"
+    if kind in kinds and not (isinstance(value, kinds[kind]) and (kind == "boolean" or not isinstance(value, bool))):
+        yield f"{where}: {value!r} is no {kind}"
+    if isinstance(value, dict):
+        known = schema.get("properties", {})
+        yield from (f"{where}: {name} is missing" for name in schema.get("required", ()) if name not in value)
+        for name, inner in value.items():
+            if name in known:
+                yield from errors(known[name], inner, f"{where}.{name}")
+            elif schema.get("additionalProperties") is False:
+                yield f"{where}: {name} is unknown"
+            elif isinstance(schema.get("additionalProperties"), dict):
+                yield from errors(schema["additionalProperties"], inner, f"{where}.{name}")
+    if isinstance(value, list) and "items" in schema:
+        for index, inner in enumerate(value):
+            yield from errors(schema["items"], inner, f"{where}[{index}]")
+
+
+def as_json(name: str) -> Any:
+    """A scenario's document, keys and dates as JSON has them."""
+    return json.loads(json.dumps(document.read(find(name)).data, default=str))
+
+
+@pytest.mark.parametrize("name", names())
+def test_it_accepts_what_is_shipped(name: str) -> None:
+    assert list(errors(SCHEMA, as_json(name))) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"chaos": [{"fault": "crsh", "target": "driver", "at": {"batch": 1, "point": "in-tasks"}}]}, ".chaos[0]"),
+        ({"oracle": {"kind": "sql"}}, ".oracle"),
+        ({"inputs": []}, "inputs is unknown"),
+        ({"claim": {"delivery": "exactly-once"}}, ".claim.delivery"),
+        ({"pipeline": {}}, ".pipeline"),
+        ({"input": [{"topic": "t", "dataset": "numbers", "options": {"no": 1}}]}, ".input[0].options: no is unknown"),
+    ],
+)
+def test_it_refuses_what_is_wrong(changes: dict[str, Any], said: str) -> None:
+    assert any(said in error for error in errors(SCHEMA, {**as_json("effectively-once"), **changes}))
+
+
+def test_every_field_is_described() -> None:
+    silent = [
+        f"{owner}.{name}"
+        for owner, model in {"Scenario": SCHEMA, **SCHEMA["$defs"]}.items()
+        for name, field in model.get("properties", {}).items()
+        if not field.get("description")
+    ]
+    assert silent == []
+
+
+def test_every_kind_is_in_it() -> None:
+    text = json.dumps(SCHEMA)
+    for name in [*faults.names(), *(kind for kind in oracles.names() if kind != "slice")]:
+        assert f'"const": "{name}"' in text
+
+
+def test_the_fields_of_a_kind_are_listed() -> None:
+    said = listing_of("faults", "crash", as_json=False)
+    assert "crash (consumer)" in said and "leader_of" in said
+    for target in ("driver", "broker", "executor", "python-worker", "controller", "postgres", "postgres-backend"):
+        assert target in said
+    (sql,) = json.loads(listing_of("oracles", "sql", as_json=True))["oracles"]
+    assert sql["fields"]["queries"].startswith("output -> SELECT over the input")
+    with pytest.raises(UsageError, match="there is no 'crsh' among the faults; did you mean 'crash'"):
+        listing_of("faults", "crsh", as_json=False)
+    with pytest.raises(UsageError, match="points have no fields"):
+        listing_of("points", "in-tasks", as_json=False)
+
+
+def test_the_list_of_faults_names_what_they_strike() -> None:
+    abouts = {entry["name"]: entry["about"].lower() for entry in json.loads(listing("faults", as_json=True))["faults"]}
+    assert all(
+        word in abouts["crash"] for word in ("driver", "broker", "controller", "executor", "python worker", "postgres")
+    )
+    assert all(word in abouts["stall"] for word in ("driver", "broker", "controller", "task"))
