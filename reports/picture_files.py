@@ -7,7 +7,8 @@ from pathlib import Path
 from onceproof.consumers import picture
 from onceproof.errors import UsageError
 from onceproof.reports import picture_svg, picture_text
-from onceproof.rundir import run_dir_problem
+from onceproof.rundir import private_files, run_dir_problem
+from onceproof.visible import READABLE
 
 SVG, TEXT = "picture.svg", "picture.txt"
 
@@ -19,8 +20,9 @@ def write(run_dir: Path) -> str:
         raise UsageError(f"{run_dir} is a run of a Spark job: pictures are of consumers and their queues")
     text = picture_text.render(found)
     try:
-        (run_dir / SVG).write_text(picture_svg.render(found), encoding="utf-8")
-        (run_dir / TEXT).write_text(text + "\n", encoding="utf-8")
+        with private_files():
+            (run_dir / SVG).write_text(picture_svg.render(found), encoding="utf-8", errors=READABLE)
+            (run_dir / TEXT).write_text(text + "\n", encoding="utf-8", errors=READABLE)
     except OSError as refused:
         raise run_dir_problem(refused, run_dir) from refused
     return text
