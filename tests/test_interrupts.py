@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -48,13 +48,15 @@ except typer.Exit as done:
 
 class Command:
     def __init__(self, tmp_path: Path, mode: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, str(tmp_path / "log"), mode],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        self._errors = tmp_path / "errors"
+        with self._errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", COMMAND, str(tmp_path / "log"), mode],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
         assert self.process.stdout is not None
         scratch, pid = self.process.stdout.readline().split()
         self.scratch, self.service = Path(scratch), int(pid)
@@ -62,8 +64,11 @@ class Command:
             assert self.process.stdout.readline() == "closing\n"
 
     def end(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate(timeout=30)
-        return self.process.returncode, out, err
+        out, _ = self.process.communicate(timeout=30)
+        return self.process.returncode, out, self.said()
+
+    def said(self) -> str:
+        return self._errors.read_text()
 
     def left(self) -> list[str]:
         left = [str(path) for path in (self.scratch, journal.live_folder() / "ending.json") if path.exists()]
@@ -110,9 +115,9 @@ def test_each_signal_ends_the_command_after_a_whole_clean_up(
 
 def test_more_signals_do_not_cut_the_clean_up_short_and_hear_what_it_does(command: Callable[[str], Command]) -> None:
     one = command("closing")
-    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
-        one.process.send_signal(number)
-        time.sleep(0.3)  # two that come at once are one to the kernel
+    for count, number in enumerate((signal.SIGINT, signal.SIGINT, signal.SIGTERM), start=1):
+        one.process.send_signal(number)  # and no two at once: they are one to the kernel
+        wait_until("an answer", lambda n=count: one.said().count(": first ") == n, deadline_s=10)
     code, _, err = one.end()
     assert one.left() == []
     assert code == 130
@@ -182,7 +187,8 @@ def test_ctrl_c_at_any_moment_of_a_short_command_gives_no_traceback(words: list[
             [sys.executable, "-m", "onceproof", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         wait_until("Python to be in the program", lambda p=process: _is_ready(p), deadline_s=30, every_s=0.001)
-        time.sleep(delay_s)  # the moment does not matter: none may be wrong
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(delay_s)  # the moment does not matter: none may be wrong
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
         assert "Traceback" not in err

@@ -80,7 +80,7 @@ def test_each_line_of_a_secret_is_one(tmp_path: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "secret", ["postgresql://app:s%40cret-1@db.example/orders", "host=db user=app password=s@cret-1 dbname=orders"]
+    "secret", ["postgresql://app:s%40cret-1@127.0.0.1:5432/orders", "host=db user=app password=s@cret-1 dbname=orders"]
 )
 def test_the_password_of_a_connection_string_is_masked_alone_too(secret: str) -> None:
     with hiding([secret]):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from onceproof.cli_output import Output
 from onceproof.errors import UsageError
+from onceproof.rundir import private_files
 from onceproof.scenario.load import find
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -41,6 +42,13 @@ def qualify(
         )
     if go_on is not None and seed is not None:
         raise UsageError(f"--seed {seed} cannot change a qualification that has begun", hint="leave --seed out")
+    with private_files():
+        return _qualify(scenario, go_on, budget_s, runs_dir, seed, output)
+
+
+def _qualify(
+    scenario: str | None, go_on: Path | None, budget_s: float, runs_dir: Path, seed: int | None, output: Output
+) -> int:
     from onceproof.qualify import matrix, session
     from onceproof.qualify.telling import Teller
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from onceproof.errors import HistoryError
+from onceproof.visible import READABLE
 
 _FILES = ("run.json", "events.jsonl")
 #: Read as a whole tree; ``logs`` only as the folder in which logs are written.
@@ -47,10 +48,13 @@ def read_text(path: Path) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace ``path`` in one step: a reader never sees half of it, and a link that has its name is replaced, not followed."""
+    """Replace ``path`` in one step: a reader never sees half of it, and a link that has its name is replaced, not followed.
+
+    What UTF-8 cannot say (half of a surrogate pair) becomes an escape. Only the owner can read the file.
+    """
     handle, part = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors=READABLE) as file:
             file.write(text)
         Path(part).replace(path)
     except BaseException:
