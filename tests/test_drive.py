@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from onceproof.checkpoint import Batch
 from onceproof.drive import Drive, _Enough
 from onceproof.errors import EnvironmentProblem, WaitTimeout
+from onceproof.pipeline import Failure
 
 
 def batch(query: str, number: int, ends: dict[str, dict[int, int]], committed_at: float | None = 2.0) -> Batch:
@@ -149,3 +151,17 @@ def test_a_run_whose_driver_was_restarted_before_that_batch_did_not_drain() -> N
     assert not ended._drained
     assert "the driver was restarted before Spark planned a batch without input" in ended._note
     assert ended._open_watermarks["q"]["reason"] == "restarted"
+
+
+def test_a_run_that_ends_early_says_which_batch_was_still_to_come() -> None:
+    ended = joined(with_input(0, 0.0), with_input(1, 1.0), with_input(2, 2.0), at=2.6)
+    ended._stack = SimpleNamespace(kafka=SimpleNamespace(client_bootstrap="127.0.0.1:1"), postgres=None)
+    ended._job.last_words, ended._job.why_it_failed = (
+        lambda: "",
+        lambda _addresses: Failure([], None, "logs/driver-0.log"),
+    )
+    ended._look_why()
+    assert ended._open_watermarks["q"]["reason"] == "due"
+    reading = joined(with_input(0, 0.0), replace(with_input(1, 1.0), committed_at=None), at=2.6)
+    reading._note_open_watermarks()
+    assert reading._open_watermarks == {}, "a batch that reads is a matter of progress"

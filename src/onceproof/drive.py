@@ -135,7 +135,8 @@ class Drive:
         }
 
     def _look_why(self) -> None:
-        """Keep what the job itself says of its failure."""
+        """The run ended early: keep what the job itself says of it, and what it has not done."""
+        self._note_open_watermarks()
         self._traceback = self._job.last_words()
         postgres = self._stack.postgres
         addresses = [self._stack.kafka.client_bootstrap, postgres.client_uri if postgres is not None else ""]
@@ -216,7 +217,15 @@ class Drive:
 
     def _end(self) -> None:
         """All input is committed: note whether the last watermark was acted on as well."""
-        left = self._owed()
+        left = self._note_open_watermarks()
+        restarted = [one.describe() for one in left if one.reason == "restarted"]
+        if restarted:
+            self._note = f"{'; '.join(restarted)} (choose an earlier batch for the last fault, or more chunks)"
+        self._drained = not restarted
+
+    def _note_open_watermarks(self) -> list[Owed]:
+        """Keep, however the run ended, which queries have not acted on their last watermark."""
+        left = [one for one in self._owed() if one.reason != "open" or one.batch.records() == 0]
         for one in left:
             self._open_watermarks[one.batch.query] = {
                 "batch": one.batch.batch,
@@ -226,10 +235,7 @@ class Drive:
                 "note": one.describe(),
             }
             self._timeline.emit("warning", message=one.describe())
-        restarted = [one.describe() for one in left if one.reason == "restarted"]
-        if restarted:
-            self._note = f"{'; '.join(restarted)} (choose an earlier batch for the last fault, or more chunks)"
-        self._drained = not restarted
+        return left
 
     def _until(self, reason: str, probe: Callable[[], bool], deadline: float) -> None:
         self._last_sign = (self._timeline.now(), self._sign())

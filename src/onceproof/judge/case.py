@@ -242,14 +242,14 @@ class Case(Database):
         """Whether recorded progress reached the known end of the input, and no batch without input was to come."""
         return bool(self.run.get("drained", False))
 
-    def open_watermarks(self, reason: str) -> list[tuple[str, str]]:
-        """Queries whose last watermark no batch has acted on, for that reason, each with a sentence on it."""
+    def open_watermarks(self, *reasons: str) -> list[tuple[str, str]]:
+        """Queries whose last watermark no batch has acted on, for one of these reasons, each with a sentence on it."""
         said = self.run.get("open_watermarks")
         entries = said.items() if isinstance(said, dict) else ()
         return sorted(
             (query, str(entry.get("note")))
             for query, entry in entries
-            if isinstance(entry, dict) and entry.get("reason") == reason
+            if isinstance(entry, dict) and entry.get("reason") in reasons
         )
 
     def effects_of(self, output: str) -> int:

@@ -65,10 +65,10 @@ def create_batches(case: Case) -> None:
 def _create_progress(case: Case) -> None:
     """The view ``judge.progress``: of the query that writes an output, or the least of all where it names none.
 
-    Progress of a query that ended with what its last watermark closed still in its state says what it has read, not what
-    it is done with.
+    Where the batch that was to act on a query's last watermark was still to come, progress says what the query has read, not
+    what it is done with.
     """
-    kept = ", ".join(literal(query) for query, _ in case.open_watermarks("restarted"))
+    kept = ", ".join(literal(query) for query, _ in case.open_watermarks("restarted", "due", "open"))
     read_only = f"WHERE query NOT IN ({kept})" if kept else ""
     parts = []
     for output, spec in case.scenario.outputs.items():

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import judge
 
@@ -137,16 +139,17 @@ def test_done_is_what_the_query_that_writes_the_output_has_recorded(clean_run: A
 
 
 def kept_back(run: Any, reason: str, note: str) -> None:
-    """The query's last watermark was acted on by no batch."""
+    """No batch has acted on the query's last watermark."""
     run.document["open_watermarks"] = {"q": {"batch": 1, "reason": reason, "note": note}}
-    run.document["drained"] = reason != "restarted"
+    run.document["drained"] = reason == "none"
     run.document["drain_note"] = None if run.document["drained"] else note
     run.document["stuck"] = False
 
 
-def test_what_a_query_may_still_have_in_its_state_is_not_lost(clean_run: Any) -> None:
+@pytest.mark.parametrize("reason", ["restarted", "due", "open"])
+def test_what_a_query_may_still_have_in_its_state_is_not_lost(clean_run: Any, reason: str) -> None:
     lose(clean_run, "rows", 1)
-    kept_back(clean_run, "restarted", "batch 1 moved the watermark, and the driver was restarted")
+    kept_back(clean_run, reason, "batch 1 moved the watermark, and the driver was restarted")
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "lost-write" not in [f.anomaly for f in verdict.findings]
