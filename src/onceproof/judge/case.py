@@ -73,7 +73,7 @@ from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
 
 #: Columns of an oracle's rows that name the cause of an effect and are not compared.
-RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition", "_to_key")
+RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition", "_to_key", "_headers")
 
 # Lean at first: what does not fit is spilled into the case's folder. Joining ten million causes with their effects is
 # several times quicker in memory, so a large run gets more, up to a bound. Some steps cannot spill (a single huge value, the details of many findings):
@@ -290,6 +290,8 @@ class Case:
             key = self._key_source(output, query, types)
             if key is not None:
                 columns[record_key.COLUMN] = "VARCHAR"
+            if spec.headers == "compare":
+                columns[record_key.HEADERS] = "VARCHAR"
             self._insert_expected(output, spec, query, types, columns, key)
         except duckdb.Error as error:
             raise NotEvaluated(f"the oracle's query for output {output!r} fails: {error}") from error
@@ -321,6 +323,16 @@ class Case:
                 f"output {output!r} is a changelog: the oracle's query needs _partition and _offset, "
                 "the input record after which each state holds"
             )
+        if spec.headers == "compare":
+            if "_headers" not in types:
+                raise NotEvaluated(
+                    f"output {output!r} compares headers, and the oracle's query for it gives no _headers"
+                )
+            if "headers" not in pq.read_schema(self.history.tables["output"]).names:
+                raise NotEvaluated(f"output {output!r} compares headers, and this history was written without them")
+            known = "(SELECT count(headers) FROM history.input) + (SELECT count(headers) FROM history.output)"
+            if self.run.get("imported") and not self.number(f"SELECT {known}"):
+                raise NotEvaluated(f"output {output!r} compares headers, and they were not imported")
         if ("_offset" in types) != ("_partition" in types):
             raise NotEvaluated(
                 f"the oracle's query for output {output!r} gives one of _partition and _offset; it needs both"
@@ -335,6 +347,7 @@ class Case:
         given = {name: quote(name) for name in columns}
         if key is not None:
             given[record_key.COLUMN] = f"{quote(key)}::VARCHAR"
+        given[record_key.HEADERS] = "_headers::VARCHAR"
         if "_offset" in types and "_topic" not in types:
             has["_topic"] = literal(self.scenario.input[0].topic)
         fields = {name: f"={name}" for name in columns}

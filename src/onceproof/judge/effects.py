@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from onceproof.judge import digest, sources, states
 from onceproof.judge.canonical import canonical_rows, document, is_nested, literal, member, quote
+from onceproof.judge.record_key import BESIDE_THE_VALUE, HEADERS, KEY_TEXT
 from onceproof.judge.record_key import COLUMN as RECORD_KEY
-from onceproof.judge.record_key import KEY_TEXT
 from onceproof.judge.witness import times
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def decoded(case: Case, output: str, source: str, *more: str) -> str:
     kinds = {
         name: "JSON" if kind == "JSON" and any_json else "VARCHAR"
         for name, kind in columns.items()
-        if name != RECORD_KEY
+        if name not in BESIDE_THE_VALUE
     }
     if case.scenario.outputs[output].expected == "empty" and case.scenario.outputs[output].table is not None:
         source = f"SELECT * REPLACE (json_object('row', content)::VARCHAR AS content) FROM ({source})"  # noqa: S608
@@ -85,6 +85,8 @@ def _field(name: str, *, twice: bool) -> str:
     """SQL for a field's text: of the second parsing, where there was one."""
     if name == RECORD_KEY:
         return KEY_TEXT
+    if name == HEADERS:
+        return "headers"
     once = f"f.{quote(name)}"
     return f"CASE WHEN d IS NULL THEN {once} ELSE d.{quote(name)} END" if twice else once
 
@@ -140,7 +142,7 @@ def _unnamed_columns(case: Case, output: str, found: set[str]) -> str | None:
     expectation = case.expectations.get(output)
     if expectation is None or not expectation.whole:
         return None
-    known = {*expectation.columns, *case.scenario.outputs[output].ignore} - {RECORD_KEY}
+    known = {*expectation.columns, *case.scenario.outputs[output].ignore} - BESIDE_THE_VALUE
     if not (extra := sorted(found - known)):
         return None
     return f"the oracle says nothing of its columns {', '.join(extra)}: select them in the oracle's query, or list them under ignore"

@@ -28,8 +28,7 @@ from typing import TYPE_CHECKING
 
 from onceproof.judge import digest, dirty
 from onceproof.judge.canonical import literal, member
-from onceproof.judge.record_key import COLUMN as RECORD_KEY
-from onceproof.judge.record_key import KEY_TEXT
+from onceproof.judge.record_key import BESIDE_THE_VALUE, KEY_TEXT
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
@@ -189,7 +188,9 @@ def _create(case: Case) -> None:
 def _wrong_row(case: Case, output: str) -> None:
     """By the columns beside the identity; where there are none, or all are null, nothing tells whose content it is."""
     identity = case.scenario.outputs[output].identity
-    beside = [name for name in case.expectations[output].columns if name not in identity and name != RECORD_KEY]
+    beside = [
+        name for name in case.expectations[output].columns if name not in identity and name not in BESIDE_THE_VALUE
+    ]
     if beside:
         texts = ", ".join(f"content->>{member(name)}" for name in beside)
         rest = f"CASE WHEN coalesce({texts}) IS NOT NULL THEN json_array({texts})::VARCHAR END"

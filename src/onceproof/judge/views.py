@@ -19,7 +19,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import pyarrow.parquet as pq
 
+from onceproof.history.schema import LATER, TABLES
 from onceproof.judge import decoders
 from onceproof.judge.canonical import literal, member, quote
 from onceproof.judge.checker import NotEvaluated
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 # Evaluated anew by each query over the views: with the variable set they show the uncommitted input too.
 _COUNTS = "(visibility = 'committed' OR coalesce(getvariable('uncommitted_input'), false))"
 
-_META = ("_topic", "_partition", "_offset", "_key", "_timestamp_ms", "_value")
+_META = ("_topic", "_partition", "_offset", "_key", "_timestamp_ms", "_value", "_headers")
 
 
 def observed(case: Case) -> None:
@@ -40,7 +42,11 @@ def observed(case: Case) -> None:
     case.sql("CREATE SCHEMA judge")
     kind = "TABLE" if case.small else "VIEW"
     for name, path in case.history.tables.items():
-        case.sql(f"CREATE {kind} history.{quote(name)} AS SELECT * FROM read_parquet({literal(str(path))})")  # noqa: S608
+        has = pq.read_schema(path).names
+        later = "".join(
+            f", NULL::VARCHAR AS {column}" for column in LATER if column in TABLES[name].names and column not in has
+        )
+        case.sql(f"CREATE {kind} history.{quote(name)} AS SELECT *{later} FROM read_parquet({literal(str(path))})")  # noqa: S608
     case.sql(f"""CREATE VIEW input AS SELECT topic, "partition", "offset", "key", "value", timestamp_ms
         FROM history.input WHERE {_COUNTS}""")  # noqa: S608
     _batches(case)
@@ -76,13 +82,15 @@ def _decoded(case: Case, spec: InputSpec) -> None:
     topic, table, text = spec.topic, "history.input", """TRY(decode("value"))"""
     meta = """topic AS _topic, "partition" AS _partition, "offset" AS _offset,
                coalesce(TRY(decode("key")), "key"::VARCHAR) AS _key, timestamp_ms AS _timestamp_ms, "value" AS _value"""
+    code = decoders.decoded_input(case, spec) if decoders.needs_code(spec.decode) else None
+    meta += ", headers AS _headers" if code is None or "headers" in pq.read_schema(code).names else ""
     if spec.decode in ("string", "bytes"):
         value = '"value"' if spec.decode == "bytes" else text
         where = f"{_COUNTS} AND topic = {literal(topic)}"
         case.sql(f"CREATE OR REPLACE VIEW {quote(topic)} AS SELECT {meta}, {value} AS value FROM {table} WHERE {where}")  # noqa: S608
         return
-    if decoders.needs_code(spec.decode):
-        table, text = f"read_parquet({literal(str(decoders.decoded_input(case, spec)))})", "document"
+    if code is not None:
+        table, text = f"read_parquet({literal(str(code))})", "document"
     source = f"FROM {table} WHERE {_COUNTS} AND topic = {literal(topic)}"
     fields = _named(_fields(case, text, source))
     fields = {name: kind for name, kind in fields.items() if name.lower() not in _META}

@@ -25,7 +25,7 @@ from onceproof.judge.query import select_problem
 from onceproof.oracle import oracles
 from onceproof.oracle.sql import output_problems
 from onceproof.registry import suggest
-from onceproof.scenario.model import OracleSpec, Scenario
+from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
@@ -72,7 +72,7 @@ class IdentityOracle:
     def expect(self, case: Case) -> None:
         topic = self._spec.topic or case.scenario.input[0].topic
         for output in self._spec.columns:
-            case.expect_rows(output, _query(self._spec, output, topic), whole=False)
+            case.expect_rows(output, _query(self._spec, output, topic, case.scenario.outputs[output]), whole=False)
 
 
 def _column_problems(spec: IdentitySpec, output: str, identity: list[str]) -> list[SpecProblem]:
@@ -99,7 +99,8 @@ def _column_problems(spec: IdentitySpec, output: str, identity: list[str]) -> li
     return found
 
 
-def _query(spec: IdentitySpec, output: str, topic: str) -> str:
+def _query(spec: IdentitySpec, output: str, topic: str, model: OutputSpec) -> str:
     columns = ", ".join(f"(\n{expression}\n) AS {quote(name)}" for name, expression in spec.columns[output].items())
     where = f" WHERE (\n{spec.where[output]}\n)" if output in spec.where else ""
-    return f"SELECT {columns}, _topic, _partition, _offset, _key FROM {quote(topic)}{where}"  # noqa: S608
+    headers = ", _headers" if model.headers == "compare" else ""
+    return f"SELECT {columns}, _topic, _partition, _offset, _key{headers} FROM {quote(topic)}{where}"  # noqa: S608
