@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+from onceproof.history.kafka_rows import headers_text
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import check, judge
 
@@ -121,3 +123,65 @@ def test_a_field_named_record_key_is_not_overlooked(stored_run: Any) -> None:
     verdict = judge(run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "says nothing of its columns record key" in verdict.reasons[0]
+
+
+HEADERS = ['[["trace","1"]]', None, '[["trace","2"],["trace","3"]]', "[]"]
+
+
+def with_headers(run: Any, headers: list[str | None], *, oracle: str = "identity") -> Verdict:
+    run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["i"], "headers": "compare"}}
+    query = 'SELECT i, _partition, _offset, _key, _headers FROM "in"'
+    by_query = {"kind": "sql", "queries": {"out": query}}
+    run.scenario["oracle"] = by_query if oracle == "sql" else {"kind": "identity", "columns": {"out": {"i": "i"}}}
+    for i, (own, copy) in enumerate(zip(HEADERS, headers, strict=True)):
+        run.send("a", {"i": i})
+        run.tables["input"][-1]["headers"] = own
+        run.record("out", {"i": i}, key="a")
+        run.tables["output"][-1]["headers"] = copy
+    run.progress({0: len(HEADERS)})
+    return check(run.save())
+
+
+@pytest.mark.parametrize("oracle", ["sql", "identity"])
+def test_headers_on_request(stored_run: Any, oracle: str) -> None:
+    assert with_headers(stored_run, HEADERS, oracle=oracle).outcome is Outcome.HELD
+
+
+@pytest.mark.parametrize("oracle", ["sql", "identity"])
+def test_a_dropped_header(stored_run: Any, oracle: str) -> None:
+    verdict = with_headers(stored_run, [None, *HEADERS[1:]], oracle=oracle)
+    assert verdict.anomalies() == {"wrong-value": 1}
+    assert "in record headers" in verdict.findings[0].summary
+    (folder,) = verdict.slices.values()
+    assert judge(stored_run.path / folder).anomalies() == {"wrong-value": 1}
+
+
+def test_headers_in_a_history_that_has_none(stored_run: Any) -> None:
+    with_headers(stored_run, HEADERS)
+    for table in ("input", "output"):
+        path = stored_run.path / "history" / f"{table}.parquet"
+        pq.write_table(pq.read_table(path).drop_columns(["headers"]), path)
+    verdict = judge(stored_run.path)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "this history was written without them" in verdict.reasons[0]
+
+
+def test_a_history_from_before_headers_is_judged(clean_run: Any) -> None:
+    run = clean_run.save()
+    for table in ("input", "output"):
+        path = run / "history" / f"{table}.parquet"
+        pq.write_table(pq.read_table(path).drop_columns(["headers"]), path)
+    assert judge(run).outcome is Outcome.HELD
+
+
+def test_headers_as_the_history_has_them() -> None:
+    class Message:
+        def __init__(self, found: Any) -> None:
+            self._found = found
+
+        def headers(self) -> Any:
+            return self._found
+
+    assert headers_text(Message(None)) is None  # type: ignore[arg-type]
+    said = headers_text(Message([("a", b"1"), ("a", None), ("b", b"\xff\x00x"), ("c", "ü".encode())]))  # type: ignore[arg-type]
+    assert said == '[["a","1"],["a",null],["b","\\\\xFF\\\\x00x"],["c","ü"]]'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -87,6 +88,7 @@ def input_batch(topic: str, partition: int, messages: list[Message], seen: list[
         value=[m.value() for m in messages],
         timestamp_ms=[m.timestamp()[1] for m in messages],
         visibility=seen,
+        headers=[headers_text(m) for m in messages],
         **more,
     )
 
@@ -106,8 +108,28 @@ def output_batch(name: str, partition: int, messages: list[Message], seen: list[
         raw=raw,
         visibility=seen,
         timestamp_ms=[m.timestamp()[1] for m in messages],
+        headers=[headers_text(m) for m in messages],
         **more,
     )
+
+
+def headers_text(message: Message) -> str | None:
+    """A record's headers as column ``headers`` has them; None where it has none."""
+    found = message.headers()
+    if not found:
+        return None
+    given: list[tuple[str, bytes | str | None]] = list(found)  # type: ignore[arg-type]  # a dict only where one is sent
+    pairs = [[name, None if value is None else _readable(value)] for name, value in given]
+    return json.dumps(pairs, ensure_ascii=False, separators=(",", ":"))
+
+
+def _readable(value: bytes | str) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return "".join(chr(byte) if 0x20 <= byte < 0x7F and byte != 0x5C else f"\\x{byte:02X}" for byte in value)
 
 
 def offset_of(message: Message) -> int:

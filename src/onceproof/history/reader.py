@@ -15,7 +15,7 @@ from onceproof import run_files
 from onceproof.errors import HistoryError, NotARun
 from onceproof.history import record
 from onceproof.history.not_a_run import what_it_is
-from onceproof.history.schema import TABLES, VERSION, VERSION_KEY
+from onceproof.history.schema import LATER, TABLES, VERSION, VERSION_KEY
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,8 @@ def _check(path: Path, expected: pa.Schema) -> None:
     if found != str(VERSION):
         hint = "judge it with the onceproof that wrote it, or run the scenario again"
         raise HistoryError(f"{path} has history version {found}; this onceproof reads version {VERSION}", hint=hint)
-    if not schema.equals(expected, check_metadata=False):
+    earlier = pa.schema([field for field in expected if field.name not in LATER])
+    if not any(schema.equals(known, check_metadata=False) for known in (expected, earlier)):
         theirs, ours = set(map(str, schema)), set(map(str, expected))
         difference = f"lacks {sorted(ours - theirs)}, has instead {sorted(theirs - ours)}"
         raise HistoryError(f"{path} has other columns than a history of version {VERSION}: {difference}", hint=_AGAIN)

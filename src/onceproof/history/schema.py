@@ -22,6 +22,12 @@ _PRODUCER = [
     ("txn_end_ms", pa.int64()),  # the marker's timestamp: the broker's wall clock
 ]
 
+#: Columns that came later: a history without them is one of this version all the same.
+LATER = ("headers",)
+
+# A record's headers, in order: a JSON list of [name, value], each value as text (bytes that are not UTF-8 as ``\\xNN``) or null.
+_HEADERS = [("headers", pa.string())]
+
 TABLES: dict[str, pa.Schema] = {
     # What the input logs hold, read back from the brokers after the run.
     "input": pa.schema(
@@ -34,6 +40,7 @@ TABLES: dict[str, pa.Schema] = {
             ("timestamp_ms", pa.int64()),
             ("visibility", pa.string()),  # committed | aborted | open
             *_PRODUCER,
+            *_HEADERS,
         ]
     ),
     # The producer's ledger: seq is the record's place in its data set.
@@ -63,6 +70,7 @@ TABLES: dict[str, pa.Schema] = {
             ("visibility", pa.string()),  # committed | aborted | open
             ("timestamp_ms", pa.int64()),  # Kafka; null for Postgres, whose commits have one
             *_PRODUCER,
+            *_HEADERS,
         ]
     ),
     # Kafka only: each partition of an input or output topic, as it stood at collection.

@@ -45,6 +45,7 @@ from pathlib import Path
 from typing import Self
 
 import duckdb
+import pyarrow.parquet as pq
 
 from onceproof.errors import HistoryError, UsageError
 from onceproof.history.reader import History, open_history
@@ -71,7 +72,7 @@ from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
 
 #: Columns of an oracle's rows that name the cause of an effect and are not compared.
-RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition", "_to_key", late.CLOSES)
+RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition", "_to_key", "_headers", late.CLOSES)
 
 
 @dataclass(frozen=True)
@@ -272,6 +273,9 @@ class Case(Database):
             key = self._key_source(output, query, types)
             if key is not None:
                 columns[record_key.COLUMN] = "VARCHAR"
+            if spec.headers == "compare":
+                self._check_headers(output)
+                columns[record_key.HEADERS] = "VARCHAR"
             self._insert_expected(output, spec, query, types, columns, key)
         except duckdb.Error as error:
             raise NotEvaluated(
@@ -289,6 +293,13 @@ class Case(Database):
         compared = record_key.COLUMN in self.expectations[output].columns
         return ("_to_key" if "_to_key" in types else "_key") if compared else None
 
+    def _check_headers(self, output: str) -> None:
+        if "headers" not in pq.read_schema(self.history.tables["output"]).names:
+            raise NotEvaluated(f"output {output!r} compares headers, and this history was written without them")
+        known = "(SELECT count(headers) FROM history.input) + (SELECT count(headers) FROM history.output)"
+        if self.run.get("imported") and not self.number(f"SELECT {known}"):
+            raise NotEvaluated(f"output {output!r} compares headers, and they were not imported")
+
     def _insert_expected(
         self, output: str, spec: OutputSpec, query: str, types: dict[str, str], columns: dict[str, str], key: str | None
     ) -> None:
@@ -296,6 +307,7 @@ class Case(Database):
         given = {name: quote(name) for name in columns}
         if key is not None:
             given[record_key.COLUMN] = f"{quote(key)}::VARCHAR"
+        given[record_key.HEADERS] = "_headers::VARCHAR"
         if "_offset" in types and "_topic" not in types:
             has["_topic"] = literal(self.scenario.input[0].topic)
         if late.CLOSES in types:
@@ -387,6 +399,8 @@ def check_columns(scenario: Scenario, output: str, types: dict[str, str], column
             f"output {output!r} is a changelog: the oracle's query needs _partition and _offset, "
             "the input record after which each state holds"
         )
+    if spec.headers == "compare" and "_headers" not in types:
+        raise NotEvaluated(f"output {output!r} compares headers, and the oracle's query for it gives no _headers")
     if ("_offset" in types) != ("_partition" in types):
         raise NotEvaluated(
             f"the oracle's query for output {output!r} gives one of _partition and _offset; it needs both"

@@ -49,7 +49,7 @@ def create(case: Case) -> None:
 def _of(case: Case, output: str) -> str:
     spec = case.scenario.outputs[output]
     if spec.table is None:
-        source = f"""SELECT {sources.record_content(spec)} AS content, h."partition", h."offset", h.xid, h.commit_order, h."key",
+        source = f"""SELECT {sources.record_content(spec)} AS content, h."partition", h."offset", h.xid, h.commit_order, h."key", h.headers,
                 CASE WHEN h.content IS NULL AND h.raw IS NULL THEN 'delete' ELSE h.op END AS op, h.visibility, {_KAFKA_TXN} AS txn,
                 CASE WHEN h.visibility = 'committed' THEN coalesce(h.txn_end_ms, h.timestamp_ms) END AS at_ms
             FROM history.output h LEFT JOIN judge.transactions t ON t.output = h.output

@@ -13,6 +13,7 @@ import duckdb
 import pyarrow.parquet as pq
 
 from onceproof.history.reader import History
+from onceproof.history.schema import LATER, TABLES
 from onceproof.judge import documents, nested
 from onceproof.judge.canonical import literal
 from onceproof.judge.statements import Rows, execute
@@ -98,6 +99,18 @@ class Database:
     def close(self) -> None:
         with suppress(duckdb.Error):  # busy: a statement that heeded no interrupt, and the reason why is on its way up
             self.db.close()
+
+
+def observed_rows(table: str, file: Path) -> str:
+    """A query for the rows of a history's table, with `later_columns`."""
+    return f"SELECT *{later_columns(table, file)} FROM read_parquet({literal(str(file))})"  # noqa: S608
+
+
+def later_columns(table: str, file: Path) -> str:
+    """SQL for the columns that the table did not have yet when the history was written: they are NULL."""
+    has = pq.read_schema(file).names
+    later = [column for column in LATER if column in TABLES[table].names and column not in has]
+    return "".join(f", NULL::VARCHAR AS {column}" for column in later)
 
 
 def _list(paths: Iterable[Path]) -> str:

@@ -23,8 +23,8 @@ from onceproof.judge.canonical import (
     quote,
 )
 from onceproof.judge.nested import EXACT_NUMBERS
+from onceproof.judge.record_key import BESIDE_THE_VALUE, HEADERS, KEY_TEXT
 from onceproof.judge.record_key import COLUMN as RECORD_KEY
-from onceproof.judge.record_key import KEY_TEXT
 from onceproof.judge.witness import times
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def load(case: Case) -> None:
 def decoded(case: Case, output: str, source: str, *more: str) -> str:
     """SQL that gives ``output``, ``id``, ``content`` in canonical form, the position, and ``more`` columns of ``source``."""
     spec, columns = case.scenario.outputs[output], case.expectations[output].columns
-    members = {name: kind for name, kind in columns.items() if name != RECORD_KEY}
+    members = {name: kind for name, kind in columns.items() if name not in BESIDE_THE_VALUE}
     reading = case.readings.get(output, Reading())
     # A text among other JSON keeps its quotes; a table gives JSON as the text that it is.
     any_json = spec.table is None
@@ -115,6 +115,8 @@ def _field(name: str, reading: Reading) -> str:
     """SQL for a field's text: of the second parsing, where there was one."""
     if name == RECORD_KEY:
         return KEY_TEXT
+    if name == HEADERS:
+        return "headers"
     once, again = f"f.{quote(name)}", f"d.{quote(name)}"
     if reading.exact:
         return again
@@ -146,7 +148,9 @@ def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool)
     spec = case.scenario.outputs[output]
     if _all_texts(case, output):
         return Reading(exact=bool(members) or repeated, long_numbers=case.texts and spec.table is None, members=members)
-    columns = {name: _kind(kind) for name, kind in case.expectations[output].columns.items() if name != RECORD_KEY}
+    columns = {
+        name: _kind(kind) for name, kind in case.expectations[output].columns.items() if name not in BESIDE_THE_VALUE
+    }
     numbers = [name for name, kind in columns.items() if kind in _NUMBERS]
     texts = [name for name, kind in columns.items() if kind == documents.TEXT]
     # Without a backslash a name is written as it is.
@@ -243,7 +247,7 @@ def _unnamed_columns(case: Case, output: str, found: set[str]) -> str | None:
     expectation = case.expectations.get(output)
     if expectation is None or not expectation.whole:
         return None
-    known = {*expectation.columns, *case.scenario.outputs[output].ignore} - {RECORD_KEY}
+    known = {*expectation.columns, *case.scenario.outputs[output].ignore} - BESIDE_THE_VALUE
     if not (extra := sorted(found - known)):
         return None
     return f"the oracle says nothing of its columns {', '.join(extra)}: select them in the oracle's query, or list them under ignore"

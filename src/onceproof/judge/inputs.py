@@ -20,7 +20,7 @@ import duckdb
 from onceproof.history.reader import History
 from onceproof.judge.canonical import literal, quote
 from onceproof.judge.checker import NotEvaluated
-from onceproof.judge.database import Database
+from onceproof.judge.database import Database, later_columns, observed_rows
 from onceproof.scenario.model import OracleSpec, Scenario
 
 #: Input records (with those of static tables) up to which every oracle's query is run twice: it costs less than a second.
@@ -49,7 +49,7 @@ class Inputs(Database):
         self.sql("CREATE SCHEMA history")
         for name in _TABLES:
             kind = "TABLE" if self.small else "VIEW"
-            self.sql(f"CREATE {kind} history.{name} AS SELECT * FROM {_file(self.history.tables[name])}")  # noqa: S608
+            self.sql(f"CREATE {kind} history.{name} AS {observed_rows(name, self.history.tables[name])}")
 
     def stored(self, file: Path) -> str:
         """A query for rows that were stored with the run. Raises `NotEvaluated` for a file that cannot be read."""
@@ -86,14 +86,15 @@ class Inputs(Database):
 
     def in_another_order(self) -> None:
         """From now on the same rows come last first, and by another number of threads."""
-        self._reverse("history.input", self.history.tables["input"], "TABLE" if self.small else "VIEW")
+        known = self.history.tables["input"]
+        self._reverse("history.input", known, "TABLE" if self.small else "VIEW", later_columns("input", known))
         for name, path in self.history.static.items():
             self._reverse(quote(name), path, "VIEW")
         self.sql(f"SET threads = {3 if self.small else 1}")
 
-    def _reverse(self, name: str, file: Path, kind: str) -> None:
+    def _reverse(self, name: str, file: Path, kind: str, more: str = "") -> None:
         self.sql(f"DROP {kind} {name}")
-        self.sql(f"""CREATE TABLE {name} AS SELECT * EXCLUDE (file_row_number)
+        self.sql(f"""CREATE TABLE {name} AS SELECT * EXCLUDE (file_row_number){more}
             FROM read_parquet({literal(str(file))}, file_row_number = true) ORDER BY file_row_number DESC""")  # noqa: S608
 
 

@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING
 
 from onceproof.judge import digest, dirty
 from onceproof.judge.canonical import literal, member
-from onceproof.judge.record_key import COLUMN as RECORD_KEY
-from onceproof.judge.record_key import KEY_TEXT
+from onceproof.judge.record_key import BESIDE_THE_VALUE, KEY_TEXT
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
@@ -195,7 +194,9 @@ def _create(case: Case) -> None:
 def _wrong_row(case: Case, output: str) -> None:
     """By the columns other than the identity, if they hold enough to tell one effect from another."""
     identity = case.scenario.outputs[output].identity
-    others = [name for name in case.expectations[output].columns if name not in identity and name != RECORD_KEY]
+    others = [
+        name for name in case.expectations[output].columns if name not in identity and name not in BESIDE_THE_VALUE
+    ]
     if others:
         texts = [f"content->>{member(name)}" for name in others]
         filled = " + ".join(f"({text} IS NOT NULL)::INT" for text in texts)

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 #: The name of the column. It has a space, so that hardly a field of a value is named like it.
 COLUMN = "record key"
 
+#: Likewise for the headers, where the output wants them compared.
+HEADERS = "record headers"
+
+#: What is compared of a record beside its value.
+BESIDE_THE_VALUE = {COLUMN, HEADERS}
+
 #: SQL for a Kafka key as text; bytes that are not UTF-8 are escaped as ``\\xNN``.
 KEY_TEXT = 'coalesce(TRY(decode("key")), "key"::VARCHAR)'
 

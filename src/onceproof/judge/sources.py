@@ -71,7 +71,7 @@ def record_content(spec: OutputSpec) -> str:
 def records(name: str, spec: OutputSpec, where: str) -> str:
     """The records of a Kafka output that meet a condition over ``history.output``."""
     return f"""
-    SELECT {record_content(spec)} AS content, {_POSITION}, "key" FROM history.output
+    SELECT {record_content(spec)} AS content, {_POSITION}, "key", headers FROM history.output
     WHERE output = {literal(name)} AND {where}"""  # noqa: S608
 
 

@@ -14,6 +14,7 @@ from onceproof.expectation import expected_file
 from onceproof.history.writer import PARQUET
 from onceproof.judge.canonical import is_nested, literal, member, quote
 from onceproof.judge.case import Case
+from onceproof.judge.record_key import BESIDE_THE_VALUE, HEADERS
 from onceproof.judge.record_key import COLUMN as RECORD_KEY
 from onceproof.judge.statements import interruptible
 from onceproof.oracle.slice import uncommitted_file
@@ -60,12 +61,15 @@ def _typed(case: Case, output: str, table: str) -> pa.Table:
     """The rows of a table like ``judge.expected`` as an oracle's query would give them."""
     told = case.expectations[output]
     given = [
-        f"{_cast(name, sql_type)} AS {quote(name)}" for name, sql_type in told.columns.items() if name != RECORD_KEY
+        f"{_cast(name, sql_type)} AS {quote(name)}"
+        for name, sql_type in told.columns.items()
+        if name not in BESIDE_THE_VALUE
     ]
     if told.has_cause:
         given += ["topic AS _topic", '"partition" AS _partition', '"offset" AS _offset']
     given += ['"key" AS _key'] if told.has_key else []
     given += [f"(content->>{member(RECORD_KEY)}) AS _to_key"] if RECORD_KEY in told.columns else []
+    given += [f"(content->>{member(HEADERS)}) AS _headers"] if HEADERS in told.columns else []
     given += ["to_partition AS _to_partition"] if told.has_place else []
     query = f"""SELECT {", ".join(given)}, id AS {quote(_ID)} FROM {table} SEMI JOIN kept USING (output, id)
                 WHERE output = {literal(output)} ORDER BY id, content, topic, "partition", "offset" """  # noqa: S608

@@ -21,10 +21,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import pyarrow.parquet as pq
 
 from onceproof.judge import decoders, documents
 from onceproof.judge.canonical import literal, member, quote
 from onceproof.judge.checker import NotEvaluated
+from onceproof.judge.database import observed_rows
 from onceproof.judge.query import as_decimals
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ _WHOLE = ("UBIGINT", "BIGINT", "HUGEINT")
 # As many values are looked at in one go.
 _ROWS = 10_000
 
-_META = ("_topic", "_partition", "_offset", "_key", "_timestamp_ms", "_value")
+_META = ("_topic", "_partition", "_offset", "_key", "_timestamp_ms", "_value", "_headers")
 
 
 def observed(case: Case) -> None:
@@ -53,7 +55,7 @@ def observed(case: Case) -> None:
     case.sql("CREATE SCHEMA judge")
     kind = "TABLE" if case.small else "VIEW"
     for name, path in case.history.tables.items():
-        case.sql(f"CREATE {kind} history.{quote(name)} AS SELECT * FROM read_parquet({literal(str(path))})")  # noqa: S608
+        case.sql(f"CREATE {kind} history.{quote(name)} AS {observed_rows(name, path)}")
     _batches(case)
 
 
@@ -115,13 +117,15 @@ def _decoded(case: Inputs, spec: InputSpec) -> None:
     topic, table, text = spec.topic, "history.input", """TRY(decode("value"))"""
     meta = """topic AS _topic, "partition" AS _partition, "offset" AS _offset,
                coalesce(TRY(decode("key")), "key"::VARCHAR) AS _key, timestamp_ms AS _timestamp_ms, "value" AS _value"""
+    code = decoders.decoded_input(case, spec) if decoders.needs_code(spec.decode) else None
+    meta += ", headers AS _headers" if code is None or "headers" in pq.read_schema(code).names else ""
     if spec.decode in ("string", "bytes"):
         value = '"value"' if spec.decode == "bytes" else text
         where = f"{_COUNTS} AND topic = {literal(topic)}"
         case.sql(f"CREATE OR REPLACE VIEW {quote(topic)} AS SELECT {meta}, {value} AS value FROM {table} WHERE {where}")  # noqa: S608
         return
-    if decoders.needs_code(spec.decode):
-        table, text = f"read_parquet({literal(str(decoders.decoded_input(case, spec)))})", "document"
+    if code is not None:
+        table, text = f"read_parquet({literal(str(code))})", "document"
     source = f"FROM {table} WHERE {_COUNTS} AND topic = {literal(topic)}"
     read = _columns(case, text, source)
     columns = [meta, *read.columns]

@@ -27,7 +27,7 @@ from onceproof.judge.query import select_problem, unordered
 from onceproof.oracle import oracles
 from onceproof.oracle.sql import output_problems
 from onceproof.registry import suggest
-from onceproof.scenario.model import OracleSpec, Scenario
+from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
 
 if TYPE_CHECKING:
     from onceproof.judge.case import Case
@@ -119,7 +119,8 @@ def expressions(spec: IdentitySpec, output: str) -> Iterator[tuple[tuple[str | i
         yield ("where", output), spec.where[output], "SELECT 1 WHERE (\n"
 
 
-def _query(spec: IdentitySpec, output: str, topic: str) -> str:
+def _query(spec: IdentitySpec, output: str, topic: str, model: OutputSpec) -> str:
     columns = ", ".join(f"(\n{expression}\n) AS {quote(name)}" for name, expression in spec.columns[output].items())
     where = f" WHERE (\n{spec.where[output]}\n)" if output in spec.where else ""
-    return f"SELECT {columns}, _topic, _partition, _offset, _key FROM {quote(topic)}{where}"  # noqa: S608
+    headers = ", _headers" if model.headers == "compare" else ""
+    return f"SELECT {columns}, _topic, _partition, _offset, _key{headers} FROM {quote(topic)}{where}"  # noqa: S608

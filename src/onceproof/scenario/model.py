@@ -277,6 +277,9 @@ class OutputSpec(Model):
         description="false: the key of a Kafka record is not compared; true: it always is (default: with the oracle's _key, "
         "where that is the key of some record)",
     )
+    headers: Literal["ignore", "compare"] = Field(
+        "ignore", description="compare: the headers of a Kafka record, with the oracle's _headers"
+    )
     claim: Claim | None = Field(None, description="a claim of its own, instead of the scenario's")
 
     @property

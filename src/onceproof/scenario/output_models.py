@@ -53,6 +53,8 @@ def _decoded(loc: Loc, output: OutputSpec) -> Iterator[Complaint]:
 def _kafka_only(loc: Loc, output: OutputSpec) -> Iterator[Complaint]:
     if output.table is not None and output.placement == "key":
         yield Complaint((*loc, "placement"), "a table has no partitions: placement is for Kafka topics")
+    if output.table is not None and output.headers == "compare":
+        yield Complaint((*loc, "headers"), "a table's rows have no headers: they are of Kafka records")
     if output.table is not None and output.compare_key is not None:
         yield Complaint((*loc, "compare_key"), "a table's rows have no Kafka key: compare_key is for topics")
 
