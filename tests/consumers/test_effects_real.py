@@ -61,7 +61,7 @@ def judged_as(run: Path, to: Path, **claim: str) -> Finding:
         ("ack-lost-duplicates", {"delivery": "at-least-once"}, "a duplicate whose cause is known: fault"),
         ("crash-before-offset-duplicates", {"delivery": "at-least-once"}, "a duplicate whose cause is known: fault"),
         ("crash-before-offset-duplicates", {"delivery": "at-most-once"}, None),
-        ("offset-before-effect-loses", {"delivery": "at-most-once"}, "lost in a fault window"),
+        ("offset-before-effect-loses", {"delivery": "at-most-once"}, "a loss in a batch that a fault struck"),
         ("offset-before-effect-loses", {"delivery": "at-least-once"}, None),
         ("amqp-redelivery-reorders", {"order": "none"}, "no order is claimed"),
         ("amqp-redelivery-reorders", {"order": "per-key"}, "the order of each key is claimed, and none between keys"),

@@ -356,7 +356,7 @@ def test_a_decimal_in_json_keeps_all_its_digits(stored_run: Any, digits: str, ou
     put(run, "a", row)
     verdict = judge(run.save())
     assert verdict.outcome == outcome, verdict.reasons
-    assert all("in d)" in finding.summary for finding in verdict.findings)
+    assert all("in d: " in finding.summary for finding in verdict.findings)
 
 
 def test_decimals_in_json_beside_long_numbers_and_without(stored_run: Any) -> None:
