@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from onceproof.errors import ScenarioError, UsageError
+from onceproof.errors import Problem, ScenarioError, UsageError
 from onceproof.points import LEFT_BEHIND
 from onceproof.registry import suggest
 from onceproof.scenario import document
-from onceproof.scenario.load import find, load, load_all, names
+from onceproof.scenario.load import find, load, load_all, names, warnings_of
 from onceproof.scenario.plan import Plan, plan
 
 _WIDTH = 80
@@ -28,15 +28,27 @@ def listing(what: str, as_json: bool) -> str:
 
 
 def planned(name: str, as_json: bool) -> str:
-    told = plan(load(find(name)))
+    path = find(name)
+    scenario = load(path)
+    told = plan(scenario, [str(warning) for warning in warnings_of(path, scenario)])
     return json.dumps(told.to_json()) if as_json else _plan_text(told)
 
 
 def validated(given: list[str], as_json: bool) -> str:
     loaded = load_all(given)
     if as_json:
-        return json.dumps({"valid": [str(path) for path, _ in loaded]})
-    return "\n".join(f"{path}: valid" for path, _ in loaded)
+        warned = [str(warning) for path, scenario in loaded for warning in warnings_of(path, scenario)]
+        return json.dumps({"valid": [str(path) for path, _ in loaded], "warnings": warned})
+    lines = []
+    for path, scenario in loaded:
+        found = warnings_of(path, scenario)
+        lines += [f"{path}: valid" + (f", with {len(found)} warning{'s' * (len(found) > 1)}" if found else "")]
+        lines += [f"{warning.place}: warning: {_unplaced(warning)}" for warning in found]
+    return "\n".join(lines)
+
+
+def _unplaced(problem: Problem) -> str:
+    return problem.message if problem.hint is None else f"{problem.message}\n    {problem.hint}"
 
 
 def explained(name: str | None, as_json: bool) -> str:
@@ -186,6 +198,7 @@ def _plan_text(told: Plan) -> str:
         _hanging("checkers", ", ".join(told.checkers)),
         _hanging("claim", _pairs(told.claim)),
         _hanging("expect", ", ".join([told.expect["verdict"], *told.expect["anomalies"]])),
+        *(_hanging("warning", " ".join(warning.split())) for warning in told.warnings),
     ]
     return "\n".join(blocks)
 

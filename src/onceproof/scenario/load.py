@@ -21,6 +21,7 @@ from onceproof.scenario.document import Document, Loc
 from onceproof.scenario.explain import Complaint, in_part, shown, validate
 from onceproof.scenario.model import FaultSpec, OracleSpec, Scenario
 from onceproof.scenario.templates import fill
+from onceproof.scenario.warnings import warnings
 
 T = TypeVar("T")
 
@@ -76,6 +77,13 @@ def load(path: str | Path) -> Scenario:
     if scenario is None or complaints:
         raise ScenarioError(sorted((_problem(source, c) for c in complaints), key=_position))
     return scenario
+
+
+def warnings_of(path: Path, scenario: Scenario) -> list[Problem]:
+    """What is likely wrong with a scenario that was loaded from there, in the order of the file."""
+    source = document.read(path.absolute())
+    found = [_problem(source, complaint) for complaint in warnings(scenario, path.absolute().parent)]
+    return sorted(found, key=_position)
 
 
 def load_to_judge(path: Path) -> Scenario:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -64,12 +65,14 @@ class Plan:
     expect: dict[str, Any]
     consumers: dict[str, Any] | None = None
     """The schedule's part of the pipeline; None for a Spark job."""
+    warnings: tuple[str, ...] = ()
+    """What is likely wrong, each with its place in the file."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def plan(scenario: Scenario) -> Plan:
+def plan(scenario: Scenario, warnings: Sequence[str] = ()) -> Plan:
     """The plan of a validated scenario. Starts nothing and reads no service."""
     oracle = oracles.get(scenario.oracle.kind)
     return Plan(
@@ -90,6 +93,7 @@ def plan(scenario: Scenario) -> Plan:
         claim=scenario.claim.model_dump(),
         expect=scenario.expect.model_dump(),
         consumers=None if (spec := scenario.pipeline.consumers) is None else spec.model_dump(mode="json"),
+        warnings=tuple(warnings),
     )
 
 

@@ -9,7 +9,7 @@ from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
-from onceproof.data.file import holds_records
+from onceproof.data.file import may_hold_records, record_of
 from onceproof.errors import UsageError
 from onceproof.history import foreign_files
 
@@ -35,30 +35,45 @@ class Sample:
     """The fewest fields that are never null and differ between any two records looked at; empty if there are none."""
     key: str | None
     """The field that records of one thing share, if one is named so."""
+    records: bool = False
+    """Whether the file holds records, with keys of their own, and not values alone."""
 
 
-def read(path: Path) -> Sample:
-    """Raises `UsageError` for a file that is not there, is empty, or holds a line that is no JSON object."""
-    rows = [row for _, row in islice(_values(path), _LOOKED_AT)]
+def read(path: Path, *, records: bool | None = None) -> Sample:
+    """``records``: whether each line is a record with its value, in the form of `onceproof.data.file`, or the value itself;
+    None where nobody has said so: then a file that could be either is refused.
+
+    Raises `UsageError` for a file that is not there, is empty, or holds a line that is no JSON object.
+    """
+    values = {True: _values_of_records, False: foreign_files.rows, None: _values}[records]
+    rows = [row for _, row in islice(values(path), _LOOKED_AT)]
     if not rows:
         raise UsageError(
             f"sample {str(path)!r} holds no record", hint="one JSON object a line, as the topic's values are"
         )
-    count = sum(1 for _ in _values(path)) if len(rows) == _LOOKED_AT else len(rows)
+    count = sum(1 for _ in values(path)) if len(rows) == _LOOKED_AT else len(rows)
     fields = {name: _type([row.get(name) for row in rows]) for name in dict.fromkeys(n for row in rows for n in row)}
     plain = [name for name, kind in fields.items() if kind != "jsonb"]
     identity = _identity(rows, plain)
-    return Sample(path, count, fields, identity, _key(rows, plain, identity))
+    return Sample(path, count, fields, identity, None if records else _key(rows, plain, identity), bool(records))
 
 
 def _values(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows, each an object that a record's value is."""
     if path.suffix == ".parquet":
         raise UsageError(f"sample {str(path)!r} is no JSON lines", hint="one JSON object a line, in a file .jsonl")
-    if holds_records(path):
-        hint = "write the values alone, one JSON object a line"
+    if may_hold_records(path):
+        hint = "say which it is: --records, or --values if these are the fields of each value"
         raise UsageError(f"sample {str(path)!r} holds records with their keys, not values", hint=hint)
     return foreign_files.rows(path)
+
+
+def _values_of_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The values of records that are JSON objects; of others there are no fields to propose anything from."""
+    for place, row in foreign_files.rows(path):
+        record_of(place, row, 0)
+        value = row.get("value")
+        yield place, value if isinstance(value, dict) else {}
 
 
 def _type(values: Sequence[Any]) -> str:
