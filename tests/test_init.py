@@ -232,7 +232,7 @@ def test_a_secret_is_never_written_down(words: tuple[str, ...]) -> None:
     assert "s3cr3t" not in written and "CHANGE-ME" in written
 
 
-@pytest.mark.parametrize("variable", ["PGPASSWORD=s3cr3t", "URL=amqp://s3cr3t@broker", "OPTS=a={kafka} token=s3cr3t"])
+@pytest.mark.parametrize("variable", ["API_TOKEN=s3cr3t", "URL=amqp://s3cr3t@broker", "OPTS=a={kafka} token=s3cr3t"])
 def test_a_secret_in_a_variable_is_never_written_down(variable: str) -> None:
     scenario = init("--env", variable, "--", "python", "job.py")
     assert "s3cr3t" not in Path("job.yaml").read_text() and "CHANGE-ME" in str(scenario.pipeline.env)
@@ -343,3 +343,186 @@ def test_a_sample_that_is_none_is_told_by_its_line(lines: list[str], said: str) 
 def test_help_teaches() -> None:
     told = invoke("init", "--help").output
     assert all(word in told for word in ("templates", "--sample", "onceproof init --topic orders", "--force"))
+
+
+@pytest.mark.parametrize(
+    ("words", "env"),
+    [
+        (
+            ("--env", "PGHOST=db", "--env", "PGPORT=5432", "--env", "PGUSER=me", "--env", "PGDATABASE=shop", "--"),
+            {"PGHOST": "host", "PGPORT": "port", "PGUSER": "user", "PGDATABASE": "database"},
+        ),
+        (
+            (
+                "--",
+                "POSTGRES_HOST=db",
+                "POSTGRES_PORT=5432",
+                "POSTGRES_USER=me",
+                "POSTGRES_PASSWORD=s3cr3t",
+                "POSTGRES_DB=shop",
+            ),
+            {
+                **{"POSTGRES_HOST": "host", "POSTGRES_PORT": "port", "POSTGRES_USER": "user"},
+                **{"POSTGRES_PASSWORD": "password", "POSTGRES_DB": "database"},
+            },
+        ),
+        (
+            ("--", "env", "DB_HOST=db", "DB_NAME=shop", "DB_USERNAME=me", "DB_PASS=s3cr3t"),
+            {"DB_HOST": "host", "DB_NAME": "database", "DB_USERNAME": "user", "DB_PASS": "password"},
+        ),
+        (
+            ("--", "APP_PG_HOST=db", "JDBC_USER=me", "JDBC_PASSWORD=s3cr3t", "DATABASE_NAME=shop", "DATABASE_HOST=db"),
+            {
+                **{"APP_PG_HOST": "host", "JDBC_USER": "user", "JDBC_PASSWORD": "password"},
+                **{"DATABASE_NAME": "database", "DATABASE_HOST": "host"},
+            },
+        ),
+    ],
+)
+def test_postgres_in_parts_is_filled_in(words: tuple[str, ...], env: dict[str, str]) -> None:
+    scenario = init("--table", "t", *words, "python", "job.py")
+    assert scenario.pipeline.env == {name: f"{{postgres.{part}}}" for name, part in env.items()}
+    assert "s3cr3t" not in Path("job.yaml").read_text() and scenario.stack.postgres is not None
+
+
+@pytest.mark.parametrize(
+    ("assigned", "filled"),
+    [
+        ("KAFKA_BOOTSTRAP_SERVERS=kafka", "{kafka}"),
+        ("KAFKA_BROKERS=a:9092,b:9092", "{kafka}"),
+        ("BOOTSTRAP_SERVERS=kafka:29092", "{kafka}"),
+        ("KAFKA_URL=broker", "{kafka}"),
+        ("KAFKA_BROKER_ID=1", "1"),
+        ("CHECKPOINT_DIR=/data/cp/sums", "{checkpoint}/sums"),
+        ("CHECKPOINT_ROOT=/data/cp", "{checkpoint}"),
+        ("SPARK_CHECKPOINT_LOCATION=s3a://b/cp", "{checkpoint}/cp"),
+        ("CHECKPOINT_INTERVAL=5 seconds", "5 seconds"),
+        ("DB_HOST=db:5432", "{postgres.host}:{postgres.port}"),
+        ("DB_URL=postgres://me:pw@db/shop", "{postgres}"),
+        ("JDBC_URL=jdbc:postgresql://db/shop?user=me&password=pw", "{postgres.jdbc}"),
+        ("DSN=host=db dbname=shop user=me password=pw", "{postgres}"),
+        ("DB_TABLE=sums", "sums"),
+        ("INPUT_TOPICS=orders,refunds", "{topic.orders},{topic.refunds}"),
+        ("MYSQL_HOST=db", "db"),
+    ],
+)
+def test_variables_are_known_by_their_names(assigned: str, filled: str) -> None:
+    name = assigned.partition("=")[0]
+    assert init("--", assigned, "python", "job.py").pipeline.env == {name: filled}
+
+
+def test_options_are_known_by_their_names_too_but_no_password_goes_into_a_command() -> None:
+    scenario = init(
+        *("--", "python", "job.py", "--pg-host", "db", "--pgPort=5432", "--db-user", "me", "--database", "shop"),
+        *("--db-password", "s3cr3t", "--brokers", "kafka", "--ckpt-dir", "/x/y"),
+    )
+    assert scenario.pipeline.command[2:] == [
+        *("--pg-host", "{postgres.host}", "--pgPort={postgres.port}", "--db-user", "{postgres.user}"),
+        *("--database", "{postgres.database}", "--db-password", "CHANGE-ME", "--brokers", "{kafka}"),
+        *("--ckpt-dir", "{checkpoint}/y"),
+    ]
+    assert 'env: {PGPASSWORD: "{postgres.password}"}' in Path("job.yaml").read_text()
+
+
+def test_each_topic_has_its_own_sample() -> None:
+    sample("refunds.jsonl", *(json.dumps({"refund_id": n, "order_id": n % 3}) for n in range(9)))
+    scenario = init(
+        *(
+            "--topic",
+            "orders",
+            "--topic",
+            "refunds",
+            "--sample",
+            "orders=orders.jsonl",
+            "--sample",
+            "refunds=refunds.jsonl",
+        ),
+        *("--table", "a", "--table", "b", "--output-topic", "c", "--output-topic", "d", "--", "python", "job.py"),
+    )
+    assert [(spec.topic, Path(spec.options["file"]).name) for spec in scenario.input] == [
+        ("orders", "orders.jsonl"),
+        ("refunds", "refunds.jsonl"),
+    ]
+    assert [spec.options["key"] for spec in scenario.input] == ["customer_id", "order_id"]
+    assert list(scenario.outputs) == ["a_table", "b_table", "c_topic", "d_topic"]
+    assert list(scenario.pipeline.prepare.topics) == ["c", "d"]
+
+
+def test_topics_that_options_name_are_read_or_written_by_their_names() -> None:
+    scenario = init(
+        *("--", "python", "job.py", "--clicks-topic", "clicks", "--views-topic", "views", "--output-topic", "pairs"),
+        *("--dlq-topic", "dead"),
+    )
+    assert [spec.topic for spec in scenario.input] == ["clicks", "views"]
+    assert list(scenario.pipeline.prepare.topics) == ["pairs", "dead"]
+
+
+def test_a_sample_of_records_is_fed_with_keys_headers_and_timestamps() -> None:
+    sample(
+        "s.jsonl", *(json.dumps({"key": f"k{n}", "headers": {"h": "x"}, "value": {"id": n, "a": 1}}) for n in range(4))
+    )
+    assert "--records, or --values" in refused("--sample", "s.jsonl", "--", "python", "job.py")
+    scenario = init("--records", "--sample", "s.jsonl", "--table", "t", "--", "python", "job.py")
+    assert scenario.input[0].options["form"] == "records" and scenario.outputs["t_table"].identity == ["id"]
+    scenario = init("--values", "--sample", "s.jsonl", "--table", "t", "--force", "--", "python", "job.py")
+    assert scenario.input[0].options["form"] == "values" and scenario.outputs["t_table"].identity == ["key"]
+
+
+def test_a_schema_makes_the_tables() -> None:
+    Path("schema.sql").write_text("CREATE TABLE sums (\n  id bigint\n);\n\nCREATE TABLE bad (line text);\n")
+    scenario = init(
+        *("--schema", "schema.sql", "--table", "sums", "--table", "bad", "--output-topic", "o"),
+        *("--", "python", "job.py"),
+    )
+    assert scenario.pipeline.prepare.sql == "CREATE TABLE sums (\n  id bigint\n);\n\nCREATE TABLE bad (line text);\n"
+    assert "CREATE TABLE" not in [
+        line for line in Path("job.yaml").read_text().splitlines() if line.strip().startswith("#")
+    ]
+
+
+def test_packages_that_are_there_anyway_are_left_out() -> None:
+    kafka = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+    other = "org.example:other:1.0"
+    for words in (
+        ("--packages", f"{kafka},org.postgresql:postgresql:42.7.3"),
+        (f"--packages={kafka}",),
+        ("--conf", f"spark.jars.packages={kafka}"),
+    ):
+        scenario = init("--force", "--", "python", *words, "job.py")
+        assert scenario.pipeline.command == ["{python}", "{here}/job.py"]
+    scenario = init("--force", "--", "python", "job.py", "--packages", f"{kafka},{other}")
+    assert scenario.pipeline.command[2:] == ["--packages", other]
+    assert f"DECIDE: packages {other} are fetched from the network" in Path("job.yaml").read_text()
+
+
+def test_jars_of_ones_own_are_found_and_the_driver_is_ours() -> None:
+    for name in ("postgresql-42.7.3.jar", "mine.jar"):
+        Path(name).write_text("")
+    scenario = init("--", "python", "job.py", "--jars", "postgresql-42.7.3.jar,mine.jar")
+    assert scenario.pipeline.command[2:] == ["--jars", "{postgres.driver},{here}/mine.jar"]
+
+
+@pytest.mark.parametrize("path", ["/srv/out/sums", "~/sums", "s3a://bucket/sums", "file:///srv/out"])
+def test_a_path_that_is_no_run_s_own_is_marked(path: str) -> None:
+    init("--topic", "orders", "--", "python", "job.py", "--out-dir", path)
+    written = Path("job.yaml").read_text()
+    assert f"DECIDE: does the job write to {path} (--out-dir)?" in written
+    done = invoke("validate", "job.yaml")
+    assert f"warning: '{path}' is outside the run" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--topic", "a", "--topic", "b", "--sample", "orders.jsonl"), "of which topic is 'orders.jsonl' a sample?"),
+        (("--sample", "orders.jsonl", "--sample", "x.jsonl"), "--sample TOPIC=FILE"),
+        (("--sample", "a=orders.jsonl", "--sample", "a=orders.jsonl"), "topic 'a' has two samples"),
+        (("--table", ""), "a table's name is empty"),
+        (("--schema", "nowhere.sql"), "schema 'nowhere.sql' cannot be read"),
+        (("--records", "--sample", "orders.jsonl"), "orders.jsonl:1"),
+        (("--sample", "~nosuchuser/x.jsonl"), "does not exist"),
+        (("--to", f"{'x' * 300}.yaml"), "cannot be written"),
+    ],
+)
+def test_wrong_usage_of_samples_and_tables(words: tuple[str, ...], said: str) -> None:
+    assert said in refused(*words, "--", "python", "job.py")

@@ -305,12 +305,30 @@ def init(
         list[str] | None,
         typer.Argument(metavar="-- COMMAND...", help="What starts your job, as you type it here.", show_default=False),
     ] = None,
-    topic: Annotated[str | None, typer.Option(metavar="NAME", help="The topic that the job reads.")] = None,
-    table: Annotated[str | None, typer.Option(metavar="NAME", help="The Postgres table that it writes.")] = None,
-    output_topic: Annotated[str | None, typer.Option(metavar="NAME", help="The topic that it writes.")] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A topic that the job reads; as often as needed.")
+    ] = None,
+    table: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A Postgres table that it writes; as often as needed.")
+    ] = None,
+    output_topic: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A topic that it writes; as often as needed.")
+    ] = None,
     sample: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Values of the topic's records, a JSON object a line: they are fed."),
+        list[str] | None,
+        typer.Option(
+            metavar="[TOPIC=]FILE",
+            help="Values of a topic's records, a JSON object a line: they are fed. One per topic.",
+        ),
+    ] = None,
+    records: Annotated[
+        bool | None,
+        typer.Option(
+            "--records/--values", help="Lines of a sample are records (key, headers, timestamp, value), or values."
+        ),
+    ] = None,
+    schema: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="SQL that makes the tables before the job starts.")
     ] = None,
     env: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable of the job; as often as needed.")
@@ -323,11 +341,12 @@ def init(
 ) -> None:
     """Write a first scenario for a job of yours: it validates, and its comments say what you must still decide.
 
-    Addresses of Kafka and Postgres, checkpoint folders and files in the command become templates, which a run fills in
-    with its own. From a sample it proposes which fields name a record, and which is the key.
+    Addresses of Kafka and Postgres, checkpoint folders and files in the command and its variables become templates, which
+    a run fills in with its own. From a sample it proposes which fields name a record, and which is the key.
 
     \b
     onceproof init --topic orders --table totals -- python job.py --kafka b:9092
+    onceproof init --topic a --topic b --sample a=a.jsonl --sample b=b.jsonl -- PGHOST=db PGPASSWORD=x python job.py
     onceproof init --sample orders.jsonl --env DB=postgresql://db/x -- ./run.sh
     """
     output = Output(as_json)
@@ -335,7 +354,21 @@ def init(
         from onceproof.cli_init import init_scenario
 
         words = list(command or [])
-        output.result(init_scenario(words, env or [], topic, output_topic, table, sample, to, force, as_json))
+        output.result(
+            init_scenario(
+                words,
+                env or [],
+                topic or [],
+                output_topic or [],
+                table or [],
+                sample or [],
+                to,
+                force,
+                as_json,
+                records=records,
+                schema=schema,
+            )
+        )
 
 
 @app.command(epilog=EXIT_CODES)

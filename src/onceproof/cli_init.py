@@ -3,58 +3,72 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from onceproof.errors import ScenarioError, UsageError
 from onceproof.interrupts import uninterrupted
-from onceproof.paths import exists, expanded, is_folder
+from onceproof.paths import exists, expanded, is_file, is_folder
 from onceproof.scenario import command, draft, sample
 from onceproof.scenario.load import load
-from onceproof.scenario.names import TOPIC_RULE, is_topic
+from onceproof.scenario.names import TOPIC_RULE, is_topic, table_problem
 
 
 def init_scenario(
     words: list[str],
     env: list[str],
-    topic: str | None,
-    output_topic: str | None,
-    table: str | None,
-    sample_file: Path | None,
+    topics: list[str],
+    output_topics: list[str],
+    tables: list[str],
+    samples: list[str],
     file: Path | None,
     force: bool,
     as_json: bool,
+    *,
+    records: bool | None = None,
+    schema: Path | None = None,
 ) -> str:
     """Write the scenario, and tell where it is, what must be decided and what comes next.
 
+    ``samples`` are FILE or TOPIC=FILE; ``records`` says what their lines are (`onceproof.scenario.sample.read`).
     Raises `UsageError` for anything that no scenario can be made of; then no file is written or changed.
     """
     folder = (expanded(file).absolute() if file is not None else Path.cwd() / "any").parent
-    job = command.read(words, env, folder=folder, topic=topic, output_topic=output_topic)
+    named, unnamed = _samples(samples)
+    job = command.read(
+        words,
+        env,
+        folder=folder,
+        topics=list(dict.fromkeys([*topics, *named])) if topics else [],
+        output_topics=output_topics,
+        tables=tables,
+    )
     path = _target(file, job, force)
-    table = table or job.table
     guessed = set()
-    read = topic or job.topic
-    if read is None:
+    read = list(dict.fromkeys([*job.topics, *named]))
+    if not read:
         guessed.add("topic")
-    written = output_topic or job.output_topic
-    if written is None and table is None:
+        read = ["my-input"]
+    written = list(job.output_topics)
+    if not written and not job.tables:
         guessed.add("output")
-        written = "my-output"
-    for name in (read, written):
-        if name is not None and not is_topic(name):
-            raise UsageError(f"{name!r} is no name of a Kafka topic", hint=TOPIC_RULE)
-    if written is not None and written == (read or "my-input"):
-        raise UsageError(
-            f"topic {written!r} is both read and written", hint="name another --output-topic, or a --table"
-        )
+        written = ["my-output"]
+    _check_names(read, written, job.tables)
+    if unnamed is not None and len(read) > 1:
+        hint = " ".join(f"--sample {topic}=FILE" for topic in read)
+        raise UsageError(f"of which topic is {str(unnamed)!r} a sample? There are {', '.join(read)}", hint=hint)
+    files = {**named, **({read[0]: unnamed} if unnamed is not None else {})}
     drafted = draft.text(
         draft.Draft(
             job=job,
             file=path,
-            topic=read or "my-input",
-            output_topic=written,
-            table=table,
-            sample=sample.read(expanded(sample_file)) if sample_file is not None else None,
+            inputs=tuple(
+                draft.Fed(topic, sample.read(files[topic], records=records) if topic in files else None)
+                for topic in read
+            ),
+            output_topics=tuple(written),
+            tables=job.tables,
+            schema=_statements(schema),
             guessed=frozenset(guessed),
         )
     )
@@ -70,6 +84,48 @@ def init_scenario(
             f"then: onceproof plan {shown}, and: onceproof run {shown}",
         ]
     )
+
+
+def _samples(given: list[str]) -> tuple[dict[str, Path], Path | None]:
+    """Those of a topic that is named, and the one that is of the only topic."""
+    named: dict[str, Path] = {}
+    unnamed: Path | None = None
+    for text in given:
+        topic, equals, file = text.partition("=")
+        if not equals or is_file(expanded(text)) or not is_topic(topic):
+            if unnamed is not None:
+                raise UsageError(
+                    f"of which topics are {str(unnamed)!r} and {text!r} samples?", hint="--sample TOPIC=FILE"
+                )
+            unnamed = expanded(text)
+        elif topic in named:
+            raise UsageError(f"topic {topic!r} has two samples", hint="put them into one file")
+        else:
+            named[topic] = expanded(file)
+    return named, unnamed
+
+
+def _check_names(read: list[str], written: list[str], tables: Sequence[str]) -> None:
+    for name in (*read, *written):
+        if not is_topic(name):
+            raise UsageError(f"{name!r} is no name of a Kafka topic", hint=TOPIC_RULE)
+    for name in written:
+        if name in read:
+            raise UsageError(
+                f"topic {name!r} is both read and written", hint="name another --output-topic, or a --table"
+            )
+    for table in tables:
+        if why := table_problem(table):
+            raise UsageError(f"--table {table!r}: {why}")
+
+
+def _statements(file: Path | None) -> str:
+    if file is None:
+        return ""
+    try:
+        return expanded(file).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"schema {str(file)!r} cannot be read: {error}", hint="--schema FILE.sql") from None
 
 
 def _target(file: Path | None, job: command.Job, force: bool) -> Path:

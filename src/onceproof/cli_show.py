@@ -7,6 +7,7 @@ import shlex
 import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -87,7 +88,12 @@ def validated(given: list[str], as_json: bool) -> str:
     if as_json:
         found = [asdict(doubt) for _, some in doubts for doubt in some]
         return json.dumps({"valid": [str(path) for path, _ in loaded], "warnings": found})
-    return "\n".join(line for path, some in doubts for line in [f"{path}: valid", *_warning_lines(some)])
+    return "\n".join(line for path, some in doubts for line in [_valid(path, some), *_warning_lines(some)])
+
+
+def _valid(path: Path, doubts: list[Problem]) -> str:
+    count = f", with {len(doubts)} warning{'s' if len(doubts) > 1 else ''}" if doubts else ""
+    return f"{path}: valid{count}"
 
 
 def _warning_lines(doubts: Iterable[Problem]) -> list[str]:

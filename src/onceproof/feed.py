@@ -131,6 +131,7 @@ class Feeder:
                     key=record.key,
                     partition=partition,
                     timestamp=record.timestamp_ms,
+                    headers=list(record.headers),
                     on_delivery=partial(self._delivered, seq),
                 )
                 break

@@ -222,6 +222,8 @@ def _pipeline(
 ) -> Iterator[tuple[Pipeline, CheckpointWatcher]]:
     """The job, started and supervised, with its instruments in place before its first instruction."""
     values = _template_values(scenario, path, stack, directory)
+    # For the environment alone: the command is in the list of processes.
+    hidden = {} if stack.postgres is None else {"postgres.password": stack.postgres.password}
     scratch = owner.scratch / "job"
     scratch.mkdir()
     socket = owner.scratch / "failpoints"
@@ -243,7 +245,7 @@ def _pipeline(
             scratch=scratch,
             passfile=stack.postgres.passfile if stack.postgres is not None else None,
             failpoints=socket,
-            own={name: fill(value, values) for name, value in spec.env.items()},
+            own={name: fill(value, {**values, **hidden}) for name, value in spec.env.items()},
             secrets=spec.secrets,
             checkpoint=files,
             cluster=stack.spark.conf if stack.spark is not None else None,
@@ -319,6 +321,9 @@ def _template_values(scenario: Scenario, path: Path, stack: Stack, directory: Ru
     }
     if stack.postgres is not None:
         values |= {"postgres": stack.postgres.client_uri, "postgres.jdbc": stack.postgres.jdbc_url}
+        host, _, port = stack.postgres.proxy.listen.rpartition(":")
+        values |= {"postgres.host": host, "postgres.port": port}
+        values |= {"postgres.user": stack.postgres.user, "postgres.database": stack.postgres.database}
         values["postgres.driver"] = str(stack.postgres_driver)
     if stack.spark is not None:
         values["spark.master"] = stack.spark.master_url

@@ -75,3 +75,51 @@ def test_a_file_that_changes_is_counted_anew(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"id": 1}')
     assert len(records(path)) == 1
     assert len(records(write(path, '{"id": 1}', '{"id": 2}'))) == 2
+
+
+def records_of(path: Path, *lines: str, **options: object) -> list[Record]:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return list(open_dataset("file", {"file": str(path), **options}, seed=0).records(0, len(lines)))
+
+
+def test_records_have_key_headers_and_timestamp(tmp_path: Path) -> None:
+    found = records_of(
+        tmp_path / "s.jsonl",
+        '{"key": "k1", "headers": {"trace": "a1", "empty": null}, "timestamp": "2024-05-01T12:00:00Z", "value": {"id": 1.50}}',
+        '{"key": {"a": 1}, "headers": [["h", "1"], ["h", "2"]], "timestamp": 1714564800001, "value": "text"}',
+        '{"value_base64": "AAE="}',
+        form="records",
+    )
+    assert found == [
+        Record(b"k1", b'{"id":1.50}', 1_714_564_800_000, (("trace", b"a1"), ("empty", None))),
+        Record(b'{"a":1}', b"text", 1_714_564_800_001, (("h", b"1"), ("h", b"2"))),
+        Record(None, b"\x00\x01", 1_704_067_200_002),
+    ]
+
+
+def test_values_that_look_like_records_are_values_where_the_form_says_so(tmp_path: Path) -> None:
+    line = '{"key":"k1","value":2}'
+    assert records_of(tmp_path / "s.jsonl", line, form="values")[0].value == line.encode()
+    assert records_of(tmp_path / "s.jsonl", line)[0].value == b"2", "as before there were forms"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"key": "k"}', "s.jsonl:1: the record has no value"),
+        ('{"value": 1, "topic": "x"}', "a record has no field 'topic'"),
+        ('{"value": 1, "timestamp": "yesterday"}', "timestamp 'yesterday' is neither ISO 8601 nor milliseconds"),
+        ('{"value": 1, "timestamp": true}', "timestamp 'True' is neither"),
+        ('{"value": 1, "headers": "x"}', "headers are {name: text} or a list of [name, text], not x"),
+        ('{"value": 1, "headers": [["a"]]}', "headers are {name: text}"),
+    ],
+)
+def test_a_record_that_is_none_is_refused_by_its_line(tmp_path: Path, line: str, said: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        records_of(tmp_path / "s.jsonl", line, form="records")
+    assert said in str(refused.value)
+
+
+def test_a_form_of_records_has_no_key_field(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="has the key in each record"):
+        records_of(tmp_path / "s.jsonl", '{"value": 1}', form="records", key="id")

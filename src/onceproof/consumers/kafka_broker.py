@@ -147,7 +147,7 @@ class KafkaQueues:
             record.value,
             record.key,
             partition=self._layout.inputs.index(message.queue),
-            headers={"message": f"m{message.number}".encode()},
+            headers=[*record.headers, ("message", f"m{message.number}".encode())],
             on_delivery=lambda error, _message: answers.append(error),
         )
         self._producer.flush(_ANSWER_S)

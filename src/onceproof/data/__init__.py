@@ -19,6 +19,7 @@ class Record:
     key: bytes | None
     value: bytes
     timestamp_ms: int
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 class Dataset(Protocol):

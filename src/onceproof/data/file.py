@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -16,6 +17,8 @@ from onceproof.errors import UsageError
 from onceproof.history import foreign_files
 from onceproof.paths import expanded, is_file
 
+#: Fields of a row that is a record.
+_RECORD = ("key", "key_base64", "headers", "timestamp", "timestamp_ms", "value", "value_base64")
 _EPOCH_MS = 1_704_067_200_000  # 2024-01-01T00:00:00Z: event times must not depend on when the run takes place
 
 
@@ -28,25 +31,41 @@ class FileOptions(BaseModel):
     key: str | None = Field(
         None, description="field whose value is the record's key (default: the file's own keys, or none)"
     )
+    form: Literal["values", "records"] | None = Field(
+        None,
+        description="values: each row is a record's value; records: each row is a record with key, headers, timestamp and value "
+        "(default: records where the first row has a value and nothing but what records have)",
+    )
 
     @model_validator(mode="after")
     def _is_readable(self) -> FileOptions:
+        if self.form == "records" and self.key is not None:
+            raise ValueError("form: records has the key in each record; key is for form: values")
         try:
             _count(*self._version())
         except UsageError as problem:
             raise ValueError(problem.message) from problem
         return self
 
-    def _version(self) -> tuple[Path, str | None, tuple[int, int]]:
+    def _version(self) -> tuple[Path, str | None, str | None, tuple[int, int]]:
         path = expanded(self.file)
         found = path.stat() if is_file(path) else None
-        return path, self.key, (found.st_mtime_ns, found.st_size) if found else (0, 0)
+        return path, self.key, self.form, (found.st_mtime_ns, found.st_size) if found else (0, 0)
 
 
 @datasets.register("file")
 class FileRecords:
     """The file's records in its order, as `onceproof.history.foreign_files` reads them.
 
+    With ``form: records`` each row is a record::
+
+        {"key": "k1", "headers": {"trace": "a1"}, "timestamp": "2024-05-01T12:00:00Z", "value": {"id": 1}}
+
+    All but the value may be left out. A key or value that is no text stands for its JSON text; ``key_base64`` and
+    ``value_base64`` hold bytes. Headers are texts or null, a list of ``[name, text]`` where a name comes twice. The timestamp is
+    ISO 8601 or milliseconds since 1970 (also as ``timestamp_ms``). With ``form: values`` each row is a value, whatever its fields.
+
+    Without a form:
     Each row is, as a whole, a record's value; unless the first one says that the rows are records: it has a ``value`` and
     nothing but what records have (``key``, ``timestamp_ms``, ...), and ``options.key`` is not given.
 
@@ -66,7 +85,7 @@ class FileRecords:
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
         """Records [start, stop) in the file's order."""
-        return islice(_read(expanded(self._options.file), self._options.key), start, stop)
+        return islice(_read(expanded(self._options.file), self._options.key, self._options.form), start, stop)
 
     @classmethod
     def tables(cls) -> Mapping[str, str]:
@@ -78,9 +97,9 @@ class FileRecords:
 
 
 @lru_cache(maxsize=16)
-def _count(path: Path, key: str | None, _version: tuple[int, int]) -> int:
+def _count(path: Path, key: str | None, form: str | None, _version: tuple[int, int]) -> int:
     """How many records the file holds, each of them looked at. Raises `UsageError` for one that cannot be sent."""
-    found = sum(1 for _ in _read(path, key))
+    found = sum(1 for _ in _read(path, key, form))
     if not found:
         raise UsageError(f"{path} holds no record")
     return found
@@ -92,8 +111,54 @@ def holds_records(path: Path) -> bool:
     return bool(first.keys() & {"value", "value_base64"}) and first.keys() <= set(foreign_files.FIELDS)
 
 
-def _read(path: Path, key: str | None) -> Iterator[Record]:
-    if key is None and holds_records(path):
+def may_hold_records(path: Path) -> bool:
+    """Whether the rows could be records: somebody should say which they are, by ``form``."""
+    _, first = next(foreign_files.rows(path), ("", {}))
+    return holds_records(path) or ("value" in first and "headers" in first and first.keys() <= set(_RECORD))
+
+
+def record_of(place: str, row: dict[str, Any], number: int) -> Record:
+    """A row of a file with ``form: records``. Raises `UsageError` for fields that no record has, and values that cannot be."""
+    plain = {name: value for name, value in row.items() if name not in ("headers", "timestamp")}
+    try:
+        record = foreign_files.record(place, plain)
+    except UsageError as problem:
+        raise UsageError(problem.message, hint=f"a record has {', '.join(_RECORD)}") from None
+    if record["value"] is None:
+        raise UsageError(f"{place}: the record has no value", hint='{"value": ...}')
+    at = record.get("timestamp_ms", _EPOCH_MS + number)
+    if (given := row.get("timestamp")) is not None:
+        at = _timestamp_ms(place, given)
+    return Record(record["key"], record["value"], at, tuple(_headers(place, row.get("headers"))))
+
+
+def _timestamp_ms(place: str, given: Any) -> int:
+    try:
+        if isinstance(given, foreign_files.Number) or not isinstance(given, str | datetime):
+            return max(0, int(given))
+        when = given if isinstance(given, datetime) else datetime.fromisoformat(given)
+        return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, TypeError, OverflowError):
+        message = f"{place}: timestamp {str(given)[:60]!r} is neither ISO 8601 nor milliseconds since 1970"
+        raise UsageError(message, hint='for example "2024-05-01T12:00:00Z"') from None
+
+
+def _headers(place: str, given: Any) -> Iterator[tuple[str, bytes | None]]:
+    pairs = [] if given is None else list(given.items()) if isinstance(given, dict) else given
+    for pair in pairs if isinstance(pairs, list) else [pairs]:
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+            message = f"{place}: headers are {{name: text}} or a list of [name, text], not {str(given)[:60]}"
+            raise UsageError(message)
+        text = foreign_files.as_text(pair[1])
+        yield pair[0], None if text is None else text.encode()
+
+
+def _read(path: Path, key: str | None, form: str | None = None) -> Iterator[Record]:
+    if form == "records":
+        for number, (place, row) in enumerate(foreign_files.rows(path)):
+            yield record_of(place, row, number)
+        return
+    if form is None and key is None and holds_records(path):
         for number, record in enumerate(foreign_files.records(path)):
             if record["value"] is None:
                 raise UsageError(f"record {number + 1} of {path} has no value")

@@ -65,37 +65,38 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
     for place, row in rows(path):
         if as_records is None:
             as_records = "value" in row or "value_base64" in row
-        record: dict[str, Any] = _record(place, row) if as_records else {"key": None, "value": as_json(row).encode()}
-        partition = record.setdefault("partition", 0)
+        found: dict[str, Any] = record(place, row) if as_records else {"key": None, "value": as_json(row).encode()}
+        partition = found.setdefault("partition", 0)
         if own_offsets is None:
-            own_offsets = "offset" in record
-        if own_offsets != ("offset" in record):
+            own_offsets = "offset" in found
+        if own_offsets != ("offset" in found):
             raise UsageError(
                 f"{place}: some rows have an offset and others have none", hint="give all of them one, or none"
             )
         least = numbered.get(partition, 0)
-        offset = record.setdefault("offset", least)
+        offset = found.setdefault("offset", least)
         if offset < least:
             hint = "sort the file by partition and offset; a record may stand in it once"
             raise UsageError(f"{place}: offset {offset} of partition {partition} comes behind {least - 1}", hint=hint)
         numbered[partition] = offset + 1
-        yield record
+        yield found
 
 
-def _record(place: str, row: dict[str, Any]) -> dict[str, Any]:
+def record(place: str, row: dict[str, Any]) -> dict[str, Any]:
+    """A row as a record: ``key`` and ``value`` as bytes or None, and what else it gives."""
     for name in row:
         if name not in FIELDS:
             raise UsageError(f"{place}: a record has no field {name!r}; {suggest(name, list(FIELDS))}")
-    record: dict[str, Any] = {"key": _bytes(place, row, "key"), "value": _bytes(place, row, "value")}
+    found: dict[str, Any] = {"key": _bytes(place, row, "key"), "value": _bytes(place, row, "value")}
     for name in ("partition", "offset", "timestamp_ms"):
         if (given := row.get(name)) is not None:
-            record[name] = _count(place, name, given)
+            found[name] = _count(place, name, given)
     visibility = row.get("visibility")
     if visibility is not None:
         if visibility not in _VISIBILITY:
             raise UsageError(f"{place}: visibility {visibility!r} is none of {', '.join(_VISIBILITY)}")
-        record["visibility"] = visibility
-    return record
+        found["visibility"] = visibility
+    return found
 
 
 def _bytes(place: str, row: dict[str, Any], name: str) -> bytes | None:

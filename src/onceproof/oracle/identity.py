@@ -81,7 +81,7 @@ class IdentityOracle:
                 p for _, text, before in expressions(self._spec, output) for p in unordered(text, before, "\n)")
             ]:
                 case.unordered[output] = parts
-            case.expect_rows(output, _query(self._spec, output, topic), whole=False)
+            case.expect_rows(output, _query(self._spec, output, topic, case.scenario.outputs[output]), whole=False)
 
 
 def _column_problems(spec: IdentitySpec, output: str, identity: list[str]) -> list[SpecProblem]:

@@ -246,6 +246,12 @@ def _templates(scenario: Scenario) -> Iterator[Complaint]:
             if kind in ("input", "expected"):
                 message = f"template {{{template}}} is for the command of oracle batch"
                 yield Complaint(loc, message, "the job reads {topic.NAME} and writes to its outputs")
+            if template == "postgres.password" and loc[1] != "env":
+                message = "template {postgres.password} in the command: the list of processes would show the password"
+                hint = (
+                    'give it to the job by a variable, for example pipeline: env: {PGPASSWORD: "{postgres.password}"}'
+                )
+                yield Complaint(loc, message, hint)
             if kind == "postgres" and scenario.stack.postgres is None:
                 message = f"template {{{template}}} needs a Postgres, and the stack has none"
                 yield Complaint(loc, message, "add 'postgres: {}' under stack")

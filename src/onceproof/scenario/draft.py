@@ -11,11 +11,9 @@ from pathlib import Path
 import duckdb
 
 from onceproof.judge.canonical import quote
-from onceproof.scenario.command import Job, Word
+from onceproof.scenario.command import DECIDE, Job, Word
 from onceproof.scenario.sample import Sample
 
-#: What stands in front of each thing that the user must look at.
-DECIDE = "DECIDE"
 _PLAIN = re.compile(r"^[A-Za-z_{][\w.{}/-]*$")
 #: A word of the command that may stand bare in a list of a line each, where braces mean nothing.
 _BARE_WORD = re.compile(r"^--?[A-Za-z][\w.,=/{}@+-]*$")
@@ -26,17 +24,31 @@ _CHUNKS = 6
 
 
 @dataclass(frozen=True)
+class Fed:
+    """A topic that the job reads, and what it is fed with; generated records where there is no sample."""
+
+    topic: str
+    sample: Sample | None
+
+
+@dataclass(frozen=True)
 class Draft:
-    """What is known of the job; None where nothing was said."""
+    """What is known of the job."""
 
     job: Job
     file: Path
-    topic: str
-    output_topic: str | None
-    table: str | None
-    sample: Sample | None
+    inputs: tuple[Fed, ...]
+    output_topics: tuple[str, ...]
+    tables: tuple[str, ...]
+    schema: str = ""
+    """Statements that make the tables."""
     guessed: frozenset[str] = frozenset()
     """Of ``topic`` and ``output``, what nobody has said."""
+
+    @property
+    def sample(self) -> Sample | None:
+        """Of the first topic, from which identities are proposed."""
+        return self.inputs[0].sample
 
     @property
     def fields(self) -> dict[str, str]:
@@ -47,17 +59,13 @@ class Draft:
         return self.sample.identity if self.sample else ("id",)
 
     @property
-    def key(self) -> str | None:
-        return self.sample.key if self.sample else "key"
-
-    @property
     def outputs(self) -> dict[str, str]:
         """Name -> the setting that says where it is."""
         found = {}
-        if self.table is not None:
-            found[_name(self.table, "table")] = f"table: {scalar(self.table)}"
-        if self.output_topic is not None:
-            found[_name(self.output_topic, "topic")] = f"topic: {scalar(self.output_topic)}"
+        for table in self.tables:
+            found[_name(table, "table")] = f"table: {scalar(table)}"
+        for topic in self.output_topics:
+            found[_name(topic, "topic")] = f"topic: {scalar(topic)}"
         return found
 
 
@@ -102,7 +110,7 @@ about: {scalar(f"{draft.job.stem}: what it does, in a sentence or two")}
 
 def _stack(draft: Draft) -> str:
     lines = ["stack:", "  kafka: {brokers: 1}  # 3, where brokers are to crash or to be cut off"]
-    if draft.table is not None or draft.job.uses("postgres") or draft.job.uses("postgres."):
+    if draft.tables or draft.schema or draft.job.uses("postgres") or draft.job.uses("postgres."):
         lines.append("  postgres: {}")
     return "\n".join(lines) + "\n"
 
@@ -111,41 +119,59 @@ def _input(draft: Draft) -> str:
     lines = ["input:"]
     if "topic" in draft.guessed:
         lines.append(f"  # {DECIDE}: which topic does the job read? Nothing says so.")
-    lines.append(f"  - topic: {scalar(draft.topic)}")
-    if draft.sample is None:
+    for fed in draft.inputs:
         lines += [
-            f"    # {DECIDE}: these are generated records with id, key, seq and payload. Does the job understand them? If not:",
-            '    #   dataset: file, options: {file: "{here}/records.jsonl"}, with some hundred of your own, a JSON object a line.',
-            "    dataset: numbers",
-            "    rows: 6000",
+            f"  - topic: {scalar(fed.topic)}",
+            *(_generated() if fed.sample is None else _sampled(draft, fed.sample)),
         ]
-        chunks = _CHUNKS
-    else:
-        chunks = min(_CHUNKS, draft.sample.rows)
-        lines.append("    dataset: file")
-        file = scalar("{here}/" + Path(os.path.relpath(draft.sample.file, draft.file.parent)).as_posix())
-        if draft.key is None:
-            lines += [
-                f"    # {DECIDE}: which field is the key of the topic's records? No field looks like one; without a key there is",
-                "    #   no order between records. Then: options: {file: ..., key: FIELD}",
-                f"    options: {{file: {file}}}",
-            ]
-        else:
-            lines += [
-                f"    # {DECIDE}: is {_shown(draft.key)} the key of the topic's records? It is named like one, and records share it.",
-                f"    options: {{file: {file}, key: {scalar(draft.key)}}}",
-            ]
-        if draft.sample.rows < 100:
-            lines.append(f"    # {draft.sample.rows} records make small batches; some hundred show more.")
-    lines += [
-        "    partitions: 3",
-        f"    chunks: {chunks}  # each is fed when the one before was committed: about a batch each",
-    ]
+        lines += [
+            "    partitions: 3",
+            f"    chunks: {_chunks(fed)}  # each is fed when the one before was committed: about a batch each",
+        ]
     return "\n".join(lines) + "\n"
 
 
+def _chunks(fed: Fed) -> int:
+    return _CHUNKS if fed.sample is None else min(_CHUNKS, fed.sample.rows)
+
+
+def _generated() -> list[str]:
+    return [
+        f"    # {DECIDE}: these are generated records with id, key, seq and payload. Does the job understand them? If not:",
+        '    #   dataset: file, options: {file: "{here}/records.jsonl"}, with some hundred of your own, a JSON object a line.',
+        "    dataset: numbers",
+        "    rows: 6000",
+    ]
+
+
+def _sampled(draft: Draft, sample: Sample) -> list[str]:
+    lines = ["    dataset: file"]
+    file = scalar("{here}/" + Path(os.path.relpath(sample.file, draft.file.parent)).as_posix())
+    if sample.records:
+        lines.append(f"    options: {{file: {file}, form: records}}")
+    elif sample.key is None:
+        lines += [
+            f"    # {DECIDE}: which field is the key of the topic's records? No field looks like one; without a key there is",
+            "    #   no order between records. Then: options: {file: ..., key: FIELD}",
+            f"    options: {{file: {file}, form: values}}",
+        ]
+    else:
+        lines += [
+            f"    # {DECIDE}: is {_shown(sample.key)} the key of the topic's records? It is named like one, and records share it.",
+            f"    options: {{file: {file}, form: values, key: {scalar(sample.key)}}}",
+        ]
+    if sample.rows < 100:
+        lines.append(f"    # {sample.rows} records make small batches; some hundred show more.")
+    return lines
+
+
 def _pipeline(draft: Draft) -> str:
-    lines = ["pipeline:", "  # Templates: {kafka} {postgres} {postgres.jdbc} {checkpoint} {topic.NAME} {here} {python}"]
+    lines = [
+        "pipeline:",
+        "  # Templates: {kafka} {postgres} {postgres.jdbc} {checkpoint} {topic.NAME} {here} {python};",
+        "  #   {postgres.host} .port .user .database, in env {postgres.password}. Kafka's connector for Spark and Postgres' JDBC",
+        "  #   driver are on the class path: no --packages; where a jar must be named, {postgres.driver}.",
+    ]
     lines += ["  command:", *(f"    - {_word(word)}" for word in draft.job.words)]
     if draft.job.env:
         lines += ["  env:", *(f"    {name}: {_word(word)}" for name, word in draft.job.env.items())]
@@ -153,13 +179,15 @@ def _pipeline(draft: Draft) -> str:
         lines.append('  # env: {NAME: "{kafka}"}  # variables of the job; of your shell it sees few')
     if not draft.job.uses("kafka"):
         lines += _decide("how does the job learn Kafka's address? Give it {kafka} by an argument or a variable.")
-    if draft.table is not None and not (draft.job.uses("postgres") or draft.job.uses("postgres.")):
+    if draft.tables and not (draft.job.uses("postgres") or draft.job.uses("postgres.")):
         lines += _decide("how does it learn Postgres' address? Give it {postgres} (libpq) or {postgres.jdbc}.")
     if not draft.job.uses("checkpoint"):
         lines += _decide(
             "where is its checkpoint? Give it a folder below {checkpoint}: faults are placed by what it writes there,",
             "and without one nothing good can be said of the job.",
         )
+    for text in draft.job.decide:
+        lines += _decide(_shown(text))
     if any(word.text.endswith("CHANGE-ME") for word in (*draft.job.words, *draft.job.env.values())):
         lines += _decide("what was a secret is now CHANGE-ME. The services of a run need none: password in PGPASSFILE.")
         lines.append("  # secrets: [NAME]  # variables that are passed on and never written down")
@@ -167,22 +195,26 @@ def _pipeline(draft: Draft) -> str:
 
 
 def _prepare(draft: Draft) -> list[str]:
-    lines = []
-    if draft.output_topic is not None:
-        lines += ["  prepare:", "    topics:", f"      {scalar(draft.output_topic)}: {{partitions: 3}}"]
-    if draft.table is not None:
+    lines = ["  prepare:"] if draft.output_topics or draft.schema else []
+    if draft.output_topics:
+        lines += ["    topics:", *(f"      {scalar(topic)}: {{partitions: 3}}" for topic in draft.output_topics)]
+    if draft.schema:
+        return [*lines, "    sql: |", *(f"      {line}".rstrip() for line in draft.schema.strip().splitlines())]
+    for number, table in enumerate(draft.tables):
         lines += _decide(
-            f"must table {_shown(draft.table)} be there before the job starts? If so, with the types that it has:"
+            f"must table {_shown(table)} be there before the job starts? If so, with the types that it has",
+            "(or: onceproof init --schema FILE.sql):",
         )
-        lines += [] if draft.output_topic is not None else ["  # prepare:"]
-        lines += ["  #   sql: |", f"  #     CREATE TABLE {_column(draft.table)} ("]
+        if number == 0:
+            lines += [*([] if draft.output_topics else ["  # prepare:"]), "  #   sql: |"]
+        lines.append(f"  #     CREATE TABLE {_column(table)} (")
         columns = [f"  #       {_column(name)} {kind}" for name, kind in draft.fields.items()]
         lines += [*(f"{column}," for column in columns[:-1]), *columns[-1:], "  #     );"]
     return lines
 
 
 def _chaos(draft: Draft) -> str:
-    batches = _CHUNKS if draft.sample is None else min(_CHUNKS, draft.sample.rows)
+    batches = max(map(_chunks, draft.inputs))
     if batches < 2:
         return (
             "# A single record makes a single batch: with more, put a fault here (onceproof list faults).\nchaos: []\n"
@@ -219,7 +251,11 @@ def _oracle(draft: Draft) -> str:
     lines = [
         "# Each record of the input has exactly one effect, named by its identity; other columns are not compared."
     ]
-    lines += ["oracle:", "  kind: identity", "  columns:"]
+    lines += ["oracle:", "  kind: identity"]
+    if len(draft.inputs) > 1:
+        lines.append(f"  # {DECIDE}: which of the topics has the records that the outputs are about?")
+        lines.append(f"  topic: {scalar(draft.inputs[0].topic)}")
+    lines.append("  columns:")
     if draft.identity:
         columns = ", ".join(f"{scalar(name)}: {scalar(_sql(name))}" for name in draft.identity)
     else:
@@ -243,7 +279,7 @@ def _oracle(draft: Draft) -> str:
     fields = ", ".join([*(_shown(_sql(name)) for name in draft.fields), "_topic", "_partition", "_offset", "_key"])
     for name in draft.outputs:
         lines += [f"  #   {name}: |", f"  #     SELECT {fields}"]
-        lines.append(f"  #     FROM {_sql(draft.topic)}")
+        lines.append(f"  #     FROM {_sql(draft.inputs[0].topic)}")
     return "\n".join(lines) + "\n"
 
 

@@ -16,7 +16,7 @@ from onceproof.faults import faults
 from onceproof.oracle import oracles
 from onceproof.paths import expanded, is_file, is_folder
 from onceproof.registry import Registry, suggest
-from onceproof.scenario import consumer_check, crosscheck, document, judged
+from onceproof.scenario import consumer_check, crosscheck, document, doubts, judged
 from onceproof.scenario.document import Document, Loc
 from onceproof.scenario.explain import Complaint, in_part, shown, validate
 from onceproof.scenario.model import FaultSpec, OracleSpec, Scenario
@@ -82,8 +82,10 @@ def warnings(path: str | Path, scenario: Scenario) -> list[Problem]:
     """What is doubtful about a valid scenario, which may run nevertheless: each with its line and column."""
     from onceproof.scenario import rehearsal  # opens databases, which a mere load has no use for
 
-    source = document.read(Path(path).absolute())
-    return sorted((_problem(source, complaint) for complaint in rehearsal.warnings(scenario)), key=_position)
+    file = Path(path).absolute()
+    source = document.read(file)
+    found = [*doubts.warnings(scenario, file.parent), *rehearsal.warnings(scenario)]
+    return sorted((_problem(source, complaint) for complaint in found), key=_position)
 
 
 def load_to_judge(path: Path) -> Scenario:

@@ -9,7 +9,7 @@ from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
-from onceproof.data.file import holds_records
+from onceproof.data.file import may_hold_records, record_of
 from onceproof.errors import UsageError
 from onceproof.history import foreign_files
 from onceproof.judge import documents
@@ -39,35 +39,58 @@ class Sample:
     """The field that records of one thing share, if one is named so; under the name that it has in the file."""
     renamed: dict[str, str] = field(default_factory=dict)
     """Fields whose names differ only by case, each with its name here and in the judge's tables."""
+    records: bool = False
+    """Whether the file holds records, with keys of their own, and not values alone."""
 
 
-def read(path: Path) -> Sample:
-    """Raises `UsageError` for a file that is not there, is empty, or holds a line that is no JSON object."""
-    rows = [row for _, row in islice(_values(path), _LOOKED_AT)]
+def read(path: Path, *, records: bool | None = None) -> Sample:
+    """``records``: whether each line is a record with its value, in the form of `onceproof.data.file`, or the value itself;
+    None where nobody has said so: then a file that could be either is refused.
+
+    Raises `UsageError` for a file that is not there, is empty, or holds a line that is no JSON object.
+    """
+    values = {True: _values_of_records, False: foreign_files.rows, None: _values}[records]
+    rows = [row for _, row in islice(values(path), _LOOKED_AT)]
     if not rows:
         raise UsageError(
             f"sample {str(path)!r} holds no record", hint="one JSON object a line, as the topic's values are"
         )
-    count = sum(1 for _ in _values(path)) if len(rows) == _LOOKED_AT else len(rows)
+    count = sum(1 for _ in values(path)) if len(rows) == _LOOKED_AT else len(rows)
     # A field whose name differs from another's only by case goes by the name that it has in the judge's tables.
     named = documents.columns(name for row in rows for name in row)
     rows = [{named[name]: value for name, value in row.items()} for row in rows]
     fields = {name: _type([row.get(name) for row in rows]) for name in dict.fromkeys(n for row in rows for n in row)}
     plain = [name for name, kind in fields.items() if kind != "jsonb"]
     identity = _identity(rows, plain)
-    key = _key(rows, plain, identity)
+    key = None if records else _key(rows, plain, identity)
     back = {column: name for name, column in named.items()}
-    return Sample(path, count, fields, identity, None if key is None else back[key], documents.renamed(named))
+    return Sample(
+        path,
+        count,
+        fields,
+        identity,
+        None if key is None else back[key],
+        records=bool(records),
+        renamed=documents.renamed(named),
+    )
 
 
 def _values(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows, each an object that a record's value is."""
     if path.suffix == ".parquet":
         raise UsageError(f"sample {str(path)!r} is no JSON lines", hint="one JSON object a line, in a file .jsonl")
-    if holds_records(path):
-        hint = "write the values alone, one JSON object a line"
+    if may_hold_records(path):
+        hint = "say which it is: --records, or --values if these are the fields of each value"
         raise UsageError(f"sample {str(path)!r} holds records with their keys, not values", hint=hint)
     return foreign_files.rows(path)
+
+
+def _values_of_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The values of records that are JSON objects; of others there are no fields to propose anything from."""
+    for place, row in foreign_files.rows(path):
+        record_of(place, row, 0)
+        value = row.get("value")
+        yield place, value if isinstance(value, dict) else {}
 
 
 def _type(values: Sequence[Any]) -> str:

@@ -14,7 +14,12 @@ MEANINGS = {
     "kafka": "bootstrap addresses of Kafka, through the proxies",
     "postgres": "libpq URI of the pipeline's database, without the password (that is in PGPASSFILE)",
     "postgres.jdbc": "JDBC URL of the same database",
-    "postgres.driver": "jar of Postgres' JDBC driver, for --jars or spark.jars",
+    "postgres.driver": "jar of Postgres' JDBC driver, for --jars or spark.jars (it is on the job's class path anyway)",
+    "postgres.host": "host of the same database",
+    "postgres.port": "its port, through the proxy",
+    "postgres.user": "its user",
+    "postgres.database": "its name",
+    "postgres.password": "the user's password: in values of pipeline.env alone, and never written down",
     "spark.master": "address of the stack's standalone Spark, for a job that sets its master itself",
     "checkpoint": "folder for the checkpoints of the job's queries",
     "topic.NAME": "name of a topic of the input or of prepare.topics",
@@ -26,7 +31,7 @@ MEANINGS = {
 }
 
 _TEMPLATE = re.compile(
-    r"\{(kafka|postgres(?:\.jdbc|\.driver)?|spark\.master|checkpoint|here|python|(?:topic|table|input|expected)\.[^{}\s\"']+)\}"
+    r"\{(kafka|postgres(?:\.(?:jdbc|driver|host|port|user|database|password))?|spark\.master|checkpoint|here|python|(?:topic|table|input|expected)\.[^{}\s\"']+)\}"
 )
 
 

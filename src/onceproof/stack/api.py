@@ -115,6 +115,10 @@ class Postgres(Protocol):
     """libpq URI through the proxy, without the password: that is in ``passfile``, named by PGPASSFILE."""
     jdbc_url: str
     passfile: Path
+    user: str
+    database: str
+    password: str
+    """Of the pipeline's user. It goes into the job's environment where the scenario says so, and is never written down."""
     harness_conninfo: str
     """libpq conninfo of the superuser, straight to the server: for the harness only. Never written down."""
     proxy: Proxy

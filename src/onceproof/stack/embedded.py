@@ -50,7 +50,8 @@ class EmbeddedStack:
         self.kafka = kafka
         self.postgres = postgres
         self.toxiproxy = toxiproxy
-        self.spark_class_path = components.spark_jars
+        driver = () if postgres is None else (components.postgres_driver,)
+        self.spark_class_path = (*components.spark_jars, *driver)
         self.spark_archive = components.spark_archive
         self.checkpoint_jar = components.checkpoint_jar
         self.postgres_driver = components.postgres_driver

@@ -92,7 +92,13 @@ class EmbeddedPostgres:
     """Implements `onceproof.stack.api.Postgres`. Made by `start`; stopped by its owner."""
 
     def __init__(
-        self, launch: Callable[[], Service], port: int, proxy: Proxy, passfile: Path, superuser_password: str
+        self,
+        launch: Callable[[], Service],
+        port: int,
+        proxy: Proxy,
+        passfile: Path,
+        password: str,
+        superuser_password: str,
     ) -> None:
         """``launch`` starts the server's process; called here, and for each `restart`."""
         self._launch = launch
@@ -102,6 +108,7 @@ class EmbeddedPostgres:
         self.port = port
         self.proxy = proxy
         self.passfile = passfile
+        self.user, self.database, self.password = _PIPELINE, _PIPELINE, password
         self.client_uri = f"postgresql://{_PIPELINE}@{proxy.listen}/{_PIPELINE}"
         self.jdbc_url = f"jdbc:postgresql://{proxy.listen}/{_PIPELINE}?user={_PIPELINE}"
         self.harness_conninfo = make_conninfo(
@@ -145,7 +152,7 @@ class EmbeddedPostgres:
 
         passfile = owner.scratch / "pgpass"
         _write_passfile(passfile, pipeline_password)
-        postgres = cls(launch, port, proxy, passfile, superuser_password)
+        postgres = cls(launch, port, proxy, passfile, pipeline_password, superuser_password)
         postgres._wait_until_ready()
         postgres._create_database(pipeline_password)
         return postgres

@@ -122,7 +122,8 @@ def _environment(folder: Path, home: Path, secret: str, components: Components) 
         "-Dspark.ui.killEnabled=false",
         f"-Djava.io.tmpdir={folder}",
     ]
-    jars = [*components.spark_jars, *([components.checkpoint_jar] if components.checkpoint_jar is not None else [])]
+    files = [components.checkpoint_jar] if components.checkpoint_jar is not None else []
+    jars = [*components.spark_jars, *files, components.postgres_driver]
     users = {name: value for name, value in inherited().items() if name not in FOREIGN_OPTIONS}
     return {
         **users,
