@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 from onceproof.cli import app
 from onceproof.errors import ScenarioError, UsageError
+from onceproof.history import foreign_files
 from onceproof.history.foreign_files import records, rows
 from onceproof.history.imports import Sources, import_history
 from onceproof.judge.findings import Outcome
@@ -380,3 +382,11 @@ def test_command_line(scenario: Path, sources: Sources, tmp_path: Path) -> None:
     wrong = CliRunner().invoke(app, [*argv, "--table", "nowhere"])
     assert wrong.exit_code == 2
     assert "--table 'nowhere' is not NAME=FILE" in wrong.stderr
+
+
+@pytest.mark.parametrize("half", ["\\ud800", "\\uDFFF"])
+def test_half_of_a_surrogate_pair_is_named_with_its_line(tmp_path: Path, half: str) -> None:
+    file = tmp_path / "orders.jsonl"
+    file.write_text(f'{{"value": "whole \\ud83d\\ude00"}}\n{{"value": {{"id": "{half}"}}}}\n')
+    with pytest.raises(UsageError, match=re.escape(f"orders.jsonl:2: {half.lower()} is half of a surrogate pair")):
+        list(foreign_files.records(file))

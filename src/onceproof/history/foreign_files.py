@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime, time, timedelta
@@ -34,6 +35,10 @@ FIELDS = ("key", "key_base64", "value", "value_base64", "partition", "offset", "
 _VISIBILITY = ("committed", "aborted", "open")
 _ENDINGS = (".jsonl", ".ndjson", ".parquet")
 _BATCH_ROWS = 16_384
+
+
+#: JSON can name one alone, and no encoding can write it.
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 class Number(str):
@@ -194,6 +199,11 @@ def _json_lines(path: Path) -> Iterator[Row]:
                 ) from None
             if not isinstance(row, dict):
                 raise UsageError(f"{place}: {line.strip().decode()[:60]} is no JSON object", hint="each line is one")
+            if b"\\u" in line and (half := _HALF.search(json.dumps(row, ensure_ascii=False))):
+                raise UsageError(
+                    f"{place}: \\u{ord(half[0]):04x} is half of a surrogate pair, and no character",
+                    hint="give bytes that are not text as value_base64",
+                )
             yield place, row
 
 
