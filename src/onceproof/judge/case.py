@@ -323,16 +323,8 @@ class Case:
                 f"output {output!r} is a changelog: the oracle's query needs _partition and _offset, "
                 "the input record after which each state holds"
             )
-        if spec.headers == "compare":
-            if "_headers" not in types:
-                raise NotEvaluated(
-                    f"output {output!r} compares headers, and the oracle's query for it gives no _headers"
-                )
-            if "headers" not in pq.read_schema(self.history.tables["output"]).names:
-                raise NotEvaluated(f"output {output!r} compares headers, and this history was written without them")
-            known = "(SELECT count(headers) FROM history.input) + (SELECT count(headers) FROM history.output)"
-            if self.run.get("imported") and not self.number(f"SELECT {known}"):
-                raise NotEvaluated(f"output {output!r} compares headers, and they were not imported")
+        if spec.headers == "compare" and (gap := record_key.no_headers(self, types)) is not None:
+            raise NotEvaluated(f"output {output!r} compares headers, and {gap}")
         if ("_offset" in types) != ("_partition" in types):
             raise NotEvaluated(
                 f"the oracle's query for output {output!r} gives one of _partition and _offset; it needs both"
