@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
+
 from onceproof.judge.canonical import literal
 
 if TYPE_CHECKING:
@@ -60,4 +62,16 @@ def source(case: Case, output: str, query: str, types: dict[str, str]) -> str | 
         f"every record of output {output!r} has another key than any input record: if that is meant, let the oracle give the right "
         f"key as _to_key, or write `compare_key: false` under outputs: {output}; if it is not, `compare_key: true` makes it a finding"
     )
+    return None
+
+
+def no_headers(case: Case, types: dict[str, str]) -> str | None:
+    """Why headers cannot be compared with what an oracle's query of these columns gives."""
+    if "_headers" not in types:
+        return "the oracle's query for it gives no _headers"
+    if "headers" not in pq.read_schema(case.history.tables["output"]).names:
+        return "this history was written without them"
+    known = "(SELECT count(headers) FROM history.input) + (SELECT count(headers) FROM history.output)"
+    if case.run.get("imported") and not case.number(f"SELECT {known}"):
+        return "they were not imported"
     return None
