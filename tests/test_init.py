@@ -340,8 +340,11 @@ def test_help_teaches() -> None:
                 "POSTGRES_DB=shop",
             ),
             {
-                **{"POSTGRES_HOST": "host", "POSTGRES_PORT": "port", "POSTGRES_USER": "user"},
-                **{"POSTGRES_PASSWORD": "password", "POSTGRES_DB": "database"},
+                "POSTGRES_HOST": "host",
+                "POSTGRES_PORT": "port",
+                "POSTGRES_USER": "user",
+                "POSTGRES_PASSWORD": "password",
+                "POSTGRES_DB": "database",
             },
         ),
         (
@@ -351,8 +354,11 @@ def test_help_teaches() -> None:
         (
             ("--", "APP_PG_HOST=db", "JDBC_USER=me", "JDBC_PASSWORD=s3cr3t", "DATABASE_NAME=shop", "DATABASE_HOST=db"),
             {
-                **{"APP_PG_HOST": "host", "JDBC_USER": "user", "JDBC_PASSWORD": "password"},
-                **{"DATABASE_NAME": "database", "DATABASE_HOST": "host"},
+                "APP_PG_HOST": "host",
+                "JDBC_USER": "user",
+                "JDBC_PASSWORD": "password",
+                "DATABASE_NAME": "database",
+                "DATABASE_HOST": "host",
             },
         ),
     ],

@@ -78,7 +78,7 @@ def init_scenario(
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return "\n".join(
         [
-            f"wrote {shown}, which validates. Decide in it (marked {draft.DECIDE}):",
+            f"wrote {shown}, which validates. Decide in it (marked {command.DECIDE}):",
             *(f"  - {decision}" for decision in decisions),
             f"then: onceproof plan {shown}, and: onceproof run {shown}",
         ]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from onceproof.paths import is_file
 from onceproof.scenario import meaning, names, templates
+from onceproof.scenario.document import Loc
 from onceproof.scenario.explain import Complaint
 from onceproof.scenario.model import Scenario
 
@@ -61,7 +62,9 @@ def _paths(scenario: Scenario, here: Path) -> Iterator[Complaint]:
 
 def _packages(scenario: Scenario, here: Path) -> Iterator[Complaint]:
     spec = scenario.pipeline
-    asked = [(("pipeline", "command", index), listed) for index, listed in meaning.packages(spec.command)]
+    asked: list[tuple[Loc, str]] = [
+        (("pipeline", "command", index), listed) for index, listed in meaning.packages(spec.command)
+    ]
     submit = spec.env.get("PYSPARK_SUBMIT_ARGS", "")
     asked += [(("pipeline", "env", "PYSPARK_SUBMIT_ARGS"), listed) for _, listed in meaning.packages(submit.split())]
     for index, word in enumerate(spec.command):
