@@ -134,6 +134,8 @@ def record_of(place: str, row: dict[str, Any], number: int) -> Record:
 
 def _timestamp_ms(place: str, given: Any) -> int:
     try:
+        if isinstance(given, bool):
+            raise TypeError(given)
         if isinstance(given, foreign_files.Number) or not isinstance(given, str | datetime):
             return max(0, int(given))
         when = given if isinstance(given, datetime) else datetime.fromisoformat(given)
