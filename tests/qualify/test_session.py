@@ -49,6 +49,7 @@ class Told:
         self.files: list[Path] = []
         self.first = Outcome.HELD
         self.missing: set[str] = set()
+        self.missing_alone: set[str] = set()
         self.violated: set[int] = set()
         """Numbers of the runs in which effects were lost, nobody knows in which batch."""
         self.stuck: set[int] = set()
@@ -96,7 +97,11 @@ class Told:
                 f.at.point,
                 True,
                 True,
-                f"{f.fault} {f.at.point}" not in self.missing or len(self.files) in self.stuck,
+                (
+                    f"{f.fault} {f.at.point}" not in self.missing
+                    and (len(scenario.chaos) > 1 or f"{f.fault} {f.at.point}" not in self.missing_alone)
+                )
+                or len(self.files) in self.stuck,
             )
             for f in scenario.chaos
         )
@@ -162,9 +167,9 @@ def test_a_fault_that_misses_is_tried_alone_once(work: Callable[..., Any], told:
     assert alone.name.endswith("-crash-driver-before-offset-log.yaml")
     assert load(result.directory.cells / "crash-driver-before-offset-log.yaml").chaos == load(alone).chaos
     (missed,) = [c for c in result.cells if c.state is State.NOT_REACHED]
-    assert missed.name == "crash-driver-before-offset-log" and missed.why == "it fired and did not hit"
+    assert missed.name == "crash-driver-before-offset-log" and missed.why == "it fired, and is not proven to have hit"
     assert result.outcome is Outcome.INCONCLUSIVE and not result.unfinished
-    assert "nothing is claimed" in matrix.statement(result)
+    assert matrix.statement(result).endswith("Nothing is claimed of the other 1")
 
 
 def test_the_budget_ends_it_and_another_goes_on(work: Callable[..., Any], told: Told) -> None:
@@ -173,7 +178,7 @@ def test_the_budget_ends_it_and_another_goes_on(work: Callable[..., Any], told: 
     left = [c for c in result.cells if c.state is State.NOT_REACHED]
     assert exercised and left and result.unfinished
     assert result.outcome is Outcome.INCONCLUSIVE
-    assert left[0].why == "the budget of 80 s was spent before it was tried"
+    assert left[0].why == "not tried: the budget of 1:20 was used up"
     assert "--continue" in matrix.as_text(result)
     again = work(go_on=result.directory.path)
     assert again.outcome is Outcome.HELD
@@ -215,10 +220,85 @@ def test_a_violation_that_no_cell_shows_alone_is_not_tried_away(work: Callable[.
     assert result.outcome is Outcome.VIOLATED and result.unclaimed == {shared: {"lost-write": 3}}
     assert result.strongest.delivery is None and result.strongest.broken["effectively-once"] == ["lost-write"]
     text = matrix.as_text(result)
-    assert "lost-write 3 effects" in text and f"seen in  {result.directory.path / shared}" in text
-    assert matrix.as_json(result)["unclaimed"] == [
-        {"run": str(result.directory.path / shared), "anomalies": {"lost-write": 3}}
-    ]
+    assert "lost-write: 3 rows" in text and f"seen in  {result.directory.path / shared}" in text
+    assert "no cell is known to have caused it" in text and "held when run alone: " in text
+    (unclaimed,) = matrix.as_json(result)["unclaimed"]
+    assert (unclaimed["run"], unclaimed["anomalies"]) == (str(result.directory.path / shared), {"lost-write": 3})
+    assert set(unclaimed["cells"].values()) == {"held when run alone"}
+
+
+def test_cells_that_hit_in_a_wrong_run_are_violated_until_a_run_alone_decides(
+    work: Callable[..., Any], told: Told
+) -> None:
+    told.violated, told.slow = {2}, {2: 600.0}
+    result = work(budget_s=600)
+    struck = [c for c in result.cells if c.runs]
+    assert len(struck) > 1 and len(told.files) == 2
+    assert {(c.state, c.verdict, c.together) for c in struck} == {(State.EXERCISED, Outcome.VIOLATED, True)}
+    assert (result.outcome, result.unclaimed) == (Outcome.VIOLATED, {})
+    said = matrix.statement(result)
+    counts = (
+        f"{len(struck)} of 13 reachable cells exercised: {len(struck)} violated together with others, not separated"
+    )
+    assert said.startswith(counts) and "no promise" not in said
+    text = matrix.as_text(result)
+    assert f"violated* {len(struck)} cells of a shared run, not separated from each other" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("after-sink-commit ")]
+    assert row.split()[1] == "violated*"
+    first = matrix.as_json(result)["cells"][0]
+    assert first["not_separated_from"] == [c.title() for c in struck[1:]] and first["repeat_was_run"] is False
+    assert load(result.directory.cells / f"{struck[0].name}.yaml").chaos, "its command can be run"
+    assert any(
+        c.state is State.NOT_REACHED and c.why == "not tried: the budget of 10:00 was used up" for c in result.cells
+    )
+    _, stored = Directory.open(result.directory.path)
+    assert stored == result.progress and stored.cells[0].shared is not None
+    told.slow = {}
+    again = work(go_on=result.directory.path)
+    assert {c.verdict for c in again.cells if c.reachable} == {Outcome.HELD} and again.unclaimed
+
+
+def test_a_violation_in_a_shared_run_outlasts_a_run_alone_that_misses(work: Callable[..., Any], told: Told) -> None:
+    told.violated = {2}
+    told.missing_alone = {"crash after-sink-commit"}
+    result = work()
+    (cell,) = [c for c in result.cells if c.name == "crash-driver-after-sink-commit"]
+    assert (cell.state, cell.verdict, cell.together) == (State.EXERCISED, Outcome.VIOLATED, True)
+    assert str(cell.why).endswith("alone, it fired, and is not proven to have hit")
+    assert result.unclaimed == {}
+    assert "violated together with others" in matrix.statement(result)
+
+
+def test_what_is_missing_and_what_is_left_of_the_budget_are_named(work: Callable[..., Any], told: Told) -> None:
+    told.seconds = 40.0
+    result = work(budget_s=150)
+    why = {c.why for c in result.cells if c.state is State.NOT_REACHED}
+    assert why == {"not tried: the shortest run that remains needs about 0:58, and 0:40 of the budget of 2:30 was left"}
+
+
+def test_how_long_a_fault_takes_alone_is_learned_for_its_kind(work: Callable[..., Any], told: Told) -> None:
+    told.missing, told.slow = {"crash before-offset-log"}, {4: 70.0}
+    result = work()
+    assert result.progress.fault_s == {"crash driver": round((15 + 70) * 1.15, 1)}
+    assert result.progress.cell_s == round(15 * 1.15, 1), "of the others it says nothing"
+
+
+def test_a_run_directory_that_a_killed_harness_left_does_not_count(work: Callable[..., Any], told: Told) -> None:
+    result = work(budget_s=80)
+    before = json.loads((result.directory.path / FILE).read_text())
+    half = result.directory.runs / "02-8-faults-20260101T000000-dead"
+    half.mkdir()
+    (half / "events.jsonl").write_text('{"at": 1.0, "kind": "pha')
+    (half / "run.json").write_text('{"schema": 1}')
+    (result.directory.path / f".{FILE}").write_text('{"version": 1, "scen')
+    again = work(go_on=result.directory.path)
+    assert again.outcome is Outcome.HELD
+    assert [run for run in again.progress.decided if "dead" in run] == []
+    assert [c for c in before["cells"] if c["runs"] and c["runs"] != again_runs(again, c["name"])] == []
+
+
+def again_runs(result: Any, name: str) -> list[str]:
+    return next(list(cell.runs) for cell in result.cells if cell.name == name)
 
 
 def test_a_run_that_did_not_drain_is_a_doubt(work: Callable[..., Any], told: Told) -> None:
@@ -226,7 +306,7 @@ def test_a_run_that_did_not_drain_is_a_doubt(work: Callable[..., Any], told: Tol
     result = work()
     assert (result.outcome, result.strongest.delivery, result.strongest.others) == (Outcome.INCONCLUSIVE, None, {})
     assert "did not drain" in result.strongest.doubts[0]
-    assert matrix.statement(result).endswith("whether a promise of delivery held is in doubt")
+    assert matrix.statement(result).endswith("Whether a delivery promise held is in doubt")
 
 
 def test_a_cell_alone_has_no_longer_than_the_budget(work: Callable[..., Any], told: Told) -> None:
@@ -278,10 +358,10 @@ def test_a_job_that_was_mended_is_not_gone_on_with(told: Told, tmp_path: Path) -
     [
         (None, "it has no qualification.json"),
         ("{", "cannot be read"),
-        ('{"version": 99}', "is of version 99, not 1"),
+        ('{"version": 99}', "has version 99, and this onceproof reads version 1"),
         ('{"version": 1}', "is damaged: KeyError"),
         ('{"version": 1, "cells": [{}]}', "is damaged"),
-        ("[]", "is of version no version"),
+        ("[]", "has version None"),
     ],
 )
 def test_a_directory_that_holds_no_qualification_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
@@ -301,14 +381,21 @@ def test_consumers_are_refused(name: str, tmp_path: Path) -> None:
 def test_the_report_is_text_of_100_columns_and_json(work: Callable[..., Any], told: Told) -> None:
     result = work(budget_s=80)
     broken = replace(
-        next(c for c in result.cells if c.exercised), verdict=Outcome.VIOLATED, anomalies={"duplicate": 1234}
+        next(c for c in result.cells if c.exercised),
+        verdict=Outcome.VIOLATED,
+        anomalies={"duplicate": 1234},
+        outputs=("last_seen",),
+        witnesses={"duplicate": "tailnum=N1 (batch 2; output last_seen xid 7, last_seen xid 8)"},
     )
     result = replace(result, cells=(broken, *result.cells[1:]), outcome=Outcome.VIOLATED)
     text = matrix.as_text(result)
-    unbroken = ("directory", "next", "  repeat", "  would repeat", "  seen in")
+    unbroken = ("directory", "next", "  repeat", "  alone", "  seen in", "  explain")
     assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith(unbroken))
-    assert "duplicate 1,234 effects" in text
-    assert f"would repeat onceproof run {result.directory.cells / broken.name}.yaml" in text
+    assert "duplicate: 1,234 rows in last_seen" in text
+    assert "first    tailnum=N1 (batch 2; output last_seen xid 7, last_seen xid 8)" in text
+    assert "fix      Progress in the transaction of the data" in text
+    assert "explain  onceproof explain duplicate\n" in text
+    assert f"  alone    onceproof run {result.directory.cells / broken.name}.yaml" in text
     for state in ("not reached", "n/a", "VIOLATED", "2 not reached"):
         assert state in text
     assert "…" not in text, "nothing of the table is cut off"
@@ -317,15 +404,52 @@ def test_the_report_is_text_of_100_columns_and_json(work: Callable[..., Any], to
     assert document["matrix"]["after-sink-commit"]["crash"][0]["verdict"] == "violated"
     assert document["continue"].startswith("onceproof qualify --continue")
     assert {cell["state"] for cell in document["cells"]} == {"exercised", "not reached", "n/a"}
+    first = document["cells"][0]
+    assert first["witnesses"] == broken.witnesses and "onceproof.sinks.postgres" in first["fixes"]["duplicate"][0]
 
 
-def test_the_statement_names_no_delivery_that_did_not_hold(work: Callable[..., Any]) -> None:
+def test_what_onceproof_cannot_place_is_one_line(work: Callable[..., Any]) -> None:
     result = work()
-    assert matrix.statement(result).endswith("the strongest claim that held is effectively-once, liveness recovers")
+    below = matrix.as_text(result).partition("\nn/a")[2].partition("directory")[0]
+    assert len(below.splitlines()) <= 4
+    assert "its batches write to a single sink; no query keeps state; no write to an output" in " ".join(below.split())
+    absent = [c for c in result.cells if not c.reachable]
+    of_tool = [c for c in absent if c.of_tool]
+    assert f"{len(of_tool)} cells onceproof does not offer (reasons: --json; docs/qualify.md)" in " ".join(
+        below.split()
+    )
+    assert {str(c.why) for c in absent} > {str(c.why) for c in of_tool}
+    assert {c["name"] for c in matrix.as_json(result)["cells"] if c["of_tool"]} == {c.name for c in of_tool}
+
+
+def test_a_fix_is_given_once_and_a_checker_without_one_is_no_error(work: Callable[..., Any]) -> None:
+    result = work()
+    found = [replace(c, verdict=Outcome.VIOLATED, anomalies={"duplicate": 1, "theirs": 2}) for c in result.cells[:2]]
+    text = matrix.as_text(replace(result, cells=(*found, *result.cells[2:])))
+    assert text.count("Progress in the transaction of the data") == 1
+    assert text.count("duplicate: 1 row") == 2 and "theirs: 2 rows" in text
+
+
+def test_the_statement_claims_no_more_than_was_exercised(work: Callable[..., Any]) -> None:
+    result = work()
+    every = "13 of 13 reachable cells exercised: 13 held. "
+    assert matrix.statement(result) == (
+        f"{every}The strongest claim that held in all runs is effectively-once, liveness recovers"
+    )
     doubt = replace(result, strongest=replace(result.strongest, delivery=None, others={}))
-    assert matrix.statement(doubt).endswith("whether a promise of delivery held is in doubt")
+    assert matrix.statement(doubt) == f"{every}Whether a delivery promise held is in doubt"
     broken = {level: ["lost-write"] for level in DELIVERIES}
     none = replace(result, strongest=replace(result.strongest, delivery=None, broken=broken))
-    assert matrix.statement(none).endswith("no promise of delivery held; liveness recovers did")
+    assert matrix.statement(none) == f"{every}No delivery promise held in all runs; liveness recovers held"
     bare = replace(result, strongest=replace(none.strongest, others={}))
-    assert matrix.statement(bare).endswith("no promise of delivery held")
+    assert matrix.statement(bare) == f"{every}No delivery promise held in all runs"
+    nothing = replace(result, cells=tuple(c for c in result.cells if not c.reachable), strongest=None)
+    assert matrix.statement(nothing) == (
+        "no cell of the matrix applies to this job: no fault was tried, and nothing is claimed"
+    )
+    unproven = replace(result.cells[0], state=State.NOT_REACHED, verdict=Outcome.VIOLATED)
+    some = replace(result, cells=(unproven,), strongest=None)
+    assert matrix.statement(some) == (
+        "none of 1 reachable cell was exercised, so nothing is claimed; "
+        "1 reachable cell violated, but the fault is not proven to have hit"
+    )

@@ -1,8 +1,9 @@
-"""One qualification at work: the run without faults, then run after run until every cell is settled or the budget is spent."""
+"""One qualification at work: the run without faults, then run after run until every cell is decided or no run fits the budget."""
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,13 +17,13 @@ from onceproof.errors import EnvironmentProblem, HistoryError, Interrupted, Once
 from onceproof.events import Event
 from onceproof.history.reader import read_document
 from onceproof.judge.findings import Outcome, Verdict
-from onceproof.qualify import attribution, survey, windows
+from onceproof.qualify import attribution, survey, telling, windows
 from onceproof.qualify.cells import Cell, State, cells
 from onceproof.qualify.cells import outcome as outcome_of
 from onceproof.qualify.directory import Directory, Progress, digest_of
 from onceproof.qualify.job import Job
 from onceproof.qualify.scenario_file import Template, files_beside
-from onceproof.qualify.schedule import Pace, Step, next_step, step
+from onceproof.qualify.schedule import Pace, Step, fault_of, needed_s, next_step, step
 from onceproof.qualify.strongest import Strongest, strongest
 from onceproof.qualify.unclear import unclear
 from onceproof.run import Result as RunResult
@@ -65,7 +66,7 @@ class Result:
     directory: Directory
     progress: Progress
     cells: tuple[Cell, ...]
-    """As in ``progress``, with what is still pending told as not reached."""
+    """As in ``progress``; those still pending as *not reached*, or as what a shared run showed of them."""
     first: Verdict
     """Of the run without faults. If it did not hold, no fault was tried."""
     strongest: Strongest | None
@@ -160,7 +161,7 @@ class Session:
         return self._budget_s - (self._clock() - self._began)
 
     def work(self) -> Result:
-        """Run until all is settled or the budget is spent. Raises `Interrupted`, and what a run raises that no other mends."""
+        """Run until every cell is decided or no run fits the budget. Raises `Interrupted`, and what a run raises that no other mends."""
         try:
             components.ensure()  # before the clock runs: what is fetched once is no part of a job's qualification
             self._began = self._clock()
@@ -179,13 +180,13 @@ class Session:
     def _work(self) -> Result:
         first = self._first()
         if first.outcome is not Outcome.HELD:
-            return self._result(first, ended="the job is not right without faults")
+            return self._result(first, ended="the job does not hold without faults")
         job = survey.read(self._directory.path / str(self._progress.first), self._scenario)
         if not self._progress.cells:
             self._save(cells=tuple(cells(job, self._scenario)))
         unplaced = sum(cell.why in job.gaps.values() for cell in self._progress.cells)
         reachable = sum(cell.reachable for cell in self._progress.cells) - unplaced
-        gaps = f", {unplaced} that it has cannot be placed: {job.no_commit()}" if unplaced else ""
+        gaps = f", {unplaced} cannot be placed: {job.no_commit()}" if unplaced else ""
         self._teller.says(f"{_seen(job)}; {reachable} cells of the matrix can be reached{gaps}")
         while (chosen := self._next()) is not None:
             self._try(chosen)
@@ -199,7 +200,7 @@ class Session:
             verdict = read_verdict(self._directory.path / self._progress.first)
             if verdict.outcome is Outcome.HELD:
                 return verdict
-        self._teller.begins("without faults: is it right at all?")
+        self._teller.begins("run 1: without faults")
         began = self._clock()
         text = self._template.text(about="Without faults.", faults=[], deadline_s=self._deadline_s(0))
         file = self._directory.write(self._directory.steps / "01-without-faults.yaml", text)
@@ -214,7 +215,8 @@ class Session:
     def _pace(self) -> Pace:
         known = Pace()
         base_s = self._progress.first_s or known.base_s
-        return Pace(base_s, self._progress.cell_s or max(known.cell_s, _CELL_OF_BASE * base_s))
+        cell_s = self._progress.cell_s or max(known.cell_s, _CELL_OF_BASE * base_s)
+        return Pace(base_s, cell_s, self._progress.fault_s)
 
     def _try(self, chosen: Step) -> None:
         number = self._progress.steps + 1
@@ -237,16 +239,20 @@ class Session:
         if cut_off:
             changed = [_cut_off(cell) for cell in changed]
         for cell in changed:
-            if cell.verdict is Outcome.VIOLATED:
+            if cell.verdict is Outcome.VIOLATED or cell.state is State.PENDING:
                 self._write_cell(cell)
             self._teller.says(_became(cell))
-        pace = self._pace()
-        # Of a run that did not get done nothing is learned: the next budget's cells would seem not to fit.
-        cell_s = pace.cell_s if cut_off else max(took - pace.base_s, 1.0) / len(changed) * _MARGIN
+        pace, fault_s = self._pace(), dict(self._progress.fault_s)
+        cell_s = round(max(took - pace.base_s, 1.0) / len(changed) * _MARGIN, 1)
+        if cut_off:  # nothing is learned of it: the next budget's cells would seem not to fit
+            cell_s = pace.cell_s
+        elif not chosen.shared:
+            fault_s[fault_of(chosen.cells[0])] = cell_s
+            cell_s = pace.cell_s
         tells = done.verdict.outcome is Outcome.VIOLATED or any(cell.exercised or cell.verdict for cell in changed)
         decided = [self._name(done)] if tells else []
         self._progress = self._progress.with_cells(changed)
-        self._save(steps=number, cell_s=round(cell_s, 1), decided=(*self._progress.decided, *decided))
+        self._save(steps=number, cell_s=cell_s, fault_s=fault_s, decided=(*self._progress.decided, *decided))
 
     def _file(self, chosen: Step, number: int) -> Path:
         if not chosen.shared:
@@ -310,7 +316,8 @@ class Session:
 
     def _result(self, first: Verdict, *, ended: str) -> Result:
         self._save(ended=ended)
-        told = tuple(_settled(cell, self._budget_s) for cell in self._progress.cells)
+        shortage = self._shortage()
+        told = tuple(_settled(cell, shortage) for cell in self._progress.cells)
         right = first.outcome is Outcome.HELD
         verdicts = {name: read_verdict(self._directory.path / name) for name in self._progress.decided} if right else {}
         doubts = unclear(told, verdicts, self._directory.path, self._scenario)
@@ -328,9 +335,18 @@ class Session:
             unclaimed=unclaimed,
         )
 
+    def _shortage(self) -> str:
+        """Why a cell that is still pending was not tried."""
+        left, budget = self.left_s, telling.clock(self._budget_s)
+        needed = needed_s(self._progress.cells, self._pace())
+        if needed is None or left <= 0:
+            return f"the budget of {budget} was used up"
+        needs = f"the shortest run that remains needs about {telling.clock(math.ceil(needed))}"
+        return f"{needs}, and {telling.clock(left)} of the budget of {budget} was left"
+
 
 def _cut_off(cell: Cell) -> Cell:
-    """The budget was its run's deadline: what then is not known is not the cell's fault, and another run may tell."""
+    """The budget was its run's deadline: what then is not known is not the cell's fault, and another run may show it."""
     if cell.verdict is not Outcome.INCONCLUSIVE:
         return cell
     return replace(cell, state=State.PENDING, verdict=None, why="the budget ended its run before it had drained")
@@ -346,18 +362,34 @@ def _outcome(told: tuple[Cell, ...], doubts: list[str], unclaimed: Mapping[str, 
     return Outcome.INCONCLUSIVE if outcome is Outcome.HELD and doubts else outcome
 
 
-def _settled(cell: Cell, budget_s: float) -> Cell:
-    """A pending cell as it must be told: it was not reached, and why."""
-    if cell.state is not State.PENDING:
-        return cell
-    why = f"the budget of {budget_s:.0f} s was spent before it was tried{' alone' if cell.runs else ''}"
-    return replace(cell, state=State.NOT_REACHED, why=f"{why} ({cell.why})" if cell.why else why)
+def _settled(cell: Cell, shortage: str) -> Cell:
+    """A cell that no run decided, as it is reported: by what its shared run showed, else not reached."""
+    pending = cell.state is State.PENDING
+    if pending:
+        alone = f"{'no further run was made' if cell.runs else 'not tried'}: {shortage}"
+    else:
+        alone = f"{'alone, it is inconclusive: ' if cell.exercised else 'alone, '}{cell.why}"
+    shared = cell.shared
+    if shared is None or (cell.exercised and not shared.anomalies):
+        why = f"{alone} ({cell.why})" if cell.why else alone
+        return replace(cell, state=State.NOT_REACHED, why=why) if pending else cell
+    exercised = State.APPROXIMATE if cell.approximate else State.EXERCISED
+    return replace(
+        cell,
+        state=exercised if shared.hit else State.NOT_REACHED,
+        verdict=Outcome.VIOLATED if shared.anomalies else Outcome.INCONCLUSIVE,
+        anomalies=shared.anomalies,
+        outputs=shared.outputs,
+        witnesses=shared.witnesses,
+        why=f"{shared.why}; {alone}",
+        runs=(*(run for run in cell.runs if run != shared.run), shared.run),
+    )
 
 
 def _seen(job: Job) -> str:
     queries = ", ".join(f"{query.name} ({query.data_batches} batches with data)" for query in job.queries)
     sinks = ", ".join(dict.fromkeys(sink.words for sink in job.sinks)) or job.no_commit()
-    return f"it is right without faults; seen: {queries}; {sinks}"
+    return f"it holds without faults; seen: {queries}; {sinks}"
 
 
 def _became(cell: Cell) -> str:
@@ -365,8 +397,9 @@ def _became(cell: Cell) -> str:
         found = ", ".join(f"{anomaly} {count:,}" for anomaly, count in sorted(cell.anomalies.items()))
         how = "approximately placed, " if cell.state is State.APPROXIMATE else ""
         return f"  {cell.title()}: {how}{cell.verdict}{f' ({found})' if found else ''}"
-    again = "to be tried alone" if cell.state is State.PENDING else "not reached"
-    return f"  {cell.title()}: {again}: {cell.why}"
+    seen = "violated in this run, " if cell.shared is not None and cell.shared.anomalies else ""
+    again = "to be run alone" if cell.state is State.PENDING else "not reached"
+    return f"  {cell.title()}: {seen}{again}: {cell.why}"
 
 
 def fired_by(run_dir: Path) -> Mapping[int, str]:
