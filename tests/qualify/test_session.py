@@ -53,6 +53,8 @@ class Told:
         self.violated: set[int] = set()
         """Numbers of the runs in which effects were lost, nobody knows in which batch."""
         self.stuck: set[int] = set()
+        self.cut: set[int] = set()
+        """Numbers of the runs that ended before they had drained, with nothing known of their batches."""
         self.slow: dict[int, float] = {}
         self.raising: dict[int, Exception] = {}
 
@@ -81,7 +83,7 @@ class Told:
         (run_dir / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
         verdict = self._verdict(scenario, survey)
         write_verdict(run_dir, verdict)
-        drained = len(self.files) not in self.stuck
+        drained = len(self.files) not in self.stuck | self.cut
         (run_dir / "run.json").write_text(json.dumps({"scenario": {}, "drained": drained}))
         return SimpleNamespace(verdict=verdict, run_dir=run_dir)
 
@@ -109,6 +111,9 @@ class Told:
         outcome = self.first if survey else Outcome.HELD if all(f.hit for f in faults) else Outcome.INCONCLUSIVE
         findings: tuple[Finding, ...] = ()
         if len(self.files) in self.stuck and len(faults) == 1:
+            outcome = Outcome.INCONCLUSIVE
+        if len(self.files) in self.cut:
+            batches = tuple(replace(batch, verdict=Outcome.INCONCLUSIVE) for batch in batches)
             outcome = Outcome.INCONCLUSIVE
         if len(self.files) in self.violated:
             findings = (Finding("lost-write", "last_seen", 3, "three", source="unknown"),)
@@ -191,7 +196,8 @@ def test_an_interruption_keeps_what_was_found(work: Callable[..., Any], told: To
     with pytest.raises(Interrupted) as stopped:
         work()
     (path,) = tmp_path.glob("qualify-*")
-    assert str(stopped.value.hint) == f"go on with: onceproof qualify --continue {path}"
+    assert str(stopped.value.hint) == f"continue with: onceproof qualify --continue {path}"
+    assert stopped.value.message == "interrupted: the results of 0 of 13 cells are kept"
     result = work(go_on=path)
     assert result.outcome is Outcome.HELD
     assert sum("without-faults" in file.name for file in told.files) == 1
@@ -210,6 +216,18 @@ def test_a_run_that_fails_is_tried_again_cell_by_cell_and_twice_is_the_machine(
     with pytest.raises(EnvironmentProblem, match="2 runs in a row failed, the last with: kafka died again") as failed:
         work()
     assert "--continue" in str(failed.value.hint)
+    path = sorted(tmp_path.glob("qualify-*"), key=lambda found: found.stat().st_mtime)[-1]
+    assert work(go_on=path).outcome is Outcome.HELD, "the cells of a machine in trouble are tried again"
+
+
+def test_an_interruption_before_the_first_run_ends_says_that_nothing_is_known(
+    work: Callable[..., Any], told: Told, tmp_path: Path
+) -> None:
+    told.raising = {1: Interrupted("interrupted by SIGTERM")}
+    with pytest.raises(Interrupted, match="interrupted: no run without faults was finished yet"):
+        work()
+    (path,) = tmp_path.glob("qualify-*")
+    assert work(go_on=path).outcome is Outcome.HELD
 
 
 def test_a_violation_that_no_cell_shows_alone_is_not_tried_away(work: Callable[..., Any], told: Told) -> None:
@@ -330,6 +348,19 @@ def test_a_cell_whose_run_the_budget_ended_is_tried_again(work: Callable[..., An
     assert work(go_on=result.directory.path).outcome is Outcome.HELD
 
 
+def test_cells_whose_shared_run_the_budget_ended_are_not_a_doubt(work: Callable[..., Any], told: Told) -> None:
+    told.cut, told.slow = {2}, {2: 600.0}
+    result = work()
+    struck = [c for c in result.cells if c.runs]
+    assert len(struck) > 1 and {c.state for c in struck} == {State.NOT_REACHED}
+    (why,) = {c.why for c in struck}
+    used_up = "no further run was made: the budget of 10:00 was used up"
+    assert why == f"{used_up} (the budget ended its run before it had drained)"
+    assert result.strongest is None and result.outcome is Outcome.INCONCLUSIVE
+    told.slow, told.cut = {}, set()
+    assert work(go_on=result.directory.path).outcome is Outcome.HELD
+
+
 def test_a_scenario_that_changed_is_not_gone_on_with(work: Callable[..., Any], tmp_path: Path) -> None:
     result = work(budget_s=80)
     stored = json.loads((result.directory.path / FILE).read_text())
@@ -415,9 +446,8 @@ def test_what_onceproof_cannot_place_is_one_line(work: Callable[..., Any]) -> No
     assert "its batches write to a single sink; no query keeps state; no write to an output" in " ".join(below.split())
     absent = [c for c in result.cells if not c.reachable]
     of_tool = [c for c in absent if c.of_tool]
-    assert f"{len(of_tool)} cells onceproof does not offer (reasons: --json; docs/qualify.md)" in " ".join(
-        below.split()
-    )
+    said = f"{len(of_tool)} more: onceproof cannot place them (--json lists the reasons; docs/qualify.md)"
+    assert said in " ".join(below.split())
     assert {str(c.why) for c in absent} > {str(c.why) for c in of_tool}
     assert {c["name"] for c in matrix.as_json(result)["cells"] if c["of_tool"]} == {c.name for c in of_tool}
 

@@ -28,7 +28,8 @@ def as_text(result: Result, *, color: bool = False, width: int = 100) -> str:
     page = Page(color, width)
     page.rule()
     head = Text(result.outcome.value.upper(), style=_STYLE.get(result.outcome, "bold magenta"))
-    spent = f"{clock(result.progress.spent_s)} in {result.progress.steps} runs"
+    steps = result.progress.steps
+    spent = f"{clock(result.progress.spent_s)} in {steps} {'run' if steps == 1 else 'runs'}"
     page.below(head + Text(f"  qualification of {result.scenario.name}   {spent}, seed {result.progress.seed}"), 0)
     page.line("statement", statement(result))
     if result.cells:
@@ -40,9 +41,10 @@ def as_text(result: Result, *, color: bool = False, width: int = 100) -> str:
         _unsettled(page, result.cells)
         _not_applicable(page, result.cells)
     else:
-        _findings(page, result.first.findings)
+        shown = _findings(page, result.first.findings)
         for reason in result.first.reasons:
-            page.line("why", reason)
+            if not any(finding.summary in reason for finding in shown):
+                page.line("why", reason)
         if result.progress.first is not None:
             page.unbroken("logs", str(result.directory.path / result.progress.first / "logs"))
     page.unbroken("directory", str(result.directory.path))
@@ -110,11 +112,15 @@ def _proven(page: Page, result: Result) -> None:
     for doubt in strongest.doubts:
         page.line("in doubt", doubt)
     if result.progress.replaced:
-        page.line("replaced", f"the scenario's own chaos ({result.progress.replaced}) was not used")
+        page.line("note", own_faults(result.progress.replaced))
+
+
+def own_faults(count: int) -> str:
+    return f"the scenario's own {'fault is' if count == 1 else f'{count} faults are'} not used"
 
 
 def _claimed(claim: Claim) -> str:
-    return ", ".join([claim.delivery, f"order {claim.order}", f"atomic {claim.atomic}", claim.liveness])
+    return f"{claim.delivery}, order {claim.order}, atomic {claim.atomic}, liveness {claim.liveness}"
 
 
 def _table(found: Iterable[Cell]) -> Table:
@@ -254,14 +260,17 @@ def _alone_word(cell: Cell) -> str:
     return "run alone, the fault did not hit" if alone else "not run alone"
 
 
-def _findings(page: Page, findings: Iterable[Finding]) -> None:
-    for finding in [f for f in findings if f.allowed is None][:_FINDINGS]:
+def _findings(page: Page, findings: Iterable[Finding]) -> list[Finding]:
+    """Print the first few that violate the claim; returns those."""
+    shown = [f for f in findings if f.allowed is None][:_FINDINGS]
+    for finding in shown:
         page.line("found", f"{finding.anomaly} in {finding.output}: {finding.summary}")
         for witness in finding.witnesses[:1]:
             page.below(", ".join(f"{k}={v}" for k, v in witness.identity.items()), 2)
             for line in witness.argument.splitlines():
                 page.below(line, 2)
         page.unbroken("explain", f"onceproof explain {finding.anomaly}")
+    return shown
 
 
 def _unsettled(page: Page, found: Iterable[Cell]) -> None:
@@ -285,8 +294,12 @@ def _not_applicable(page: Page, found: Iterable[Cell]) -> None:
     absent = [cell for cell in found if not cell.reachable]
     reasons = list(dict.fromkeys(str(cell.why) for cell in absent if not cell.of_tool))
     of_tool = sum(cell.of_tool for cell in absent)
-    parts = [f"{len(absent) - of_tool} cells do not apply to this job: {'; '.join(reasons)}"] if reasons else []
-    parts += [f"{of_tool} cells onceproof does not offer (reasons: --json; docs/qualify.md)"] if of_tool else []
+    absent_from_job = len(absent) - of_tool
+    verb = "cell does" if absent_from_job == 1 else "cells do"
+    parts = [f"{absent_from_job} {verb} not apply to this job: {'; '.join(reasons)}"] if reasons else []
+    parts += (
+        [f"{of_tool} more: onceproof cannot place them (--json lists the reasons; docs/qualify.md)"] if of_tool else []
+    )
     if parts:
         page.blank()
         page.line("n/a", ". ".join(parts), "dim")

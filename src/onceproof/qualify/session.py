@@ -154,7 +154,8 @@ class Session:
         self._rows = {spec.topic: rows_of(spec, self._scenario.seed) for spec in self._scenario.input}
         self._began = clock()
         self._spent_before = progress.spent_s
-        self._failures = 0
+        self._failed_cells: list[tuple[Cell, ...]] = []
+        """Of the runs in a row that the harness could not finish, the cells as they were before."""
 
     @property
     def left_s(self) -> float:
@@ -170,8 +171,8 @@ class Session:
         except (Interrupted, KeyboardInterrupt):
             self._save()
             raise Interrupted(
-                "interrupted: what was found until now is kept",
-                hint=f"go on with: onceproof qualify --continue {self._directory.path}",
+                f"interrupted: {self._kept()}",
+                hint=f"continue with: onceproof qualify --continue {self._directory.path}",
             ) from None
         except OnceproofError:
             self._save()
@@ -231,7 +232,7 @@ class Session:
         except OnceproofError as failure:
             self._failed(chosen, failure, number)
             return
-        self._failures = 0
+        self._failed_cells = []
         took = self._clock() - began
         seen = windows.read(done.run_dir, chosen)
         changed = attribution.attribute(chosen, done.verdict, fired_by(done.run_dir), self._name(done), seen)
@@ -282,9 +283,9 @@ class Session:
 
     def _failed(self, chosen: Step, failure: OnceproofError, number: int) -> None:
         """The harness could not finish the run. Once, its cells get another; twice in a row, it is not the cells."""
-        self._failures += 1
+        self._failed_cells.append(chosen.cells)
         self._teller.says(f"the run failed: {failure.message.splitlines()[0]}")
-        why = f"the run failed: {failure.message}"
+        why = f"the harness could not finish its run: {failure.message}"
         again = [
             replace(cell, alone=True, why=why)
             if chosen.shared
@@ -292,13 +293,25 @@ class Session:
             for cell in chosen.cells
         ]
         self._progress = self._progress.with_cells(again)
+        if len(self._failed_cells) < _FAILURES:
+            self._save(steps=number)
+            return
+        for before in self._failed_cells:  # nothing of them is known: whoever continues tries them again
+            self._progress = self._progress.with_cells([replace(cell, alone=True) for cell in before])
         self._save(steps=number)
-        if self._failures >= _FAILURES:
-            raise EnvironmentProblem(
-                f"{self._failures} runs in a row failed, the last with: {failure.message}",
-                hint=f"{failure.hint or 'see the logs of the runs'}; then go on with: "
-                f"onceproof qualify --continue {self._directory.path}",
-            ) from failure
+        raise EnvironmentProblem(
+            f"{len(self._failed_cells)} runs in a row failed, the last with: {failure.message}",
+            hint=f"{failure.hint or f'the logs are in {self._directory.runs}'}; {self._kept()}; then continue with: "
+            f"onceproof qualify --continue {self._directory.path}",
+        ) from failure
+
+    def _kept(self) -> str:
+        """What `--continue` builds on."""
+        if not self._progress.cells:
+            return "no run without faults was finished yet" if self._progress.first is None else "the first run is kept"
+        decided = sum(cell.reachable and cell.state is not State.PENDING for cell in self._progress.cells)
+        reachable = sum(cell.reachable for cell in self._progress.cells)
+        return f"the results of {decided} of {reachable} cells are kept"
 
     def _deadline_s(self, faults: int) -> float:
         allowed = self._template.deadline_s + _A_CELL_S * faults
@@ -347,9 +360,12 @@ class Session:
 
 def _cut_off(cell: Cell) -> Cell:
     """The budget was its run's deadline: what then is not known is not the cell's fault, and another run may show it."""
-    if cell.verdict is not Outcome.INCONCLUSIVE:
+    silent = cell.state is State.PENDING and cell.shared is not None and not cell.shared.anomalies
+    if cell.verdict is not Outcome.INCONCLUSIVE and not silent:
         return cell
-    return replace(cell, state=State.PENDING, verdict=None, why="the budget ended its run before it had drained")
+    shared = None if silent else cell.shared
+    why = "the budget ended its run before it had drained"
+    return replace(cell, state=State.PENDING, verdict=None, why=why, shared=shared)
 
 
 def _alone(cell: Cell) -> str:
