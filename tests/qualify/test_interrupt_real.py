@@ -25,8 +25,9 @@ ENDS_S = 15.0
 class Qualify:
     """``onceproof qualify`` in a process of its own."""
 
-    def __init__(self, log: Path, *words: str) -> None:
+    def __init__(self, log: Path, before: set[Path], *words: str) -> None:
         self.log = log
+        self.before = before
         with log.open("wb") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "onceproof", "qualify", *words],
@@ -37,12 +38,12 @@ class Qualify:
             )
 
     def wait_for(self, runs: Path, kind: str) -> list[psutil.Process]:
-        """Until the newest run below ``runs`` says so; returns everything that is running then."""
+        """Until the second run below ``runs``, made by this process, says so; returns everything that is running then."""
 
         def seen() -> bool:
             assert self.process.poll() is None, self.log.read_text()
-            newest = max(runs.glob("*/events.jsonl"), key=lambda file: file.stat().st_mtime_ns, default=None)
-            if newest is None or newest.parent.name.startswith("01-"):
+            newest = max(runs.glob("02-*/events.jsonl"), key=lambda file: file.stat().st_mtime_ns, default=None)
+            if newest is None or newest in self.before:
                 return False
             return any(json.loads(line)["kind"] == kind for line in newest.read_text().splitlines()[:-1])
 
@@ -55,7 +56,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Qualify]]:
     started: list[Qualify] = []
 
     def begin(*words: str) -> Qualify:
-        started.append(Qualify(tmp_path / f"{len(started)}.log", *words))
+        started.append(Qualify(tmp_path / f"{len(started)}.log", set(tmp_path.rglob("02-*/events.jsonl")), *words))
         return started[-1]
 
     yield begin

@@ -160,7 +160,7 @@ def test_a_job_that_is_not_right_without_faults_gets_none(work: Callable[..., An
     told.first = Outcome.VIOLATED
     result = work()
     assert (result.outcome, result.cells, len(told.files)) == (Outcome.VIOLATED, (), 1)
-    assert "no fault was tried" in matrix.statement(result)
+    assert "No fault was tried" in matrix.statement(result)
     told.first = Outcome.HELD  # mended meanwhile
     assert work(go_on=result.directory.path).outcome is Outcome.HELD
 
@@ -240,6 +240,7 @@ def test_a_violation_that_no_cell_shows_alone_is_not_tried_away(work: Callable[.
     text = matrix.as_text(result)
     assert "lost-write: 3 rows" in text and f"seen in  {result.directory.path / shared}" in text
     assert "no cell is known to have caused it" in text and "held when run alone: " in text
+    assert "1 run violated in a way that no single cell shows" in matrix.statement(result)
     (unclaimed,) = matrix.as_json(result)["unclaimed"]
     assert (unclaimed["run"], unclaimed["anomalies"]) == (str(result.directory.path / shared), {"lost-write": 3})
     assert set(unclaimed["cells"].values()) == {"held when run alone"}
@@ -261,6 +262,7 @@ def test_cells_that_hit_in_a_wrong_run_are_violated_until_a_run_alone_decides(
     assert said.startswith(counts) and "no promise" not in said
     text = matrix.as_text(result)
     assert f"violated* {len(struck)} cells of a shared run, not separated from each other" in text
+    assert text.count("lost-write: 3 rows") == 1, "they are the run's, not each cell's"
     (row,) = [line for line in text.splitlines() if line.startswith("after-sink-commit ")]
     assert row.split()[1] == "violated*"
     first = matrix.as_json(result)["cells"][0]

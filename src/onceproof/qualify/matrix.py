@@ -36,8 +36,9 @@ def as_text(result: Result, *, color: bool = False, width: int = 100) -> str:
         _proven(page, result)
         page.blank()
         page.below(_table(result.cells), 0)
-        _violated(page, result)
-        _of_no_cell(page, result)
+        explained: set[str] = set()
+        _violated(page, result, explained)
+        _of_no_cell(page, result, explained)
         _unsettled(page, result.cells)
         _not_applicable(page, result.cells)
     else:
@@ -59,8 +60,8 @@ def statement(result: Result) -> str:
     """A few sentences that claim no more than was exercised."""
     if not result.cells:
         return (
-            f"without any fault the verdict is {result.first.outcome}, so no fault was tried: "
-            "what the job does under a fault would show nothing"
+            f"without any fault the verdict is {result.first.outcome}. No fault was tried: "
+            "until this run holds, a run under faults shows nothing"
         )
     reachable = [cell for cell in result.cells if cell.reachable]
     if not reachable:
@@ -68,6 +69,8 @@ def statement(result: Result) -> str:
     exercised = [cell for cell in reachable if cell.exercised]
     unproven = sum(cell.verdict is Outcome.VIOLATED and not cell.exercised for cell in reachable)
     also = f"; {_cells(unproven)} violated, but the fault is not proven to have hit" if unproven else ""
+    if shared := len(result.unclaimed):
+        also += f"; {shared} {'run' if shared == 1 else 'runs'} violated in a way that no single cell shows"
     if result.strongest is None:
         return f"none of {_cells(len(reachable))} was exercised, so nothing is claimed{also}"
     near = sum(cell.state is State.APPROXIMATE for cell in exercised)
@@ -157,9 +160,8 @@ def _word(cell: Cell) -> Text:
     return Text(cell.state.value, style="yellow")
 
 
-def _violated(page: Page, result: Result) -> None:
-    """Each violated cell; those that a shared run did not separate come together."""
-    explained: set[str] = set()
+def _violated(page: Page, result: Result, explained: set[str]) -> None:
+    """Each violated cell; those that a shared run did not separate come together. ``explained``: anomalies with their fix."""
     unseparated: dict[tuple[str, str], list[Cell]] = {}
     for cell in result.cells:
         if cell.together:
@@ -177,13 +179,21 @@ def _violated(page: Page, result: Result) -> None:
         page.blank()
         page.below(Text("violated* ", style="bold red") + Text(f"{_number(cells)} of a shared run, {_from(cells)}"), 0)
         page.line("  because", why, "yellow")
+        common = all(_finding_of(cell) == _finding_of(cells[0]) for cell in cells)
+        if common:
+            _shown(page, cells[0], explained)
         for cell in cells:
             page.line("  cell", cell.title())
             if not cell.exercised:
                 page.line("  unproven", f"the fault is not proven to have hit: {'; '.join(cell.evidence)}", "yellow")
-            _shown(page, cell, explained)
+            if not common:
+                _shown(page, cell, explained)
             page.unbroken("  alone", result.directory.command_of(cell))
         page.unbroken("  seen in", str(result.directory.path / run))
+
+
+def _finding_of(cell: Cell) -> tuple[object, ...]:
+    return (cell.anomalies, cell.outputs, cell.witnesses)
 
 
 def _number(cells: list[Cell]) -> str:
@@ -214,12 +224,17 @@ def _shown(page: Page, cell: Cell, explained: set[str]) -> None:
         page.line("  found", f"{name}: {_rows(count)}{where}")
         if name in cell.witnesses:
             page.line("  first", cell.witnesses[name])
-        if name in explained:
-            continue
-        explained.add(name)
-        for index, fix in enumerate(_fixes(name)):
-            page.line("  fix" if index == 0 else "  or", fix)
-        page.unbroken("  explain", f"onceproof explain {name}")
+        _explained(page, name, explained)
+
+
+def _explained(page: Page, name: str, explained: set[str]) -> None:
+    """What fixes the anomaly, unless this page has said so."""
+    if name in explained:
+        return
+    explained.add(name)
+    for index, fix in enumerate(_fixes(name)):
+        page.line("  fix" if index == 0 else "  or", fix)
+    page.unbroken("  explain", f"onceproof explain {name}")
 
 
 def _rows(count: int) -> str:
@@ -234,16 +249,16 @@ def _fixes(name: str) -> tuple[str, ...]:
         return ()
 
 
-def _of_no_cell(page: Page, result: Result) -> None:
+def _of_no_cell(page: Page, result: Result, explained: set[str]) -> None:
     """Runs that violate the claim in a way that none of their cells shows."""
     for run, anomalies in result.unclaimed.items():
         part = [cell for cell in result.cells if run in cell.runs]
         page.blank()
-        head = f"the run of {len(part)} cell{'s' if len(part) != 1 else ''}; no cell is known to have caused it"
+        head = f"a run of {_number(part)}; no cell is known to have caused it"
         page.below(Text("violated  ", style="bold red") + Text(head), 0)
         for name, count in sorted(anomalies.items()):
             page.line("  found", f"{name}: {_rows(count)}")
-            page.unbroken("  explain", f"onceproof explain {name}")
+            _explained(page, name, explained)
         words: dict[str, list[str]] = {}
         for cell in part:
             words.setdefault(_alone_word(cell), []).append(cell.title())

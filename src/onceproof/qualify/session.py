@@ -403,7 +403,10 @@ def _settled(cell: Cell, shortage: str) -> Cell:
 
 
 def _seen(job: Job) -> str:
-    queries = ", ".join(f"{query.name} ({query.data_batches} batches with data)" for query in job.queries)
+    queries = ", ".join(
+        f"{query.name} ({query.data_batches} {'batch' if query.data_batches == 1 else 'batches'} with data)"
+        for query in job.queries
+    )
     sinks = ", ".join(dict.fromkeys(sink.words for sink in job.sinks)) or job.no_commit()
     return f"it holds without faults; seen: {queries}; {sinks}"
 
