@@ -1,145 +1,23 @@
-"""The loop, its state and how it goes on: with runs that are told instead of run."""
+"""The loop, its state and how it goes on: with runs that are made up."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from onceproof.errors import EnvironmentProblem, Interrupted, ServiceFailed, UsageError
-from onceproof.events import Event
-from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
-from onceproof.judge.verdict import write_verdict
-from onceproof.qualify import matrix, session
+from onceproof.judge.findings import Outcome
+from onceproof.qualify import matrix
 from onceproof.qualify.cells import State
 from onceproof.qualify.directory import FILE, Directory
-from onceproof.qualify.session import Session, begin, resume
-from onceproof.qualify.strongest import DELIVERIES
+from onceproof.qualify.session import begin, resume
 from onceproof.scenario.load import find, load
 
-PATH = find("foreign-psycopg-upsert")
-
-
-class Quiet:
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def starts(self) -> None: ...
-
-    def begins(self, what: str) -> None:
-        self.lines.append(what)
-
-    def event(self, event: Event) -> None: ...
-
-    def says(self, line: str) -> None:
-        self.lines.append(line)
-
-
-class Told:
-    """Stands for `onceproof.run.run`: each fault hits, unless told otherwise, and takes 15 s; a run takes ``seconds`` besides."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.seconds = 20.0
-        self.files: list[Path] = []
-        self.first = Outcome.HELD
-        self.missing: set[str] = set()
-        self.missing_alone: set[str] = set()
-        self.violated: set[int] = set()
-        """Numbers of the runs in which effects were lost, nobody knows in which batch."""
-        self.stuck: set[int] = set()
-        self.cut: set[int] = set()
-        """Numbers of the runs that ended before they had drained, with nothing known of their batches."""
-        self.slow: dict[int, float] = {}
-        self.raising: dict[int, Exception] = {}
-
-    def run(self, file: Path, *, runs_dir: Path, listeners: Any, survey: bool) -> Any:
-        self.files.append(file)
-        scenario = load(file)
-        self.now += self.seconds + 15 * len(scenario.chaos) + self.slow.get(len(self.files), 0)
-        if failure := self.raising.pop(len(self.files), None):
-            raise failure
-        run_dir = runs_dir / f"{scenario.name}-{len(self.files)}"
-        run_dir.mkdir()
-        told: list[dict[str, Any]] = []
-        if survey:
-            told = [
-                {"at": 1.0, "kind": "batch.planned", "query": "last_seen", "batch": 1},
-                {
-                    "at": 1.5,
-                    "kind": "frame.seen",
-                    "service": "postgres",
-                    "frame": "commit",
-                    "writes": ["INSERT INTO last_seen"],
-                },
-                {"at": 2.0, "kind": "batch.committed", "query": "last_seen", "batch": 1, "records": 5},
-            ]
-        told += [{"at": 3.0, "kind": "fault.fired", "index": n, "instrument": "checkpoint"} for n in range(9)]
-        (run_dir / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
-        verdict = self._verdict(scenario, survey)
-        write_verdict(run_dir, verdict)
-        drained = len(self.files) not in self.stuck | self.cut
-        (run_dir / "run.json").write_text(json.dumps({"scenario": {}, "drained": drained}))
-        return SimpleNamespace(verdict=verdict, run_dir=run_dir)
-
-    def _verdict(self, scenario: Any, survey: bool) -> Verdict:
-        from onceproof.judge.findings import BatchReport
-
-        faults = tuple(
-            FaultReport(
-                f.fault,
-                f.target,
-                "last_seen",
-                f.at.batch,
-                f.at.point,
-                True,
-                True,
-                (
-                    f"{f.fault} {f.at.point}" not in self.missing
-                    and (len(scenario.chaos) > 1 or f"{f.fault} {f.at.point}" not in self.missing_alone)
-                )
-                or len(self.files) in self.stuck,
-            )
-            for f in scenario.chaos
-        )
-        batches = tuple(BatchReport("last_seen", n, 0, 0, 9, (), Outcome.HELD) for n in range(30))
-        outcome = self.first if survey else Outcome.HELD if all(f.hit for f in faults) else Outcome.INCONCLUSIVE
-        findings: tuple[Finding, ...] = ()
-        if len(self.files) in self.stuck and len(faults) == 1:
-            outcome = Outcome.INCONCLUSIVE
-        if len(self.files) in self.cut:
-            batches = tuple(replace(batch, verdict=Outcome.INCONCLUSIVE) for batch in batches)
-            outcome = Outcome.INCONCLUSIVE
-        if len(self.files) in self.violated:
-            findings = (Finding("lost-write", "last_seen", 3, "three", source="unknown"),)
-            batches = tuple(replace(batch, verdict=Outcome.INCONCLUSIVE) for batch in batches)
-            outcome = Outcome.VIOLATED
-        counts = {f"expected.{output}": 9 for output in scenario.outputs}
-        return Verdict(
-            scenario.name, outcome, {}, ("a reason",), findings, faults=faults, counts=counts, batches=batches
-        )
-
-
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Told:
-    stand_in = Told()
-    monkeypatch.setattr(session, "run", stand_in.run)
-    monkeypatch.setattr(session.components, "ensure", lambda: None)
-    return stand_in
-
-
-@pytest.fixture
-def work(told: Told, tmp_path: Path) -> Callable[..., Any]:
-    def go(*, budget_s: float = 600, go_on: Path | None = None) -> session.Result:
-        directory, progress = begin(PATH, runs_dir=tmp_path, seed=None) if go_on is None else resume(go_on)
-        return Session(directory, progress, budget_s=budget_s, teller=Quiet(), clock=lambda: told.now).work()
-
-    return go
+from .made_up import PATH, Told
 
 
 def test_every_cell_is_settled_and_the_state_is_kept(work: Callable[..., Any], told: Told) -> None:
@@ -409,79 +287,3 @@ def test_consumers_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="describes consumers, not a Spark job"):
         begin(find(name), runs_dir=tmp_path, seed=None)
     assert not list(tmp_path.iterdir())
-
-
-def test_the_report_is_text_of_100_columns_and_json(work: Callable[..., Any], told: Told) -> None:
-    result = work(budget_s=80)
-    broken = replace(
-        next(c for c in result.cells if c.exercised),
-        verdict=Outcome.VIOLATED,
-        anomalies={"duplicate": 1234},
-        outputs=("last_seen",),
-        witnesses={"duplicate": "tailnum=N1 (batch 2; output last_seen xid 7, last_seen xid 8)"},
-    )
-    result = replace(result, cells=(broken, *result.cells[1:]), outcome=Outcome.VIOLATED)
-    text = matrix.as_text(result)
-    unbroken = ("directory", "next", "  repeat", "  alone", "  seen in", "  explain")
-    assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith(unbroken))
-    assert "duplicate: 1,234 rows in last_seen" in text
-    assert "first    tailnum=N1 (batch 2; output last_seen xid 7, last_seen xid 8)" in text
-    assert "fix      Progress in the transaction of the data" in text
-    assert "explain  onceproof explain duplicate\n" in text
-    assert f"  alone    onceproof run {result.directory.cells / broken.name}.yaml" in text
-    for state in ("not reached", "n/a", "VIOLATED", "2 not reached"):
-        assert state in text
-    assert "…" not in text, "nothing of the table is cut off"
-    document = json.loads(json.dumps(matrix.as_json(result)))
-    assert document["verdict"] == "violated"
-    assert document["matrix"]["after-sink-commit"]["crash"][0]["verdict"] == "violated"
-    assert document["continue"].startswith("onceproof qualify --continue")
-    assert {cell["state"] for cell in document["cells"]} == {"exercised", "not reached", "n/a"}
-    first = document["cells"][0]
-    assert first["witnesses"] == broken.witnesses and "onceproof.sinks.postgres" in first["fixes"]["duplicate"][0]
-
-
-def test_what_onceproof_cannot_place_is_one_line(work: Callable[..., Any]) -> None:
-    result = work()
-    below = matrix.as_text(result).partition("\nn/a")[2].partition("directory")[0]
-    assert len(below.splitlines()) <= 4
-    assert "its batches write to a single sink; no query keeps state; no write to an output" in " ".join(below.split())
-    absent = [c for c in result.cells if not c.reachable]
-    of_tool = [c for c in absent if c.of_tool]
-    said = f"{len(of_tool)} more: onceproof cannot place them (--json lists the reasons; docs/qualify.md)"
-    assert said in " ".join(below.split())
-    assert {str(c.why) for c in absent} > {str(c.why) for c in of_tool}
-    assert {c["name"] for c in matrix.as_json(result)["cells"] if c["of_tool"]} == {c.name for c in of_tool}
-
-
-def test_a_fix_is_given_once_and_a_checker_without_one_is_no_error(work: Callable[..., Any]) -> None:
-    result = work()
-    found = [replace(c, verdict=Outcome.VIOLATED, anomalies={"duplicate": 1, "theirs": 2}) for c in result.cells[:2]]
-    text = matrix.as_text(replace(result, cells=(*found, *result.cells[2:])))
-    assert text.count("Progress in the transaction of the data") == 1
-    assert text.count("duplicate: 1 row") == 2 and "theirs: 2 rows" in text
-
-
-def test_the_statement_claims_no_more_than_was_exercised(work: Callable[..., Any]) -> None:
-    result = work()
-    every = "13 of 13 reachable cells exercised: 13 held. "
-    assert matrix.statement(result) == (
-        f"{every}The strongest claim that held in all runs is effectively-once, liveness recovers"
-    )
-    doubt = replace(result, strongest=replace(result.strongest, delivery=None, others={}))
-    assert matrix.statement(doubt) == f"{every}Whether a delivery promise held is in doubt"
-    broken = {level: ["lost-write"] for level in DELIVERIES}
-    none = replace(result, strongest=replace(result.strongest, delivery=None, broken=broken))
-    assert matrix.statement(none) == f"{every}No delivery promise held in all runs; liveness recovers held"
-    bare = replace(result, strongest=replace(none.strongest, others={}))
-    assert matrix.statement(bare) == f"{every}No delivery promise held in all runs"
-    nothing = replace(result, cells=tuple(c for c in result.cells if not c.reachable), strongest=None)
-    assert matrix.statement(nothing) == (
-        "no cell of the matrix applies to this job: no fault was tried, and nothing is claimed"
-    )
-    unproven = replace(result.cells[0], state=State.NOT_REACHED, verdict=Outcome.VIOLATED)
-    some = replace(result, cells=(unproven,), strongest=None)
-    assert matrix.statement(some) == (
-        "none of 1 reachable cell was exercised, so nothing is claimed; "
-        "1 reachable cell violated, but the fault is not proven to have hit"
-    )
