@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onceproof.errors import EnvironmentProblem, Interrupted, ServiceFailed, UsageError
+from onceproof.errors import EnvironmentProblem, HistoryError, Interrupted, ServiceFailed, UsageError
 from onceproof.judge.findings import Outcome
 from onceproof.qualify import matrix
 from onceproof.qualify.cells import State
@@ -280,6 +281,21 @@ def test_a_directory_that_holds_no_qualification_is_refused(tmp_path: Path, text
         (tmp_path / FILE).write_text(text)
     with pytest.raises(UsageError, match=said):
         Directory.open(tmp_path)
+
+
+def test_a_run_that_is_gone_is_named(work: Callable[..., Any], told: Told) -> None:
+    result = work(budget_s=80)
+    gone = result.directory.path / result.progress.decided[-1]
+    runs = len(told.files)
+    (gone / "verdict.json").unlink()
+    with pytest.raises(HistoryError, match="cannot be read") as damaged:
+        work(go_on=result.directory.path)
+    assert str(damaged.value.hint) == f"judge the run again: onceproof check {gone}"
+    shutil.rmtree(gone)
+    with pytest.raises(HistoryError, match="cannot be read") as damaged:
+        work(go_on=result.directory.path)
+    assert "put its directory back, or begin a new qualification" in str(damaged.value.hint)
+    assert len(told.files) == runs, "before anything is started"
 
 
 @pytest.mark.parametrize("name", ["amqp-redelivery-reorders"])

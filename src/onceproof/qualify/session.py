@@ -101,7 +101,10 @@ def begin(path: Path, *, runs_dir: Path, seed: int | None) -> tuple[Directory, P
 
 
 def resume(path: Path) -> tuple[Directory, Progress]:
-    """Go on with the qualification in ``path``. Raises `UsageError` if its scenario, or a file that it names, has changed since."""
+    """Continue the qualification in ``path``.
+
+    Raises `UsageError` if its scenario, or a file that it names, has changed since; `HistoryError` if one of its runs is gone.
+    """
     directory, progress = Directory.open(path)
     original = Path(progress.scenario_path)
     began = {original: progress.digest}
@@ -113,8 +116,10 @@ def resume(path: Path) -> tuple[Directory, Progress]:
             if file.is_file() and digest_of(file) != digest:
                 raise UsageError(
                     f"{file} has changed since the qualification in {path} began",
-                    hint=f"what was found may no longer be true of it; begin anew: onceproof qualify {original}",
+                    hint=f"what was found may no longer be true; begin a new one: onceproof qualify {original}",
                 )
+    for decided in progress.decided:  # now, and not after the whole budget
+        read_verdict(directory.path / decided)
     return directory, replace(progress, ended=None)
 
 
@@ -439,4 +444,6 @@ def read_verdict(run_dir: Path) -> Verdict:
         return TypeAdapter(Verdict).validate_python({**stored, "outcome": stored["verdict"]})
     except (OSError, ValueError, KeyError, TypeError) as damaged:
         message = f"{run_dir / 'verdict.json'} cannot be read: {damaged}"
-        raise HistoryError(message, hint=f"judge the run again: onceproof check {run_dir}") from None
+        again = f"judge the run again: onceproof check {run_dir}"
+        gone = "the qualification counts on this run: put its directory back, or begin a new qualification"
+        raise HistoryError(message, hint=again if run_dir.is_dir() else gone) from None
