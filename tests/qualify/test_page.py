@@ -89,3 +89,17 @@ def test_the_statement_claims_no_more_than_was_exercised(work: Callable[..., Any
         "none of 1 reachable cell was exercised, so nothing is claimed; "
         "1 reachable cell violated, but the fault is not proven to have hit"
     )
+
+
+def test_what_a_cell_is_not_separated_from_is_named_with_what_is_known_of_it(
+    work: Callable[..., Any], told: Told
+) -> None:
+    """Of the eight cells of a violated run, the first one then held in a run of its own."""
+    told.violated, told.slow = {2}, {4: 600.0}
+    result = work()
+    assert len(told.files) == 4
+    first, *rest = [cell for cell in result.cells if result.progress.decided[1] in cell.runs]
+    assert first.verdict is Outcome.HELD and all(cell.together for cell in rest)
+    text = " ".join(matrix.as_text(result).split())
+    known = f"{first.title()} (held when run alone)"
+    assert f"violated* 7 cells of a shared run, not separated from each other and from {known}" in text

@@ -177,7 +177,9 @@ def _violated(page: Page, result: Result, explained: set[str]) -> None:
                 page.unbroken("  seen in", str(result.directory.path / cell.runs[-1]))
     for (run, why), cells in unseparated.items():
         page.blank()
-        page.below(Text("violated* ", style="bold red") + Text(f"{_number(cells)} of a shared run, {_from(cells)}"), 0)
+        page.below(
+            Text("violated* ", style="bold red") + Text(f"{_number(cells)} of a shared run, {_from(cells, result)}"), 0
+        )
         page.line("  because", why, "yellow")
         common = all(_finding_of(cell) == _finding_of(cells[0]) for cell in cells)
         if common:
@@ -200,11 +202,12 @@ def _number(cells: list[Cell]) -> str:
     return "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
 
 
-def _from(cells: list[Cell]) -> str:
-    """What these cells are not separated from."""
+def _from(cells: list[Cell], result: Result) -> str:
+    """What these cells are not separated from, with what is known of it by now."""
     titles = {cell.title() for cell in cells}
+    known = {cell.title(): f" ({_alone_word(cell)})" for cell in result.cells if not cell.together}
     others = list(dict.fromkeys(other for cell in cells if cell.shared is not None for other in cell.shared.others))
-    outside = [other for other in others if other not in titles]
+    outside = [f"{other}{known.get(other, '')}" for other in others if other not in titles]
     more = f"; and {len(outside) - _NAMED} more" if len(outside) > _NAMED else ""
     parts = ["each other"] if titles & set(others) else []
     parts += [f"{'; '.join(outside[:_NAMED])}{more}"] if outside else []
@@ -272,7 +275,7 @@ def _alone_word(cell: Cell) -> str:
     alone = cell.alone and len(cell.runs) > 1
     if cell.verdict is not None and (cell.exercised or alone):
         return f"{cell.verdict} when run alone" if alone else f"not run alone, {cell.verdict} in its own batches"
-    return "run alone, the fault did not hit" if alone else "not run alone"
+    return "run alone, not decided" if alone else "not run alone"
 
 
 def _findings(page: Page, findings: Iterable[Finding]) -> list[Finding]:
