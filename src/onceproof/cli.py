@@ -333,7 +333,7 @@ def qualify(
     ] = Path("onceproof-runs"),
     seed: Annotated[int | None, typer.Option(help="Use this seed, not the scenario's.")] = None,
 ) -> None:
-    """Put every kind of fault at every point of a job's batches, within a time budget, and report which cells hold.
+    """Try crashes, lost requests and answers, refusals and zombie drivers at each point of a job's batches, and report what held.
 
     The job first runs without faults. If that run does not hold, its findings are the result and no fault is tried. The
     scenario's own faults are not used. Exit code 1 if any run is violated, 3 if a reachable cell was not exercised or is

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from onceproof.judge.findings import Outcome
+from onceproof.judge.findings import Finding, Outcome, Witness
 from onceproof.qualify import matrix
 from onceproof.qualify.cells import State
 from onceproof.qualify.strongest import DELIVERIES
@@ -103,3 +103,22 @@ def test_what_a_cell_is_not_separated_from_is_named_with_what_is_known_of_it(
     text = " ".join(matrix.as_text(result).split())
     known = f"{first.title()} (held when run alone)"
     assert f"violated* 7 cells of a shared run, not separated from each other and from {known}" in text
+
+
+def test_of_a_job_that_is_wrong_without_faults_the_findings_are_shown_once(
+    work: Callable[..., Any], told: Told
+) -> None:
+    told.first = Outcome.VIOLATED
+    result = work()
+    copies = Finding("duplicate", "last_seen", 3, "3 copies", witnesses=(Witness({"id": 1}, "so it is"),))
+    reasons = ("duplicate in output last_seen: 3 copies", "besides, not everything is proved: x")
+    result = replace(result, first=replace(result.first, findings=(copies,), reasons=reasons))
+    text = matrix.as_text(result)
+    assert text.count("3 copies") == 1 and "id=1" in text and "why        besides, not everything" in text
+    assert "explain    onceproof explain duplicate" in text
+    first = result.directory.path / result.progress.first
+    assert f"logs       {first / 'logs'}" in text and f"next       onceproof check {first}" in text
+    assert matrix.statement(result) == (
+        "without any fault the verdict is violated. No fault was tried: until this run holds, a run under faults "
+        "shows nothing"
+    )
