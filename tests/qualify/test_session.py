@@ -99,6 +99,16 @@ def test_a_run_that_fails_is_tried_again_cell_by_cell_and_twice_is_the_machine(
     assert work(go_on=path).outcome is Outcome.HELD, "the cells of a machine in trouble are tried again"
 
 
+def test_a_cell_whose_own_run_failed_names_the_failure_in_one_line(work: Callable[..., Any], told: Told) -> None:
+    told.missing = {"crash before-offset-log"}
+    failure = ServiceFailed("kafka-2 ended with exit code -9", log_tail="many\nlines")
+    failure.run_dir = Path("/runs/04")
+    told.raising = {4: failure}
+    (cell,) = [c for c in work().cells if c.reachable and not c.exercised]
+    said = "the harness could not finish its run: kafka-2 ended with exit code -9 (logs: /runs/04/logs)"
+    assert (cell.name, cell.why) == ("crash-driver-before-offset-log", said)
+
+
 def test_an_interruption_before_the_first_run_ends_says_that_nothing_is_known(
     work: Callable[..., Any], told: Told, tmp_path: Path
 ) -> None:

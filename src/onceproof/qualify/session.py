@@ -290,7 +290,8 @@ class Session:
         """The harness could not finish the run. Once, its cells get another; twice in a row, it is not the cells."""
         self._failed_cells.append(chosen.cells)
         self._teller.says(f"the run failed: {failure.message.splitlines()[0]}")
-        why = f"the harness could not finish its run: {failure.message}"
+        logs = f" (logs: {failure.run_dir / 'logs'})" if failure.run_dir is not None else ""
+        why = f"the harness could not finish its run: {failure.message.splitlines()[0]}{logs}"
         again = [
             replace(cell, alone=True, why=why)
             if chosen.shared
