@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from onceproof import takeover as module
 from onceproof.faults import Occurrence
 from onceproof.points import Point
 from onceproof.takeover import Takeover
@@ -53,3 +54,21 @@ def test_a_driver_that_another_query_ended_shows_nothing(taken: Any) -> None:
     proof = takeover.let_go(lambda: done.append("let go"), {}, ["before"], how="awake again")
     assert not proof.hit and "another query ended the old driver" in proof.evidence[-1]
     assert done == ["let go", "killed"]
+
+
+def test_unchanged_sinks_say_nothing_about_what_was_written_before(taken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The successor may have written the batch a second time by then: a duplicate that the old driver's end does not show."""
+    takeover, done = taken(REPLACED, "a")
+    takeover._site.stack = SimpleNamespace(kafka=None)
+    held = {"table t": "400 rows (the newest of transaction 9)"}
+    monkeypatch.setattr(module, "sink_state", lambda _stack: held)
+    monkeypatch.setattr(module, "undecided", lambda _kafka: False)
+    proof = takeover.let_go(lambda: done.append("go"), held, ["before"], how="awake again")
+    assert proof.hit and done == ["go", "killed"]
+    assert proof.evidence[-1].startswith("no table or topic changed from when the old driver went on until its end")
+    assert proof.evidence[-1].endswith("what was written before that is not compared")
+    monkeypatch.setattr(module, "sink_state", lambda _stack: {"table t": "401 rows (the newest of transaction 10)"})
+    wrote = taken(REPLACED, "a")[0]
+    wrote._site.stack = SimpleNamespace(kafka=None)
+    last = wrote.let_go(lambda: None, held, [], how="awake again").evidence[-1]
+    assert last.startswith("meanwhile table t: 400 rows") and "401 rows" in last

@@ -378,19 +378,20 @@ def qualify(
         typer.Argument(metavar="SCENARIO", help="Name of a shipped one, or path of a YAML file.", show_default=False),
     ] = None,
     go_on: Annotated[
-        Path | None, typer.Option("--continue", metavar="DIR", help="Go on with a qualification, not a new one.")
+        Path | None, typer.Option("--continue", metavar="DIR", help="Continue the qualification in this directory.")
     ] = None,
-    budget: Annotated[str, typer.Option(metavar="TIME", help="How long it may take: 90s, 10m, 1h30m.")] = "10m",
+    budget: Annotated[str, typer.Option(metavar="TIME", help="How long this call may take: 90s, 10m, 1h30m.")] = "10m",
     as_json: Json = False,
-    runs: Annotated[Path, typer.Option(metavar="DIR", help="Where its directory is made.", file_okay=False)] = Path(
-        "onceproof-runs"
-    ),
-    seed: Annotated[int | None, typer.Option(help="Instead of the scenario's seed.")] = None,
+    runs: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the qualification's directory.", file_okay=False)
+    ] = Path("onceproof-runs"),
+    seed: Annotated[int | None, typer.Option(help="Use this seed, not the scenario's.")] = None,
 ) -> None:
-    """Try every point x fault kind on a job, within a time budget: what held, what did not, and what was never exercised.
+    """Try crashes, lost requests and answers, refusals and zombie drivers at each point of a job's batches, and report what held.
 
-    The job first runs without faults; if it is not right then, that is all that is said. The scenario's own faults are not
-    used. Exit code 3 where a cell that can be reached was not exercised.
+    The job first runs without faults. If that run does not hold, its findings are the result and no fault is tried. The
+    scenario's own faults are not used. Exit code 1 if any run is violated, 3 if a reachable cell was not exercised or is
+    inconclusive, 0 if every reachable cell held.
 
     \b
     onceproof qualify my_job.yaml

@@ -1,4 +1,4 @@
-"""The command `qualify`: its budget, where it goes on, and what it says."""
+"""The command `qualify`: its options, and its output."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def seconds(text: str) -> float:
     words = text.strip().lower()
     hint = "a number with s, m or h: 90s, 10m, 1h30m"
     if not _DURATION.fullmatch(words):
-        raise UsageError(f"--budget {text!r} is no time", hint=hint)
+        raise UsageError(f"--budget {text!r} is not a duration", hint=f"give {hint}")
     total = sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smh])", words))
     if total < _LEAST_S:
         raise UsageError(
-            f"--budget {text!r} is too short for anything: the services alone need a few seconds", hint=hint
+            f"--budget {text!r} is too short: a run without faults takes {_LEAST_S:.0f} s or more", hint=f"give {hint}"
         )
     return total
 
@@ -38,10 +38,11 @@ def qualify(
     if (scenario is None) == (go_on is None):
         given = "both" if scenario else "neither"
         raise UsageError(
-            f"qualify wants a SCENARIO or --continue DIR, and has {given}", hint="onceproof qualify my_job.yaml"
+            f"qualify takes either a SCENARIO or --continue DIR, and was given {given}",
+            hint="onceproof qualify my_job.yaml",
         )
     if go_on is not None and seed is not None:
-        raise UsageError(f"--seed {seed} cannot change a qualification that has begun", hint="leave --seed out")
+        raise UsageError(f"--seed {seed} cannot change the seed of a qualification that has begun", hint="omit --seed")
     with private_files():
         return _qualify(scenario, go_on, budget_s, runs_dir, seed, output)
 
@@ -60,7 +61,7 @@ def _qualify(
     people = Output(as_json=True).console()  # stderr, whoever reads stdout
     with Teller(people, progress.scenario, budget_s) as teller:
         if progress.replaced:
-            teller.says(f"the scenario's own chaos ({progress.replaced}) is replaced by the faults of the matrix")
+            teller.says(f"{matrix.own_faults(progress.replaced)}; qualify uses those of its matrix")
         result = session.Session(directory, progress, budget_s=budget_s, teller=teller).work()
     console = output.console()
     color = console.is_terminal and console.color_system is not None and not console.no_color

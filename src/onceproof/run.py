@@ -175,11 +175,13 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
             stack.frames.check()  # what the proxy could not do, or had to refuse, since the drive last looked
         for feeder in feeders:
             feeder.close()
+        stack.check_health()  # what it left undone is not the pipeline's doing
         timeline.emit("phase", name="collect")
         writer.append("batches", _batch_rows(watcher))
         writer.append("progress", _progress_rows(watcher))
         writer.append("faults", conductor.rows())
         outputs, ends = collect(scenario, stack, writer, timeline)
+        stack.check_health()
         directory.update(outputs=outputs, ends=ends, **drive.summary(), seconds=round(timeline.now(), 3))
         timeline.emit("phase", name="stop")
     decode_topics(scenario, path.resolve().parent, directory)

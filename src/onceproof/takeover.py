@@ -25,6 +25,8 @@ _GOES_ON_S = 60.0
 """The rest of one batch and an error: a second or two. A job that is still there then is not going to notice."""
 _MARKERS_S = 5.0
 """They are written within milliseconds of the answer."""
+NOTHING_WRITTEN = "no table or topic changed from when the old driver went on until its end; what was written before that is not compared"
+"""The batch may well be there twice: once from the old driver before it was set aside, once from its successor."""
 _REPLACED = re.compile("CONCURRENT_STREAM_LOG_UPDATE|SparkConcurrentModificationException")
 """What Spark says to a driver whose next log entry somebody else has written."""
 _LINES = 2000
@@ -112,7 +114,7 @@ class Takeover:
             (
                 *words,
                 f"{how}, the old driver went on until{code}: {last}",
-                *([f"meanwhile {change}" for change in written] or ["no sink has changed"]),
+                *([f"meanwhile {change}" for change in written] or [NOTHING_WRITTEN]),
             ),
         )
 

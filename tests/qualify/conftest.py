@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict
+from onceproof.qualify import session
 from onceproof.qualify.cells import Cell, cells
 from onceproof.qualify.job import Job, Query, Sink
 from onceproof.qualify.schedule import Step, step
+from onceproof.qualify.session import Session, begin, resume
 from onceproof.scenario.load import find, load
 from onceproof.scenario.model import Scenario
+
+from .made_up import PATH, Quiet, Told
 
 TABLE = Sink(
     "postgres",
@@ -108,3 +113,20 @@ def events(*told: dict[str, Any]) -> str:
     import json
 
     return "".join(json.dumps(event) + "\n" for event in told)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    stand_in = Told()
+    monkeypatch.setattr(session, "run", stand_in.run)
+    monkeypatch.setattr(session.components, "ensure", lambda: None)
+    return stand_in
+
+
+@pytest.fixture
+def work(told: Told, tmp_path: Path) -> Callable[..., Any]:
+    def go(*, budget_s: float = 600, go_on: Path | None = None) -> session.Result:
+        directory, progress = begin(PATH, runs_dir=tmp_path, seed=None) if go_on is None else resume(go_on)
+        return Session(directory, progress, budget_s=budget_s, teller=Quiet(), clock=lambda: told.now).work()
+
+    return go

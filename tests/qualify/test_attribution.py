@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.findings import Outcome, Verdict, Witness
 from onceproof.qualify.attribution import attribute, unclaimed
 from onceproof.qualify.cells import State
 from onceproof.qualify.schedule import Step
@@ -27,7 +27,7 @@ def test_a_finding_is_its_windows_and_the_next_batch_is_still_in_it(three: Step,
 def test_what_damage_leaves_behind_is_not_the_next_cells(three: Step, verdict_on: On) -> None:
     cells = attribute(three, verdict_on(three, found={"wrong-value": {2: 3, 4: 3, 6: 3}}), GATE, "r")
     assert [(c.verdict, c.alone) for c in cells] == [(Outcome.VIOLATED, False), (None, True), (None, True)]
-    assert "batch 2 of the run that it shared was violated before its fault" in str(cells[1].why)
+    assert "batch 2 of the shared run was violated before this fault" in str(cells[1].why)
     held = attribute(three, verdict_on(three, found={"duplicate": {2: 3}}), GATE, "r")
     assert [c.verdict for c in held] == [Outcome.VIOLATED, Outcome.HELD, Outcome.HELD], "what is right is kept"
     missed = attribute(three, verdict_on(three, missed=(0,), found={"wrong-value": {2: 3, 4: 3}}), GATE, "r")
@@ -57,7 +57,7 @@ def test_effects_of_which_nobody_knows_the_batch_may_be_anybodys(three: Step, ve
         (State.EXERCISED, False),
         (State.PENDING, True),
     ]
-    assert cells[0].why == "duplicate in last_seen: of 5 effects nobody knows the batch"
+    assert cells[0].why == "the batch of 5 rows with duplicate in last_seen is not known"
 
 
 def test_a_finding_before_the_first_fault_is_in_no_window(three: Step, verdict_on: On) -> None:
@@ -75,7 +75,7 @@ def test_a_fault_that_did_not_hit_has_a_run_of_its_own_once(
     own = alone(three)
     (again,) = attribute(own, verdict_on(own, missed=(0,)), GATE, "s")
     assert (again.state, again.verdict) == (State.NOT_REACHED, None)
-    assert again.why == "it fired and did not hit: it was seen"
+    assert again.why == "it fired, and is not proven to have hit: it was seen"
 
 
 def test_a_run_that_tells_nothing_of_its_batches_decides_nothing(three: Step, verdict_on: On) -> None:
@@ -98,3 +98,49 @@ def test_what_is_found_in_a_run_of_its_own_is_the_cells(
 def test_what_only_the_watcher_saw_is_approximate(three: Step, verdict_on: On) -> None:
     cells = attribute(three, verdict_on(three), {**GATE, 1: "watcher"}, "r")
     assert [c.state for c in cells] == [State.EXERCISED, State.APPROXIMATE, State.EXERCISED]
+
+
+def test_the_reason_of_a_miss_is_kept_however_much_is_said_before_it(
+    three: Step, verdict_on: On, alone: Callable[[Step], Step]
+) -> None:
+    own = alone(three)
+    verdict = verdict_on(own, missed=(0,))
+    said = ("one", "two", "three", "four", "five: the reason")
+    verdict = replace(verdict, faults=(replace(verdict.faults[0], evidence=said),))
+    (cell,) = attribute(own, verdict, GATE, "r")
+    assert cell.evidence == said
+    assert cell.why == f"it fired, and is not proven to have hit: {'; '.join(said)}"
+
+
+def test_a_fault_that_hit_keeps_what_the_shared_run_showed(
+    three: Step, verdict_on: On, alone: Callable[[Step], Step]
+) -> None:
+    titles = [cell.title() for cell in three.cells]
+    behind = attribute(three, verdict_on(three, found={"wrong-value": {2: 3, 4: 5}}), GATE, "r")
+    shared = behind[1].shared
+    assert shared is not None and behind[0].shared is behind[2].shared is None
+    assert (shared.hit, shared.others, dict(shared.anomalies)) == (True, (titles[0],), {"wrong-value": 5})
+    anybody = attribute(three, verdict_on(three, found={"duplicate": {4: 30}}, unplaced=5), GATE, "r")
+    assert anybody[0].shared is not None and anybody[0].shared.others == (titles[1], titles[2])
+    assert dict(anybody[0].shared.anomalies) == {"duplicate": 5}
+    missed = attribute(three, verdict_on(three, missed=(1,), found={"duplicate": {4: 30}}), GATE, "r")[1]
+    assert missed.shared is not None and not missed.shared.hit and dict(missed.shared.anomalies) == {"duplicate": 30}
+    own = replace(alone(three), cells=(behind[1],))
+    (held,) = attribute(own, verdict_on(own), GATE, "s")
+    assert held.verdict is Outcome.HELD and held.shared is None
+    (again,) = attribute(own, verdict_on(own, missed=(0,)), GATE, "s")
+    assert again.shared == shared, "a run that decides nothing takes nothing back"
+
+
+def test_a_witness_is_of_the_cells_own_batches(three: Step, verdict_on: On) -> None:
+    verdict = verdict_on(three, found={"duplicate": {2: 1, 4: 1, 6: 1}})
+    rows = (
+        Witness({"id": 1}, "so", batch=2, positions=("t xid 1", "t xid 2")),
+        Witness({"id": 2, "of": "a"}, "so", cause="in/0@7", batch=4),
+    )
+    verdict = replace(verdict, findings=(replace(verdict.findings[0], witnesses=rows),))
+    cells = attribute(three, verdict, GATE, "r")
+    assert cells[0].witnesses == {"duplicate": "id=1 (batch 2; output t xid 1, t xid 2)"}
+    second, third = cells[1].shared, cells[2].shared
+    assert second is not None and second.witnesses == {"duplicate": "id=2, of=a (batch 4; input in/0@7)"}
+    assert third is not None and third.witnesses == {}, "none of them is of its batch"

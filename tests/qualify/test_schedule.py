@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onceproof.judge.findings import FaultReport, Outcome, Verdict
 from onceproof.points import Point
 from onceproof.qualify.cells import Cell, State
-from onceproof.qualify.schedule import APART, MOST, MOST_EMPTY, Pace, elsewhere, next_step, step
+from onceproof.qualify.schedule import APART, MOST, MOST_EMPTY, Pace, elsewhere, needed_s, next_step, step
 
 PACE = Pace(base_s=10, cell_s=10)
 
@@ -46,6 +46,22 @@ def test_the_budget_bounds_a_run_and_ends_it_all() -> None:
     chosen = next_step(cells, rows, pace=PACE, left_s=35)
     assert chosen is not None and len(chosen.cells) == 2
     assert next_step(cells, rows, pace=PACE, left_s=19) is None
+
+
+def test_what_was_never_run_goes_before_what_needs_a_run_of_its_own() -> None:
+    cells = [replace(cell, alone=index < 3) for index, cell in enumerate(pending(6))]
+    chosen = next_step(cells, {"a": 6000}, pace=PACE, left_s=1e6)
+    assert chosen is not None and [c.name for c in chosen.cells] == ["crash-3", "crash-4", "crash-5"]
+
+
+def test_the_rest_of_the_budget_goes_to_a_fault_that_fits() -> None:
+    stall, crash = Cell("stall", "stall", Point.AFTER_SINK_COMMIT, {"target": "driver"}), pending(1)[0]
+    pace = replace(PACE, cell_s=60, of_fault={"stall driver": 90, "crash": 12})
+    alone = [replace(stall, alone=True), replace(crash, alone=True)]
+    chosen = next_step(alone, {"a": 6000}, pace=pace, left_s=25)
+    assert chosen is not None and [c.name for c in chosen.cells] == ["crash-0"]
+    assert next_step(alone, {"a": 6000}, pace=pace, left_s=21) is None
+    assert needed_s(alone, pace) == 22 and needed_s([], pace) is None
 
 
 def test_nothing_is_left_to_do() -> None:

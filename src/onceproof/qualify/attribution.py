@@ -3,25 +3,42 @@
 A cell's window is the batch that its fault strikes and those up to the next fault's. An effect that stands in no window, or of
 which nobody knows the batch, may be any cell's, and one in a window after another that is violated may be what the first left
 behind: then the cells concerned are run once more, each alone. So are two cells of which either may have struck a batch that is
-wrong. No such run takes back what was found: see `unclaimed`. Of several queries each has windows of its own
-(`onceproof.qualify.windows`).
+wrong. Until such a run decides, a cell keeps what the shared run showed (`cells.Shared`): a fault that hit and left wrong rows
+is never reported as not reached. No such run takes back what was found: see `unclaimed`. Of several queries each has windows of
+its own (`onceproof.qualify.windows`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from onceproof.judge.findings import BatchReport, FaultReport, Outcome, Verdict
-from onceproof.qualify.cells import Cell, State
+from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict, Witness
+from onceproof.qualify.cells import Cell, Shared, State
 from onceproof.qualify.schedule import Step
 from onceproof.qualify.windows import Windows, by_batch
 
-#: Of a fault that did not hit, these two sentences say it: how far it came, and what was seen instead.
-_EVIDENCE_KEPT = 4
-_DISORDER = (
-    "the queries of the run that it shared did not pass its faults in one order, so whose a finding is is not known"
-)
+_DISORDER = "the queries of the shared run did not pass its faults in one order, so its findings cannot be assigned"
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Part of what violates the claim in a run."""
+
+    anomalies: Mapping[str, int]
+    outputs: tuple[str, ...]
+    witnesses: Mapping[str, str]
+
+    def __bool__(self) -> bool:
+        return bool(self.anomalies)
+
+
+@dataclass(frozen=True)
+class _Unplaced:
+    """Rows that may belong to any cell of a shared run."""
+
+    why: str
+    found: _Found
 
 
 def attribute(
@@ -59,28 +76,32 @@ def unclaimed(found: Iterable[Cell], verdicts: Mapping[str, Verdict]) -> dict[st
 
 
 def _alone(cell: Cell, verdict: Verdict, instrument: str | None, run: str) -> Cell:
-    """Everything found in a run of its own is the cell's."""
+    """Everything found in a run of its own is the cell's. What a shared run showed remains until this one decides."""
     fault = verdict.faults[0] if verdict.faults else None
     ran = replace(cell, runs=(*cell.runs, run), evidence=_evidence(fault), alone=True)
+    found = _all(verdict)
     if fault is not None and fault.hit:
-        why = None if verdict.outcome is Outcome.HELD else _first_line(verdict)
         return replace(
             ran,
             state=_state(cell, instrument),
             verdict=verdict.outcome,
-            anomalies=dict(verdict.anomalies()),
-            outputs=_outputs(verdict),
-            why=why,
+            anomalies=found.anomalies,
+            outputs=found.outputs,
+            witnesses=found.witnesses,
+            why=None if verdict.outcome is Outcome.HELD else _first_line(verdict),
+            shared=cell.shared if verdict.outcome is Outcome.INCONCLUSIVE else None,
         )
-    violated = verdict.outcome is Outcome.VIOLATED
+    missed = replace(ran, state=State.NOT_REACHED, why=_missed(fault) or _first_line(verdict))
+    if verdict.outcome is not Outcome.VIOLATED:
+        return missed
+    # What was found was found, whether or not the fault can be proven to have hit.
     return replace(
-        ran,
-        state=State.NOT_REACHED,
-        why=_missed(fault) or _first_line(verdict),
-        # What was found was found, whether or not the fault can be proven to have hit.
-        verdict=Outcome.VIOLATED if violated else None,
-        anomalies=dict(verdict.anomalies()) if violated else {},
-        outputs=_outputs(verdict) if violated else (),
+        missed,
+        verdict=Outcome.VIOLATED,
+        anomalies=found.anomalies,
+        outputs=found.outputs,
+        witnesses=found.witnesses,
+        shared=None,
     )
 
 
@@ -90,44 +111,72 @@ def _shared(
     verdict: Verdict,
     instrument: str | None,
     run: str,
-    unplaced: str | None,
+    unplaced: _Unplaced | None,
     windows: Windows,
 ) -> Cell:
     cell = step.cells[index]
     fault = verdict.faults[index] if index < len(verdict.faults) else None
     ran = replace(cell, runs=(*cell.runs, run), evidence=_evidence(fault))
-    if fault is None or not fault.hit:
-        return replace(ran, alone=True, why=_missed(fault))
+    hit = fault is not None and fault.hit
     window = [batch for batch in verdict.batches if windows.possible(batch.query, batch.batch, index)]
     sure = {_name(batch) for batch in window if windows.sure(batch.query, batch.batch, index)}
-    anomalies, outputs = _found(verdict, sure)
-    if anomalies and not windows.ordered:
-        return replace(ran, alone=True, why=_DISORDER)
-    if anomalies and (damaged := _damaged(windows, index, verdict)) is not None:
-        why = f"batch {damaged} of the run that it shared was violated before its fault, and this may be what is left of that"
-        return replace(ran, alone=True, why=why)
-    doubt = next((name for name in map(_name, window) if name not in sure and _found(verdict, {name})[0]), None)
+    found = _in(verdict, sure)
+
+    def undecided(why: str, found: _Found, suspects: Iterable[int]) -> Cell:
+        """The cell gets a run of its own; until then this is known of it."""
+        others = tuple(step.cells[other].title() for other in suspects if other != index and _fired(verdict, other))
+        seen = Shared(run, why, hit, others, found.anomalies, found.outputs, found.witnesses) if hit or found else None
+        near = cell.approximate or (hit and instrument == "watcher")
+        return replace(ran, alone=True, approximate=near, why=why, shared=seen)
+
+    everybody = range(len(step.cells))
+    if not hit:
+        fired = fault is not None and fault.fired
+        return undecided(str(_missed(fault)), found if fired and windows.ordered else _NOTHING, everybody)
+    if found and not windows.ordered:
+        return undecided(_DISORDER, found, everybody)
+    if found and (damaged := _damaged(windows, index, verdict)) is not None:
+        query, number = damaged
+        of_query = f" of query {query}" if len(windows.first) > 1 else ""
+        why = (
+            f"batch {number}{of_query} of the shared run was violated before this fault, and this may be a consequence"
+        )
+        return undecided(why, found, [i for i in range(index) if windows.possible(query, number, i)] or range(index))
+    doubt = next((batch for batch in window if _name(batch) not in sure and _in(verdict, {_name(batch)})), None)
     known = doubt is None and unplaced is None and bool(window)
     right = known and all(batch.verdict is Outcome.HELD for batch in window)
-    if anomalies:
+    if found:
         done = Outcome.VIOLATED
     elif right or verdict.outcome is Outcome.HELD:  # of a run in which nothing is wrong nothing is to be told apart
         done = Outcome.HELD
+    elif unplaced is not None:
+        return undecided(unplaced.why, unplaced.found, everybody)
+    elif doubt is not None:
+        why = f"batch {_name(doubt)} of the shared run is violated, and either of two faults may have struck it"
+        suspects = [i for i in everybody if windows.possible(doubt.query, doubt.batch, i)]
+        return undecided(why, _in(verdict, {_name(doubt)}), suspects)
     else:
-        told = f"batch {doubt} of the run that it shared is violated, and either of two faults may have struck it"
-        silent = "the run that it shared does not tell whether its batches are right"
-        return replace(ran, alone=True, why=unplaced or (told if doubt else silent))
-    return replace(ran, state=_state(cell, instrument), verdict=done, anomalies=anomalies, outputs=outputs, why=None)
+        return undecided("the shared run does not show whether its batches are right", _NOTHING, ())
+    return replace(
+        ran,
+        state=_state(cell, instrument),
+        verdict=done,
+        anomalies=found.anomalies,
+        outputs=found.outputs,
+        witnesses=found.witnesses,
+        why=None,
+    )
 
 
-def _damaged(windows: Windows, index: int, verdict: Verdict) -> str | None:
-    """The first batch before the window of that number with an effect that violates the claim."""
+def _fired(verdict: Verdict, index: int) -> bool:
+    return index < len(verdict.faults) and verdict.faults[index].fired
+
+
+def _damaged(windows: Windows, index: int, verdict: Verdict) -> tuple[str, int] | None:
+    """Query and number of the first batch before the window of that cell with a row that violates the claim."""
     names = {name for f in verdict.findings if f.violates for name, effects in f.batches.items() if effects}
     before = sorted((number, query) for query, number in map(_split, names) if windows.before(query, number, index))
-    if not before:
-        return None
-    number, query = before[0]
-    return f"{number} of query {query}" if len(windows.first) > 1 else str(number)
+    return (before[0][1], before[0][0]) if before else None
 
 
 def _name(batch: BatchReport) -> str:
@@ -140,35 +189,82 @@ def _split(batch: str) -> tuple[str, int]:
     return query, int(number)
 
 
-def _found(verdict: Verdict, window: set[str]) -> tuple[dict[str, int], tuple[str, ...]]:
-    """What violates the claim in these batches: anomaly -> effects, and the outputs that show it."""
+# -- what was found ---------------------------------------------------------------------------------------------------
+
+_NOTHING = _Found({}, (), {})
+
+
+def _all(verdict: Verdict) -> _Found:
+    """Everything that violates the claim."""
+    return _gathered((finding, finding.total, finding.witnesses) for finding in _violating(verdict))
+
+
+def _in(verdict: Verdict, window: set[str]) -> _Found:
+    """What violates the claim in these batches (``query/batch``)."""
+    return _gathered(
+        (
+            finding,
+            sum(count for batch, count in finding.batches.items() if batch in window),
+            [witness for witness in finding.witnesses if _stands_in(witness, finding, window)],
+        )
+        for finding in _violating(verdict)
+    )
+
+
+def _violating(verdict: Verdict) -> list[Finding]:
+    return [finding for finding in verdict.findings if finding.violates]
+
+
+def _stands_in(witness: Witness, finding: Finding, window: set[str]) -> bool:
+    """Whether it is surely of one of these batches: it names its batch and not the query."""
+    of_number = {name for name in finding.batches if _split(name)[1] == witness.batch}
+    return bool(of_number) and of_number <= window
+
+
+def _gathered(parts: Iterable[tuple[Finding, int, Iterable[Witness]]]) -> _Found:
     anomalies: dict[str, int] = {}
     outputs = set()
-    for finding in verdict.findings:
-        effects = sum(count for batch, count in finding.batches.items() if batch in window)
-        if effects and finding.violates:
-            anomalies[finding.anomaly] = anomalies.get(finding.anomaly, 0) + effects
-            outputs.add(finding.output)
-    return anomalies, tuple(sorted(outputs))
-
-
-def _outputs(verdict: Verdict) -> tuple[str, ...]:
-    return tuple(sorted({finding.output for finding in verdict.findings if finding.violates}))
-
-
-def _unplaced(windows: Windows, verdict: Verdict) -> str | None:
-    """What was found of which no window holds all; None where every effect is some cell's."""
-    for finding in verdict.findings:
-        if not finding.violates:
+    witnesses: dict[str, str] = {}
+    for finding, rows, seen in parts:
+        if not rows:
             continue
-        if (lost := finding.total - sum(finding.batches.values())) > 0:
-            return f"{finding.anomaly} in {finding.output}: of {lost} effects nobody knows the batch"
-        if not windows.ordered:
-            return _DISORDER
-        early = [name for name in finding.batches if windows.before(*_split(name), 0)]
-        if early:
-            return f"{finding.anomaly} in {finding.output}: in batch {early[0]}, before the first fault"
-    return None
+        anomalies[finding.anomaly] = anomalies.get(finding.anomaly, 0) + rows
+        outputs.add(finding.output)
+        for witness in seen:
+            witnesses.setdefault(finding.anomaly, _line(witness))
+    return _Found(anomalies, tuple(sorted(outputs)), witnesses)
+
+
+def _line(witness: Witness) -> str:
+    """``id=5 (batch 2, input orders/0@655, output booked xid 758, booked xid 759)``"""
+    where = [f"batch {witness.batch}"] if witness.batch is not None else []
+    where += [f"input {witness.cause}"] if witness.cause is not None else []
+    where += [f"output {', '.join(witness.positions)}"] if witness.positions else []
+    name = ", ".join(f"{column}={value}" for column, value in witness.identity.items())
+    return f"{name} ({'; '.join(where)})" if where else name
+
+
+def _unplaced(windows: Windows, verdict: Verdict) -> _Unplaced | None:
+    """What was found of which no window holds all; None where every row is some cell's."""
+    whys: list[str] = []
+    parts: list[tuple[Finding, int, Iterable[Witness]]] = []
+    for finding in _violating(verdict):
+        lost = finding.total - sum(finding.batches.values())
+        early = {name: rows for name, rows in finding.batches.items() if rows and windows.before(*_split(name), 0)}
+        if lost > 0:
+            rows = f"{lost} row" if lost == 1 else f"{lost:,} rows"
+            whys.append(f"the batch of {rows} with {finding.anomaly} in {finding.output} is not known")
+            parts.append((finding, lost, [w for w in finding.witnesses if w.batch is None]))
+        elif not windows.ordered:
+            whys.append(_DISORDER)
+            parts.append((finding, finding.total, finding.witnesses))
+        elif early:
+            where = f"in batch {next(iter(early))}, before the first fault"
+            whys.append(f"{finding.anomaly} in {finding.output} is {where}")
+            parts.append(
+                (finding, sum(early.values()), [w for w in finding.witnesses if _stands_in(w, finding, set(early))])
+            )
+    return _Unplaced(whys[0], _gathered(parts)) if parts else None
 
 
 def _state(cell: Cell, instrument: str | None) -> State:
@@ -176,14 +272,15 @@ def _state(cell: Cell, instrument: str | None) -> State:
 
 
 def _evidence(fault: FaultReport | None) -> tuple[str, ...]:
-    return () if fault is None else fault.evidence[:_EVIDENCE_KEPT]
+    return () if fault is None else fault.evidence
 
 
 def _missed(fault: FaultReport | None) -> str | None:
+    """With all of its evidence: the reason is often the last sentence, after what went well until then."""
     if fault is None or fault.hit:
         return None
-    how = "it fired and did not hit" if fault.fired else "it never fired"
-    return f"{how}: {'; '.join(fault.evidence[:_EVIDENCE_KEPT])}" if fault.evidence else how
+    how = "it fired, and is not proven to have hit" if fault.fired else "it never fired"
+    return f"{how}: {'; '.join(fault.evidence)}" if fault.evidence else how
 
 
 def _first_line(verdict: Verdict) -> str:

@@ -37,6 +37,27 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
+class Shared:
+    """What a shared run showed of a cell, where it does not show which of its cells caused it. Round-trips through JSON."""
+
+    run: str
+    """Run directory below that of the qualification."""
+    why: str
+    hit: bool
+    """Whether the cell's own fault hit in it."""
+    others: tuple[str, ...] = ()
+    """Titles of the other cells that may have caused it."""
+    anomalies: Mapping[str, int] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    witnesses: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Shared:
+        """Raises `KeyError`, `TypeError` or `ValueError`."""
+        return cls(**{**stored, "others": tuple(stored["others"]), "outputs": tuple(stored["outputs"])})
+
+
+@dataclass(frozen=True)
 class Cell:
     """One way to put one fault at one point, and what came of it. Round-trips through JSON."""
 
@@ -52,16 +73,22 @@ class Cell:
     state: State = State.PENDING
     why: str | None = None
     """Of ``n/a`` and ``not reached``; of others what must be known of them."""
+    of_tool: bool = False
+    """``n/a`` because of what onceproof can place, not because of what the job is."""
     verdict: Outcome | None = None
     anomalies: Mapping[str, int] = field(default_factory=dict)
     """Anomaly -> effects, after the claim."""
     outputs: tuple[str, ...] = ()
     """Where they were found."""
+    witnesses: Mapping[str, str] = field(default_factory=dict)
+    """Anomaly -> the first row that shows it, in one line."""
     evidence: tuple[str, ...] = ()
     alone: bool = False
-    """It needs a run of its own: one that it shared did not tell."""
+    """It needs, or had, a run of its own: a shared run did not decide about it."""
     empty: tuple[int, ...] = ()
     """Batches at which its fault struck and nothing was in danger: it is not tried there again."""
+    shared: Shared | None = None
+    """What that shared run showed, until a run of its own decides."""
     runs: tuple[str, ...] = ()
     """Run directories below that of the qualification, the one that decided last."""
 
@@ -81,6 +108,11 @@ class Cell:
     @property
     def exercised(self) -> bool:
         return self.state in (State.EXERCISED, State.APPROXIMATE)
+
+    @property
+    def together(self) -> bool:
+        """Violated in a shared run, and not separated from the others of that run."""
+        return self.shared is not None and self.verdict is Outcome.VIOLATED
 
     def title(self) -> str:
         """``lost-ack postgres at commit-unacknowledged (COMMIT of departures)``"""
@@ -111,6 +143,7 @@ class Cell:
                 "outputs": tuple(stored["outputs"]),
                 "runs": tuple(stored["runs"]),
                 "empty": tuple(stored.get("empty", ())),
+                "shared": None if stored.get("shared") is None else Shared.from_json(stored["shared"]),
             }
         )
 
@@ -158,9 +191,9 @@ def cells(job: Job, scenario: Scenario, registry: Registry[type[Fault]] = faults
         found += [_cell(kind, one, roomy, registry) for one in offer(job)]
     for column in dict.fromkeys(cell.column for cell in found):
         offered = {cell.point for cell in found if cell.column == column}
-        elsewhere = f"{column} strikes only at {', '.join(p for p in Point if p in offered) or 'no point of this job'}"
+        elsewhere = f"{column} can be placed only at {', '.join(p for p in Point if p in offered) or 'no point'}"
         found += [
-            Cell(f"{column}-{point}", column, point, state=State.N_A, why=elsewhere)
+            Cell(f"{column}-{point}", column, point, state=State.N_A, why=elsewhere, of_tool=True)
             for point in Point
             if point not in offered
         ]
@@ -172,7 +205,7 @@ def _cell(kind: str, one: Try, scenario: Scenario, registry: Registry[type[Fault
     name = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts))).strip("-")
     cell = Cell(name, kind, one.point, dict(one.settings), one.query, one.words)
     if one.n_a is not None:
-        return replace(cell, state=State.N_A, why=one.n_a)
+        return replace(cell, state=State.N_A, why=one.n_a, of_tool=one.of_tool)
     if one.gap is not None:
         return replace(cell, state=State.NOT_REACHED, why=one.gap)
     fault = registry.get(kind)
@@ -180,13 +213,14 @@ def _cell(kind: str, one: Try, scenario: Scenario, registry: Registry[type[Fault
         spec = fault.Spec.model_validate(cell.fault(SOME_BATCH))
     except ValidationError as wrong:  # a kind that offers what its own spec refuses: told, not hidden
         first = wrong.errors()[0]
-        return replace(cell, state=State.N_A, why=f"{kind} refuses its own offer: {first['loc']}: {first['msg']}")
+        why = f"{kind} refuses its own offer: {first['loc']}: {first['msg']}"
+        return replace(cell, state=State.N_A, why=why, of_tool=True)
     problems = fault.problems(spec, scenario)
     if problems:
-        return replace(cell, state=State.N_A, why=problems[0].message)
+        return replace(cell, state=State.N_A, why=problems[0].message, of_tool=True)
     placed = fault.placement(spec, scenario)
     if placed.exactness == "n/a":
-        return replace(cell, state=State.N_A, why=placed.why)
+        return replace(cell, state=State.N_A, why=placed.why, of_tool=True)
     return replace(cell, approximate=placed.exactness == "approximate")
 
 

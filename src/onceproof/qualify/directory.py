@@ -5,7 +5,7 @@
     qualification.json   the state, from which `onceproof qualify --continue DIR` goes on
     scenario.yaml        the user's scenario as it was when the qualification began, without faults
     steps/               the scenario of each run, with a deadline within the budget
-    cells/               a scenario with one fault for each cell that was tried alone or found violated
+    cells/               a scenario with one fault for each cell that was run alone, is violated or is still to be decided
     runs/                a run directory for each run
 """
 
@@ -52,6 +52,8 @@ class Progress:
     spent_s: float = 0.0
     cell_s: float | None = None
     """What a cell takes, learned."""
+    fault_s: Mapping[str, float] = field(default_factory=dict)
+    """The same for each kind and target that was run alone."""
     first_s: float | None = None
     ended: str | None = None
     """Why no more was tried: ``done``, ``budget``, or what ended it; None while it goes on."""
@@ -98,17 +100,20 @@ class Directory:
     def open(cls, path: Path) -> tuple[Directory, Progress]:
         """One to go on with. Raises `UsageError` for a folder that holds none, or one of another version."""
         file = path / FILE
-        hint = "a qualification's directory stands in its report; without one: onceproof qualify SCENARIO"
+        hint = "the report of a qualification names its directory; to begin a new one: onceproof qualify SCENARIO"
         try:
             stored = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise UsageError(f"{str(path)!r} is no qualification: it has no {FILE}", hint=hint) from None
+            raise UsageError(
+                f"{str(path)!r} is not the directory of a qualification: it has no {FILE}", hint=hint
+            ) from None
         except (OSError, ValueError) as damaged:
             raise UsageError(f"{file} cannot be read: {damaged}", hint=hint) from None
         if not isinstance(stored, dict) or stored.get("version") != VERSION:
-            found = stored.get("version") if isinstance(stored, dict) else "no version"
+            found = stored.get("version") if isinstance(stored, dict) else None
             raise UsageError(
-                f"{file} is of version {found}, not {VERSION}", hint="begin anew: onceproof qualify SCENARIO"
+                f"{file} has version {found}, and this onceproof reads version {VERSION}",
+                hint="begin a new one: onceproof qualify SCENARIO",
             )
         try:
             return cls(path.absolute()), Progress.from_json(stored)

@@ -107,6 +107,8 @@ class Try:
     words: str = ""
     """What tells it from other tries of the same kind at the same point."""
     n_a: str | None = None
+    of_tool: bool = False
+    """``n_a`` because of what onceproof can place, not because of what the job is."""
     gap: str | None = None
     """Why this job has it, and nobody can say where to put it: told as not reached, so that the job is not said to hold."""
 
@@ -120,7 +122,7 @@ def untold(job: Job, point: Point) -> Iterator[Try]:
 def at_checkpoint(job: Job, points: tuple[Point, ...], settings: Mapping[str, Any]) -> Iterator[Try]:
     """Tries at those of ``points`` which the checkpoint or a sink's failpoint shows, for each query that passes them."""
     for point in points:
-        reasons = []
+        reasons: list[str] = []
         for query in job.queries:
             why = _never_passes(query, point)
             if why is None:
@@ -128,16 +130,22 @@ def at_checkpoint(job: Job, points: tuple[Point, ...], settings: Mapping[str, An
             else:
                 reasons.append(why)
         if len(reasons) == len(job.queries):
-            yield Try(point, n_a=reasons[0] if reasons else "the job has no query")
+            why = reasons[0] if reasons else "the job has no query"
+            yield Try(point, n_a=why, of_tool=why in _OF_TOOL)
+
+
+_ONLY_OUR_SINKS = "only a sink of onceproof.sinks can be stopped there"
+_PAST_OUR_FILES = "the job writes its checkpoint past onceproof's checkpoint file system"
+_OF_TOOL = (_ONLY_OUR_SINKS, _PAST_OUR_FILES)
 
 
 def _never_passes(query: Query, point: Point) -> str | None:
     if point is Point.STATE_PARTLY_COMMITTED and query.state_stores < 2:
         return "no query keeps state" if not query.state_stores else "the state of its query is a single partition"
     if point is Point.BEFORE_SINK_COMMIT and not query.parks:
-        return "only a sink of onceproof.sinks can be stopped there"
+        return _ONLY_OUR_SINKS
     if point in (Point.STATE_PARTLY_COMMITTED, Point.BEFORE_OFFSET_LOG) and not query.waits:
-        return "the job writes its checkpoint past onceproof's checkpoint file system"
+        return _PAST_OUR_FILES
     return None
 
 

@@ -8,17 +8,19 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from onceproof.judge.anomalies import anomaly
 from onceproof.judge.findings import Finding, Outcome
 from onceproof.points import Point
 from onceproof.qualify.cells import Cell, State, kinds
 from onceproof.qualify.session import Result
-from onceproof.qualify.strongest import DELIVERIES
+from onceproof.qualify.strongest import DELIVERIES, Strongest
 from onceproof.qualify.telling import clock
 from onceproof.reports.page import Page
 from onceproof.scenario.model import Claim
 
 _STYLE = {Outcome.HELD: "green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold yellow"}
 _FINDINGS = 4
+_NAMED = 3
 
 
 def as_text(result: Result, *, color: bool = False, width: int = 100) -> str:
@@ -26,20 +28,26 @@ def as_text(result: Result, *, color: bool = False, width: int = 100) -> str:
     page = Page(color, width)
     page.rule()
     head = Text(result.outcome.value.upper(), style=_STYLE.get(result.outcome, "bold magenta"))
-    spent = f"{clock(result.progress.spent_s)} in {result.progress.steps} runs"
+    steps = result.progress.steps
+    spent = f"{clock(result.progress.spent_s)} in {steps} {'run' if steps == 1 else 'runs'}"
     page.below(head + Text(f"  qualification of {result.scenario.name}   {spent}, seed {result.progress.seed}"), 0)
     page.line("statement", statement(result))
     if result.cells:
         _proven(page, result)
         page.blank()
         page.below(_table(result.cells), 0)
-        _violated(page, result)
+        explained: set[str] = set()
+        _violated(page, result, explained)
+        _of_no_cell(page, result, explained)
         _unsettled(page, result.cells)
         _not_applicable(page, result.cells)
     else:
-        _findings(page, result.first.findings)
+        shown = _findings(page, result.first.findings)
         for reason in result.first.reasons:
-            page.line("why", reason)
+            if not any(finding.summary in reason for finding in shown):
+                page.line("why", reason)
+        if result.progress.first is not None:
+            page.unbroken("logs", str(result.directory.path / result.progress.first / "logs"))
     page.unbroken("directory", str(result.directory.path))
     if result.unfinished:
         page.unbroken("next", f"onceproof qualify --continue {result.directory.path}")
@@ -49,30 +57,49 @@ def as_text(result: Result, *, color: bool = False, width: int = 100) -> str:
 
 
 def statement(result: Result) -> str:
-    """One sentence that claims no more than was exercised."""
+    """A few sentences that claim no more than was exercised."""
     if not result.cells:
         return (
-            f"without any fault the verdict is {result.first.outcome}: no fault was tried, "
-            "for what the job does under one would say nothing"
+            f"without any fault the verdict is {result.first.outcome}. No fault was tried: "
+            "until this run holds, a run under faults shows nothing"
         )
     reachable = [cell for cell in result.cells if cell.reachable]
+    if not reachable:
+        return "no cell of the matrix applies to this job: no fault was tried, and nothing is claimed"
     exercised = [cell for cell in reachable if cell.exercised]
+    unproven = sum(cell.verdict is Outcome.VIOLATED and not cell.exercised for cell in reachable)
+    also = f"; {_cells(unproven)} violated, but the fault is not proven to have hit" if unproven else ""
+    if shared := len(result.unclaimed):
+        also += f"; {shared} {'run' if shared == 1 else 'runs'} violated in a way that no single cell shows"
+    if result.strongest is None:
+        return f"none of {_cells(len(reachable))} was exercised, so nothing is claimed{also}"
     near = sum(cell.state is State.APPROXIMATE for cell in exercised)
-    of = f"{len(exercised)} of {len(reachable)} reachable cells, each exercised once"
-    of += f" ({near} of them approximately)" if near else ""
-    strongest = result.strongest
-    if strongest is None:
-        return f"nothing is claimed: of {len(reachable)} reachable cells none was exercised"
+    counts = {
+        "held": sum(cell.verdict is Outcome.HELD for cell in exercised),
+        "violated": sum(cell.verdict is Outcome.VIOLATED and not cell.together for cell in exercised),
+        "violated together with others, not separated": sum(cell.together for cell in exercised),
+        "inconclusive": sum(cell.verdict is Outcome.INCONCLUSIVE for cell in exercised),
+    }
+    became = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    of = f"{len(exercised)} of {len(reachable)} reachable cells exercised{f' ({near} approximately)' if near else ''}"
+    missing = len(reachable) - len(exercised)
+    rest = f". Nothing is claimed of the other {missing}" if missing else ""
+    return f"{of}: {became}{also}. {_promises(result.strongest)}{rest}"
+
+
+def _promises(strongest: Strongest) -> str:
     others = ", ".join(f"{name} {value}" for name, value in strongest.others.items())
     if strongest.delivery is not None:
-        what = f"the strongest claim that held is {strongest.delivery}{f', {others}' if others else ''}"
+        return f"The strongest claim that held in all runs is {strongest.delivery}{f', {others}' if others else ''}"
+    if all(level in strongest.broken for level in DELIVERIES):
+        what = "No delivery promise held in all runs"
     else:
-        broken = all(level in strongest.broken for level in DELIVERIES)
-        what = "no promise of delivery held" if broken else "whether a promise of delivery held is in doubt"
-        what += f"; {others} {'did' if broken else 'held'}" if others else ""
-    missing = len(reachable) - len(exercised)
-    rest = f"; of the {missing} not exercised nothing is claimed" if missing else ""
-    return f"in {of}, {what}{rest}"
+        what = "Whether a delivery promise held is in doubt"
+    return f"{what}; {others} held" if others else what
+
+
+def _cells(count: int) -> str:
+    return "1 reachable cell" if count == 1 else f"{count} reachable cells"
 
 
 def _proven(page: Page, result: Result) -> None:
@@ -88,11 +115,15 @@ def _proven(page: Page, result: Result) -> None:
     for doubt in strongest.doubts:
         page.line("in doubt", doubt)
     if result.progress.replaced:
-        page.line("replaced", f"the scenario's own chaos ({result.progress.replaced}) was not used")
+        page.line("note", own_faults(result.progress.replaced))
+
+
+def own_faults(count: int) -> str:
+    return f"the scenario's own {'fault is' if count == 1 else f'{count} faults are'} not used"
 
 
 def _claimed(claim: Claim) -> str:
-    return ", ".join([claim.delivery, f"order {claim.order}", f"atomic {claim.atomic}", claim.liveness])
+    return f"{claim.delivery}, order {claim.order}, atomic {claim.atomic}, liveness {claim.liveness}"
 
 
 def _table(found: Iterable[Cell]) -> Table:
@@ -108,7 +139,7 @@ def _table(found: Iterable[Cell]) -> Table:
 
 
 def _entry(found: list[Cell]) -> Text:
-    """Several tries in one field (two sinks, two queries, two forms) are counted; below the table stands which is which."""
+    """Several cells in one field (two sinks, two queries, two forms) are counted; those that did not hold are named below."""
     reachable = [cell for cell in found if cell.reachable]
     if not reachable:
         return Text("n/a", style="dim")
@@ -124,70 +155,172 @@ def _entry(found: list[Cell]) -> Text:
 def _word(cell: Cell) -> Text:
     near = "~" if cell.state is State.APPROXIMATE else ""
     if cell.verdict is not None:
-        unproven = "" if cell.exercised else "?"
-        return Text(f"{near}{cell.verdict}{unproven}", style=_STYLE[cell.verdict])
+        mark = ("*" if cell.together else "") + ("" if cell.exercised else "?")
+        return Text(f"{near}{cell.verdict}{mark}", style=_STYLE[cell.verdict])
     return Text(cell.state.value, style="yellow")
 
 
-def _violated(page: Page, result: Result) -> None:
+def _violated(page: Page, result: Result, explained: set[str]) -> None:
+    """Each violated cell; those that a shared run did not separate come together. ``explained``: anomalies with their fix."""
+    unseparated: dict[tuple[str, str], list[Cell]] = {}
     for cell in result.cells:
-        if cell.verdict is not Outcome.VIOLATED:
-            continue
+        if cell.together:
+            unseparated.setdefault((cell.runs[-1], str(cell.why)), []).append(cell)
+        elif cell.verdict is Outcome.VIOLATED:
+            page.blank()
+            page.below(Text("violated  ", style="bold red") + Text(cell.title()), 0)
+            if not cell.exercised:
+                page.line("  unproven", f"the fault is not proven to have hit: {cell.why}", "yellow")
+            _shown(page, cell, explained)
+            page.unbroken("  repeat" if cell.alone else "  alone", result.directory.command_of(cell))
+            if cell.runs:
+                page.unbroken("  seen in", str(result.directory.path / cell.runs[-1]))
+    for (run, why), cells in unseparated.items():
         page.blank()
-        page.below(Text("violated  ", style="bold red") + Text(cell.title()), 0)
-        found = ", ".join(f"{anomaly} {count:,} effects" for anomaly, count in sorted(cell.anomalies.items()))
-        where = f" in {', '.join(cell.outputs)}" if cell.outputs else ""
-        page.below(f"{found or 'see its run'}{where}", 1)
-        if not cell.exercised:
-            page.below(f"the fault is not proven to have hit: {cell.why}", 1, "yellow")
-        for sentence in cell.evidence:
-            page.below(sentence, 1, "dim")
-        page.unbroken("  repeat" if cell.alone else "  would repeat", result.directory.command_of(cell))
-        if cell.runs:
-            page.unbroken("  seen in", str(result.directory.path / cell.runs[-1]))
-    for run, anomalies in result.unclaimed.items():
-        page.blank()
-        page.below(Text("violated  ", style="bold red") + Text("in a run of several cells, and by none of them"), 0)
-        page.below(", ".join(f"{anomaly} {count:,} effects" for anomaly, count in sorted(anomalies.items())), 1)
+        page.below(
+            Text("violated* ", style="bold red") + Text(f"{_number(cells)} of a shared run, {_from(cells, result)}"), 0
+        )
+        page.line("  because", why, "yellow")
+        common = all(_finding_of(cell) == _finding_of(cells[0]) for cell in cells)
+        if common:
+            _shown(page, cells[0], explained)
+        for cell in cells:
+            page.line("  cell", cell.title())
+            if not cell.exercised:
+                page.line("  unproven", f"the fault is not proven to have hit: {'; '.join(cell.evidence)}", "yellow")
+            if not common:
+                _shown(page, cell, explained)
+            page.unbroken("  alone", result.directory.command_of(cell))
         page.unbroken("  seen in", str(result.directory.path / run))
 
 
-def _findings(page: Page, findings: Iterable[Finding]) -> None:
-    for finding in [f for f in findings if f.violates][:_FINDINGS]:
+def _finding_of(cell: Cell) -> tuple[object, ...]:
+    return (cell.anomalies, cell.outputs, cell.witnesses)
+
+
+def _number(cells: list[Cell]) -> str:
+    return "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+
+
+def _from(cells: list[Cell], result: Result) -> str:
+    """What these cells are not separated from, with what is known of it by now."""
+    titles = {cell.title() for cell in cells}
+    known = {cell.title(): f" ({_alone_word(cell)})" for cell in result.cells if not cell.together}
+    others = list(dict.fromkeys(other for cell in cells if cell.shared is not None for other in cell.shared.others))
+    outside = [f"{other}{known.get(other, '')}" for other in others if other not in titles]
+    more = f"; and {len(outside) - _NAMED} more" if len(outside) > _NAMED else ""
+    parts = ["each other"] if titles & set(others) else []
+    parts += [f"{'; '.join(outside[:_NAMED])}{more}"] if outside else []
+    return (
+        f"not separated from {' and from '.join(parts)}"
+        if parts
+        else "not separated from what the job does without a fault"
+    )
+
+
+def _shown(page: Page, cell: Cell, explained: set[str]) -> None:
+    """Its anomalies, each with the first row that shows it and with what fixes it, once a page."""
+    if not cell.anomalies:
+        page.line("  found", "see the run")
+    for name, count in sorted(cell.anomalies.items()):
+        where = f" in {', '.join(cell.outputs)}" if cell.outputs else ""
+        page.line("  found", f"{name}: {_rows(count)}{where}")
+        if name in cell.witnesses:
+            page.line("  first", cell.witnesses[name])
+        _explained(page, name, explained)
+
+
+def _explained(page: Page, name: str, explained: set[str]) -> None:
+    """What fixes the anomaly, unless this page has said so."""
+    if name in explained:
+        return
+    explained.add(name)
+    for index, fix in enumerate(_fixes(name)):
+        page.line("  fix" if index == 0 else "  or", fix)
+    page.unbroken("  explain", f"onceproof explain {name}")
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def _fixes(name: str) -> tuple[str, ...]:
+    """What stops the anomaly, as its checker explains it; a checker of a third party may be missing, or say nothing."""
+    try:
+        return anomaly(name).explanation.stops
+    except KeyError:
+        return ()
+
+
+def _of_no_cell(page: Page, result: Result, explained: set[str]) -> None:
+    """Runs that violate the claim in a way that none of their cells shows."""
+    for run, anomalies in result.unclaimed.items():
+        part = [cell for cell in result.cells if run in cell.runs]
+        page.blank()
+        head = f"a run of {_number(part)}; no cell is known to have caused it"
+        page.below(Text("violated  ", style="bold red") + Text(head), 0)
+        for name, count in sorted(anomalies.items()):
+            page.line("  found", f"{name}: {_rows(count)}")
+            _explained(page, name, explained)
+        words: dict[str, list[str]] = {}
+        for cell in part:
+            words.setdefault(_alone_word(cell), []).append(cell.title())
+        for word, titles in words.items():
+            page.line("  cells", f"{word}: {'; '.join(titles)}")
+        page.unbroken("  seen in", str(result.directory.path / run))
+
+
+def _alone_word(cell: Cell) -> str:
+    """What is known of a cell apart from the run that it shared."""
+    alone = cell.alone and len(cell.runs) > 1
+    if cell.verdict is not None and (cell.exercised or alone):
+        return f"{cell.verdict} when run alone" if alone else f"not run alone, {cell.verdict} in its own batches"
+    return "run alone, not decided" if alone else "not run alone"
+
+
+def _findings(page: Page, findings: Iterable[Finding]) -> list[Finding]:
+    """Print the first few that violate the claim; returns those."""
+    shown = [f for f in findings if f.violates][:_FINDINGS]
+    for finding in shown:
         page.line("found", f"{finding.anomaly} in {finding.output}: {finding.summary}")
         for witness in finding.witnesses[:1]:
             page.below(", ".join(f"{k}={v}" for k, v in witness.identity.items()), 2)
             for line in witness.argument.splitlines():
                 page.below(line, 2)
+        page.unbroken("explain", f"onceproof explain {finding.anomaly}")
+    return shown
 
 
 def _unsettled(page: Page, found: Iterable[Cell]) -> None:
-    """What was reachable and says nothing good, by reason: not reached, or exercised and inconclusive. And what was only near."""
+    """Reachable cells that are neither held nor violated, by reason; and those that were placed approximately."""
     lines: dict[tuple[str, str], list[str]] = {}
     for cell in found:
         if cell.reachable and cell.verdict not in (Outcome.VIOLATED, Outcome.HELD):
             label = "unclear" if cell.exercised else "unreached"
             lines.setdefault((label, str(cell.why)), []).append(cell.title())
-    near = [cell.title() for cell in found if cell.state is State.APPROXIMATE]
+    near = [cell.title() for cell in found if cell.exercised and cell.state is State.APPROXIMATE]
     if lines or near:
         page.blank()
     for (label, why), titles in lines.items():
         page.line(label, f"{'; '.join(titles)}: {why}", "yellow")
     if near:
-        page.line("~", f"placed approximately, by the watcher of the checkpoint: {'; '.join(near)}")
+        page.line("~", f"placed approximately, by watching the checkpoint's files: {'; '.join(near)}")
 
 
 def _not_applicable(page: Page, found: Iterable[Cell]) -> None:
-    """Grouped by reason: the same one stands for many cells."""
-    reasons: dict[str, list[str]] = {}
-    for cell in found:
-        if not cell.reachable:
-            reasons.setdefault(str(cell.why), []).append(f"{cell.column} at {cell.point}")
-    if reasons:
+    """What the job does not have, in a line; what onceproof cannot place, as a count."""
+    absent = [cell for cell in found if not cell.reachable]
+    reasons = list(dict.fromkeys(str(cell.why) for cell in absent if not cell.of_tool))
+    of_tool = sum(cell.of_tool for cell in absent)
+    absent_from_job = len(absent) - of_tool
+    verb = "cell does" if absent_from_job == 1 else "cells do"
+    parts = [f"{absent_from_job} {verb} not apply to this job: {'; '.join(reasons)}"] if reasons else []
+    parts += (
+        [f"{of_tool} more: onceproof cannot place them (--json lists the reasons; docs/qualify.md)"] if of_tool else []
+    )
+    if parts:
         page.blank()
-    for index, (why, cells) in enumerate(reasons.items()):
-        elsewhere = why.startswith(f"{cells[0].partition(' ')[0]} strikes only at")
-        page.line("n/a" if index == 0 else "", why if elsewhere else f"{', '.join(cells)}: {why}", "dim")
+        page.line("n/a", ". ".join(parts), "dim")
 
 
 def as_json(result: Result) -> dict[str, Any]:
@@ -211,7 +344,12 @@ def as_json(result: Result) -> dict[str, Any]:
             "run": None if result.progress.first is None else str(result.directory.path / result.progress.first),
         },
         "unclaimed": [
-            {"run": str(result.directory.path / run), "anomalies": found} for run, found in result.unclaimed.items()
+            {
+                "run": str(result.directory.path / run),
+                "anomalies": found,
+                "cells": {cell.name: _alone_word(cell) for cell in result.cells if run in cell.runs},
+            }
+            for run, found in result.unclaimed.items()
         ],
         "cells": told,
         "matrix": matrix,
@@ -229,7 +367,7 @@ def _cell(cell: Cell, result: Result) -> dict[str, Any]:
     document = cell.to_json()
     violated = cell.verdict is Outcome.VIOLATED
     return {
-        **{key: document[key] for key in ("name", "kind", "query", "words", "evidence", "why")},
+        **{key: document[key] for key in ("name", "kind", "query", "words", "evidence", "why", "of_tool")},
         "point": str(cell.point),
         "column": cell.column,
         "target": cell.target,
@@ -237,7 +375,10 @@ def _cell(cell: Cell, result: Result) -> dict[str, Any]:
         "verdict": None if cell.verdict is None else cell.verdict.value,
         "anomalies": dict(cell.anomalies),
         "outputs": list(cell.outputs),
+        "witnesses": dict(cell.witnesses),
+        "fixes": {name: list(_fixes(name)) for name in cell.anomalies},
+        "not_separated_from": list(cell.shared.others) if cell.together and cell.shared is not None else None,
         "runs": [str(result.directory.path / run) for run in cell.runs],
         "repeat": result.directory.command_of(cell) if violated else None,
-        "repeat_was_run": cell.alone if violated else None,
+        "repeat_was_run": cell.alone and not cell.together if violated else None,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from onceproof.judge.findings import Verdict
 from onceproof.qualify.cells import Cell, State
@@ -43,6 +43,12 @@ class Pace:
     """A run without faults, from the first process to the verdict."""
     cell_s: float = 12.0
     """Each fault more: a restart of the driver, and two batches."""
+    of_fault: Mapping[str, float] = field(default_factory=dict)
+    """Kind and target -> ``cell_s`` of such a fault, where one was run alone: some wait for a time-out, most do not."""
+
+    def alone(self, cell: Cell) -> float:
+        """How long a run of this cell alone takes."""
+        return self.base_s + self.of_fault.get(fault_of(cell), self.cell_s)
 
     def of(self, cells: int) -> float:
         return self.base_s + cells * self.cell_s
@@ -60,18 +66,27 @@ def next_step(
     left_s: float,
     first: Mapping[str | None, int] | None = None,
 ) -> Step | None:
-    """The most telling cells that are pending, as many as one run takes; None if none is, or none fits into ``left_s``.
+    """Several pending cells that were not run yet; else the first pending one that fits into ``left_s``, alone.
 
-    ``rows`` are the records of each input topic; ``first`` as for `step`.
+    None if no cell is pending, or none fits. ``rows`` are the records of each input topic; ``first`` as for `step`.
     """
     pending = [cell for cell in cells if cell.state is State.PENDING]
-    fits = pace.fitting(left_s)
-    if not pending or not fits:
-        return None
     sharing = [cell for cell in pending if not cell.alone]
-    most = min(MOST, fits, _room(rows))
-    chosen = sharing[:most] if sharing and not pending[0].alone else pending[:1]
-    return step(chosen, rows, first)
+    most = min(MOST, pace.fitting(left_s), _room(rows))
+    if len(sharing) > 1 and most > 1:
+        return step(sharing[:most], rows, first)
+    fitting = next((cell for cell in pending if pace.alone(cell) <= left_s), None)
+    return None if fitting is None else step([fitting], rows, first)
+
+
+def needed_s(cells: Sequence[Cell], pace: Pace) -> float | None:
+    """How long the shortest run takes that a pending cell still needs; None if no cell is pending."""
+    return min((pace.alone(cell) for cell in cells if cell.state is State.PENDING), default=None)
+
+
+def fault_of(cell: Cell) -> str:
+    """``crash driver``: what tells how long a cell takes."""
+    return " ".join(filter(None, [cell.kind, cell.target]))
 
 
 def step(chosen: Sequence[Cell], rows: Mapping[str, int], first: Mapping[str | None, int] | None = None) -> Step:

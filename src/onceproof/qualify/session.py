@@ -1,8 +1,9 @@
-"""One qualification at work: the run without faults, then run after run until every cell is settled or the budget is spent."""
+"""One qualification at work: the run without faults, then run after run until every cell is decided or no run fits the budget."""
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,13 +18,13 @@ from onceproof.events import Event
 from onceproof.history.reader import read_document
 from onceproof.interrupts import uninterrupted
 from onceproof.judge.findings import Outcome, Verdict
-from onceproof.qualify import attribution, survey, windows
+from onceproof.qualify import attribution, survey, telling, windows
 from onceproof.qualify.cells import Cell, State, cells
 from onceproof.qualify.cells import outcome as outcome_of
 from onceproof.qualify.directory import Directory, Progress, digest_of
 from onceproof.qualify.job import Job
 from onceproof.qualify.scenario_file import Template, files_beside
-from onceproof.qualify.schedule import Pace, Step, elsewhere, next_step, step
+from onceproof.qualify.schedule import Pace, Step, elsewhere, fault_of, needed_s, next_step, step
 from onceproof.qualify.strongest import Strongest, strongest
 from onceproof.qualify.unclear import unclear
 from onceproof.run import Result as RunResult
@@ -66,7 +67,7 @@ class Result:
     directory: Directory
     progress: Progress
     cells: tuple[Cell, ...]
-    """As in ``progress``, with what is still pending told as not reached."""
+    """As in ``progress``; those still pending as *not reached*, or as what a shared run showed of them."""
     first: Verdict
     """Of the run without faults. If it did not hold, no fault was tried."""
     strongest: Strongest | None
@@ -101,7 +102,10 @@ def begin(path: Path, *, runs_dir: Path, seed: int | None) -> tuple[Directory, P
 
 
 def resume(path: Path) -> tuple[Directory, Progress]:
-    """Go on with the qualification in ``path``. Raises `UsageError` if its scenario, or a file that it names, has changed since."""
+    """Continue the qualification in ``path``.
+
+    Raises `UsageError` if its scenario, or a file that it names, has changed since; `HistoryError` if one of its runs is gone.
+    """
     directory, progress = Directory.open(path)
     original = Path(progress.scenario_path)
     began = {original: progress.digest}
@@ -113,8 +117,10 @@ def resume(path: Path) -> tuple[Directory, Progress]:
             if file.is_file() and digest_of(file) != digest:
                 raise UsageError(
                     f"{file} has changed since the qualification in {path} began",
-                    hint=f"what was found may no longer be true of it; begin anew: onceproof qualify {original}",
+                    hint=f"what was found may no longer be true; begin a new one: onceproof qualify {original}",
                 )
+    for decided in progress.decided:  # now, and not after the whole budget
+        read_verdict(directory.path / decided)
     return directory, replace(progress, ended=None)
 
 
@@ -154,15 +160,16 @@ class Session:
         self._rows = {spec.topic: rows_of(spec, self._scenario.seed) for spec in self._scenario.input}
         self._began = clock()
         self._spent_before = progress.spent_s
-        self._failures = 0
         self._first_batches: Mapping[str | None, int] = {}
+        self._failed_cells: list[tuple[Cell, ...]] = []
+        """Of the runs in a row that the harness could not finish, the cells as they were before."""
 
     @property
     def left_s(self) -> float:
         return self._budget_s - (self._clock() - self._began)
 
     def work(self) -> Result:
-        """Run until all is settled or the budget is spent. Raises `Interrupted`, and what a run raises that no other mends."""
+        """Run until every cell is decided or no run fits the budget. Raises `Interrupted`, and what a run raises that no other mends."""
         try:
             components.ensure()  # before the clock runs: what is fetched once is no part of a job's qualification
             self._began = self._clock()
@@ -172,8 +179,8 @@ class Session:
             with uninterrupted("saving what was found until now"):
                 self._save()
             raise Interrupted(
-                "interrupted: what was found until now is kept",
-                hint=f"go on with: onceproof qualify --continue {self._directory.path}",
+                f"interrupted: {self._kept()}",
+                hint=f"continue with: onceproof qualify --continue {self._directory.path}",
             ) from None
         except OnceproofError:
             self._save()
@@ -182,14 +189,14 @@ class Session:
     def _work(self) -> Result:
         first = self._first()
         if first.outcome is not Outcome.HELD:
-            return self._result(first, ended="the job is not right without faults")
+            return self._result(first, ended="the job does not hold without faults")
         job = survey.read(self._directory.path / str(self._progress.first), self._scenario)
         self._first_batches = job.first_batches()
         if not self._progress.cells:
             self._save(cells=tuple(cells(job, self._scenario)))
         unplaced = sum(cell.why in job.gaps.values() for cell in self._progress.cells)
         reachable = sum(cell.reachable for cell in self._progress.cells) - unplaced
-        gaps = f", {unplaced} that it has cannot be placed: {job.no_commit()}" if unplaced else ""
+        gaps = f", {unplaced} cannot be placed: {job.no_commit()}" if unplaced else ""
         self._teller.says(f"{_seen(job)}; {reachable} cells of the matrix can be reached{gaps}")
         while (chosen := self._next()) is not None:
             self._try(chosen)
@@ -203,7 +210,7 @@ class Session:
             verdict = read_verdict(self._directory.path / self._progress.first)
             if verdict.outcome is Outcome.HELD:
                 return verdict
-        self._teller.begins("without faults: is it right at all?")
+        self._teller.begins("run 1: without faults")
         began = self._clock()
         text = self._template.text(about="Without faults.", faults=[], deadline_s=self._deadline_s(0))
         file = self._directory.write(self._directory.steps / "01-without-faults.yaml", text)
@@ -220,7 +227,8 @@ class Session:
     def _pace(self) -> Pace:
         known = Pace()
         base_s = self._progress.first_s or known.base_s
-        return Pace(base_s, self._progress.cell_s or max(known.cell_s, _CELL_OF_BASE * base_s))
+        cell_s = self._progress.cell_s or max(known.cell_s, _CELL_OF_BASE * base_s)
+        return Pace(base_s, cell_s, self._progress.fault_s)
 
     def _try(self, chosen: Step) -> None:
         number = self._progress.steps + 1
@@ -233,7 +241,7 @@ class Session:
         except OnceproofError as failure:
             self._failed(chosen, failure, number)
             return
-        self._failures = 0
+        self._failed_cells = []
         took = self._clock() - began
         seen = windows.read(done.run_dir, chosen)
         changed = attribution.attribute(chosen, done.verdict, fired_by(done.run_dir), self._name(done), seen)
@@ -242,16 +250,20 @@ class Session:
         if cut_off:
             changed = [_cut_off(cell) for cell in changed]
         for cell in changed:
-            if cell.verdict is Outcome.VIOLATED:
+            if cell.verdict is Outcome.VIOLATED or cell.state is State.PENDING:
                 self._write_cell(cell)
             self._teller.says(_became(cell))
-        pace = self._pace()
-        # Of a run that did not get done nothing is learned: the next budget's cells would seem not to fit.
-        cell_s = pace.cell_s if cut_off else max(took - pace.base_s, 1.0) / len(changed) * _MARGIN
+        pace, fault_s = self._pace(), dict(self._progress.fault_s)
+        cell_s = round(max(took - pace.base_s, 1.0) / len(changed) * _MARGIN, 1)
+        if cut_off:  # nothing is learned of it: the next budget's cells would seem not to fit
+            cell_s = pace.cell_s
+        elif not chosen.shared:
+            fault_s[fault_of(chosen.cells[0])] = cell_s
+            cell_s = pace.cell_s
         tells = done.verdict.outcome is Outcome.VIOLATED or any(cell.exercised or cell.verdict for cell in changed)
         decided = [self._name(done)] if tells else []
         self._progress = self._progress.with_cells(changed)
-        self._save(steps=number, cell_s=round(cell_s, 1), decided=(*self._progress.decided, *decided))
+        self._save(steps=number, cell_s=cell_s, fault_s=fault_s, decided=(*self._progress.decided, *decided))
 
     def _file(self, chosen: Step, number: int) -> Path:
         if not chosen.shared:
@@ -281,9 +293,10 @@ class Session:
 
     def _failed(self, chosen: Step, failure: OnceproofError, number: int) -> None:
         """The harness could not finish the run. Once, its cells get another; twice in a row, it is not the cells."""
-        self._failures += 1
+        self._failed_cells.append(chosen.cells)
         self._teller.says(f"the run failed: {failure.message.splitlines()[0]}")
-        why = f"the run failed: {failure.message}"
+        logs = f" (logs: {failure.run_dir / 'logs'})" if failure.run_dir is not None else ""
+        why = f"the harness could not finish its run: {failure.message.splitlines()[0]}{logs}"
         again = [
             replace(cell, alone=True, why=why)
             if chosen.shared
@@ -291,13 +304,25 @@ class Session:
             for cell in chosen.cells
         ]
         self._progress = self._progress.with_cells(again)
+        if len(self._failed_cells) < _FAILURES:
+            self._save(steps=number)
+            return
+        for before in self._failed_cells:  # nothing of them is known: whoever continues tries them again
+            self._progress = self._progress.with_cells([replace(cell, alone=True) for cell in before])
         self._save(steps=number)
-        if self._failures >= _FAILURES:
-            raise EnvironmentProblem(
-                f"{self._failures} runs in a row failed, the last with: {failure.message}",
-                hint=f"{failure.hint or 'see the logs of the runs'}; then go on with: "
-                f"onceproof qualify --continue {self._directory.path}",
-            ) from failure
+        raise EnvironmentProblem(
+            f"{len(self._failed_cells)} runs in a row failed, the last with: {failure.message}",
+            hint=f"{failure.hint or f'the logs are in {self._directory.runs}'}; {self._kept()}; then continue with: "
+            f"onceproof qualify --continue {self._directory.path}",
+        ) from failure
+
+    def _kept(self) -> str:
+        """What `--continue` builds on."""
+        if not self._progress.cells:
+            return "no run without faults was finished yet" if self._progress.first is None else "the first run is kept"
+        decided = sum(cell.reachable and cell.state is not State.PENDING for cell in self._progress.cells)
+        reachable = sum(cell.reachable for cell in self._progress.cells)
+        return f"the results of {decided} of {reachable} cells are kept"
 
     def _deadline_s(self, faults: int) -> float:
         allowed = self._template.deadline_s + _A_CELL_S * faults
@@ -315,7 +340,8 @@ class Session:
 
     def _result(self, first: Verdict, *, ended: str) -> Result:
         self._save(ended=ended)
-        told = tuple(_settled(cell, self._budget_s) for cell in self._progress.cells)
+        shortage = self._shortage()
+        told = tuple(_settled(cell, shortage) for cell in self._progress.cells)
         right = first.outcome is Outcome.HELD
         verdicts = {name: read_verdict(self._directory.path / name) for name in self._progress.decided} if right else {}
         doubts = unclear(told, verdicts, self._directory.path, self._scenario)
@@ -333,12 +359,24 @@ class Session:
             unclaimed=unclaimed,
         )
 
+    def _shortage(self) -> str:
+        """Why a cell that is still pending was not tried."""
+        left, budget = self.left_s, telling.clock(self._budget_s)
+        needed = needed_s(self._progress.cells, self._pace())
+        if needed is None or left <= 0:
+            return f"the budget of {budget} was used up"
+        needs = f"the shortest run that remains needs about {telling.clock(math.ceil(needed))}"
+        return f"{needs}, and {telling.clock(left)} of the budget of {budget} was left"
+
 
 def _cut_off(cell: Cell) -> Cell:
-    """The budget was its run's deadline: what then is not known is not the cell's fault, and another run may tell."""
-    if cell.verdict is not Outcome.INCONCLUSIVE:
+    """The budget was its run's deadline: what then is not known is not the cell's fault, and another run may show it."""
+    silent = cell.state is State.PENDING and cell.shared is not None and not cell.shared.anomalies
+    if cell.verdict is not Outcome.INCONCLUSIVE and not silent:
         return cell
-    return replace(cell, state=State.PENDING, verdict=None, why="the budget ended its run before it had drained")
+    shared = None if silent else cell.shared
+    why = "the budget ended its run before it had drained"
+    return replace(cell, state=State.PENDING, verdict=None, why=why, shared=shared)
 
 
 def _alone(cell: Cell) -> str:
@@ -351,18 +389,37 @@ def _outcome(told: tuple[Cell, ...], doubts: list[str], unclaimed: Mapping[str, 
     return Outcome.INCONCLUSIVE if outcome is Outcome.HELD and doubts else outcome
 
 
-def _settled(cell: Cell, budget_s: float) -> Cell:
-    """A pending cell as it must be told: it was not reached, and why."""
-    if cell.state is not State.PENDING:
-        return cell
-    why = f"the budget of {budget_s:.0f} s was spent before it was tried{' alone' if cell.runs else ''}"
-    return replace(cell, state=State.NOT_REACHED, why=f"{why} ({cell.why})" if cell.why else why)
+def _settled(cell: Cell, shortage: str) -> Cell:
+    """A cell that no run decided, as it is reported: by what its shared run showed, else not reached."""
+    pending = cell.state is State.PENDING
+    if pending:
+        alone = f"{'no further run was made' if cell.runs else 'not tried'}: {shortage}"
+    else:
+        alone = f"{'alone, it is inconclusive: ' if cell.exercised else 'alone, '}{cell.why}"
+    shared = cell.shared
+    if shared is None or (cell.exercised and not shared.anomalies):
+        why = f"{alone} ({cell.why})" if cell.why else alone
+        return replace(cell, state=State.NOT_REACHED, why=why) if pending else cell
+    exercised = State.APPROXIMATE if cell.approximate else State.EXERCISED
+    return replace(
+        cell,
+        state=exercised if shared.hit else State.NOT_REACHED,
+        verdict=Outcome.VIOLATED if shared.anomalies else Outcome.INCONCLUSIVE,
+        anomalies=shared.anomalies,
+        outputs=shared.outputs,
+        witnesses=shared.witnesses,
+        why=f"{shared.why}; {alone}",
+        runs=(*(run for run in cell.runs if run != shared.run), shared.run),
+    )
 
 
 def _seen(job: Job) -> str:
-    queries = ", ".join(f"{query.name} ({query.data_batches} batches with data)" for query in job.queries)
+    queries = ", ".join(
+        f"{query.name} ({query.data_batches} {'batch' if query.data_batches == 1 else 'batches'} with data)"
+        for query in job.queries
+    )
     sinks = ", ".join(dict.fromkeys(sink.words for sink in job.sinks)) or job.no_commit()
-    return f"it is right without faults; seen: {queries}; {sinks}"
+    return f"it holds without faults; seen: {queries}; {sinks}"
 
 
 def _became(cell: Cell) -> str:
@@ -370,8 +427,9 @@ def _became(cell: Cell) -> str:
         found = ", ".join(f"{anomaly} {count:,}" for anomaly, count in sorted(cell.anomalies.items()))
         how = "approximately placed, " if cell.state is State.APPROXIMATE else ""
         return f"  {cell.title()}: {how}{cell.verdict}{f' ({found})' if found else ''}"
-    again = "to be tried alone" if cell.state is State.PENDING else "not reached"
-    return f"  {cell.title()}: {again}: {cell.why}"
+    seen = "violated in this run, " if cell.shared is not None and cell.shared.anomalies else ""
+    again = "to be run alone" if cell.state is State.PENDING else "not reached"
+    return f"  {cell.title()}: {seen}{again}: {cell.why}"
 
 
 def fired_by(run_dir: Path) -> Mapping[int, str]:
@@ -392,4 +450,6 @@ def read_verdict(run_dir: Path) -> Verdict:
         return TypeAdapter(Verdict).validate_python({**stored, "outcome": stored["verdict"]})
     except (OSError, ValueError, KeyError, TypeError) as damaged:
         message = f"{run_dir / 'verdict.json'} cannot be read: {damaged}"
-        raise HistoryError(message, hint=f"judge the run again: onceproof check {run_dir}") from None
+        again = f"judge the run again: onceproof check {run_dir}"
+        gone = "the qualification counts on this run: put its directory back, or begin a new qualification"
+        raise HistoryError(message, hint=again if run_dir.is_dir() else gone) from None

@@ -73,5 +73,6 @@ class Teller:
 
 
 def clock(seconds: float) -> str:
-    """``9:05``"""
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+    """``9:05``, rounded to seconds."""
+    whole = round(seconds)
+    return f"{whole // 60}:{whole % 60:02d}"

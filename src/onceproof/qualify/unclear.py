@@ -1,4 +1,4 @@
-"""What of a qualification's runs proves nothing, so that no promise can be said to hold while it is so."""
+"""Why runs of a qualification prove nothing: with any such reason, no promise is reported as held."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from onceproof.scenario.model import Scenario
 def unclear(found: Iterable[Cell], verdicts: Mapping[str, Verdict], below: Path, scenario: Scenario) -> list[str]:
     """Of cells that were exercised, and of the runs that decided about cells (run directory below ``below`` -> its verdict).
 
-    A fault that missed is no doubt here: its cell is tried alone, or told as not reached. Raises `HistoryError`.
+    A fault that missed is not a doubt here: its cell is run alone, or reported as not reached. Raises `HistoryError`.
     """
     cells = [cell for cell in found if cell.exercised and cell.verdict is Outcome.INCONCLUSIVE]
-    told = [f"{cell.title()}: {cell.why}" for cell in cells]
+    by_reason: dict[str, list[str]] = {}
+    for cell in cells:
+        by_reason.setdefault(str(cell.why), []).append(cell.title())
+    told = [f"{'; '.join(titles)}: {why}" for why, titles in by_reason.items()]
     known = {run for cell in cells for run in cell.runs[-1:]}
     for run, verdict in verdicts.items():
         if run not in known and (why := _of_run(verdict, read_document(below / run).get("drained"), scenario)):

@@ -51,6 +51,12 @@ _REMOVE_DEADLINE_S = 2.0
 _DISK_FULL = "No space left on device"
 
 
+_KILLED = (
+    "no fault of the run did this, so the run shows nothing about the pipeline; `dmesg` names what the kernel killed for want "
+    "of memory"
+)
+
+
 class Service:
     """One started process, and everything in its session. Made by `Owner.start`."""
 
@@ -146,6 +152,9 @@ class Service:
             full = _DISK_FULL in self.log_tail(400)
             hint = "the disk is full: make room, or move the runs and their scratch (--runs, TMPDIR)" if full else None
             message = f"{self.name} ended with exit code {self.returncode}"
+            if (code := self.returncode) is not None and code < 0:
+                message += f" ({signal.strsignal(-code)})"
+                hint = hint or _KILLED
             raise ServiceFailed(message, hint=hint, log_tail=self.log_tail())
 
     def log_tail(self, lines: int = 20) -> str:

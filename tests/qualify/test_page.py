@@ -1,0 +1,124 @@
+"""The page and the JSON of a qualification, of sessions whose runs were made up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from onceproof.judge.findings import Finding, Outcome, Witness
+from onceproof.qualify import matrix
+from onceproof.qualify.cells import State
+from onceproof.qualify.strongest import DELIVERIES
+
+from .made_up import Told
+
+
+def test_the_report_is_text_of_100_columns_and_json(work: Callable[..., Any], told: Told) -> None:
+    result = work(budget_s=80)
+    broken = replace(
+        next(c for c in result.cells if c.exercised),
+        verdict=Outcome.VIOLATED,
+        anomalies={"duplicate": 1234},
+        outputs=("last_seen",),
+        witnesses={"duplicate": "tailnum=N1 (batch 2; output last_seen xid 7, last_seen xid 8)"},
+    )
+    result = replace(result, cells=(broken, *result.cells[1:]), outcome=Outcome.VIOLATED)
+    text = matrix.as_text(result)
+    unbroken = ("directory", "next", "  repeat", "  alone", "  seen in", "  explain")
+    assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith(unbroken))
+    assert "duplicate: 1,234 rows in last_seen" in text
+    assert "first    tailnum=N1 (batch 2; output last_seen xid 7, last_seen xid 8)" in text
+    assert "fix      Progress in the transaction of the data" in text
+    assert "explain  onceproof explain duplicate\n" in text
+    assert f"  alone    onceproof run {result.directory.cells / broken.name}.yaml" in text
+    for state in ("not reached", "n/a", "VIOLATED", "2 not reached"):
+        assert state in text
+    assert "…" not in text, "nothing of the table is cut off"
+    document = json.loads(json.dumps(matrix.as_json(result)))
+    assert document["verdict"] == "violated"
+    assert document["matrix"]["after-sink-commit"]["crash"][0]["verdict"] == "violated"
+    assert document["continue"].startswith("onceproof qualify --continue")
+    assert {cell["state"] for cell in document["cells"]} == {"exercised", "not reached", "n/a"}
+    first = document["cells"][0]
+    assert first["witnesses"] == broken.witnesses and "onceproof.sinks.postgres" in first["fixes"]["duplicate"][0]
+
+
+def test_what_onceproof_cannot_place_is_one_line(work: Callable[..., Any]) -> None:
+    result = work()
+    below = matrix.as_text(result).partition("\nn/a")[2].partition("directory")[0]
+    assert len(below.splitlines()) <= 4
+    assert "its batches write to a single sink; no query keeps state; no write to an output" in " ".join(below.split())
+    absent = [c for c in result.cells if not c.reachable]
+    of_tool = [c for c in absent if c.of_tool]
+    said = f"{len(of_tool)} more: onceproof cannot place them (--json lists the reasons; docs/qualify.md)"
+    assert said in " ".join(below.split())
+    assert {str(c.why) for c in absent} > {str(c.why) for c in of_tool}
+    assert {c["name"] for c in matrix.as_json(result)["cells"] if c["of_tool"]} == {c.name for c in of_tool}
+
+
+def test_a_fix_is_given_once_and_a_checker_without_one_is_no_error(work: Callable[..., Any]) -> None:
+    result = work()
+    found = [replace(c, verdict=Outcome.VIOLATED, anomalies={"duplicate": 1, "theirs": 2}) for c in result.cells[:2]]
+    text = matrix.as_text(replace(result, cells=(*found, *result.cells[2:])))
+    assert text.count("Progress in the transaction of the data") == 1
+    assert text.count("duplicate: 1 row") == 2 and "theirs: 2 rows" in text
+
+
+def test_the_statement_claims_no_more_than_was_exercised(work: Callable[..., Any]) -> None:
+    result = work()
+    every = "13 of 13 reachable cells exercised: 13 held. "
+    assert matrix.statement(result) == (
+        f"{every}The strongest claim that held in all runs is effectively-once, liveness recovers"
+    )
+    doubt = replace(result, strongest=replace(result.strongest, delivery=None, others={}))
+    assert matrix.statement(doubt) == f"{every}Whether a delivery promise held is in doubt"
+    broken = {level: ["lost-write"] for level in DELIVERIES}
+    none = replace(result, strongest=replace(result.strongest, delivery=None, broken=broken))
+    assert matrix.statement(none) == f"{every}No delivery promise held in all runs; liveness recovers held"
+    bare = replace(result, strongest=replace(none.strongest, others={}))
+    assert matrix.statement(bare) == f"{every}No delivery promise held in all runs"
+    nothing = replace(result, cells=tuple(c for c in result.cells if not c.reachable), strongest=None)
+    assert matrix.statement(nothing) == (
+        "no cell of the matrix applies to this job: no fault was tried, and nothing is claimed"
+    )
+    unproven = replace(result.cells[0], state=State.NOT_REACHED, verdict=Outcome.VIOLATED)
+    some = replace(result, cells=(unproven,), strongest=None)
+    assert matrix.statement(some) == (
+        "none of 1 reachable cell was exercised, so nothing is claimed; "
+        "1 reachable cell violated, but the fault is not proven to have hit"
+    )
+
+
+def test_what_a_cell_is_not_separated_from_is_named_with_what_is_known_of_it(
+    work: Callable[..., Any], told: Told
+) -> None:
+    """Of the eight cells of a violated run, the first one then held in a run of its own."""
+    told.violated, told.slow = {2}, {4: 600.0}
+    result = work()
+    assert len(told.files) == 4
+    first, *rest = [cell for cell in result.cells if result.progress.decided[1] in cell.runs]
+    assert first.verdict is Outcome.HELD and all(cell.together for cell in rest)
+    text = " ".join(matrix.as_text(result).split())
+    known = f"{first.title()} (held when run alone)"
+    assert f"violated* 7 cells of a shared run, not separated from each other and from {known}" in text
+
+
+def test_of_a_job_that_is_wrong_without_faults_the_findings_are_shown_once(
+    work: Callable[..., Any], told: Told
+) -> None:
+    told.first = Outcome.VIOLATED
+    result = work()
+    copies = Finding("duplicate", "last_seen", 3, "3 copies", witnesses=(Witness({"id": 1}, "so it is"),))
+    reasons = ("duplicate in output last_seen: 3 copies", "besides, not everything is proved: x")
+    result = replace(result, first=replace(result.first, findings=(copies,), reasons=reasons))
+    text = matrix.as_text(result)
+    assert text.count("3 copies") == 1 and "id=1" in text and "why        besides, not everything" in text
+    assert "explain    onceproof explain duplicate" in text
+    first = result.directory.path / result.progress.first
+    assert f"logs       {first / 'logs'}" in text and f"next       onceproof check {first}" in text
+    assert matrix.statement(result) == (
+        "without any fault the verdict is violated. No fault was tried: until this run holds, a run under faults "
+        "shows nothing"
+    )

@@ -1,0 +1,64 @@
+"""A service that ends by itself, not by a fault: the harness says so, and gives no verdict about the pipeline."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from onceproof.errors import ServiceFailed
+from onceproof.events import Event
+from onceproof.run import run
+from onceproof.scenario.load import find
+from onceproof.waiting import wait_until
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    """Three brokers and no fault."""
+    original = find("broker-crash")
+    text = original.read_text().replace("{here}", str(original.resolve().parent)).replace("rows: 12000", "rows: 300")
+    lines = [line for line in text.splitlines() if "fault: crash" not in line and line != "chaos:"]
+    path = tmp_path / "three-brokers.yaml"
+    path.write_text("\n".join(lines).replace("broker-crash", "three-brokers"))
+    return path
+
+
+def kill_a_broker() -> None:
+    """SIGKILL from outside, as by the kernel when memory is short."""
+    children = psutil.Process(os.getpid()).children(recursive=True)
+    (broker,) = [one for one in children if one.name() == "java" and one.cwd().endswith("/kafka/2")]
+    broker.send_signal(signal.SIGKILL)
+    wait_until(
+        "broker 2 to end", lambda: not broker.is_running() or broker.status() == psutil.STATUS_ZOMBIE, deadline_s=10
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [("batch.planned", {"batch": 1}), ("phase", {"name": "collect"})],
+    ids=["while a batch is open", "when all is done but the reading"],
+)
+def test_a_broker_that_dies_by_itself_is_no_verdict(
+    scenario: Path, tmp_path: Path, kind: str, data: dict[str, object]
+) -> None:
+    killed: list[str] = []
+
+    def strike(event: Event) -> None:
+        if event.kind == kind and not killed and data.items() <= event.data.items():
+            killed.append(event.kind)
+            kill_a_broker()
+
+    with pytest.raises(ServiceFailed, match=r"kafka-2 ended with exit code -9 \(Killed\)") as failed:
+        run(scenario, runs_dir=tmp_path, listeners=[strike])
+    assert killed and failed.value.exit_code == 4
+    assert "no fault of the run did this" in str(failed.value.hint)
+    assert failed.value.run_dir is not None
+    verdict = json.loads((failed.value.run_dir / "verdict.json").read_text())
+    assert verdict["verdict"] == "error" and "kafka-2 ended" in verdict["reasons"][0]
