@@ -5,20 +5,25 @@ from __future__ import annotations
 import base64
 import html
 import json
+import os
 import shlex
+import stat
 import time
 import urllib.parse
 import xml.sax.saxutils
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from onceproof.errors import EnvironmentProblem
+from onceproof.events import Timeline
 from onceproof.judge.findings import Outcome
 from onceproof.masking import hiding, masked, masked_value
+from onceproof.rundir import RunDir, private_files
 
 SECRETS = ["hunter2-plain", "p\"a's\\s/w+o rd&<é😀", "tab\there\nand a second line\nthird, last", "ümläut ß"]
 
@@ -128,3 +133,28 @@ def test_a_long_text_takes_no_time(secret: str, text: str) -> None:
     with hiding([secret]):
         masked(text)
     assert time.monotonic() - began < 5
+
+
+def test_what_a_job_says_is_stored_without_secrets_in_files_of_its_owner_alone(tmp_path: Path) -> None:
+    secret = SECRETS[1]
+    before = os.umask(0o022)
+    try:
+        with private_files(), hiding([secret]):
+            directory = RunDir.create(tmp_path / "runs", "leaks")
+            timeline = Timeline(directory.events)
+            said = [form(secret) for form in FORMS.values()]
+            timeline.emit("warning", message="; ".join(said), query=secret)
+            timeline.close()
+            directory.update(job={"traceback": "\n".join(said)}, error=json.dumps(secret))
+        folders = {stat.S_IMODE(path.stat().st_mode) for path in directory.path.rglob("*") if path.is_dir()}
+        files = {stat.S_IMODE(path.stat().st_mode) for path in directory.path.rglob("*") if path.is_file()}
+    finally:
+        os.umask(before)
+    assert (stat.S_IMODE(directory.path.stat().st_mode), folders, files) == (0o700, {0o700}, {0o600})
+    document = json.loads((directory.path / "run.json").read_text())
+    event = json.loads(directory.events.read_text())
+    assert document["error"] == '"***"'
+    assert event["query"] == secret, "a name that the judge compares"
+    for text in (document["job"]["traceback"], event["message"]):
+        assert secret not in text and base64.b64encode(secret.encode()).decode()[:12] not in text
+        assert "é" not in text and "%C3" not in text
