@@ -111,13 +111,12 @@ CREATE TABLE last_price (symbol text PRIMARY KEY, trade_id bigint, price numeric
         ),
         edits={
             'trades.jsonl", form: values}': 'trades.jsonl", form: values, key: s}',
-            "  prepare:\n": "  queries: [candles, last_price]\n  prepare:\n",
             "at: {batch: 2,": "at: {query: candles, batch: 2,",
             "    table: candles\n    kind: append\n    identity: [t_2]\n": (
-                "    {table: candles, kind: upsert, identity: [symbol, minute], query: candles}\n"
+                "    table: candles\n    kind: upsert\n    identity: [symbol, minute]\n"
             ),
             "    table: last_price\n    kind: append\n    identity: [t_2]\n": (
-                "    {table: last_price, kind: upsert, identity: [symbol], query: last_price}\n"
+                "    table: last_price\n    kind: upsert\n    identity: [symbol]\n"
             ),
             f"{_IDENTITY}    candles_table: {{t_2: t_2}}\n    last_price_table: {{t_2: t_2}}\n": """\
   kind: sql
@@ -166,8 +165,8 @@ CREATE TABLE last_price (symbol text PRIMARY KEY, trade_id bigint, price numeric
             *("CHECKPOINT_DIR=/data/checkpoints/mirror", "python", "mirror.py"),
         ),
         edits={
-            "    identity: [n]\n": "    identity: [n]\n    headers: compare\n",
-            f"{_IDENTITY}    events_copy_topic: {{n: n}}\n": """\
+            '    identity: ["n"]\n': '    identity: ["n"]\n    headers: compare\n',
+            f'{_IDENTITY}    events_copy_topic: {{"n": "n"}}\n': """\
   kind: sql
   queries:
     events_copy_topic: SELECT n, what, _partition, _offset, _key, _headers FROM events
@@ -183,7 +182,7 @@ CREATE TABLE last_price (symbol text PRIMARY KEY, trade_id bigint, price numeric
         ),
         edits={
             'sensors.jsonl", form: values}': 'sensors.jsonl", form: values, key: sensor}',
-            f"{_IDENTITY}    alerts_topic: {{n: n}}\n": """\
+            f'{_IDENTITY}    alerts_topic: {{"n": "n"}}\n': """\
   kind: sql
   queries:
     alerts_topic: SELECT n, sensor, celsius, _partition, _offset, _key FROM sensors WHERE celsius > 80
