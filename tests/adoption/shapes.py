@@ -122,7 +122,7 @@ CREATE TABLE last_price (symbol text PRIMARY KEY, trade_id bigint, price numeric
   kind: sql
   queries:
     candles_table: SELECT s AS symbol, date_trunc('minute', to_timestamp(T_1 / 1000)) AS minute, min(p::DECIMAL(18,8)) AS low, max(p::DECIMAL(18,8)) AS high, sum(q::DECIMAL(18,8)) AS volume, count(*) AS trades FROM trades GROUP BY ALL
-    last_price_table: SELECT s AS symbol, t_2 AS trade_id, p::DECIMAL(18,8) AS price FROM trades QUALIFY row_number() OVER (PARTITION BY s ORDER BY t_2 DESC) = 1
+    last_price_table: SELECT s AS symbol, t_2 AS trade_id, p::DECIMAL(18,8) AS price FROM trades QUALIFY row_number() OVER (PARTITION BY s ORDER BY t_2 DESC, _offset) = 1
 """,
         },
         verdict="held",
