@@ -145,6 +145,7 @@ CREATE TABLE last_price (symbol text PRIMARY KEY, trade_id bigint, price numeric
             "--checkpoint=/data/checkpoints/paid",
         ),
         edits={
+            "at: {batch: 2,": "at: {batch: 3,",
             'purchases.jsonl", form: values}': 'purchases.jsonl", form: values, key: buyer}',
             'payments.jsonl", form: values}': 'payments.jsonl", form: values, key: purchase}',
             "  topic: purchases\n  columns:\n    ledger_table: {purchase_id: purchase_id}\n"
