@@ -81,14 +81,14 @@ def run(
         ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Every shipped scenario; 0 if each does what its 'expect' says.")
+        bool, typer.Option("--all", help="Run every shipped scenario. Exit code 0 if each does what its 'expect' says.")
     ] = False,
     as_json: Json = False,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write JUnit XML.", dir_okay=False)] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write JUnit XML to this file.", dir_okay=False)] = None,
     runs: Annotated[Path, typer.Option(metavar="DIR", help="Where run directories are made.", file_okay=False)] = Path(
         "onceproof-runs"
     ),
-    seed: Annotated[int | None, typer.Option(help="Instead of the scenario's seed.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Use this seed, not the scenario's.")] = None,
 ) -> None:
     """Run scenarios: start the services, feed, break, heal, drain, judge.
 
@@ -127,12 +127,12 @@ def check(
 @app.command(epilog=EXIT_CODES)
 def replay(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of a scenario with consumers.")],
-    times: Annotated[int, typer.Option(min=1, max=10_000, help="How often.")] = 10,
+    times: Annotated[int, typer.Option(min=1, max=10_000, help="How often to run it.")] = 10,
     as_json: Json = False,
 ) -> None:
-    """Play a run's stored schedule again, on a broker that stays up, and say how often the same findings came back.
+    """Run a stored schedule again, on a broker that stays up, and say how often the same findings came back.
 
-    Exit code 0 if every replay came to the same, 3 if one did not; those that did not are kept in RUN/replays.
+    Exit code 0 if every replay had the same findings, 3 if one did not. Replays that differ are kept in RUN/replays.
 
     \b
     onceproof replay onceproof-runs/latest --times 100
@@ -150,7 +150,7 @@ def shrink(
     anomaly: Annotated[
         str | None, typer.Option(metavar="NAME", help="The anomaly that must stay (default: all of the run's).")
     ] = None,
-    executions: Annotated[int, typer.Option(min=3, max=10_000, help="How many plays at most.")] = 60,
+    executions: Annotated[int, typer.Option(min=3, max=10_000, help="Run the schedule at most this often.")] = 60,
     as_json: Json = False,
 ) -> None:
     """Find the fewest messages, consumers and faults that still show what a run has shown.
@@ -190,10 +190,10 @@ def import_(
         Path, typer.Option(metavar="FILE", help="Scenario: input topics, outputs, oracle and claim suffice.")
     ],
     inputs: Annotated[
-        list[str] | None, typer.Option("--input", metavar="TOPIC=FILE", help="An input topic, .jsonl or .parquet.")
+        list[str] | None, typer.Option("--input", metavar="TOPIC=FILE", help="An input topic: .jsonl, .ndjson or .parquet.")
     ] = None,
     outputs: Annotated[
-        list[str] | None, typer.Option("--output", metavar="NAME=FILE", help="An output, .jsonl or .parquet.")
+        list[str] | None, typer.Option("--output", metavar="NAME=FILE", help="An output: .jsonl, .ndjson or .parquet.")
     ] = None,
     tables: Annotated[
         list[str] | None, typer.Option("--table", metavar="NAME=FILE", help="A static table of the oracle, .parquet.")
@@ -213,11 +213,11 @@ def import_(
     ] = Path("onceproof-runs"),
     as_json: Json = False,
 ) -> None:
-    """Make a run directory of your own files, or of a live topic and table, for check to judge.
+    """Make a run directory from your own files, or from a live topic and table, for `check` to judge.
 
     A file whose first row has "value" holds records: {"key", "value", "partition", "offset", "timestamp_ms",
     "visibility"}, all but the value optional; "key_base64" and "value_base64" are for bytes. Without offsets, records
-    are numbered as they stand. Any other file holds plain rows, each of which is a record's value, or a row of the table.
+    are numbered in file order. Any other file holds plain rows, each of which is a record's value, or a row of the table.
 
     \b
     onceproof import --scenario orders.yaml --input orders=orders.jsonl --output totals=totals.parquet
@@ -268,7 +268,7 @@ def schema_() -> None:
 
 @app.command()
 def plan(scenario: Name, as_json: Json = False) -> None:
-    """Tell what a scenario would do, and how exactly each fault can be placed, without starting anything.
+    """Show what a scenario would do, and how exactly each fault can be placed, without starting anything.
 
     \b
     onceproof plan effectively-once
@@ -287,7 +287,7 @@ def validate(
     ],
     as_json: Json = False,
 ) -> None:
-    """Check scenario files without starting anything: every problem with its line, column and a suggestion.
+    """Check scenario files without starting anything: every problem with its line, column and a suggestion, and likely mistakes as warnings.
 
     \b
     onceproof validate my_job.yaml
@@ -306,43 +306,43 @@ def init(
         typer.Argument(metavar="-- COMMAND...", help="What starts your job, as you type it here.", show_default=False),
     ] = None,
     topic: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A topic that the job reads; as often as needed.")
+        list[str] | None, typer.Option(metavar="NAME", help="A topic that the job reads; may be repeated.")
     ] = None,
     table: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A Postgres table that it writes; as often as needed.")
+        list[str] | None, typer.Option(metavar="NAME", help="A Postgres table that it writes; may be repeated.")
     ] = None,
     output_topic: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A topic that it writes; as often as needed.")
+        list[str] | None, typer.Option(metavar="NAME", help="A topic that it writes; may be repeated.")
     ] = None,
     sample: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[TOPIC=]FILE",
-            help="Values of a topic's records, a JSON object a line: they are fed. One per topic.",
+            help="Values of a topic's records, one JSON object per line, which become the input. One per topic.",
         ),
     ] = None,
     records: Annotated[
         bool | None,
         typer.Option(
-            "--records/--values", help="Lines of a sample are records (key, headers, timestamp, value), or values."
+            "--records/--values", help="Whether the lines of a sample are records (key, headers, timestamp, value) or values."
         ),
     ] = None,
     schema: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="SQL that makes the tables before the job starts.")
+        Path | None, typer.Option(metavar="FILE", help="SQL that creates the tables before the job starts.")
     ] = None,
     env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable of the job; as often as needed.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An environment variable of the job; may be repeated.")
     ] = None,
     to: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The scenario to write (default: the job's name, .yaml, here).")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite it if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the scenario if it exists.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a first scenario for a job of yours: it validates, and its comments say what you must still decide.
+    """Write a first scenario for your own job: it validates, and its comments say what you must still decide.
 
     Addresses of Kafka and Postgres, checkpoint folders and files in the command and its variables become templates, which
-    a run fills in with its own. From a sample it proposes which fields name a record, and which is the key.
+    a run fills in with its own. From a sample it proposes which fields identify a record, and which is the key.
 
     \b
     onceproof init --topic orders --table totals -- python job.py --kafka b:9092
@@ -408,11 +408,11 @@ def qualify(
 @app.command()
 def explain(
     anomaly: Annotated[
-        str | None, typer.Argument(metavar="ANOMALY", help="One of those that the command lists.", show_default=False)
+        str | None, typer.Argument(metavar="ANOMALY", help="Name of an anomaly; without it, all are listed.", show_default=False)
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Tell what an anomaly means, how it comes about, how it is decided and what stops it; without a name: list them all.
+    """Explain what an anomaly means, how it comes about, how it is decided and what stops it; without a name, list them all.
 
     \b
     onceproof explain
@@ -432,7 +432,7 @@ def propose(
     ],
     as_json: Json = False,
 ) -> None:
-    """Propose columns to ignore: those that differ between fault-free runs, and so say nothing of faults.
+    """Propose columns to ignore: those that differ between fault-free runs, and so do not show the effect of faults.
 
     \b
     onceproof propose onceproof-runs/my-job-1 onceproof-runs/my-job-2
@@ -447,7 +447,7 @@ def propose(
 
 @app.command()
 def doctor(as_json: Json = False) -> None:
-    """Tell what this machine has and lacks for a run, and the command that mends it. Exit code 4 if anything is missing."""
+    """List what is installed, what is missing for a run, and the command that fixes it. Exit code 4 if anything is missing."""
     output = Output(as_json)
     with failing_well(output):
         from onceproof.cli_show import examined
@@ -459,7 +459,7 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def cleanup(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
     as_json: Json = False,
 ) -> None:
     """End and remove what a killed onceproof left behind, and nothing else. Live runs are left alone."""

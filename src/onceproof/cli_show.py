@@ -149,7 +149,7 @@ def examined(as_json: bool) -> tuple[str, bool]:
     for check in checks:
         lines.append(f"{'ok     ' if check.ok else 'MISSING'}  {check.name}: {check.found}")
         if check.mend and not check.ok:
-            lines.append(f"         mend: {check.mend}")
+            lines.append(f"         fix: {check.mend}")
     lines.append("ready to run" if healthy else "not ready: see what is MISSING above")
     return "\n".join(lines), healthy
 

@@ -138,7 +138,7 @@ def _chunks(fed: Fed) -> int:
 def _generated() -> list[str]:
     return [
         f"    # {DECIDE}: these are generated records with id, key, seq and payload. Does the job understand them? If not:",
-        '    #   dataset: file, options: {file: "{here}/records.jsonl"}, with some hundred of your own, a JSON object a line.',
+        '    #   dataset: file, options: {file: "{here}/records.jsonl"}, with a few hundred of your own, one JSON object per line.',
         "    dataset: numbers",
         "    rows: 6000",
     ]

@@ -80,7 +80,7 @@ class TopicSpec(Model):
 
 class Prepare(Model):
     topics: dict[str, TopicSpec] = Field(
-        default_factory=dict, max_length=200, description="topics to create beside the inputs"
+        default_factory=dict, max_length=200, description="topics to create in addition to the inputs"
     )
     tables: list[str] = Field(
         default_factory=list, description="static tables of the data sets; {table.NAME} is the Parquet file"
@@ -256,7 +256,7 @@ class OutputSpec(Model):
         "identity (the same columns in the same order) or by source; the oracle says nothing of it",
     )
     compare: list[str] | None = Field(
-        None, description="columns that are compared beside the identity (default: all that are not ignored)"
+        None, description="columns that are compared in addition to the identity (default: all that are not ignored)"
     )
     ignore: list[str] = Field(
         default_factory=list, description="columns that may differ on a replay (load times, generated ids)"
@@ -270,7 +270,7 @@ class OutputSpec(Model):
     epoch: str | None = Field(None, description="column with the writer's epoch, which grows at each takeover")
     progress: ProgressTable | None = Field(None, description="the Postgres table that holds this sink's own progress")
     placement: Literal["key", "none"] = Field(
-        "none", description="key: all records with one Kafka key stand in one partition"
+        "none", description="key: all records with one Kafka key are in one partition"
     )
     compare_key: bool | None = Field(
         None,
