@@ -115,6 +115,25 @@ def test_one_that_neither_reads_nor_writes_is_not(
     assert "batch 2 held no data and wrote none: nothing was in danger; choose another batch" in row["evidence"]
 
 
+class Input(NoInput):
+    """Batch 2 reads input, as every other."""
+
+    def batch(self, query: str, batch: int) -> Batch:
+        return Batch(query, batch, {"t": {0: 7}}, {"t": {0: 14}}, None, 0.0, 0)
+
+    def reads_nothing(self, query: str, batch: int) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(("after", "hit"), [("3 rows", False), ("5 rows", True)])
+def test_a_batch_that_reads_must_also_write_if_the_fault_comes_after_its_commit(
+    conduct: Callable[[FaultSpec], Conductor], monkeypatch: pytest.MonkeyPatch, after: str, hit: bool
+) -> None:
+    row = without_input(conduct, monkeypatch, "3 rows", after, checkpoint=Input())
+    assert row["hit"] is hit
+    assert ("batch 2 read input and wrote nothing to any output: nothing was in danger" in row["evidence"]) is not hit
+
+
 @pytest.mark.parametrize(("query", "hit"), [(None, False), ("checkpoint", True)])
 def test_whose_writes_they_were_must_be_known(
     conduct: Callable[[FaultSpec], Conductor], monkeypatch: pytest.MonkeyPatch, query: str | None, hit: bool

@@ -102,7 +102,8 @@ class Conductor:
         """``survey``: look at what each batch writes, not only at those that a fault waits for."""
         self._timeline = timeline
         struck = frozenset(spec.at.batch for spec in specs)
-        self._writes = WriteWatch(_SURVEYED if survey else struck, all_batches=survey)
+        committed = frozenset(spec.at.batch for spec in specs if spec.at.point is Point.AFTER_SINK_COMMIT)
+        self._writes = WriteWatch(_SURVEYED, _SURVEYED) if survey else WriteWatch(struck, committed)
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._site: Site | None = None
@@ -251,12 +252,28 @@ class Conductor:
             proof = replace(proof, evidence=(f"attempt {seen.attempt} at batch {seen.batch}", *proof.evidence))
         self._finish(armed, seen, proof)
 
+    def _has_written(self, site: Site, seen: Occurrence, proof: Proof) -> Proof:
+        """The proof for a batch that read input, unless it is known that it wrote nothing."""
+        written = self._writes.written(site, seen.query, seen.batch)
+        if written is None or written.unclear is not None or written.changes:
+            return proof
+        why = (
+            f"batch {seen.batch} read input and wrote nothing to any output: {NOTHING_IN_DANGER}; choose another batch"
+        )
+        return replace(proof, hit=False, evidence=(*proof.evidence, why))
+
     def _in_danger(self, site: Site, seen: Occurrence, proof: Proof) -> Proof:
-        """The proof, unless the batch neither held data nor wrote any: then nothing was in danger, whatever the fault did."""
+        """The proof, unless the batch neither held data nor wrote any: then nothing was in danger, whatever the fault did.
+
+        After the sink's commit what is in danger is what was written: a batch that only read (a join that found no pair) is
+        replayed without a trace, whatever the sink is.
+        """
         n = seen.batch
         batch = wait_until(f"the ranges of batch {n}", lambda: site.checkpoint.batch(seen.query, n), deadline_s=5)
-        if batch.records() > 0 or not proof.hit:
+        if not proof.hit:
             return proof
+        if batch.records() > 0:
+            return self._has_written(site, seen, proof) if seen.point is Point.AFTER_SINK_COMMIT else proof
         if (tried := site.tried.get((seen.query, n))) is not None:
             return replace(proof, evidence=(*proof.evidence, f"batch {n} read no input, and {tried}"))
         written = self._writes.written(site, seen.query, n)

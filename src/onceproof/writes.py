@@ -49,11 +49,12 @@ class Written:
 class WriteWatch:
     """Looks at the outputs whenever a batch that matters is planned and committed. Thread-safe.
 
-    ``numbers``: the batches that matter. Of those that read input only ``all_batches`` are looked at.
+    ``numbers``: the batches that matter. Of those that read input only those in ``also_reading`` are looked at: that they read
+    says nothing of a fault that needs their write.
     """
 
     numbers: frozenset[int]
-    all_batches: bool = False
+    also_reading: frozenset[int] = frozenset()
     _brackets: dict[tuple[str, int], _Bracket] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -69,7 +70,7 @@ class WriteWatch:
         known = self._brackets.get(key)
         try:
             if point is Point.AFTER_OFFSET_LOG:
-                if known is None and (self.all_batches or site.checkpoint.reads_nothing(query, batch)):
+                if known is None and (batch in self.also_reading or site.checkpoint.reads_nothing(query, batch)):
                     state = self._look(site, query)
                     with self._lock:
                         self._brackets.setdefault(key, _Bracket(state, site.timeline.now()))
@@ -88,9 +89,10 @@ class WriteWatch:
         return None if bracket is None or bracket.after is None else self.written(site, query, batch)
 
     def written(self, site: Site, query: str, batch: int) -> Written | None:
-        """What it has written until its commit, or until now if nobody looked then; None where nobody looked at its plan."""
+        """What it has written until its commit, or until now if nobody looked then; None where nobody looked at its plan,
+        and of a query that writes to no output of the scenario."""
         bracket = self._brackets.get((query, batch))
-        if bracket is None:
+        if bracket is None or not self._outputs(site, query):
             return None
         try:
             after = bracket.after if bracket.after is not None else self._look(site, query)
