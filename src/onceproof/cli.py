@@ -84,7 +84,9 @@ def run(
         bool, typer.Option("--all", help="Run every shipped scenario. Exit code 0 if each does what its 'expect' says.")
     ] = False,
     as_json: Json = False,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write JUnit XML to this file.", dir_okay=False)] = None,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write JUnit XML to this file.", dir_okay=False)
+    ] = None,
     runs: Annotated[Path, typer.Option(metavar="DIR", help="Where run directories are made.", file_okay=False)] = Path(
         "onceproof-runs"
     ),
@@ -190,7 +192,8 @@ def import_(
         Path, typer.Option(metavar="FILE", help="Scenario: input topics, outputs, oracle and claim suffice.")
     ],
     inputs: Annotated[
-        list[str] | None, typer.Option("--input", metavar="TOPIC=FILE", help="An input topic: .jsonl, .ndjson or .parquet.")
+        list[str] | None,
+        typer.Option("--input", metavar="TOPIC=FILE", help="An input topic: .jsonl, .ndjson or .parquet."),
     ] = None,
     outputs: Annotated[
         list[str] | None, typer.Option("--output", metavar="NAME=FILE", help="An output: .jsonl, .ndjson or .parquet.")
@@ -324,14 +327,16 @@ def init(
     records: Annotated[
         bool | None,
         typer.Option(
-            "--records/--values", help="Whether the lines of a sample are records (key, headers, timestamp, value) or values."
+            "--records/--values",
+            help="Whether the lines of a sample are records (key, headers, timestamp, value) or values.",
         ),
     ] = None,
     schema: Annotated[
         Path | None, typer.Option(metavar="FILE", help="SQL that creates the tables before the job starts.")
     ] = None,
     env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An environment variable of the job; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An environment variable of the job; may be repeated."),
     ] = None,
     to: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The scenario to write (default: the job's name, .yaml, here).")
@@ -408,7 +413,8 @@ def qualify(
 @app.command()
 def explain(
     anomaly: Annotated[
-        str | None, typer.Argument(metavar="ANOMALY", help="Name of an anomaly; without it, all are listed.", show_default=False)
+        str | None,
+        typer.Argument(metavar="ANOMALY", help="Name of an anomaly; without it, all are listed.", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -78,7 +78,9 @@ def read(path: Path, *, records: bool | None = None) -> Sample:
 def _values(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows, each an object that a record's value is."""
     if path.suffix == ".parquet":
-        raise UsageError(f"sample {str(path)!r} is not a JSON lines file", hint="use a .jsonl file with one JSON object per line")
+        raise UsageError(
+            f"sample {str(path)!r} is not a JSON lines file", hint="use a .jsonl file with one JSON object per line"
+        )
     if may_hold_records(path):
         hint = "say which it is: --records, or --values if these are the fields of each value"
         raise UsageError(f"sample {str(path)!r} holds records with their keys, not values", hint=hint)
