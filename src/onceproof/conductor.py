@@ -269,7 +269,9 @@ class Conductor:
                 proof, evidence=(*proof.evidence, f"batch {n} read no input, and wrote: {'; '.join(written.changes)}")
             )
         else:
-            why = f"batch {n} held no data and wrote none: {NOTHING_IN_DANGER}; choose another batch"
+            read = [b.batch for b in site.checkpoint.batches() if b.query == seen.query and b.records()]
+            other = f"one that reads input, such as batch {read[-1]}" if read else "another batch"
+            why = f"batch {n} held no data and wrote none: {NOTHING_IN_DANGER}; choose {other}"
         return Proof(False, (*proof.evidence, why))
 
     def _finish(self, armed: Armed, seen: Occurrence, proof: Proof) -> None:

@@ -111,7 +111,7 @@ CREATE TABLE last_price (symbol text PRIMARY KEY, trade_id bigint, price numeric
         ),
         edits={
             'trades.jsonl", form: values}': 'trades.jsonl", form: values, key: s}',
-            "at: {batch: 2,": "at: {query: candles, batch: 2,",
+            "at: {batch: 2,": "at: {query: candles, batch: 3,",
             "    table: candles\n    kind: append\n    identity: [t_2]\n": (
                 "    table: candles\n    kind: upsert\n    identity: [symbol, minute]\n"
             ),
@@ -145,6 +145,7 @@ CREATE TABLE last_price (symbol text PRIMARY KEY, trade_id bigint, price numeric
             "--checkpoint=/data/checkpoints/paid",
         ),
         edits={
+            "at: {batch: 2,": "at: {batch: 3,",
             'purchases.jsonl", form: values}': 'purchases.jsonl", form: values, key: buyer}',
             'payments.jsonl", form: values}': 'payments.jsonl", form: values, key: purchase}',
             "  topic: purchases\n  columns:\n    ledger_table: {purchase_id: purchase_id}\n"
