@@ -135,7 +135,12 @@ def _witnesses(case: Case, output: str, source: str, limit: int | None) -> Itera
 
 def _argument(case: Case, row: Row) -> str:
     expected = f"{times(row['expected'], noun(case, row['output']))} expected"
-    return f"{input_of(row)} is committed{_taken(row)}.\n{_done(case, row)}.\nBut of {expected}, {row['actual']} can be read; {_why(case, row)}."
+    return f"{input_of(row)} is committed{_taken(row)}.\n{_done(case, row)}.\n{_not_planned(case)}But of {expected}, {row['actual']} can be read; {_why(case, row)}."
+
+
+def _not_planned(case: Case) -> str:
+    """The batch that would have written it may be one that Spark never planned."""
+    return "".join(f"But {note}.\n" for _, note in case.open_watermarks("none"))
 
 
 def _done(case: Case, row: Row) -> str:

@@ -200,6 +200,7 @@ CREATE TABLE last_price (symbol text PRIMARY KEY, trade_id bigint, price numeric
             *("--postgres=postgresql://etl@db/ads", "--checkpoint=/data/checkpoints/ads"),
         ),
         edits={
+            "at: {batch: 2,": "at: {batch: 4,",  # one without input, which writes the ads that nobody clicked
             'shown.jsonl", form: values}': 'shown.jsonl", form: values, key: page}',
             'clicked.jsonl", form: values}': 'clicked.jsonl", form: values, key: ad}',
             "  kind: identity\n": "  kind: sql\n",

@@ -38,7 +38,7 @@ def test_a_secret_that_is_not_exported(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_picture_that_cannot_be_drawn_costs_one_line(tmp_path: Path) -> None:
     said = _drawn(SHIPPED, tmp_path)
-    assert said.startswith("no picture: ") and "run.json" in said
+    assert said.startswith("no picture: ") and "is not a run: it is an empty folder" in said
 
 
 def test_many_messages_are_drawn_only_if_asked_for(tmp_path: Path) -> None:

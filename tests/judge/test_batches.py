@@ -56,5 +56,5 @@ def test_batches_go_to_json(clean_run: Any) -> None:
     clean_run.scenario["outputs"]["events"]["ignore"] = ["loaded_at"]
     document = judge(clean_run.save()).to_json()
     assert document["batches"][0]["verdict"] == "held"
-    assert document["ignored"] == {"events": ["loaded_at"]}
+    assert document["ignored"] == {"events": ["loaded_at", "record key"]}
     assert document["slices"] == {}

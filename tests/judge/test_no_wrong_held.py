@@ -201,8 +201,10 @@ def test_numbers_and_times(
     for i in range(2):
         run.send("k", {"i": i, "v": sent})
     put = run.insert if "table" in place else run.record
-    put("out", {"i": 0, "v": right})
-    put("out", {"i": 1, "v": wrong})
+    # In a topic a text is not the number that it spells; a table gives all values as texts.
+    value = {"DOUBLE": float, "BIGINT": int}.get(sql_type, str) if "topic" in place else str
+    put("out", {"i": 0, "v": value(right)})
+    put("out", {"i": 1, "v": value(wrong)})
     violated(run, wrong_value=1)
     (finding,) = judge(run.path).findings
     assert [w.identity for w in finding.witnesses] == [{"i": "1"}]

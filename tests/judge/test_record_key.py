@@ -54,7 +54,7 @@ def test_a_dropped_key_is_shown_and_has_a_slice(stored_run: Any) -> None:
     verdict = copied(stored_run, [None, "b", None, "a"])
     (finding,) = verdict.findings
     assert "expected: record key = a" in finding.witnesses[0].argument
-    assert "Yet found: record key = null" in finding.witnesses[0].argument
+    assert "But found: record key = null" in finding.witnesses[0].argument
     (folder,) = verdict.slices.values()
     assert judge(stored_run.path / folder).anomalies() == {"wrong-value": 1}
 

@@ -18,7 +18,7 @@ def test_clean_run_is_held(clean_run: Any) -> None:
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.HELD, verdict.reasons
     assert verdict.word == "held, no fault injected"
-    assert verdict.reasons == ("no fault injected: 24 effects of 12 input records are as claimed",)
+    assert verdict.reasons == ("no fault injected: All 24 output rows from 12 input records match the claim",)
     assert verdict.findings == ()
     assert verdict.not_evaluated == {}
     assert verdict.counts == {

@@ -14,7 +14,7 @@ from onceproof.scenario.load import find, load, warnings
 SCENARIO: dict[str, Any] = {
     "stack": {"postgres": {}},
     "input": [{"topic": "orders", "dataset": "file", "options": {"file": "{here}/orders.jsonl"}, "chunks": 1}],
-    "pipeline": {"command": ["{python}", "-V"], "prepare": {"topics": {"events": {}}}},
+    "pipeline": {"command": ["{python}", "-V", "{checkpoint}"], "prepare": {"topics": {"events": {}}}},
     "outputs": {"events": {"topic": "events", "identity": ["id"]}},
     "oracle": {"kind": "sql", "queries": {"events": "SELECT id, amount FROM orders"}},
 }

@@ -34,7 +34,16 @@ def errors(schema: dict[str, Any], value: Any, where: str = "") -> Iterator[str]
             "minimum",
             "maximum",
         ),
-        *("exclusiveMinimum", "exclusiveMaximum", "minItems", "minProperties", "minLength", "maxLength", "maxItems"),
+        *(
+            "exclusiveMinimum",
+            "exclusiveMaximum",
+            "minItems",
+            "minProperties",
+            "maxProperties",
+            "minLength",
+            "maxLength",
+            "maxItems",
+        ),
         *(
             "$ref",
             "anyOf",

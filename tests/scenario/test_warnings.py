@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -20,14 +21,14 @@ def warned(path: Path) -> list[str]:
     done = CliRunner().invoke(app, ["validate", "--json", str(path)])
     assert done.exit_code == 0, done.output
     plan = CliRunner().invoke(app, ["plan", "--json", str(path)])
-    found: list[str] = json.loads(done.stdout)["warnings"]
+    found: list[dict[str, Any]] = json.loads(done.stdout)["warnings"]
     assert json.loads(plan.stdout)["warnings"] == found
-    return found
+    return [f"{one['place']['line']}:{one['place']['column']}: {one['message']} ({one['hint']})" for one in found]
 
 
 def test_a_job_without_a_checkpoint(write: Write) -> None:
     (only,) = warned(write())
-    assert ":11:3: the job does not use {checkpoint}" in only
+    assert "11:3: the job does not use {checkpoint}" in only
     assert warned(write(("--topic,", "'--checkpoint={checkpoint}/x', --topic,"))) == []
 
 
