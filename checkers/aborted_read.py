@@ -39,7 +39,7 @@ class AbortedRead:
 
     Jepsen calls it G1a (Adya, *Weak Consistency*, 1999). A sum or a window that holds aborted input among committed
     counts too, where its value is the one with all of it. These effects are then neither ``unexplained`` nor
-    ``wrong-value``. An aborted record that equals a committed one cannot be told from it: its effect is a ``duplicate``.
+    ``wrong-value``. An aborted record that equals a committed one looks the same: its effect is a ``duplicate``.
     Only the input can be read dirty: what a job itself aborts in Kafka no read_committed reader is shown.
     """
 
@@ -53,7 +53,7 @@ class AbortedRead:
         ),
         decided="An effect that committed input does not explain becomes the expected one as soon as aborted records count too "
         "(records of a transaction that never ended: precommitted-read). It is then this, and neither unexplained nor a "
-        "wrong-value. An aborted record that equals a committed one cannot be told from it: its effect is a duplicate. Where "
+        "wrong-value. An aborted record that equals a committed one looks the same: its effect is a duplicate. Where "
         "the oracle's answer is a stored one and cannot be asked again, it is not evaluated.",
         stops=(
             "kafka.isolation.level=read_committed as an option of the source.",

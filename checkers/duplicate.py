@@ -258,11 +258,11 @@ def _unsettled(case: Case, rows: list[Row]) -> str | None:
     if case.run.get("imported"):
         return "the history was imported, and records neither batches nor faults"
     if any(row["active"] for row in rows):
-        return "a fault that struck another batch was active at that time, which alone is no reason"
+        return "only a fault that struck another batch was active at that time, which does not make it the cause"
     broken = """SELECT (SELECT count(*) FROM history.faults WHERE fired_at IS NOT NULL)
                      + (SELECT count(*) FROM judge.batches WHERE replayed)"""
     if any(row["nowhere"] for row in rows) and case.number(broken):
-        return "nobody knows in which batch they were written"
+        return "the batch in which they were written is not known"
     return None
 
 

@@ -53,7 +53,7 @@ class HangingTransaction:
     (KIP-890). The finding's output is an output, or an input topic: what hangs there no pipeline can read.
     """
 
-    meaning: ClassVar[str] = "the last stable offset is stuck: what stands behind an open transaction cannot be read"
+    meaning: ClassVar[str] = "the last stable offset is stuck: what comes after an open transaction cannot be read"
     explanation: ClassVar[Explanation] = Explanation(
         example="The producer says it wrote a thousand records. read_committed readers have been at offset 412 for an hour.",
         causes=(
@@ -62,7 +62,7 @@ class HangingTransaction:
             "transaction.timeout.ms is set to hours, or a request that arrives late opens a transaction that no one knows of.",
         ),
         decided="At collection, when everything was healed and drained, the last stable offset of a partition is below its high "
-        "watermark. Every record behind it counts here, and none of them as lost. No log tells how long the transaction "
+        "watermark. Every record after it counts here, and none of them as lost. No log shows how long the transaction "
         "may stay open, so its age is given. Needs the offsets of both isolation levels as they were at collection.",
         stops=(
             "A stable transactional.id for each slot: its next init_transactions ends what was left open.",

@@ -122,8 +122,8 @@ def _unsettled(case: Case, rows: list[Row]) -> str:
     if case.run.get("imported"):
         return "the history was imported, and records no faults"
     if any(row["active"] is None for row in rows):
-        return "nobody knows in which batch they were lost"
-    return "a fault that struck another batch was active at that time, which alone is no reason"
+        return "the batch in which they were lost is not known"
+    return "only a fault that struck another batch was active at that time, which does not make it the cause"
 
 
 def _witnesses(case: Case, output: str, source: str, limit: int | None) -> Iterator[Witness]:

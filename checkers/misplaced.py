@@ -45,7 +45,7 @@ class Misplaced:
         decided="Shown by position or content: the very effect that one output lacks is found unexplained in another; a "
         "record is in another partition than the oracle's _to_partition, or apart from the other records of its key "
         "(placement: key); or a row under an unknown identity holds what one missing row should hold, and no other expected row. "
-        "One short value in common is no evidence: at least two columns must agree, or one of 16 characters or more. Only pairs "
+        "One short value in common is not evidence: two columns must agree, or one with 16 characters or more. Only pairs "
         "that are unique both ways count; then it is neither a lost-write nor unexplained.",
         stops=(
             "The same key and partitioner for all that must stay together; topics whose partitions are not changed.",

@@ -82,7 +82,7 @@ class Reordered:
     is a finding of its own, which the claim allows.
     """
 
-    meaning: ClassVar[str] = "inside the promised scope, first effects stand in another order than their causes"
+    meaning: ClassVar[str] = "inside the promised scope, first effects are in another order than their causes"
     explanation: ClassVar[Explanation] = Explanation(
         example="A gate change overtakes the one before it: the board ends on the older gate.",
         causes=(
@@ -92,7 +92,7 @@ class Reordered:
             "A shuffle or a repartition inside the batch spreads one key over tasks that write side by side.",
             "A retry topic takes a record out of its partition and brings it back later.",
         ),
-        decided="Two first effects of one key (or of one input partition) stand in the reverse order of their causes: by "
+        decided="Two first effects of one key (or of one input partition) are in the reverse order of their causes: by "
         "offset within one partition of an output topic, by commit in Postgres. Rows of one Postgres commit are "
         "simultaneous; repetitions are duplicates and have no order. Across partitions of an output there is none to see: "
         "where the claimed scope is spread over several, the claim can be broken and not be proved.",

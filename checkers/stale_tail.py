@@ -35,14 +35,16 @@ class StaleTail:
     what is in an open transaction a ``hanging-transaction``, what is in another place ``misplaced``.
     """
 
-    meaning: ClassVar[str] = "effects are missing beyond recorded progress: healed and restarted, the job moves no more"
+    meaning: ClassVar[str] = (
+        "effects are missing beyond recorded progress: healed and restarted, the job makes no more progress"
+    )
     explanation: ClassVar[Explanation] = Explanation(
         example="Since 14:03 nothing new arrives in the table. Kafka, Postgres and the driver are up, and no alarm rings.",
         causes=(
             "Every restart runs into the same error: a poison record, a checkpoint that no longer fits, a lock that "
             "nobody releases (reject that outlasts all retries; stall of a client that holds the progress row).",
             "A transaction that was left open holds back the last stable offset of the input: a read_committed source "
-            "sees nothing behind it.",
+            "sees nothing after it.",
             "A client waits without a deadline: librdkafka's send_offsets_to_transaction can hang when the group "
             "coordinator dies.",
         ),
@@ -51,7 +53,7 @@ class StaleTail:
         "was still moving when time ran out is slow and not stuck: not evaluated. Nor is a history that was imported as not "
         "drained: what is missing may still come.",
         stops=(
-            "Deadlines on every call that can wait, shorter than the patience of whoever supervises the job.",
+            "Deadlines on every call that can wait, shorter than the job's supervisor waits before it intervenes.",
             "A dead-letter topic for records that can never be processed.",
             "A stable transactional.id for each slot, so that the successor ends what its predecessor left open.",
         ),

@@ -71,7 +71,7 @@ class ZombieWrite:
         "that a later start of the driver planned. If its content stays it survived; if a later write put it right it is transient.",
         stops=(
             "A fencing token that the sink checks: an epoch in the progress row, locked before anything is written.",
-            "A stable transactional.id: init_transactions bumps the epoch and fences whoever still holds the old one.",
+            "A stable transactional.id: init_transactions bumps the epoch and fences every producer with the old one.",
         ),
         sources=(
             "KIP-98 and KIP-360: producer epochs",

@@ -296,7 +296,7 @@ def test_nothing_is_overwritten_without_force() -> None:
 
 def test_what_does_not_load_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onceproof.scenario.draft._claim", lambda draft: "claim: {delivery: perhaps}\n")
-    assert "no scenario can be made of this: unknown delivery 'perhaps'" in refused("--", "python", "job.py")
+    assert "no scenario can be made from this: unknown delivery 'perhaps'" in refused("--", "python", "job.py")
     Path("job.yaml").write_text("mine")
     refused("--force", "--", "python", "job.py")
     assert Path("job.yaml").read_text() == "mine"
@@ -312,10 +312,10 @@ def test_what_does_not_load_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) 
         (("--", "job.py"), "python job.py"),
         (("--sample", "orders.json", "--", "python", "job.py"), "orders.json is of no known kind"),
         (("--sample", "order.jsonl", "--", "python", "job.py"), "did you mean 'orders.jsonl'?"),
-        (("--topic", "a b", "--", "python", "job.py"), "'a b' is no name of a Kafka topic"),
+        (("--topic", "a b", "--", "python", "job.py"), "'a b' is not a valid name of a Kafka topic"),
         (("--topic", "a", "--output-topic", "a", "--", "python", "job.py"), "topic 'a' is both read and written"),
         (("--env", "A", "--", "python", "job.py"), "--env 'A' is not NAME=VALUE"),
-        (("--to", "job.txt", "--", "python", "job.py"), "no YAML file by its name"),
+        (("--to", "job.txt", "--", "python", "job.py"), "does not have the name of a YAML file"),
         (("--to", "nowhere/job.yaml", "--", "python", "job.py"), "there is no folder"),
     ],
 )

@@ -108,7 +108,7 @@ def _samples(given: list[str]) -> tuple[dict[str, Path], Path | None]:
 def _check_names(read: list[str], written: list[str], tables: Sequence[str]) -> None:
     for name in (*read, *written):
         if not is_topic(name):
-            raise UsageError(f"{name!r} is no name of a Kafka topic", hint=TOPIC_RULE)
+            raise UsageError(f"{name!r} is not a valid name of a Kafka topic", hint=TOPIC_RULE)
     for name in written:
         if name in read:
             raise UsageError(
@@ -131,7 +131,7 @@ def _statements(file: Path | None) -> str:
 def _target(file: Path | None, job: command.Job, force: bool) -> Path:
     path = expanded(file or f"{job.stem}.yaml").absolute()
     if path.suffix not in (".yaml", ".yml"):
-        raise UsageError(f"{str(path)!r} is no YAML file by its name", hint=f"--to {path.stem or 'job'}.yaml")
+        raise UsageError(f"{str(path)!r} does not have the name of a YAML file", hint=f"--to {path.stem or 'job'}.yaml")
     if not is_folder(path.parent):
         raise UsageError(f"there is no folder {str(path.parent)!r}", hint="make it first, or name another with --to")
     if is_folder(path) or (exists(path) and not force):
@@ -157,4 +157,4 @@ def _write(path: Path, drafted: str) -> None:
         if not isinstance(error, ScenarioError):
             raise
         told = "; ".join(f"{p.message} ({p.hint})" if p.hint else p.message for p in error.problems)
-        raise UsageError(f"no scenario can be made of this: {told}") from error
+        raise UsageError(f"no scenario can be made from this: {told}") from error

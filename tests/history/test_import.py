@@ -244,7 +244,7 @@ def test_a_name_twice_in_one_object_is_refused(tmp_path: Path) -> None:
 )
 def test_a_column_twice_is_refused(tmp_path: Path, table: pa.Table, column: str) -> None:
     pq.write_table(table, tmp_path / "some.parquet")
-    with pytest.raises(UsageError, match=f"some.parquet: column '{column}' stands twice"):
+    with pytest.raises(UsageError, match=f"some.parquet: column '{column}' occurs twice"):
         list(rows(tmp_path / "some.parquet"))
 
 

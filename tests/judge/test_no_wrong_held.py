@@ -89,7 +89,7 @@ def test_table_written_by_somebody_else_as_one_large_row_group(clean_run: Any) -
 @pytest.mark.parametrize("table", ["input", "output"])
 def test_record_ids_that_stand_twice(clean_run: Any, table: str) -> None:
     clean_run.tables[table].append(dict(clean_run.tables[table][-1]))
-    with pytest.raises(HistoryError, match=rf"{table}\.parquet, row \d+: .* stands twice"):
+    with pytest.raises(HistoryError, match=rf"{table}\.parquet, row \d+: .* occurs twice"):
         judge(clean_run.save())
 
 

@@ -60,7 +60,7 @@ def test_a_window_with_input_in_two_batches_was_lost_nobody_knows_where(stored_r
     assert (finding.source, finding.batches, finding.attribution) == ("unknown", {}, {"from an unknown batch": 1})
     assert "no fault" not in finding.summary + finding.witnesses[0].argument
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "nobody knows in which batch" in verdict.reasons[0]
+    assert "the batch in which they were lost is not known" in verdict.reasons[0]
     assert verdict.anomalies() == {}
     run.scenario["claim"] = {"delivery": "effectively-once"}
     assert judge(run.save()).outcome is Outcome.VIOLATED, "a loss is a loss"

@@ -48,7 +48,7 @@ def test_a_row_that_stands_twice(clean_run: Any, table: str) -> None:
     rows.insert(row + 1, dict(rows[row]))
     said = refused(clean_run)
     assert f"{table}.parquet, row {row + 1}:" in said
-    assert "partition 1, offset 1 stands twice: it must rise from row to row" in said
+    assert "partition 1, offset 1 occurs twice: it must rise from row to row" in said
 
 
 def test_offsets_out_of_order(clean_run: Any) -> None:

@@ -33,7 +33,7 @@ def said(tmp_path: Path, old: str, new: str) -> str:
         ("consumer: c1", "consumer: c2", r"there is no other consumer 'c2'\n.*others: c1"),
         ("{2: 2,", "{7: 2,", "there is no message 7: they are numbered from 1 to 5"),
         ("{2: 2,", "{two: 2,", "not a whole number"),
-        ("names: [c1, c2]", "names: [c1, c1]", "consumer 'c1' stands twice"),
+        ("names: [c1, c2]", "names: [c1, c1]", "consumer 'c1' occurs twice"),
         ("names: [c1, c2]", "names: [c1, c2, ../c3]", "its name becomes that of a queue"),
         ("names: [c1, c2]", "names: [c1, c2]\n    queues: own", "queues: own gives each of 2 consumers a queue, and there are 1"),
         ("amqp: {}", "postgres: {}", r"need an AMQP broker.*\n.*add 'amqp: \{\}'"),

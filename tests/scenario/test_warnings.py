@@ -28,14 +28,14 @@ def warned(path: Path) -> list[str]:
 
 def test_a_job_without_a_checkpoint(write: Write) -> None:
     (only,) = warned(write())
-    assert "11:3: the job is given no {checkpoint}" in only
+    assert "11:3: the job does not use {checkpoint}" in only
     assert warned(write(("--topic,", "'--checkpoint={checkpoint}/x', --topic,"))) == []
 
 
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("--dead-topic=dead", "topic 'dead', which --dead-topic names, is created by nobody"),
+        ("--dead-topic=dead", "topic 'dead', which --dead-topic names, is never created"),
         ("--out-topic=enriched", None),
         ("--topic-partitions=3", None),
         ("--out=/srv/out", "'/srv/out' is outside the run"),

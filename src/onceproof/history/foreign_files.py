@@ -201,7 +201,7 @@ def _json_lines(path: Path) -> Iterator[Row]:
                 raise UsageError(f"{place}: {line.strip().decode()[:60]} is no JSON object", hint="each line is one")
             if b"\\u" in line and (half := _HALF.search(json.dumps(row, ensure_ascii=False))):
                 raise UsageError(
-                    f"{place}: \\u{ord(half[0]):04x} is half of a surrogate pair, and no character",
+                    f"{place}: \\u{ord(half[0]):04x} is half of a surrogate pair, not a character",
                     hint="give bytes that are not text as value_base64",
                 )
             yield place, row
@@ -253,12 +253,12 @@ def _in_microseconds(kind: pa.DataType) -> pa.DataType:
 
 
 def check_names(path: Path, fields: Iterable[pa.Field], within: str = "") -> None:
-    """Refuse a name that stands twice: of two columns with one name only the last would be read."""
+    """Refuse a name that occurs twice: of two columns with one name only the last would be read."""
     names: set[str] = set()
     for field in fields:
         if field.name in names:
             raise UsageError(
-                f"{path}: column {within + field.name!r} stands twice", hint="leave one of them, or rename one"
+                f"{path}: column {within + field.name!r} occurs twice", hint="leave one of them, or rename one"
             )
         names.add(field.name)
         if pa.types.is_struct(field.type):

@@ -106,7 +106,7 @@ def check(document: Mapping[str, Any], path: Path) -> None:
             if not is_right(value):
                 raise HistoryError(
                     f"{path}: {name} is {_shown(value)}, and must be {wanted}",
-                    hint="whoever wrote this run broke the format (docs/history.md); fix it there, or copy the run again",
+                    hint="it breaks the format in docs/history.md: fix the program that wrote it, or copy the run again",
                 )
     try:
         json.dumps(document, ensure_ascii=False).encode()
@@ -114,7 +114,7 @@ def check(document: Mapping[str, Any], path: Path) -> None:
         name, value = next(_unpaired(document, ""))
         raise HistoryError(
             f"{path}: {name} is {_shown(value)}, which holds half of a surrogate pair: that is no text",
-            hint="whoever wrote this run broke the format (docs/history.md); fix it there, or copy the run again",
+            hint="it breaks the format in docs/history.md: fix the program that wrote it, or copy the run again",
         ) from None
 
 

@@ -1,7 +1,7 @@
 """What one anomaly brings along: where the left one is found, those on the right may be found of the same history too.
 
 Anomalies say what is wrong from different sides, so one broken write often has several names. This table is all that may
-come together; the tests damage right histories in one way at a time and let nothing pass that does not stand here.
+come together; the tests damage right histories in one way at a time and let nothing pass that is not listed here.
 ``docs/implications.md`` shows it to users.
 """
 
@@ -20,8 +20,8 @@ IMPLIES: dict[str, dict[str, str]] = {
         "torn-batch": "the last batch was under way",
     },
     "duplicate": {
-        "torn-batch": "the copy stands in another commit than the rest of its batch",
-        "zombie-write": "the copy was written by an older start of the driver than what stands before it",
+        "torn-batch": "the copy is in another commit than the rest of its batch",
+        "zombie-write": "the copy was written by an older start of the driver than what precedes it",
         "commit-ahead-of-effect": "the copy came after progress was recorded",
     },
     "wrong-value": {
@@ -32,7 +32,7 @@ IMPLIES: dict[str, dict[str, str]] = {
     },
     "diverged-replay": {
         "wrong-value": "the other content stayed",
-        "duplicate": "both contents were expected of the identity, and one of them stands twice",
+        "duplicate": "both contents were expected of the identity, and one of them is there twice",
         "torn-batch": "both attempts at the batch were committed",
         "zombie-write": "the older attempt landed last",
     },
@@ -43,8 +43,8 @@ IMPLIES: dict[str, dict[str, str]] = {
         "reordered": "a part of the batch came after effects of a later one",
     },
     "reordered": {
-        "torn-batch": "an effect that moved stands in the commit of another batch",
-        "zombie-write": "an effect of an older start stands behind one of a newer start",
+        "torn-batch": "an effect that moved is in the commit of another batch",
+        "zombie-write": "an effect of an older start comes after one of a newer start",
         "commit-ahead-of-effect": "an effect that moved came after its batch was recorded as done",
         "diverged-replay": "an attempt that was aborted had the right order",
         "precommitted-read": "an effect that moved forward can be read before its input's transaction ended",
@@ -52,7 +52,7 @@ IMPLIES: dict[str, dict[str, str]] = {
     "aborted-read": {
         "diverged-replay": "another attempt did not read the aborted record",
         "commit-ahead-of-effect": "progress was recorded, and the right content never came",
-        "torn-batch": "the effect stands in another commit than the rest of its batch",
+        "torn-batch": "the effect is in another commit than the rest of its batch",
         "sink-disagreement": "another output has the right effect of the same input",
     },
     "precommitted-read": {
@@ -62,19 +62,19 @@ IMPLIES: dict[str, dict[str, str]] = {
         "diverged-replay": "another attempt did not write it",
     },
     "misplaced": {
-        "torn-batch": "the rest of its batch stands where it should",
+        "torn-batch": "the rest of its batch is where it should be",
         "sink-disagreement": "another output has its effect of the same input in the right place",
         "commit-ahead-of-effect": "progress was recorded, and the effect never came to where it is due",
-        "reordered": "in the wrong partition it stands behind later ones of its scope",
-        "wrong-value": "of an upsert, an older state stands where the last one should",
+        "reordered": "in the wrong partition it comes after later ones of its scope",
+        "wrong-value": "of an upsert, an older state is where the last one should be",
         "diverged-replay": "another attempt wrote it to its place",
     },
     "zombie-write": {
-        "duplicate": "what the older start wrote stands beside what its successor wrote",
-        "wrong-value": "what the older start wrote stands instead of what its successor wrote",
+        "duplicate": "what the older start wrote is there in addition to what its successor wrote",
+        "wrong-value": "what the older start wrote is there instead of what its successor wrote",
         "torn-batch": "the batch was written by both",
         "commit-ahead-of-effect": "it came after progress was recorded",
-        "reordered": "it stands behind effects of later input",
+        "reordered": "it comes after effects of later input",
         "diverged-replay": "the two wrote different content",
     },
     "commit-ahead-of-effect": {

@@ -49,7 +49,7 @@ _SORTS = {"list_sort", "array_sort", "list_reverse_sort", "array_reverse_sort"}
 # Columns that differ from record to record of a partition.
 _POSITIONS = {"_offset", "offset"}
 
-_BY_POSITION = "add _offset to its ORDER BY, unless that tells all rows apart already"
+_BY_POSITION = "add _offset to its ORDER BY, unless its values are unique already"
 _PIVOT = "write a PIVOT with its values: FROM t PIVOT (sum(x) FOR c IN (1, 2)), or use GROUP BY with FILTER"
 # Types that keep every digit of a number.
 _EXACT = {"DECIMAL", "HUGEINT"}
@@ -278,7 +278,7 @@ def _window(node: dict[str, Any], name: str) -> Iterator[tuple[str, str]]:
         if not by_rows or "UNBOUNDED" not in str(node.get("start")) or "UNBOUNDED" not in str(node.get("end")):
             yield "has no ORDER BY: which row is which is left to chance", "add ORDER BY ..., _offset to its OVER"
     elif not _total(orders, ()):
-        yield "depends on the order of rows that its ORDER BY finds equal", _BY_POSITION
+        yield "depends on the order of rows that are equal in its ORDER BY", _BY_POSITION
 
 
 def _aggregate(node: dict[str, Any], name: str, parents: Sequence[Any]) -> Iterator[tuple[str, str]]:
@@ -297,7 +297,7 @@ def _aggregate(node: dict[str, Any], name: str, parents: Sequence[Any]) -> Itera
             takes = "takes whichever row comes first" if name in _TAKES_ONE else "has no ORDER BY"
             yield takes, f"write {name}(... ORDER BY ..., _offset)"
         elif not _total(orders, arguments):
-            yield "depends on the order of rows that its ORDER BY finds equal", _BY_POSITION
+            yield "depends on the order of rows that are equal in its ORDER BY", _BY_POSITION
 
 
 def _total(orders: Sequence[dict[str, Any]], arguments: Sequence[Any]) -> bool:

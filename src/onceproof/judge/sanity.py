@@ -1,6 +1,6 @@
 """Whether a stored history is one at all: every page of every file is read once, and what the format forbids is refused.
 
-A checker trusts what it reads, so a damaged page or a row that stands twice could end in a wrong ``held``. The format is
+A checker trusts what it reads, so a damaged page or a row that occurs twice could end in a wrong ``held``. The format is
 `docs/history.md`. Rows are numbered from 0 within their file, as DuckDB's ``file_row_number`` does.
 
 A history of any size is read in row groups, in flat memory.
@@ -171,7 +171,7 @@ class _Table:
             row, before = found
             where = "".join(f"{name} {rows[name][row].as_py()!r}, " for name in self._rules.lane)
             value = rows[position][row].as_py()
-            what = "stands twice" if value == before else f"comes behind {before}"
+            what = "occurs twice" if value == before else f"comes behind {before}"
             raise self._error(first + row, f"{where}{position} {value} {what}: it must rise from row to row")
 
     def _refuse(

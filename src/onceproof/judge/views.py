@@ -203,7 +203,7 @@ def _numbers(case: Inputs, text: str, source: str, fields: dict[str, Any]) -> do
     """Every number of the values; None if all of them fit the types that DuckDB found."""
     kinds = set(_leaves(fields))
     asked = _decimals(case)
-    # Of names within names nobody sees otherwise whether one of them stands twice.
+    # Of names within names nobody sees otherwise whether one of them occurs twice.
     if _has_objects(fields) or any(kind == "DOUBLE" and name.lower() in asked for name, kind in fields.items()):
         return _look(case, f"SELECT {text} {source}")
     if not kinds & {*_WHOLE, "DOUBLE", "JSON"}:

@@ -93,7 +93,7 @@ def output_problems(field: str, given: Mapping[str, object], scenario: Scenario)
         if output not in scenario.outputs
         else SpecProblem(
             (field, output),
-            f"output {output!r} must stay empty or holds dead letters: no oracle is asked of it",
+            f"output {output!r} must stay empty or holds dead letters: the oracle needs no query for it",
             "remove this",
         )
         for output in given

@@ -225,9 +225,9 @@ class _Reader:
         if value.startswith("jdbc:postgresql:"):
             return Word("{postgres.jdbc}", "was a JDBC URL of yours")
         if re.match(r"postgres(ql)?://", value):
-            return Word("{postgres}", "was an address of yours")
+            return Word("{postgres}", "replaces your address")
         if re.match(r"(?:host|dbname|user|port)=\S+(?:\s+\w+=\S*)+$", value):
-            return Word("{postgres}", "was a connection string of yours")
+            return Word("{postgres}", "replaces your connection string")
         part = meaning.postgres_part(option)
         secret = _hidden(option, value)
         if secret is not None:
@@ -259,7 +259,7 @@ class _Reader:
         """Postgres in parts, as its variables and many options name it."""
         if part == "url":
             return Word(
-                "{postgres.jdbc}" if "jdbc" in meaning.tokens(option) else "{postgres}", "was an address of yours"
+                "{postgres.jdbc}" if "jdbc" in meaning.tokens(option) else "{postgres}", "replaces your address"
             )
         if part == "host" and re.search(r":\d+$", value):
             return Word("{postgres.host}:{postgres.port}", f"was {value}")
@@ -275,7 +275,7 @@ class _Reader:
         if value in (*self.topics, *self.output_topics):
             return f"{{topic.{value}}}"
         self.decide.append(
-            f"topic {value}, which {option} names, is created by nobody. Is it read (--topic) or written (--output-topic)?"
+            f"topic {value}, which {option} names, is never created. Is it read (--topic) or written (--output-topic)?"
         )
         return value
 

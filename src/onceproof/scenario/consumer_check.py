@@ -119,7 +119,7 @@ def _templates(scenario: Scenario) -> Iterator[Complaint]:
 def _crew(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
     for index, name in enumerate(spec.names):
         if name in spec.names[:index]:
-            yield Complaint(("pipeline", "consumers", "names", index), f"consumer {name!r} stands twice")
+            yield Complaint(("pipeline", "consumers", "names", index), f"consumer {name!r} occurs twice")
         if not name.replace("-", "").replace("_", "").isalnum():
             message = f"consumer {name!r}: its name becomes that of a queue and of a file"
             yield Complaint(("pipeline", "consumers", "names", index), message, "use letters, digits, - and _")

@@ -73,7 +73,7 @@ def of_judgement(scenario: Scenario, here: Path) -> list[Complaint]:
     topics = [spec.topic for spec in scenario.input]
     return [
         *(
-            Complaint(("input", index, "topic"), f"topic {topic!r} stands twice", "one input a topic")
+            Complaint(("input", index, "topic"), f"topic {topic!r} occurs twice", "one input per topic")
             for index, topic in enumerate(topics)
             if topic in topics[:index]
         ),
@@ -91,7 +91,7 @@ def _input(scenario: Scenario) -> Iterator[Complaint]:
     for index, spec in enumerate(scenario.input):
         loc: Loc = ("input", index)
         if spec.topic in fed:
-            yield Complaint((*loc, "topic"), f"topic {spec.topic!r} is fed twice", "one input a topic")
+            yield Complaint((*loc, "topic"), f"topic {spec.topic!r} is fed twice", "one input per topic")
         fed.add(spec.topic)
         if spec.topic in scenario.pipeline.prepare.topics:
             where: Loc = ("pipeline", "prepare", "topics", spec.topic)

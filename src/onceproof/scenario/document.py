@@ -148,7 +148,7 @@ def _check_extent(file: str, text: str) -> None:
                 if "\0" in event.value:
                     refuse(event, "a text with a NUL character", "no name, path or argument may hold one")
                 if any("\ud800" <= c <= "\udfff" for c in event.value):
-                    refuse(event, "a text with half a surrogate pair, which is no character")
+                    refuse(event, "a text with half a surrogate pair, which is not a character")
 
 
 class _Constructor(RoundTripConstructor):
@@ -175,7 +175,7 @@ def _syntax_problem(file: str, error: MarkedYAMLError) -> Problem:
     mark = error.problem_mark or error.context_mark
     place = Place(file) if mark is None else Place(file, mark.line + 1, mark.column + 1)
     if isinstance(error, DuplicateKeyError):
-        what = (error.problem or "a key stands twice").splitlines()[0][:300]
+        what = (error.problem or "a key occurs twice").splitlines()[0][:300]
         return Problem(place, what, "keep one of them: only one can count")
     context = f" {error.context}" if error.context else ""
     hint = "indent with spaces" if "'\\t'" in (error.problem or "") else None

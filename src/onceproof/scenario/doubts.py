@@ -27,7 +27,7 @@ def warnings(scenario: Scenario, here: Path) -> list[Complaint]:
 def _checkpoint(scenario: Scenario) -> Iterator[Complaint]:
     spec = scenario.pipeline
     if not any("checkpoint" in templates.used(text) for text in (*spec.command, *spec.env.values())):
-        message = "the job is given no {checkpoint}: its progress cannot be seen, and no fault can be placed by it"
+        message = "the job does not use {checkpoint}: its progress cannot be seen, and no fault can be placed by it"
         hint = "give it a folder below {checkpoint}, by an argument or a variable"
         yield Complaint(("pipeline", "command"), message, hint, at_key=True)
 
@@ -40,9 +40,7 @@ def _topics(scenario: Scenario) -> Iterator[Complaint]:
             continue
         for topic in value.split(","):
             if names.is_topic(topic) and topic not in known:
-                message = (
-                    f"topic {topic!r}, which {name} names, is created by nobody: it is neither an input nor prepared"
-                )
+                message = f"topic {topic!r}, which {name} names, is never created: it is neither an input nor prepared"
                 yield Complaint(
                     ("pipeline", *loc), message, f"pipeline: prepare: topics: {{{topic}: {{partitions: 3}}}}"
                 )

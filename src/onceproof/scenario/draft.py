@@ -126,7 +126,7 @@ def _input(draft: Draft) -> str:
         ]
         lines += [
             "    partitions: 3",
-            f"    chunks: {_chunks(fed)}  # each is fed when the one before was committed: about a batch each",
+            f"    chunks: {_chunks(fed)}  # each is fed once the previous one is committed: about one batch each",
         ]
     return "\n".join(lines) + "\n"
 

@@ -293,7 +293,7 @@ def test_duplicate_hash_insensitive_offsets(read: Reading) -> None:
 
 
 def test_duplicate_of_aborted_transactions(written: Writing) -> None:
-    """duplicate-test, "aborted txns": 0 stands twice, whoever saw it; 1 was never written."""
+    """duplicate-test, "aborted txns": 0 occurs twice, whoever saw it; 1 was never written."""
     ops = [
         ok(0, "send", send("x", 0, 1)),
         fail(0, "send", send("x", 1, 2)),
