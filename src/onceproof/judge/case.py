@@ -167,8 +167,8 @@ class Case(Database):
             self.doubts += caused.unknown(self)
             late.admit(self)
             effects.load(self)
-            aside.settle(self)
             late.settle(self)
+            aside.settle(self)
 
     def expect_into(self, table: str) -> None:
         """Ask the oracle, and make ``table`` of its answer, with the columns of ``judge.expected``.
