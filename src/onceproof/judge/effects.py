@@ -212,10 +212,14 @@ def _misshapen(case: Case, output: str, source: str) -> str | None:
         if problem is not None:
             return problem
     names = {name for shape in shapes for name in shape}
+    every = names
     if output in case.expectations:
         repeated = any(len(set(shape)) < len(shape) for shape in shapes)
-        case.readings[output] = _reading(case, output, names, repeated=repeated)
-    found = set(documents.columns(names).values())
+        wanted = {*case.expectations[output].columns, *case.scenario.outputs[output].ignore}
+        every = documents.with_absent(names, wanted)
+        case.readings[output] = _reading(case, output, every, repeated=repeated)
+    columns = documents.columns(every)
+    found = {columns[name] for name in names}
     return _missing_identity(case, output, found) or _unnamed_columns(case, output, found)
 
 
