@@ -180,3 +180,17 @@ def test_history(stored_run: Any, history: History) -> None:
     assert (verdict.anomalies(), verdict.outcome) == (history.found, "violated" if history.found else "held"), (
         verdict.reasons
     )
+
+
+@pytest.mark.parametrize(("more", "found"), [(1, {}), (5, {"wrong-value": 1})])
+@pytest.mark.parametrize("digits", [10, 20, 30, 38])
+def test_a_tolerance_of_large_numbers(stored_run: Any, digits: int, more: int, found: dict[str, int]) -> None:
+    """Two numbers of many digits that differ by more than it may be one double."""
+    run, least = stored_run, 10 ** (digits - 1)
+    run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["id"], "tolerance": {"v": {"absolute": 1}}}}
+    query = 'SELECT id, v, _partition, _offset, _key FROM "in"'
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"out": query}}
+    run.send("k", {"id": 1, "v": least})
+    run.record("out", {"id": 1, "v": least + more}, key="k")
+    run.progress({0: 1})
+    assert judge(run.save()).anomalies() == found

@@ -277,10 +277,12 @@ def _tolerate(case: Case, output: str, column: str, tolerance: Tolerance) -> Non
     snapped = document({name: field("x" if name == column else "a", name) for name in names})
     found, wanted = field("a", column), field("x", column)
     # Beyond some digits two numbers that differ by more than the tolerance are one double.
-    exact = f"abs(TRY_CAST({found} AS DECIMAL(38, 9)) - TRY_CAST({wanted} AS DECIMAL(38, 9)))"
-    distance = (
-        f"coalesce(CASE WHEN least(abs(found), abs(wanted)) >= 1e6 THEN TRY({exact})::DOUBLE END, abs(found - wanted))"
+    fine, whole = (
+        f"TRY(abs(TRY_CAST({found} AS DECIMAL(38, {scale})) - TRY_CAST({wanted} AS DECIMAL(38, {scale}))))::DOUBLE"
+        for scale in (9, 0)
     )
+    large = "least(abs(found), abs(wanted)) >= 1e6"
+    distance = f"coalesce(CASE WHEN {large} THEN coalesce({fine}, {whole}) END, abs(found - wanted))"
     one, two = digest.of_content("near.content")
     case.sql(
         f"""UPDATE judge.effect_rows AS e SET content = near.content, digest_1 = {one}, digest_2 = {two} FROM (
