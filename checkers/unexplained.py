@@ -69,9 +69,9 @@ def _premise(case: Case, output: str) -> str:
     if spec.expected == "empty":
         return f"Output {output!r} must stay empty."
     if spec.dead_letter_of is not None:
-        return (
-            f"A row of {output!r} is for what {spec.dead_letter_of!r} lacks, and that lacks nothing of this identity."
-        )
+        of = "identity" if spec.source is None else "input record"
+        main = spec.dead_letter_of
+        return f"A row of {output!r} is for what {main!r} lacks; {main!r} holds a row of this {of}, or must hold none."
     return f"No committed input has an effect of this identity in {output!r}."
 
 

@@ -173,6 +173,9 @@ def test_a_service_that_is_away_at_the_commit_is_no_failure_of_the_run(
 
     monkeypatch.setattr("onceproof.writes.output_state", look)
     conductor = conduct(spec())
+    assert conductor._site is not None
+    totals = OutputSpec.model_validate({"table": "totals", "identity": ["id"]})
+    conductor._site.scenario = cast(Any, SimpleNamespace(outputs={"totals": totals}))
     for point in (Point.AFTER_OFFSET_LOG, Point.AFTER_COMMIT_LOG):
         conductor.on_log("checkpoint", 2, point)
     assert conductor.wrote("checkpoint", 2) is None

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import onceproof
+from onceproof.cli_options import EXIT_CODES, Json, Listing, Name
 from onceproof.cli_output import Output, failing_well
-
-EXIT_CODES = (
-    "Exit codes: 0 held (run --all: every expectation met), 1 violated, 2 wrong usage or scenario, "
-    "3 inconclusive, 4 harness or environment error, 130 interrupted. "
-    "Over several scenarios the worst wins: violated, error, inconclusive, held."
-)
 
 app = typer.Typer(
     name="onceproof",
@@ -25,25 +19,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EXIT_CODES,
 )
-
-
-class Listing(StrEnum):
-    """What ``list`` can list."""
-
-    SCENARIOS = "scenarios"
-    FAULTS = "faults"
-    POINTS = "points"
-    CHECKERS = "checkers"
-    ORACLES = "oracles"
-    DATASETS = "datasets"
-    REPORTS = "reports"
-
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; people read stderr.")]
-Name = Annotated[
-    str,
-    typer.Argument(metavar="SCENARIO", help="Name of a shipped scenario, or path of a YAML file.", show_default=False),
-]
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,8 @@ def test_a_record_in_both(stored_run: Any, errors: Any) -> None:
     assert verdict.anomalies() == {"unexplained": 1}
     (finding,) = verdict.findings
     assert (finding.output, finding.summary) == ("errors", "1 row that orders does not lack")
+    of = "input record" if "source" in errors else "identity"
+    assert f"'orders' holds a row of this {of}, or must hold none" in finding.witnesses[0].argument
 
 
 @pytest.mark.parametrize("errors", [BY_IDENTITY, BY_SOURCE])
@@ -164,6 +167,60 @@ def test_dead_letters_that_name_records_and_an_oracle_that_does_not(stored_run: 
     assert any("the oracle does not say which record causes a row of 'orders'" in reason for reason in verdict.reasons)
 
 
+@pytest.mark.parametrize("errors", [BY_IDENTITY, BY_SOURCE])
+@pytest.mark.parametrize("unjudged", ["orders", "errors"])
+def test_neither_is_judged_without_the_other(stored_run: Any, errors: Any, unjudged: str) -> None:
+    """What cannot be read may be what is missing, and what is missing may be what the dead letters are for."""
+    run = orders(stored_run, written=[], errors={**errors, "topic": "errors", "table": None})
+    run.scenario["outputs"]["orders"] = {"topic": "orders", "identity": ["id"]}
+    for id_ in (0, 2, 3, 4):
+        run.record("orders", {"id": id_, "v": 10 * id_})
+    run.record("errors", {"order_id": 1, "p": 0, "o": 1})
+    run.record(unjudged, "no JSON")
+    verdict = judged(run)
+    assert (verdict.outcome, verdict.anomalies()) == (Outcome.INCONCLUSIVE, {}), verdict.reasons
+    assert [reason.split(" cannot")[0] for reason in verdict.reasons] == [
+        f"output {unjudged}",
+        f"output {({'orders', 'errors'} - {unjudged}).pop()}",
+    ]
+
+
+def test_dead_letters_without_the_columns_of_their_identity(stored_run: Any) -> None:
+    run = orders(stored_run, written=[0, 2, 3, 4], errors={**BY_IDENTITY, "identity": ["order"]})
+    letters(run, [1])
+    verdict = judged(run)
+    assert (verdict.outcome, verdict.anomalies()) == (Outcome.INCONCLUSIVE, {}), verdict.reasons
+    assert "no row of it has a column 'order', which is part of its identity" in verdict.reasons[0]
+
+
+def test_positions_that_are_texts(stored_run: Any) -> None:
+    run = orders(
+        stored_run, written=[0, 2, 3, 4], errors={"topic": "errors", "dead_letter_of": "orders", "source": PLACE}
+    )
+    run.record("errors", {"p": "0", "o": "1", "why": "no price"})
+    verdict = judged(run)
+    assert (verdict.outcome, verdict.counts["dead.errors"]) == (Outcome.HELD, 1), verdict.reasons
+
+
+def test_a_dead_letter_for_a_row_that_a_late_record_may_change(stored_run: Any) -> None:
+    run = stored_run
+    run.scenario["outputs"] = {"out": {"table": "out", "identity": ["start"]}}
+    run.scenario["outputs"]["errors"] = {"table": "errors", "dead_letter_of": "out", "identity": ["start"]}
+    query = 'SELECT t - t % 10 AS start, count(*) AS n FROM "in" GROUP BY ALL'
+    closes = {"in": {"closes": "make_timestamp(1000 * (t - t % 10 + 10))"}}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"out": query}, "windows": closes}
+    for batch, (watermark, times) in enumerate([(0, [11, 25]), (20, [12])]):
+        offsets = [run.send(None, {"t": at}) for at in times]
+        run.batch(batch, {0: (offsets[0], offsets[-1] + 1)})
+        run.tables["batches"][-1]["watermark_ms"] = watermark
+    run.progress({0: 3})
+    run.insert("out", {"start": 20, "n": 1})
+    run.insert("errors", {"start": 10, "why": "too many"})
+    verdict = judged(run)
+    assert (verdict.anomalies(), verdict.counts["may.in"]) == ({}, 1)
+    assert verdict.counts["dead.errors"] == 1
+
+
 SCENARIO = """
 about: a job with an error table
 stack: {{kafka: {{brokers: 1}}, postgres: {{}}}}
@@ -215,3 +272,15 @@ def test_what_cannot_be_is_refused_with_its_place(
         load(path)
     assert said in str(refused.value)
     assert "job.yaml:" in str(refused.value)
+
+
+@pytest.mark.parametrize("more", [{"headers": "compare"}, {"compare_key": True}, {"compare": ["why"]}])
+def test_nothing_else_of_a_dead_letter_is_compared(tmp_path: Path, more: dict[str, Any]) -> None:
+    """Or the scenario would say that it is, and no word would be said of what is wrong there."""
+    from onceproof.errors import ScenarioError
+
+    errors = json.dumps({"topic": "errors", "dead_letter_of": "orders", "identity": ["id"], **more})
+    path = tmp_path / "job.yaml"
+    path.write_text(SCENARIO.format(errors=errors, kind="", queries=""))
+    with pytest.raises(ScenarioError, match="of a dead letter nothing but its identity is compared"):
+        load(path)

@@ -156,6 +156,22 @@ def test_a_dropped_header(stored_run: Any, oracle: str) -> None:
     assert judge(stored_run.path / folder).anomalies() == {"wrong-value": 1}
 
 
+@pytest.mark.parametrize("form", ["[['a', 'x']]", """'[["a", "x"]]'::JSON""", """'[["a","x"]]'"""])
+def test_headers_that_an_oracle_makes(stored_run: Any, form: str) -> None:
+    """As a list or as JSON they are the same headers as in the text that the views have."""
+    run = stored_run
+    run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["i"], "headers": "compare"}}
+    query = f'SELECT i, _partition, _offset, _key, {form} AS _headers FROM "in"'
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"out": query}}
+    run.send("k", {"i": 1})
+    run.record("out", {"i": 1}, key="k")
+    run.tables["output"][-1]["headers"] = '[["a","x"]]'
+    run.progress({0: 1})
+    assert check(run.save()).anomalies() == {}
+    run.tables["output"][-1]["headers"] = '[["a","y"]]'
+    assert check(run.save()).anomalies() == {"wrong-value": 1}
+
+
 def test_headers_in_a_history_that_has_none(stored_run: Any) -> None:
     with_headers(stored_run, HEADERS)
     for table in ("input", "output"):

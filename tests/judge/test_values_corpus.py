@@ -136,6 +136,10 @@ HISTORIES = [
         columns=TRADE,
     ),
     changed("names that differ by case, copied wrong", TRADES, '{"t":1,"T":1,"p":"0.10"}', TRADES[1], identity="t_2"),
+    History("one of them is null and left out", ['{"id":1,"T":1,"t":null}'], ['{"id":1,"T":1}']),
+    changed("and the other is wrong", ['{"id":1,"T":1,"t":null}'], '{"id":1,"T":2}'),
+    changed("one of them is lost in each record", ['{"id":1,"T":1,"t":2}'], '{"id":1,"T":1}'),
+    History("one of them next to a name like theirs", ['{"id":1,"T":1,"t":null,"x_1":5}'], ['{"id":1,"T":1,"x_1":5}']),
     copied("columns of a table that differ by case", *TRADES, identity="t_2", table=True),
     copied("names within that differ by case", '{"id":1,"v":{"t":1,"T":2.5}}', '{"id":2,"v":{"t":3}}'),
     changed("one of them within", ['{"id":1,"v":{"t":1,"T":2}}'], '{"id":1,"v":{"t":1,"T":1}}'),
@@ -176,3 +180,17 @@ def test_history(stored_run: Any, history: History) -> None:
     assert (verdict.anomalies(), verdict.outcome) == (history.found, "violated" if history.found else "held"), (
         verdict.reasons
     )
+
+
+@pytest.mark.parametrize(("more", "found"), [(1, {}), (5, {"wrong-value": 1})])
+@pytest.mark.parametrize("digits", [10, 20, 30, 38])
+def test_a_tolerance_of_large_numbers(stored_run: Any, digits: int, more: int, found: dict[str, int]) -> None:
+    """Two numbers of many digits that differ by more than it may be one double."""
+    run, least = stored_run, 10 ** (digits - 1)
+    run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["id"], "tolerance": {"v": {"absolute": 1}}}}
+    query = 'SELECT id, v, _partition, _offset, _key FROM "in"'
+    run.scenario["oracle"] = {"kind": "sql", "queries": {"out": query}}
+    run.send("k", {"id": 1, "v": least})
+    run.record("out", {"id": 1, "v": least + more}, key="k")
+    run.progress({0: 1})
+    assert judge(run.save()).anomalies() == found

@@ -68,15 +68,10 @@ _EXPECT_THEM = """
 
 def settle(case: Case) -> None:
     """Hold the dead letters against the rows that their main outputs lack."""
+    _leave_out_what_cannot_be_held(case)
     for output, spec in case.outputs.items():
         main = spec.dead_letter_of
-        if main is None or output not in case.expectations or main not in case.expectations:
-            continue
-        if spec.source is not None and not case.expectations[main].has_cause:
-            case.doubts.append(
-                f"the dead letters in {output!r} name input records, and the oracle does not say which record causes a row of {main!r} "
-                "(_partition, _offset)"
-            )
+        if main is None:
             continue
         case.sql(_accounted(case, output, spec, main))
         case.sql(_EXPECT_THEM)
@@ -84,6 +79,36 @@ def settle(case: Case) -> None:
         found = case.number("SELECT count(*) FROM judge.expected WHERE output = $output", {"output": output})
         if found:
             case.notes[f"dead.{output}"] = found
+
+
+def _leave_out_what_cannot_be_held(case: Case) -> None:
+    """Of a main output and its dead letters neither can be judged without the other."""
+    letters = {
+        output: str(spec.dead_letter_of) for output, spec in case.scenario.outputs.items() if spec.dead_letter_of
+    }
+    for output, main in letters.items():
+        if output in case.outputs and main in case.outputs and case.effects_of(output):
+            by_source = case.scenario.outputs[output].source is not None
+            if by_source and not case.expectations[main].has_cause:
+                why = (
+                    f"its rows name input records, and the oracle does not say which record causes a row of {main!r}: "
+                    f"select _partition and _offset in the oracle's query for {main!r}, or give {output!r} an identity"
+                )
+                _leave_out(case, output, why)
+    # What is missing in an output may be among its dead letters, and these are for whatever it lacks.
+    for output, main in letters.items():
+        if output in case.unreadable and main in case.outputs:
+            _leave_out(case, main, f"its dead letters in {output!r} cannot be judged")
+    for output, main in letters.items():
+        if main in case.unreadable and output in case.outputs:
+            _leave_out(case, output, f"it holds dead letters of {main!r}, which cannot be judged")
+
+
+def _leave_out(case: Case, output: str, why: str) -> None:
+    case.unreadable[output] = why
+    case.expectations.pop(output, None)
+    for table in ("judge.expected", "judge.effect_rows"):
+        case.sql(f"DELETE FROM {table} WHERE output = $output", {"output": output})  # noqa: S608
 
 
 def _accounted(case: Case, output: str, spec: OutputSpec, main: str) -> str:
@@ -94,8 +119,9 @@ def _accounted(case: Case, output: str, spec: OutputSpec, main: str) -> str:
         return _BY_IDENTITY.format(id=document(texts), **names)
     source = spec.source
     topic = f"content->>{member(source.topic)}" if source.topic is not None else literal(case.scenario.input[0].topic)
+    # Positions that are copied from a record's headers are often texts, and a text among JSON has its quotes.
     numbers = {
-        "partition": f"TRY_CAST(content->>{member(source.partition)} AS INTEGER)",
-        "offset": f"TRY_CAST(content->>{member(source.offset)} AS BIGINT)",
+        "partition": f"TRY_CAST(trim(content->>{member(source.partition)}, '\"') AS INTEGER)",
+        "offset": f"TRY_CAST(trim(content->>{member(source.offset)}, '\"') AS BIGINT)",
     }
     return _BY_SOURCE.format(topic=topic, **numbers, **names)

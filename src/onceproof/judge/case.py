@@ -167,8 +167,8 @@ class Case(Database):
             self.doubts += caused.unknown(self)
             late.admit(self)
             effects.load(self)
-            aside.settle(self)
             late.settle(self)
+            aside.settle(self)
 
     def expect_into(self, table: str) -> None:
         """Ask the oracle, and make ``table`` of its answer, with the columns of ``judge.expected``.
@@ -300,7 +300,7 @@ class Case(Database):
         given = {name: quote(name) for name in columns}
         if key is not None:
             given[record_key.COLUMN] = f"{quote(key)}::VARCHAR"
-        given[record_key.HEADERS] = "_headers::VARCHAR"
+        given[record_key.HEADERS] = record_key.headers(types.get("_headers", "VARCHAR"))
         if "_offset" in types and "_topic" not in types:
             has["_topic"] = literal(self.scenario.input[0].topic)
         if late.CLOSES in types:

@@ -104,6 +104,16 @@ def renamed(names: Iterable[str]) -> dict[str, str]:
     return {name: column for name, column in columns(names).items() if name != column}
 
 
+def with_absent(names: Iterable[str], wanted: Iterable[str]) -> set[str]:
+    """``names``, and members that none of the values has but whose columns are wanted: a null is often left out."""
+    names, wanted = set(names), set(wanted)
+    absent = {spelling for column in wanted for spelling in spellings(column)[1:]} - names
+    found = columns(names | absent)
+    absent = {name for name in absent if found[name] in wanted}
+    found = columns(names | absent)
+    return names | absent if {found[name] for name in absent} <= wanted else names
+
+
 def exact_fields(text: str | None, fields: str) -> str | None:
     """A JSON object of these columns of a JSON object; members that are null or not there are left out."""
     if text is None:

@@ -65,6 +65,11 @@ def source(case: Case, output: str, query: str, types: dict[str, str]) -> str | 
     return None
 
 
+def headers(sql_type: str) -> str:
+    """SQL for an oracle's ``_headers`` as a history has them: the text of a JSON list without spaces."""
+    return "_headers" if sql_type == "VARCHAR" else "json(to_json(_headers))::VARCHAR"
+
+
 def no_headers(case: Case, types: dict[str, str]) -> str | None:
     """Why headers cannot be compared with what an oracle's query of these columns gives."""
     if "_headers" not in types:

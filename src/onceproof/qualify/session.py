@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -11,9 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from pydantic import TypeAdapter
-
-from onceproof.errors import EnvironmentProblem, HistoryError, Interrupted, OnceproofError, UsageError
+from onceproof.errors import EnvironmentProblem, Interrupted, OnceproofError, UsageError
 from onceproof.events import Event
 from onceproof.history.reader import read_document
 from onceproof.interrupts import uninterrupted
@@ -22,6 +19,7 @@ from onceproof.qualify import attribution, survey, telling, windows
 from onceproof.qualify.cells import Cell, State, cells
 from onceproof.qualify.cells import outcome as outcome_of
 from onceproof.qualify.directory import Directory, Progress, digest_of
+from onceproof.qualify.finished_run import fired_by, read_verdict
 from onceproof.qualify.job import Job
 from onceproof.qualify.scenario_file import Template, files_beside
 from onceproof.qualify.schedule import Pace, Step, elsewhere, fault_of, needed_s, next_step, step
@@ -430,26 +428,3 @@ def _became(cell: Cell) -> str:
     seen = "violated in this run, " if cell.shared is not None and cell.shared.anomalies else ""
     again = "to be run alone" if cell.state is State.PENDING else "not reached"
     return f"  {cell.title()}: {seen}{again}: {cell.why}"
-
-
-def fired_by(run_dir: Path) -> Mapping[int, str]:
-    """Number of each fault that fired -> the instrument that saw its point."""
-    by: dict[int, str] = {}
-    with (run_dir / "events.jsonl").open(encoding="utf-8") as lines:
-        for line in lines:
-            event = json.loads(line)
-            if event["kind"] == "fault.fired":
-                by[int(event["index"])] = str(event["instrument"])
-    return by
-
-
-def read_verdict(run_dir: Path) -> Verdict:
-    """The stored verdict of a run. Raises `HistoryError`."""
-    try:
-        stored = json.loads((run_dir / "verdict.json").read_text(encoding="utf-8"))
-        return TypeAdapter(Verdict).validate_python({**stored, "outcome": stored["verdict"]})
-    except (OSError, ValueError, KeyError, TypeError) as damaged:
-        message = f"{run_dir / 'verdict.json'} cannot be read: {damaged}"
-        again = f"judge the run again: onceproof check {run_dir}"
-        gone = "the qualification counts on this run: put its directory back, or begin a new qualification"
-        raise HistoryError(message, hint=again if run_dir.is_dir() else gone) from None

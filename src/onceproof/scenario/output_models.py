@@ -88,6 +88,15 @@ def _aside(scenario: Scenario, loc: Loc, output: OutputSpec) -> Iterator[Complai
         yield Complaint(
             (*loc, "identity"), message, "name the columns that hold them, in the same order; or give a source"
         )
+    compared = {
+        "compare": bool(output.compare),
+        "tolerance": bool(output.tolerance),
+        "compare_key": output.compare_key is True,
+        "headers": output.headers == "compare",
+    }
+    for field in (field for field, wanted in compared.items() if wanted):
+        message = "of a dead letter nothing but its identity is compared: the oracle knows nothing of the rest"
+        yield Complaint((*loc, field), message, f"remove {field}", at_key=True)
 
 
 def _claim(scenario: Scenario, loc: Loc, name: str, output: OutputSpec) -> Iterator[Complaint]:

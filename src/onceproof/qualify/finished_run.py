@@ -1,0 +1,35 @@
+"""What a qualification reads of a run that is over: its verdict, and which instrument saw the point of each fault."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from onceproof.errors import HistoryError
+from onceproof.judge.findings import Verdict
+
+
+def fired_by(run_dir: Path) -> Mapping[int, str]:
+    """Number of each fault that fired -> the instrument that saw its point."""
+    by: dict[int, str] = {}
+    with (run_dir / "events.jsonl").open(encoding="utf-8") as lines:
+        for line in lines:
+            event = json.loads(line)
+            if event["kind"] == "fault.fired":
+                by[int(event["index"])] = str(event["instrument"])
+    return by
+
+
+def read_verdict(run_dir: Path) -> Verdict:
+    """The stored verdict of a run. Raises `HistoryError`."""
+    try:
+        stored = json.loads((run_dir / "verdict.json").read_text(encoding="utf-8"))
+        return TypeAdapter(Verdict).validate_python({**stored, "outcome": stored["verdict"]})
+    except (OSError, ValueError, KeyError, TypeError) as damaged:
+        message = f"{run_dir / 'verdict.json'} cannot be read: {damaged}"
+        again = f"judge the run again: onceproof check {run_dir}"
+        gone = "the qualification counts on this run: put its directory back, or begin a new qualification"
+        raise HistoryError(message, hint=again if run_dir.is_dir() else gone) from None
