@@ -21,13 +21,6 @@ app = typer.Typer(
 )
 
 
-def main() -> None:
-    """As `onceproof.__main__.main`, for a script that was installed with this name."""
-    from onceproof.__main__ import main as program
-
-    program()
-
-
 def _version(asked: bool) -> None:
     if asked:
         Output(False).result(f"onceproof {onceproof.__version__}")
