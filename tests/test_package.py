@@ -43,7 +43,7 @@ def test_files_that_the_code_reads_are_there(path: str) -> None:
 
 
 def test_the_metadata_name_the_command_and_the_licence() -> None:
-    assert [e.value for e in entry_points(group="console_scripts", name="onceproof")] == ["onceproof.cli:main"]
+    assert [e.value for e in entry_points(group="console_scripts", name="onceproof")] == ["onceproof.__main__:main"]
     assert metadata("onceproof")["License-Expression"] == "Apache-2.0"
     assert any(path.name == "LICENSE" for path in files("onceproof") or [])
     assert onceproof.__version__ == metadata("onceproof")["Version"]
