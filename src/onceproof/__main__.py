@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from onceproof.errors import Interrupted
-from onceproof.interrupts import interruptible
+from onceproof.interrupts import ignore, interruptible
 from onceproof.standard_streams import StandardStreams, where_kept
 
 #: Exit codes that say something about a job: none of them may come of a result that nobody could read.
@@ -26,6 +26,7 @@ def main() -> None:
     except Interrupted as interrupted:
         sys.stderr.write(f"{interrupted}\n")
         code = interrupted.exit_code
+    ignore()
     problem = streams.problem()
     if problem is not None and code in _VERDICTS:
         where = "".join(f"\n  the verdict is in {run / 'verdict.json'}" for run in where_kept())

@@ -94,6 +94,12 @@ class uninterrupted:  # noqa: N801 - used as a context manager, like contextlib'
                 raise interrupted(number)
 
 
+def ignore() -> None:
+    """From now on no signal ends the program: its exit code is known, and the interpreter is about to stop."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def check() -> None:
     """Raise `Interrupted` if a signal came since the command began.
 
