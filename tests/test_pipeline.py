@@ -229,10 +229,10 @@ def test_last_words_begin_at_the_traceback_and_mask_secrets(supervise: Callable[
 
 
 def test_why_it_failed_is_told_with_its_cause_and_its_log_and_without_secrets(
-    supervise: Callable[..., Pipeline],
+    supervise: Callable[..., Pipeline], hidden: None
 ) -> None:
     refused = "raise ConnectionError('connection to server at \"db\", port 5432 failed: Connection refused for s3cret')"
-    job = supervise(refused, secrets=("s3cret",))
+    job = supervise(refused)
     job.start()
     until("its end", lambda: job.died_before_fault)
     failure = job.why_it_failed(["127.0.0.1:40001"])

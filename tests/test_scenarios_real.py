@@ -118,7 +118,9 @@ def test_what_a_zombie_writes_is_told_from_what_its_successor_wrote(run_once: Ru
     (fault,) = verdict.faults
     assert [words for words in fault.evidence if words.startswith("meanwhile ")], fault.evidence
     zombie, copies = the_finding(verdict, "zombie-write"), the_finding(verdict, "duplicate")
-    assert zombie.total == copies.total > 0 and zombie.attribution == {"by driver start 0 after 1 had taken over": zombie.total}
+    assert zombie.total == copies.total > 0 and zombie.attribution == {
+        "by driver start 0 after 1 had taken over": zombie.total
+    }
     assert zombie.batches == copies.batches == {f"flights/{fault.batch}": zombie.total}
 
 

@@ -23,6 +23,7 @@ IMPLIES: dict[str, dict[str, str]] = {
         "torn-batch": "the copy is in another commit than the rest of its batch",
         "zombie-write": "the copy was written by an older start of the driver than what precedes it",
         "commit-ahead-of-effect": "the copy came after progress was recorded",
+        "sink-disagreement": "another output holds fewer copies of its effect of the same input",
     },
     "wrong-value": {
         "diverged-replay": "its batch was replayed, and another attempt wrote other content",
@@ -33,6 +34,7 @@ IMPLIES: dict[str, dict[str, str]] = {
     "diverged-replay": {
         "wrong-value": "the other content stayed",
         "duplicate": "both contents were expected of the identity, and one of them is there twice",
+        "sink-disagreement": "one of the contents is there twice, and another output holds fewer copies",
         "torn-batch": "both attempts at the batch were committed",
         "zombie-write": "the older attempt landed last",
     },
@@ -71,6 +73,7 @@ IMPLIES: dict[str, dict[str, str]] = {
     },
     "zombie-write": {
         "duplicate": "what the older start wrote is there in addition to what its successor wrote",
+        "sink-disagreement": "another output holds fewer copies of its effect of the same input",
         "wrong-value": "what the older start wrote is there instead of what its successor wrote",
         "torn-batch": "the batch was written by both",
         "commit-ahead-of-effect": "it came after progress was recorded",

@@ -112,7 +112,9 @@ UNORDERED = {
     "SELECT string_agg(k, ',') FROM \"in\"": ["`string_agg(k, ',')` (line 1) has no ORDER BY"],
     'SELECT json_group_array(k) FROM "in"': ["`json_group_array(k)` (line 1) has no ORDER BY"],
     'SELECT row_number() OVER () FROM "in"': ["`row_number() OVER ()` (line 1) has no ORDER BY"],
-    'SELECT row_number() OVER (ORDER BY k) FROM "in"': ["(line 1) depends on the order of rows that its ORDER BY"],
+    'SELECT row_number() OVER (ORDER BY k) FROM "in"': [
+        "(line 1) depends on the order of rows that are equal in its ORDER BY"
+    ],
     'SELECT lag(n) OVER (PARTITION BY k) FROM "in"': ["`lag(n) OVER (PARTITION BY k)` (line 1) has no ORDER BY"],
     'SELECT sum(n) OVER (ORDER BY k ROWS 1 PRECEDING) FROM "in"': ["(line 1) depends on the order of rows"],
     'FROM "in" POSITIONAL JOIN planes': ["POSITIONAL JOIN pairs rows by an order that they do not have"],

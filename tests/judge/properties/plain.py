@@ -297,6 +297,22 @@ class Plain:
                     )
                 ):
                     self.add("sink-disagreement", output, who)
+                if self._more_copies(output, who, tally):
+                    self.add("sink-disagreement", output, who)
+
+    def _more_copies(self, output: str, who: Identity, tally: Tally) -> bool:
+        """Whether another output holds its effect of the same input right, and fewer copies of it. States have no copies."""
+        causes = [(effect.cause[1], effect.cause[0]) for effect in self.due[output] if effect.id == who]
+        if not tally.extra or tally.wrong or not causes or MODELS[output].kind == "upsert":
+            return False
+        offset, partition = min(causes)
+        return any(
+            self._right(other, twin) and self.tallies[other][twin.id].extra < tally.extra
+            for other in self.outputs
+            if other != output and MODELS[other].kind != "upsert"
+            for twin in self.due[other]
+            if twin.cause == (partition, offset)
+        )
 
     def _right(self, output: str, effect: Due) -> bool:
         compared = self._compare(output)[effect.id]
