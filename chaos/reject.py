@@ -130,7 +130,7 @@ class Reject:
             yield Try(point, n_a=job.no_commit())
 
     def watch(self, site: Site) -> None:
-        """Note when the job talks to Postgres: of several queries, which of them do is told from that."""
+        """Note when the job talks to Postgres: with several queries this shows which of them do."""
         if self._spec.how in _OF_THE_SERVER and site.stack.frames is not None:
 
             def note(_frame: Frame) -> bool:
