@@ -18,19 +18,29 @@ from onceproof.waiting import wait_until
 
 ALL = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
 
-#: A command that owns a service which ignores a polite stop for as long as its clean-up asks: three seconds.
+#: A command that owns a service which ignores a polite stop for as long as the clean-up waits: three seconds. In the mode
+#: "patient" the clean-up waits until the test lets the service end.
 COMMAND = """
 import sys, time
 from pathlib import Path
 import typer
 from onceproof.cli_output import Output, failing_well
+from onceproof.stack import processes
 from onceproof.stack.processes import Owner
 
-STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+STUBBORN = '''
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: print("asked to stop", flush=True))
+print("up", flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.02)
+'''
+if sys.argv[2] == "patient":
+    processes._CLOSE_GRACE_S = processes._GROUP_GRACE_S = 60.0
 try:
     with failing_well(Output(False)):
         with Owner("ending") as owner:
-            service = owner.start("stubborn", [sys.executable, "-c", STUBBORN], log=Path(sys.argv[1]))
+            service = owner.start("stubborn", [sys.executable, "-c", STUBBORN, sys.argv[1] + ".end"], log=Path(sys.argv[1]))
             while "up" not in service.log_tail():
                 time.sleep(0.01)
             (owner.scratch / "pgpass").write_text("secret")
@@ -58,6 +68,7 @@ class Command:
                 start_new_session=True,
             )
         assert self.process.stdout is not None
+        self.log, self.end_of_service = tmp_path / "log", tmp_path / "log.end"
         scratch, pid = self.process.stdout.readline().split()
         self.scratch, self.service = Path(scratch), int(pid)
         if mode != "working":
@@ -114,10 +125,12 @@ def test_each_signal_ends_the_command_after_a_whole_clean_up(
 
 
 def test_more_signals_do_not_cut_the_clean_up_short_and_hear_what_it_does(command: Callable[[str], Command]) -> None:
-    one = command("closing")
+    one = command("patient")
+    wait_until("the clean-up to begin", lambda: "asked to stop" in one.log.read_text(), deadline_s=30)
     for count, number in enumerate((signal.SIGINT, signal.SIGINT, signal.SIGTERM), start=1):
         one.process.send_signal(number)  # and no two at once: they are one to the kernel
-        wait_until("an answer", lambda n=count: one.said().count(": first ") == n, deadline_s=10)
+        wait_until("an answer", lambda n=count: one.said().count(": first ") == n, deadline_s=30)
+    one.end_of_service.touch()
     code, _, err = one.end()
     assert one.left() == []
     assert code == 130

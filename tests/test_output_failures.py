@@ -33,14 +33,18 @@ from onceproof.__main__ import main
 main()
 """
 
+#: What else says which characters a stream can carry: a test that sets one of them must not inherit another.
+ENCODING = {"PYTHONIOENCODING", "PYTHONUTF8", "PYTHONCOERCECLOCALE", "LC_ALL", "LC_CTYPE", "LANG"}
+
 
 def check(tmp_path: Path, outcome: str, redirect: str, *words: str, env: dict[str, str] | None = None):  # type: ignore[no-untyped-def]
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
     run = tmp_path / "run"
     run.mkdir(exist_ok=True)
     line = f'"{sys.executable}" "{tmp_path}/program.py" {outcome} check "{run}" {" ".join(words)} {redirect}'
+    inherited = {name: value for name, value in os.environ.items() if name not in ENCODING}
     return subprocess.run(
-        ["bash", "-c", line], capture_output=True, check=False, env={**os.environ, **(env or {})}, timeout=60
+        ["bash", "-c", line], capture_output=True, check=False, env=inherited | (env or {}), timeout=60
     )
 
 
