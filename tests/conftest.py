@@ -11,23 +11,22 @@ from hypothesis import HealthCheck, settings
 
 from onceproof.events import Event
 
-# By default the same examples every time: a test that passed for a change passes for the next one that has nothing to do
-# with it. HYPOTHESIS_PROFILE=long draws anew, 10,000 examples of everything: hours. HYPOTHESIS_PROFILE=wide draws anew as
-# many histories for each comparison of the judge as HYPOTHESIS_EXAMPLES says (2,000). Machines differ, so no example has a
-# deadline.
+# By default (the gate) a few examples, the same every time: a test that passed for a change passes for the next one that
+# has nothing to do with it. HYPOTHESIS_PROFILE=full, of `tox -e full`, takes more of them. HYPOTHESIS_PROFILE=wide draws
+# anew as many as HYPOTHESIS_EXAMPLES says (2,000), and HYPOTHESIS_PROFILE=long 10,000 of everything: hours. Machines differ,
+# so no example has a deadline.
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
-settings.register_profile(
-    "default", max_examples=100, derandomize=True, deadline=None, suppress_health_check=_SLOW_IS_FINE
-)
-settings.register_profile("long", parent=settings.get_profile("default"), max_examples=10_000, derandomize=False)
+settings.register_profile("gate", max_examples=25, derandomize=True, deadline=None, suppress_health_check=_SLOW_IS_FINE)
+settings.register_profile("full", parent=settings.get_profile("gate"), max_examples=100)
+settings.register_profile("long", parent=settings.get_profile("gate"), max_examples=10_000, derandomize=False)
 settings.register_profile(
     "wide",
-    parent=settings.get_profile("default"),
+    parent=settings.get_profile("gate"),
     max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "2000")),
     derandomize=False,
 )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
-if settings.get_current_profile_name() != "default":
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
+if settings.get_current_profile_name() in ("wide", "long"):
     os.environ.setdefault("PYTEST_TIMEOUT", "0")  # read by pytest-timeout after this file
 
 

@@ -14,7 +14,7 @@ from onceproof.cli import app
 from onceproof.judge.findings import Outcome
 from onceproof.run import Result
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.full, pytest.mark.timeout(300)]
 
 #: It knows nothing of PGPASSFILE, and asks for no jar: the driver is on the class path.
 JOB = """\

@@ -75,9 +75,11 @@ def alive(processes: list[psutil.Process]) -> list[str]:
 @pytest.mark.parametrize(
     ("scenario", "number", "kind", "data"),
     [
-        ("driver-crash-postgres", signal.SIGTERM, "stack.ready", {"service": "toxiproxy"}),
+        pytest.param(
+            *("driver-crash-postgres", signal.SIGTERM, "stack.ready", {"service": "toxiproxy"}), marks=pytest.mark.full
+        ),
         ("driver-crash-postgres", signal.SIGINT, "job.started", {"start": 0}),
-        ("driver-crash-postgres", signal.SIGTERM, "phase", {"name": "collect"}),
+        pytest.param(*("driver-crash-postgres", signal.SIGTERM, "phase", {"name": "collect"}), marks=pytest.mark.full),
         ("broker-crash", signal.SIGINT, "fault.fired", {}),
     ],
     ids=["while the stack starts", "while the job starts", "while collecting", "while a broker is down"],

@@ -1,4 +1,7 @@
-"""Every shipped scenario on real Kafka, Spark, Postgres and Toxiproxy: its expectation is met, and every fault hit."""
+"""Every shipped scenario on real Kafka, Spark, Postgres and Toxiproxy: its expectation is met, and every fault hit.
+
+The gate runs those of `gate.SCENARIOS`; `tox -e full` runs all (marker ``full``).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ from onceproof.run import Result
 from onceproof.scenario.load import find, folder, load, names
 from onceproof.takeover import NOTHING_WRITTEN
 
+from .gate import gate
+
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+full = pytest.mark.full
 RunOnce = Callable[[str | Path], Result]
 HERE = Path(__file__).parent / "scenarios"
 
@@ -43,7 +49,7 @@ def the_finding(verdict: Verdict, anomaly: str) -> Finding:
     return found[0]
 
 
-@pytest.mark.parametrize("name", [name for name in names() if name not in NOT_HERE])
+@pytest.mark.parametrize("name", gate(*(name for name in names() if name not in NOT_HERE)))
 def test_its_expectation_is_met_and_every_fault_hit(run_once: RunOnce, name: str) -> None:
     verdict = run_once(name).verdict
     expect = load(find(name)).expect
@@ -67,7 +73,7 @@ def test_effectively_once_breaks_four_things_in_one_run(run_once: RunOnce) -> No
     assert len(effects) == 2 and len(set(effects.values())) == 1, verdict.counts
 
 
-@pytest.mark.parametrize("name", ["naive-append", "naive-kafka-sink"])
+@pytest.mark.parametrize("name", gate("naive-append", "naive-kafka-sink"))
 def test_a_naive_twins_duplicates_are_named(run_once: RunOnce, name: str) -> None:
     verdict = run_once(name).verdict
     batch = verdict.faults[0].batch
@@ -106,13 +112,15 @@ def test_twins_differ_in_the_job_alone(naive: str, right: str) -> None:
     assert (one.oracle, one.claim) == (other.oracle, other.claim)
 
 
-@pytest.mark.parametrize("name", ["zombie-driver", "zombie-driver-kafka", "two-drivers-fenced", "two-drivers-kafka"])
+@pytest.mark.parametrize(
+    "name", gate("zombie-driver", "zombie-driver-kafka", "two-drivers-fenced", "two-drivers-kafka")
+)
 def test_a_fenced_zombie_leaves_every_sink_as_it_was(run_once: RunOnce, name: str) -> None:
     (fault,) = run_once(name).verdict.faults
     assert NOTHING_WRITTEN in fault.evidence and "enced" in " ".join(fault.evidence), fault.evidence
 
 
-@pytest.mark.parametrize("name", ["zombie-driver-unfenced", "zombie-driver-kafka-random-id", "two-drivers"])
+@pytest.mark.parametrize("name", gate("zombie-driver-unfenced", "zombie-driver-kafka-random-id", "two-drivers"))
 def test_what_a_zombie_writes_is_told_from_what_its_successor_wrote(run_once: RunOnce, name: str) -> None:
     verdict = run_once(name).verdict
     (fault,) = verdict.faults
@@ -124,6 +132,7 @@ def test_what_a_zombie_writes_is_told_from_what_its_successor_wrote(run_once: Ru
     assert zombie.batches == copies.batches == {f"flights/{fault.batch}": zombie.total}
 
 
+@full
 def test_a_crash_between_two_sinks_leaves_the_first_ahead_until_the_replay(run_once: RunOnce) -> None:
     for name in ("between-sinks", "between-sinks-shared-progress"):
         verdict = run_once(name).verdict
@@ -131,6 +140,7 @@ def test_a_crash_between_two_sinks_leaves_the_first_ahead_until_the_replay(run_o
         assert not any("topic departures: " in words for words in verdict.faults[0].evidence), said(verdict)
 
 
+@full
 def test_an_increment_that_is_replayed_counts_the_flights_of_that_batch_again(run_once: RunOnce) -> None:
     result = run_once("naive-hourly-delays")
     history = result.run_dir / "history"
@@ -144,6 +154,7 @@ def test_an_increment_that_is_replayed_counts_the_flights_of_that_batch_again(ru
     assert duckdb.execute(counted).fetchone() == (all_of_them + replayed,) and replayed > 0
 
 
+@full
 def test_a_crash_leaves_state_that_does_not_count_and_the_replay_writes_its_own(run_once: RunOnce) -> None:
     """Batch N writes version N+1. Of its two changelogs the commit log names the one that the replay wrote."""
     result = run_once("rebuilt-state")
@@ -157,6 +168,7 @@ def test_a_crash_leaves_state_that_does_not_count_and_the_replay_writes_its_own(
         assert f"{batch + 1}_{committed}.changelog" in {path.name for path in written}
 
 
+@full
 def test_totals_kept_in_memory_are_too_low_after_a_crash(run_once: RunOnce) -> None:
     result = run_once("naive-memory-state")
     finding = the_finding(result.verdict, "wrong-value")
@@ -168,7 +180,7 @@ def test_totals_kept_in_memory_are_too_low_after_a_crash(run_once: RunOnce) -> N
     assert found[0] <= sent[0] - finding.total < sent[0]
 
 
-@pytest.mark.parametrize("name", ["plane-sessions", "flights-with-weather"])
+@pytest.mark.parametrize("name", gate("plane-sessions", "flights-with-weather"))
 def test_the_last_chunk_finds_everything_closed(run_once: RunOnce, name: str) -> None:
     """The watermark of the last batch is past the last real flight: nothing that is judged was still open."""
     history = run_once(name).run_dir / "history"
@@ -187,6 +199,7 @@ def test_flights_without_weather_are_reported_once_and_with_it_most(run_once: Ru
     assert 0 < without < with_it
 
 
+@full
 def test_a_plane_looked_up_when_the_batch_runs_is_of_a_later_version(run_once: RunOnce) -> None:
     finding = the_finding(run_once("naive-flights-with-versions").verdict, "wrong-value")
     assert finding.total > 0 and finding.witnesses
@@ -204,7 +217,7 @@ def test_a_stored_run_is_judged_the_same_elsewhere(run_once: RunOnce, tmp_path: 
 
 
 def test_no_password_is_written_down(run_once: RunOnce) -> None:
-    run_dir = run_once("driver-crash-postgres").run_dir
+    run_dir = run_once("naive-append").run_dir
     text = (run_dir / "run.json").read_text() + (run_dir / "events.jsonl").read_text()
     assert "password" not in text.lower()
 
@@ -217,6 +230,7 @@ def test_the_history_holds_what_was_sent(run_once: RunOnce) -> None:
     assert document["drained"] is True and document["job"]["starts"] >= 4
 
 
+@full
 def test_lost_requests_at_both_sinks_hit_and_change_nothing(run_once: RunOnce) -> None:
     verdict = run_once(HERE / "lost-request.yaml").verdict
     assert verdict.outcome is Outcome.HELD, said(verdict)
@@ -226,6 +240,7 @@ def test_lost_requests_at_both_sinks_hit_and_change_nothing(run_once: RunOnce) -
     ]
 
 
+@full
 def test_a_driver_can_crash_at_every_point_in_one_run(run_once: RunOnce) -> None:
     verdict = run_once(HERE / "crash-at-every-point.yaml").verdict
     assert verdict.outcome is Outcome.HELD, said(verdict)
@@ -238,6 +253,7 @@ def test_a_driver_can_crash_at_every_point_in_one_run(run_once: RunOnce) -> None
     ]
 
 
+@full
 def test_a_driver_can_crash_between_two_state_partitions(run_once: RunOnce) -> None:
     verdict = run_once(HERE / "state-partly-committed.yaml").verdict
     assert verdict.outcome is Outcome.HELD, said(verdict)
@@ -273,7 +289,7 @@ def test_brokers_and_the_controller_can_be_away_in_every_way(run_once: RunOnce) 
     assert "it was not heard" in words[5] and "NOT_ENOUGH_REPLICAS" in words[6] and "MSG_SIZE_TOO_LARGE" in words[7]
 
 
-@pytest.mark.parametrize("name", ["leader-crash-acks-1", "unclean-election"])
+@pytest.mark.parametrize("name", gate("leader-crash-acks-1", "unclean-election"))
 def test_what_a_lone_leader_acknowledged_is_all_that_is_lost(run_once: RunOnce, name: str) -> None:
     """Of batch 2, in the partition whose leader died, and nothing else."""
     result = run_once(name)
@@ -286,6 +302,7 @@ def test_what_a_lone_leader_acknowledged_is_all_that_is_lost(run_once: RunOnce, 
     assert 0 < finding.total <= max(sizes), "one output partition, which holds the keys of one input partition"
 
 
+@full
 def test_where_no_unclean_election_is_allowed_the_partition_waits_for_its_leader(run_once: RunOnce) -> None:
     (fault,) = run_once("unclean-election-off").verdict.faults
     told = " ".join(fault.evidence)
@@ -300,7 +317,10 @@ def test_a_job_that_swallows_its_sinks_errors_is_caught(run_once: RunOnce) -> No
 
 @pytest.mark.parametrize(
     ("scenario", "instrument", "warnings"),
-    [(HERE / "swallows-errors.yaml", "watcher", 1), (HERE / "state-partly-committed.yaml", "checkpoint", 0)],
+    [
+        (HERE / "swallows-errors.yaml", "watcher", 1),
+        pytest.param(HERE / "state-partly-committed.yaml", "checkpoint", 0, marks=full),
+    ],
 )
 def test_a_job_with_its_own_checkpoint_files_is_watched_and_the_run_says_so(
     run_once: RunOnce, scenario: Path, instrument: str, warnings: int
@@ -319,12 +339,14 @@ def test_a_job_without_a_checkpoint_is_told_so_before_anything_is_fed(run_once: 
     assert set(Path(gettempdir()).glob("temporary-*")) <= before, "Spark's temporary checkpoint was left behind"
 
 
+@full
 def test_of_two_queries_only_the_one_that_appends_repeats_itself(run_once: RunOnce) -> None:
     verdict = run_once("foreign-two-queries").verdict
     assert the_finding(verdict, "duplicate").output == "departures_table"
     assert verdict.counts["effects.last_seen"] == verdict.counts["expected.last_seen"] > 0
 
 
+@full
 def test_what_init_writes_for_a_job_and_a_sample_runs(
     run_once: RunOnce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,6 +378,7 @@ def test_a_fault_that_cannot_come_is_inconclusive_never_held(run_once: RunOnce) 
     assert [(f.armed, f.fired, f.hit) for f in verdict.faults] == [(True, False, False)]
 
 
+@full
 def test_stragglers_are_dropped_by_the_logged_watermark_and_counted(run_once: RunOnce) -> None:
     """Hours that lack a flight lack it because it came too late, and those that came too late are told."""
     result = run_once("stragglers")
@@ -368,6 +391,7 @@ def test_stragglers_are_dropped_by_the_logged_watermark_and_counted(run_once: Ru
     assert 0 < sent[0] - kept[0] <= late, "some that came too late had not departed"
 
 
+@full
 def test_batches_without_input_write_the_windows_that_they_close(run_once: RunOnce) -> None:
     result = run_once(HERE / "batches-without-input.yaml")
     assert result.verdict.outcome is Outcome.HELD, said(result.verdict)
@@ -393,6 +417,7 @@ def test_a_run_waits_for_the_batch_without_input_that_writes_its_last_rows(run_o
     assert result.verdict.counts["open.orders"] == sum(number + 60 > last for number in range(0, 2400, 10))
 
 
+@full
 def test_duplicates_of_a_batch_without_input_are_found_in_that_batch(run_once: RunOnce) -> None:
     finding = the_finding(run_once("naive-orders-with-payments").verdict, "duplicate")
     assert list(finding.batches) == ["orders/4"] and finding.source == "batch replay"

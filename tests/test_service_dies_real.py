@@ -42,7 +42,7 @@ def kill_a_broker() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "data"),
-    [("batch.planned", {"batch": 1}), ("phase", {"name": "collect"})],
+    [pytest.param("batch.planned", {"batch": 1}, marks=pytest.mark.full), ("phase", {"name": "collect"})],
     ids=["while a batch is open", "when all is done but the reading"],
 )
 def test_a_broker_that_dies_by_itself_is_no_verdict(

@@ -11,7 +11,7 @@ import pytest
 
 from onceproof.run import Result
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.full, pytest.mark.timeout(600)]
 SCENARIO = Path(__file__).parent / "scenarios" / "in-tasks.yaml"
 
 

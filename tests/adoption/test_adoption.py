@@ -72,6 +72,7 @@ def test_no_password_is_in_the_draft(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.real
+@pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", shapes.SHAPES)
 def test_the_driver_dies_before_spark_knows_of_the_commit(

@@ -20,7 +20,7 @@ MANY = Path(__file__).parent.parent / "scenarios" / "two-hundred-messages.yaml"
 RunOnce = Callable[[str | Path], Result]
 
 
-@pytest.mark.parametrize("scenario", [find("amqp-redelivery-reorders"), MANY])
+@pytest.mark.parametrize("scenario", [find("amqp-redelivery-reorders"), pytest.param(MANY, marks=pytest.mark.full)])
 def test_two_messages_two_consumers_and_one_crash_are_enough_and_nothing_less_is(
     run_once: RunOnce, scenario: Path
 ) -> None:

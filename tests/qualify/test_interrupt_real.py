@@ -17,7 +17,7 @@ import pytest
 from onceproof.scenario.load import find
 from onceproof.waiting import wait_until
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.full, pytest.mark.timeout(900)]
 
 ENDS_S = 15.0
 

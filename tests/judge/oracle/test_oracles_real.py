@@ -18,7 +18,10 @@ HERE = Path(__file__).parents[2] / "scenarios"
 
 @pytest.mark.parametrize(
     ("name", "basis"),
-    [("held-against-a-batch", ""), ("held-against-itself", "relative to its own fault-free run")],
+    [
+        ("held-against-a-batch", ""),
+        pytest.param("held-against-itself", "relative to its own fault-free run", marks=pytest.mark.full),
+    ],
 )
 def test_what_the_job_itself_says_is_held_against_its_output(
     run_once: Callable[[str | Path], Result], name: str, basis: str

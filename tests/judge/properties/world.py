@@ -296,10 +296,11 @@ def _store_partitions(run: Any, outputs: tuple[str, ...]) -> None:
                 run.add("partitions", {"topic": topic, "partition": partition, **offsets, "collected_ms": at(1000, 0)})
 
 
-def histories(default: int) -> settings:
-    """How many a test judges, at a quarter of a second of CPU time each; the profiles wide and long say it themselves."""
+def histories(full: int) -> settings:
+    """How many a test judges in `tox -e full`, at a quarter of a second of CPU time each; the other profiles say it themselves."""
     profile = settings.get_current_profile_name()
-    return settings(max_examples=default if profile == "default" else settings.get_profile(profile).max_examples)
+    said = settings.get_profile(profile).max_examples
+    return settings(max_examples={"full": full, "gate": min(full, said)}.get(profile, said))
 
 
 @st.composite

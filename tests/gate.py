@@ -1,0 +1,38 @@
+"""Which shipped scenarios the gate (`tox`) runs; `tox -e full` runs them all."""
+
+from __future__ import annotations
+
+import pytest
+
+from onceproof.scenario.load import find, load, names
+
+#: Together each kind of fault once, and each anomaly that takes Spark to show. Consumers' scenarios are seconds each: all.
+SCENARIOS = frozenset(
+    {
+        "aborted-input-uncommitted",  # aborted-input; aborted-read
+        "between-sinks-shared-progress",  # crash-at-frame; lost-write, sink-disagreement
+        "checkpoint-metadata-lost-query-id",  # checkpoint-damage
+        "effectively-once",  # crash, partition, lost-ack and reject against the sinks that hold
+        "executor-crash",  # crash of an executor, on a cluster
+        "flights-with-weather",  # a join of two topics
+        "late-endtxn",  # late-request
+        "naive-append",  # duplicate
+        "postgres-crash",  # crash of Postgres, and of one session
+        "producer-retries-naive",  # lost-ack and lost-request at Kafka; reordered
+        "python-worker-crash-naive",  # crash of a Python worker
+        "replay-diverges",  # diverged-replay, wrong-value
+        "sink-refuses-swallowed",  # reject in three forms; an error that the job hides
+        "speculation",  # stall of a Python worker
+        "torn-batch-autocommit",  # torn-batch
+        "transaction-left-open-random-id",  # hanging-transaction
+        "two-drivers-fenced",  # fence
+        "unclean-election",  # crash of all brokers in sync; what a lone leader acknowledged
+        "zombie-driver-unfenced",  # stall of the driver; zombie-write
+    }
+    | {name for name in names() if load(find(name)).pipeline.consumers}
+)
+
+
+def gate(*scenarios: str) -> list[object]:
+    """``scenarios`` as parameters of a test that the gate runs for those of `SCENARIOS`."""
+    return [name if name in SCENARIOS else pytest.param(name, marks=pytest.mark.full) for name in scenarios]

@@ -1,0 +1,27 @@
+"""What the gate leaves to `tox -e full` is repetition: each kind of fault is in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onceproof.consumers.faults import consumer_faults
+from onceproof.faults import faults
+from onceproof.scenario.load import find, load, names
+
+from .gate import SCENARIOS
+
+#: Scenarios of the tests that the gate runs as well.
+OURS = ["brokers-away"]
+
+
+def test_each_kind_of_fault_is_in_the_gate() -> None:
+    of_spark, of_consumers = set(), set()
+    for scenario in [*map(find, SCENARIOS), *(Path(__file__).parent / f"scenarios/{name}.yaml" for name in OURS)]:
+        loaded = load(scenario)
+        (of_consumers if loaded.pipeline.consumers else of_spark).update(fault.fault for fault in loaded.chaos)
+    assert of_spark == set(faults.names())
+    assert of_consumers == set(consumer_faults.names())
+
+
+def test_what_the_gate_names_is_there() -> None:
+    assert set(names()) >= SCENARIOS
