@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from onceproof.stack import procfs
+from onceproof.stack.processes import procfs
 
 _EVERY_S = 0.5
 """Between two samples. One reads a page-table summary a process, which holds up a JVM for some milliseconds."""

@@ -22,12 +22,12 @@ from measure import machine
 from proxy import compared, start_stack
 from state_left import ends_of
 
+from onceproof.base.waiting import wait_until
 from onceproof.data import open_dataset
-from onceproof.spark_conf import job_environment
-from onceproof.stack.clients import producer_config
+from onceproof.pipeline.spark_conf import job_environment
 from onceproof.stack.embedded import EmbeddedStack
-from onceproof.stack.processes import Owner
-from onceproof.waiting import wait_until
+from onceproof.stack.kafka.clients import producer_config
+from onceproof.stack.processes.owner import Owner
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--pairs", type=int, default=20)

@@ -25,7 +25,7 @@ from ruamel.yaml import YAML
 from state_left import Sink, Trial, Truth, look
 
 import onceproof.run
-from onceproof.events import Event
+from onceproof.base.timeline import Event
 from onceproof.scenario.load import find, folder
 from onceproof.stack.embedded import EmbeddedStack
 

@@ -30,13 +30,13 @@ import psycopg
 from confluent_kafka import Consumer, Producer, TopicPartition
 from measure import machine
 
-from onceproof.chaos.proxy.rules import Condition, Rule
-from onceproof.events import Timeline
+from onceproof.base.timeline import Timeline
+from onceproof.instruments.proxy.rules import Condition, Rule
 from onceproof.scenario.model import KafkaStack, PostgresStack, StackSpec
-from onceproof.stack import components
-from onceproof.stack.clients import client_config, producer_config
 from onceproof.stack.embedded import EmbeddedStack
-from onceproof.stack.processes import Owner
+from onceproof.stack.fetch import components
+from onceproof.stack.kafka.clients import client_config, producer_config
+from onceproof.stack.processes.owner import Owner
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument(

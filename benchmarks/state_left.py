@@ -17,10 +17,10 @@ import psycopg
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from onceproof.errors import WaitTimeout
-from onceproof.stack.clients import client_config
+from onceproof.base.errors import WaitTimeout
+from onceproof.base.waiting import wait_until
 from onceproof.stack.embedded import EmbeddedStack
-from onceproof.waiting import wait_until
+from onceproof.stack.kafka.clients import client_config
 
 Flight = tuple[str, int, str, str]
 """carrier, flight, origin, scheduled departure (to the second, UTC): names one flight of the data set."""

@@ -1,1 +1,1 @@
-"""Fault kinds, one file each. What a fault is stands in `onceproof.faults`."""
+"""Fault kinds, one file each. What a fault is stands in `onceproof.faults.contract`."""

@@ -12,17 +12,17 @@ from typing import ClassVar, Literal
 from confluent_kafka import KafkaError, Message, Producer
 from pydantic import Field, PositiveInt
 
-from onceproof.checkpoint import TopicOffsets
-from onceproof.conductor import Site
+from onceproof.base.errors import ServiceFailed
+from onceproof.base.registry import suggest
+from onceproof.base.waiting import wait_until
 from onceproof.data import open_dataset
-from onceproof.errors import ServiceFailed
-from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.placing import RESTART_S, WATCHED, instruments_of, placement, point_problems
-from onceproof.registry import suggest
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.controller import Site
+from onceproof.faults.evidence.sink_state import stable_ends
+from onceproof.faults.placement import RESTART_S, WATCHED, instruments_of, placement, point_problems
+from onceproof.instruments.checkpoint_watcher import TopicOffsets
 from onceproof.scenario.model import FaultSpec, InputSpec, Scenario
-from onceproof.sink_state import stable_ends
-from onceproof.stack.clients import client_config
-from onceproof.waiting import wait_until
+from onceproof.stack.kafka.clients import client_config
 
 _ANSWER_S = 20.0
 """The harness's own listeners are never faulted; the first transaction of a young cluster takes a second or two."""

@@ -14,12 +14,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from onceproof.conductor import Site
-from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.placing import RESTART_S, committed, instruments_of, placement, point_problems
-from onceproof.points import Point
+from onceproof.base.waiting import wait_until
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.controller import Site
+from onceproof.faults.placement import RESTART_S, committed, instruments_of, placement, point_problems
 from onceproof.scenario.model import FaultSpec, Scenario
-from onceproof.waiting import wait_until
+from onceproof.scenario.points import Point
 
 _KNOWN_S = 5.0
 """For the watcher to have read a log entry that was written before the sink ran: it takes milliseconds."""

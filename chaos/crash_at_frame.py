@@ -12,10 +12,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from onceproof.chaos.proxy.frames import Frame
-from onceproof.conductor import Site
-from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.frame_faults import (
+from onceproof.base.waiting import wait_until
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.controller import Site
+from onceproof.faults.evidence.sink_state import changes, sink_state, undecided_topics
+from onceproof.faults.frames import (
     FrameSpec,
     StoppedFrame,
     commit_problems,
@@ -25,12 +26,11 @@ from onceproof.frame_faults import (
     wait_for_commit,
     which,
 )
-from onceproof.placing import RESTART_S, committed, planned, point_problems
-from onceproof.points import Point
-from onceproof.qualify.job import Job, Try, at_frames
+from onceproof.faults.job import Job, Try, at_frames
+from onceproof.faults.placement import RESTART_S, committed, planned, point_problems
+from onceproof.instruments.proxy.frames import Frame
 from onceproof.scenario.model import FaultSpec, Scenario
-from onceproof.sink_state import changes, sink_state, undecided_topics
-from onceproof.waiting import wait_until
+from onceproof.scenario.points import Point
 
 _PLACES = (Point.IN_TASKS, Point.BEFORE_SINK_COMMIT, Point.BETWEEN_SINKS)
 
@@ -123,7 +123,7 @@ class CrashAtFrame:
 
 
 def _other_places(site: Site, query: str, frame: Frame) -> set[str]:
-    """The outputs of that query, as `onceproof.sink_state` names them, but those that the frame itself writes to."""
+    """The outputs of that query, as `onceproof.faults.evidence.sink_state` names them, but those that the frame itself writes to."""
     assert site.scenario is not None, "a run has told it"
     alone = len({*site.checkpoint.queries(), *site.scenario.pipeline.queries}) < 2
     outputs = [o for o in site.scenario.outputs.values() if o.query == query or (o.query is None and alone)]

@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
-from onceproof.conductor import Site
-from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.placing import has_own_file_manager, instruments_of, placement, point_problems
-from onceproof.points import Point
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.controller import Site
+from onceproof.faults.evidence.sink_state import sink_state
+from onceproof.faults.placement import has_own_file_manager, instruments_of, placement, point_problems
+from onceproof.faults.takeover import PLACES, Takeover, batch_problems
+from onceproof.pipeline.spark_conf import FILE_MANAGER
 from onceproof.scenario.model import FaultSpec, Scenario
-from onceproof.sink_state import sink_state
-from onceproof.spark_conf import FILE_MANAGER
-from onceproof.stack import procfs
-from onceproof.stack.processes import Service
-from onceproof.takeover import PLACES, Takeover, batch_problems
+from onceproof.scenario.points import Point
+from onceproof.stack.processes import procfs
+from onceproof.stack.processes.owner import Service
 
 
 class FenceSpec(FaultSpec):

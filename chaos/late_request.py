@@ -6,12 +6,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from onceproof.chaos.proxy.frames import Frame
-from onceproof.chaos.proxy.rules import Condition, Hit, Rule
-from onceproof.conductor import Site
-from onceproof.errors import WaitTimeout
-from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.frame_faults import (
+from onceproof.base.errors import WaitTimeout
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.controller import Site
+from onceproof.faults.frames import (
     ANSWER_S,
     HIT_S,
     FrameSpec,
@@ -23,9 +21,11 @@ from onceproof.frame_faults import (
     wait_for_commit,
     which,
 )
-from onceproof.placing import point_problems
-from onceproof.points import Point
+from onceproof.faults.placement import point_problems
+from onceproof.instruments.proxy.frames import Frame
+from onceproof.instruments.proxy.rules import Condition, Hit, Rule
 from onceproof.scenario.model import At, FaultSpec, Scenario
+from onceproof.scenario.points import Point
 
 
 class LateAt(At):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from onceproof.cut_commit import CutCommit, CutCommitSpec
-from onceproof.faults import faults
+from onceproof.faults.contract import faults
+from onceproof.faults.lost_commit import CutCommit, CutCommitSpec
 from onceproof.scenario.model import FaultSpec
 from onceproof.stack.api import Stream
 

@@ -12,10 +12,11 @@ from typing import ClassVar, Literal
 import psutil
 from pydantic import Field, PositiveFloat
 
-from onceproof import leadership
-from onceproof.conductor import Site
-from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.placing import (
+from onceproof.base.waiting import wait_until
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.controller import Site
+from onceproof.faults.evidence import leadership
+from onceproof.faults.placement import (
     RESTART_S,
     WATCHED,
     LeaderOf,
@@ -27,10 +28,9 @@ from onceproof.placing import (
     point_problems,
     split_leader_of,
 )
-from onceproof.points import Point
 from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.scenario.points import Point
 from onceproof.stack.api import Leadership, Proxy, Stream
-from onceproof.waiting import wait_until
 
 
 class PartitionSpec(FaultSpec):

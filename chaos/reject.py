@@ -15,15 +15,23 @@ from weakref import WeakKeyDictionary
 
 from pydantic import Field
 
-from onceproof.chaos.proxy.frames import Frame, Reply
-from onceproof.chaos.proxy.rules import Condition, Rule
-from onceproof.conductor import Site
-from onceproof.errors import WaitTimeout
-from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.placing import RESTART_S, committed, instruments_of, one_line, placement, planned, point_problems
-from onceproof.points import Point
-from onceproof.qualify.job import Job, Try, untold
-from onceproof.refusing import (
+from onceproof.base.errors import WaitTimeout
+from onceproof.base.registry import suggest
+from onceproof.base.waiting import wait_until
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.controller import Site
+from onceproof.faults.evidence.refused_query import Whose, whose_refusals
+from onceproof.faults.job import Job, Try, untold
+from onceproof.faults.placement import (
+    RESTART_S,
+    committed,
+    instruments_of,
+    one_line,
+    placement,
+    planned,
+    point_problems,
+)
+from onceproof.faults.refusals import (
     NEEDS_TIMEOUT,
     Locked,
     Refusing,
@@ -33,11 +41,11 @@ from onceproof.refusing import (
     TopicSetting,
     Unavailable,
 )
-from onceproof.registry import suggest
+from onceproof.instruments.proxy.frames import Frame, Reply
+from onceproof.instruments.proxy.rules import Condition, Rule
 from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.scenario.points import Point
 from onceproof.stack.api import Stack
-from onceproof.waiting import wait_until
-from onceproof.whose import Whose, whose_refusals
 
 _ATTEMPT_S = 60.0
 """A refused connection fails at once; this leaves room for a job that retries on its own for a while."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
-from onceproof.judge import misplacement
 from onceproof.judge.anomalies import Explanation
-from onceproof.judge.case import Case
+from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.relations import misplacement
 from onceproof.judge.witness import Row, by, cause_of, holding, identity_of, noun, places, shown, sums, times
 
 # ``judge.dirty`` may count several effects in a row; the batch is the one that took the aborted record.
@@ -35,7 +35,7 @@ _WITNESSES = """
 
 @checkers.register("aborted-read")
 class AbortedRead:
-    """Counts effects that only aborted input explains (`onceproof.judge.dirty`): a source that reads uncommitted records.
+    """Counts effects that only aborted input explains (`onceproof.judge.relations.dirty_reads`): a source that reads uncommitted records.
 
     Jepsen calls it G1a (Adya, *Weak Consistency*, 1999). A sum or a window that holds aborted input among committed
     counts too, where its value is the one with all of it. These effects are then neither ``unexplained`` nor

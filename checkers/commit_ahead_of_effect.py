@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
-from onceproof.judge import recorded
 from onceproof.judge.anomalies import Explanation
-from onceproof.judge.case import Case
+from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.relations import behind_progress as recorded
 from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, noun, shown, sums, times
 
 _SOURCE = "CASE WHEN place IS NOT NULL THEN progress ELSE reason END"
@@ -29,7 +29,7 @@ _WITNESSES = f"""
 
 @checkers.register("commit-ahead-of-effect")
 class CommitAheadOfEffect:
-    """Counts effects that were not there when progress beyond their input was recorded (`onceproof.judge.recorded`).
+    """Counts effects that were not there when progress beyond their input was recorded (`onceproof.judge.relations.behind_progress`).
 
     Those that are missing while the sink's own progress table covers them stay away: nobody will write them again. They make
     one finding for each reason, as with ``lost-write``. Those that came later are transient: a crash in

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
-from onceproof.judge import misplacement
 from onceproof.judge.anomalies import Explanation
-from onceproof.judge.case import Case
+from onceproof.judge.case.case import Case
 from onceproof.judge.checker import checkers
 from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.relations import misplacement
 from onceproof.judge.witness import (
     Row,
     are,
@@ -173,7 +173,7 @@ _WITNESSES = """
 
 @checkers.register("duplicate")
 class Duplicate:
-    """Counts the copies of an effect beyond what was expected (``extra`` of `onceproof.judge.compare`).
+    """Counts the copies of an effect beyond what was expected (``extra`` of `onceproof.judge.relations.compare`).
 
     Each copy is attributed, in this order; one finding for each kind of source:
 

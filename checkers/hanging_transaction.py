@@ -7,10 +7,10 @@ from functools import partial
 from typing import ClassVar
 
 from onceproof.judge.anomalies import Explanation
-from onceproof.judge.canonical import literal
-from onceproof.judge.case import Case
+from onceproof.judge.case.case import Case
 from onceproof.judge.checker import checkers
 from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.values.canonical import literal
 from onceproof.judge.witness import Row, by, shown, sums, times
 
 # One row a partition with open records: who opened first, and what cannot be read for it. Without the partition's own

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import ClassVar
 
-from onceproof.judge import misplacement
 from onceproof.judge.anomalies import Explanation
-from onceproof.judge.case import Case
+from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.relations import misplacement
 from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, labelled, noun, shown, sums, times
 
 # What is in a transaction that has not ended is not lost yet: that is a hanging transaction.
@@ -48,7 +48,7 @@ class LostWrite:
     - ``no fault``: its batch is known, and no fault was active in it; or no fault was injected at all;
     - ``unknown``: its batch is not known, or a fault that struck another batch was still active, or the history was imported.
 
-    The batch is that of the input record; of an effect of several records it is `onceproof.judge.struck` that finds it.
+    The batch is that of the input record; of an effect of several records it is `onceproof.judge.relations.struck` that finds it.
     """
 
     meaning: ClassVar[str] = "an effect is missing although recorded progress covers its input"

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
-from onceproof.judge import misplacement
 from onceproof.judge.anomalies import Explanation
-from onceproof.judge.case import Case
+from onceproof.judge.case.case import Case
 from onceproof.judge.checker import checkers
 from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.relations import misplacement
 from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, noun, shown, sums, times
 
 _TOTALS = """
@@ -26,7 +26,7 @@ _WITNESSES = """
 
 @checkers.register("misplaced")
 class Misplaced:
-    """Counts right effects in the wrong place (`onceproof.judge.misplacement` says which those are).
+    """Counts right effects in the wrong place (`onceproof.judge.relations.misplacement` says which those are).
 
     The finding is of the output where the effect is due. It is then neither a ``lost-write`` there nor ``unexplained``
     where it is. The partition is judged only where the oracle gives ``_to_partition`` or the output declares

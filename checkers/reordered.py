@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
-from onceproof.judge import sources
 from onceproof.judge.anomalies import Explanation
-from onceproof.judge.case import Case
+from onceproof.judge.case import sources
+from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.claims import ACROSS_KEYS
 from onceproof.judge.findings import Finding, Witness

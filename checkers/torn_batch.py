@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
-from onceproof.judge import misplacement, parts
 from onceproof.judge.anomalies import Explanation
-from onceproof.judge.case import Case
+from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.relations import misplacement
+from onceproof.judge.relations import torn_batches as parts
 from onceproof.judge.witness import Row, are, cause_of, identity_of, noun, shown, sums, times
 
 _APART = """
@@ -69,7 +70,7 @@ class TornBatch:
 
     The unit is the micro-batch (``source`` ``batch``), and in Kafka also the transaction (``source`` ``transaction``):
 
-    - **in several steps**: effects that became visible apart from most of their batch (`onceproof.judge.parts`).
+    - **in several steps**: effects that became visible apart from most of their batch (`onceproof.judge.relations.torn_batches`).
       Transient: all of them stand in the end;
     - **in part**: effects that are missing of a batch of which others stand. That stays, unless the run did not drain and
       no progress covers them;

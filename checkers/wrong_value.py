@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
-from onceproof.judge import misplacement
 from onceproof.judge.anomalies import Explanation
-from onceproof.judge.canonical import literal, member
-from onceproof.judge.case import Case
+from onceproof.judge.case.case import Case
 from onceproof.judge.checker import checkers
 from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.relations import misplacement
+from onceproof.judge.values.canonical import literal, member
 from onceproof.judge.witness import Row, cause_of, identity_of, input_of, noun, places, shown, sums, times
 
 # Of each identity one content that should be there and is short, and one that is there and should not be (so often).
@@ -52,7 +52,7 @@ _WITNESSES = """
 
 @checkers.register("wrong-value")
 class WrongValue:
-    """Counts effects whose identity is expected and whose content is not (``wrong`` of `onceproof.judge.compare`).
+    """Counts effects whose identity is expected and whose content is not (``wrong`` of `onceproof.judge.relations.compare`).
 
     Not those that uncommitted input explains (``aborted-read``, ``precommitted-read``), nor a second state of a key in
     another partition (``misplaced``). Attributed by how they are wrong:

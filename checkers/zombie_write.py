@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
-from onceproof.judge import takeover
 from onceproof.judge.anomalies import Explanation
-from onceproof.judge.case import Case
+from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.relations import takeover
 from onceproof.judge.witness import Row, by, cause_of, identity_of, noun, shown, sums, times
 
 # What it left behind. Of an identity whose content is right in the end nothing stays; then it matters what stood there
@@ -47,7 +47,7 @@ _LEFT = {
 
 @checkers.register("zombie-write")
 class ZombieWrite:
-    """Counts writes of an older epoch that landed after its successor's first commit (`onceproof.judge.takeover`).
+    """Counts writes of an older epoch that landed after its successor's first commit (`onceproof.judge.relations.takeover`).
 
     One finding for each thing that they leave behind: ``wrong`` (content that stays), ``duplicate`` (copies that stay);
     and, transient, ``older state`` (an identity went back for a while), ``rewrite`` (nothing changed) and ``late`` (the

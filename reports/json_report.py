@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from onceproof.judge.findings import FaultReport, Finding, Verdict
-from onceproof.judge.slices import name_of
-from onceproof.report import RunSet, ScenarioResult, reports
+from onceproof.judge.slices.cut import name_of
+from onceproof.reports.report import RunSet, ScenarioResult, reports
 
 
 @reports.register("json")

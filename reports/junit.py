@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from onceproof.judge.findings import Outcome, Verdict
-from onceproof.judge.slices import name_of
-from onceproof.report import RunSet, ScenarioResult, reports
+from onceproof.judge.slices.cut import name_of
+from onceproof.reports.report import RunSet, ScenarioResult, reports
 
 # XML 1.0 cannot carry these even escaped, and job output (colour codes, binary keys) holds them.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

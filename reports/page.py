@@ -10,7 +10,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from onceproof.visible import visible
+from onceproof.base.visible import visible
 
 _LABEL = 10
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onceproof import run_files
+from onceproof.base.errors import UsageError
 from onceproof.consumers import picture
-from onceproof.errors import UsageError
+from onceproof.history import run_files
+from onceproof.history.run_directory import run_dir_problem
 from onceproof.reports import picture_svg, picture_text
-from onceproof.rundir import run_dir_problem
 
 SVG, TEXT = "picture.svg", "picture.txt"
 

@@ -14,8 +14,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from onceproof.events import Event
-from onceproof.visible import visible
+from onceproof.base.timeline import Event
+from onceproof.base.visible import visible
 
 _BATCH_LINE_EVERY_S = 10.0
 """On a log, batches are told at most this often: hundreds of lines would bury the faults."""

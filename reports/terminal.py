@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 from rich.table import Table
 from rich.text import Text
 
+from onceproof.base.visible import visible
 from onceproof.judge.checker import checkers
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict, Witness
-from onceproof.judge.slices import name_of
-from onceproof.report import RunSet, ScenarioResult, reports
+from onceproof.judge.slices.cut import name_of
 from onceproof.reports.page import Page
-from onceproof.visible import visible
+from onceproof.reports.report import RunSet, ScenarioResult, reports
 
 _STYLE = {
     Outcome.HELD: "bold green",

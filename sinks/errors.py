@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onceproof.errors import OnceproofError
+from onceproof.base.errors import OnceproofError
 
 
 class SinkError(OnceproofError):

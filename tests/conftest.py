@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from onceproof.events import Event
+from onceproof.base.timeline import Event
 
 # By default (the gate) a few examples, the same every time: a test that passed for a change passes for the next one that
 # has nothing to do with it. HYPOTHESIS_PROFILE=full, of `tox -e full`, takes more of them. HYPOTHESIS_PROFILE=wide draws

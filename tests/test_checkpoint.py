@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.checkpoint import CheckpointWatcher, parse_initial_offsets, parse_offset_log
-from onceproof.points import Point
-from onceproof.waiting import wait_until
+from onceproof.base.waiting import wait_until
+from onceproof.instruments.checkpoint_watcher import (
+    CheckpointWatcher,
+    parse_initial_offsets,
+    parse_offset_log,
+)
+from onceproof.scenario.points import Point
 
 OFFSETS = 'v1\n{"batchWatermarkMs":7,"batchTimestampMs":1,"conf":{}}\n{"flights":{"0":%d,"1":5}}'
 

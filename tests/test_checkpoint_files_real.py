@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from inotify_simple import INotify, flags
 
-from onceproof.spark_conf import CheckpointFiles, job_environment
-from onceproof.stack import components
-from onceproof.waiting import wait_until
+from onceproof.base.waiting import wait_until
+from onceproof.pipeline.spark_conf import CheckpointFiles, job_environment
+from onceproof.stack.fetch import components
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.checkpoint_gate import GATES, CheckpointGate
-from onceproof.points import Point
-from onceproof.waiting import wait_until
+from onceproof.base.waiting import wait_until
+from onceproof.instruments.checkpoint_gate import GATES, CheckpointGate
+from onceproof.scenario.points import Point
 
 Seen = tuple[str, int, Point]
 

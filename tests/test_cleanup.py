@@ -15,11 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
-from onceproof.cleanup import clean_up
-from onceproof.errors import EnvironmentProblem
-from onceproof.stack import journal, procfs
-from onceproof.stack.processes import Owner
-from onceproof.waiting import wait_until
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.waiting import wait_until
+from onceproof.stack.cleanup import clean_up
+from onceproof.stack.processes import journal, procfs
+from onceproof.stack.processes.owner import Owner
 
 #: A harness that starts a service (with a child in a session of its own), says so, and never closes.
 HARNESS = """
@@ -163,7 +163,7 @@ def test_a_folder_that_cannot_be_removed_keeps_its_journal_and_is_told(
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patched:
-        patched.setattr("onceproof.cleanup.remove_folder", refused)
+        patched.setattr("onceproof.stack.cleanup.remove_folder", refused)
         with pytest.raises(EnvironmentProblem, match=f"could not remove {scratch}.*Permission denied"):
             clean_up()
     assert [path.stem for path in journal.live_folder().iterdir()] == ["abandoned"]

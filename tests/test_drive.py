@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from onceproof.checkpoint import Batch
-from onceproof.drive import Drive, _Enough
-from onceproof.errors import EnvironmentProblem, WaitTimeout
-from onceproof.pipeline import Failure
+from onceproof.base.errors import EnvironmentProblem, WaitTimeout
+from onceproof.instruments.checkpoint_watcher import Batch
+from onceproof.pipeline.drive import Drive, _Enough
+from onceproof.pipeline.supervisor import Failure
 
 
 def batch(query: str, number: int, ends: dict[str, dict[int, int]], committed_at: float | None = 2.0) -> Batch:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.failpoints import FailpointServer, Parked, Told
-from onceproof.points import Point
-from onceproof.waiting import wait_until
+from onceproof.base.waiting import wait_until
+from onceproof.instruments.failpoints import FailpointServer, Parked, Told
+from onceproof.scenario.points import Point
 
 
 class Ear:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from onceproof.consumers.faults import consumer_faults
-from onceproof.faults import faults
+from onceproof.faults.contract import faults
 from onceproof.scenario.load import find, load, names
 
 from .gate import SCENARIOS

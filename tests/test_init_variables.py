@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from onceproof.cli import app
+from onceproof.cli.app import app
 from onceproof.scenario.load import load
 from onceproof.scenario.model import Scenario
 

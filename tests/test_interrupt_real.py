@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from onceproof.waiting import wait_until
+from onceproof.base.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 

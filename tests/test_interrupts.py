@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.interrupts import interruptible, uninterrupted
-from onceproof.stack import journal, processes
-from onceproof.waiting import wait_until
+from onceproof.base.signals import interruptible, uninterrupted
+from onceproof.base.waiting import wait_until
+from onceproof.stack.processes import journal
+from onceproof.stack.processes import owner as processes
 
 ALL = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
 
@@ -176,7 +177,7 @@ def test_the_journal_stays_as_long_as_something_that_it_lists_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONCEPROOF_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setattr("onceproof.stack.processes._REMOVE_DEADLINE_S", 0.1)
+    monkeypatch.setattr("onceproof.stack.processes.owner._REMOVE_DEADLINE_S", 0.1)
     owner = processes.Owner("stays")
     path = journal.live_folder() / "stays.json"
     kept = owner.scratch.with_name(f"{owner.scratch.name}.kept")

@@ -19,11 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceproof.errors import EnvironmentProblem
-from onceproof.events import Timeline
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.masking import hiding, masked, masked_value
+from onceproof.base.timeline import Timeline
+from onceproof.history.run_directory import RunDir, private_files
 from onceproof.judge.findings import Outcome
-from onceproof.masking import hiding, masked, masked_value
-from onceproof.rundir import RunDir, private_files
 
 SECRETS = ["hunter2-plain", "p\"a's\\s/w+o rd&<é😀", "tab\there\nand a second line\nthird, last", "ümläut ß"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.checkpoint import Batch, CheckpointWatcher, parse_commit_log
-from onceproof.no_data import SLACK_S, Owed, owed
-from onceproof.waiting import wait_until
+from onceproof.base.waiting import wait_until
+from onceproof.instruments.checkpoint_watcher import Batch, CheckpointWatcher, parse_commit_log
+from onceproof.pipeline.no_data import SLACK_S, Owed, owed
 
 LONGEST_S = 60.0
 

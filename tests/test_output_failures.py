@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from onceproof.base.visible import visible
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import write_verdict
-from onceproof.report import RunSet, ScenarioResult, reports
+from onceproof.reports.report import RunSet, ScenarioResult, reports
 from onceproof.scenario.model import Expect
-from onceproof.visible import visible
 
 #: The program, with a run that has the verdict that its first word says, and a reason with what a job may print.
 PROGRAM = """
@@ -129,7 +129,7 @@ def test_a_report_shows_control_characters_instead_of_sending_them(color: bool) 
 
 @pytest.mark.parametrize("text", ["a\x1b[31mb\x00c\ud800d\ufffee", "", "\n"])
 def test_junit_is_valid_xml_whatever_a_job_says(text: str) -> None:
-    from onceproof.errors import EnvironmentProblem
+    from onceproof.base.errors import EnvironmentProblem
 
     failed = ScenarioResult("s", Expect(), error=EnvironmentProblem(text))
     for result in (nasty(text), failed):
@@ -146,8 +146,8 @@ def test_a_junit_file_that_cannot_be_written_costs_nobody_the_report(
 ) -> None:
     from typer.testing import CliRunner
 
-    from onceproof import cli_run
-    from onceproof.cli import app
+    from onceproof.cli import run as cli_run
+    from onceproof.cli.app import app
 
     verdict = Verdict("mine", Outcome.HELD, {"delivery": "effectively-once"}, ("because",))
     write_verdict(tmp_path, verdict)

@@ -26,16 +26,16 @@ def test_all_scenarios_ship_with_their_jobs() -> None:
     "path",
     [
         "py.typed",
-        "chaos/crash.py",
-        "chaos/jvm/onceproof/CheckpointFiles.java",
+        "chaos/crash/kind.py",
+        "src/onceproof/instruments/jvm/onceproof/CheckpointFiles.java",
         "checkers/duplicate.py",
         "reports/junit.py",
         "sinks/postgres.py",
-        "stack/components.json",
+        "stack/fetch/components.json",
         "scenarios/jobs/foreign/jdbc_append.py",
-        "stack/go/go.mod",
-        "stack/go/go.sum",
-        "stack/go/requirements.txt",
+        "stack/toxiproxy/go/go.mod",
+        "stack/toxiproxy/go/go.sum",
+        "stack/toxiproxy/go/requirements.txt",
     ],
 )
 def test_files_that_the_code_reads_are_there(path: str) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import psutil
 import pytest
 
-from onceproof.errors import WaitTimeout
-from onceproof.events import Timeline
-from onceproof.masking import hiding
-from onceproof.pipeline import Pipeline
-from onceproof.stack.processes import Owner
-from onceproof.waiting import wait_until
+from onceproof.base.errors import WaitTimeout
+from onceproof.base.masking import hiding
+from onceproof.base.timeline import Timeline
+from onceproof.base.waiting import wait_until
+from onceproof.pipeline.supervisor import Pipeline
+from onceproof.stack.processes.owner import Owner
 
 
 class World:
@@ -180,8 +180,8 @@ def test_a_freeze_that_fails_leaves_the_driver_running(
     job.start()
     driver = psutil.Process(job.pids()[0])
     with monkeypatch.context() as never:
-        never.setattr("onceproof.stack.processes._GONE_DEADLINE_S", 0.05)
-        never.setattr("onceproof.stack.procfs.is_stopped", lambda _pid: False)
+        never.setattr("onceproof.stack.processes.owner._GONE_DEADLINE_S", 0.05)
+        never.setattr("onceproof.stack.processes.procfs.is_stopped", lambda _pid: False)
         with pytest.raises(WaitTimeout, match="to be stopped"), job.frozen():
             raise AssertionError("it was not stopped")
     until("it to go on", lambda: driver.status() != psutil.STATUS_STOPPED)

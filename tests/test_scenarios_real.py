@@ -15,13 +15,13 @@ import duckdb
 import pytest
 from typer.testing import CliRunner
 
-from onceproof.cli import app
+from onceproof.cli.app import app
 from onceproof.data import open_dataset
+from onceproof.faults.takeover import NOTHING_WRITTEN
 from onceproof.judge.findings import Finding, Outcome, Verdict
 from onceproof.judge.verdict import check
 from onceproof.run import Result
 from onceproof.scenario.load import find, folder, load, names
-from onceproof.takeover import NOTHING_WRITTEN
 
 from .gate import gate
 

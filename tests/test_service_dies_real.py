@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from onceproof.errors import ServiceFailed
-from onceproof.events import Event
+from onceproof.base.errors import ServiceFailed
+from onceproof.base.timeline import Event
+from onceproof.base.waiting import wait_until
 from onceproof.run import run
 from onceproof.scenario.load import find
-from onceproof.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from onceproof.events import Timeline
+from onceproof.base.timeline import Timeline
 from onceproof.scenario.model import PostgresStack, StackSpec
-from onceproof.stack import components
 from onceproof.stack.embedded import EmbeddedStack
-from onceproof.stack.processes import Owner
+from onceproof.stack.fetch import components
+from onceproof.stack.processes.owner import Owner
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.errors import EnvironmentProblem, WaitTimeout
-from onceproof.events import Event, Timeline
-from onceproof.registry import Registry, suggest
-from onceproof.rundir import RunDir
-from onceproof.waiting import wait_until
+from onceproof.base.errors import EnvironmentProblem, WaitTimeout
+from onceproof.base.registry import Registry, suggest
+from onceproof.base.timeline import Event, Timeline
+from onceproof.base.waiting import wait_until
+from onceproof.history.run_directory import RunDir
 
 
 def test_a_wait_returns_what_the_probe_found() -> None:

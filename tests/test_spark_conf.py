@@ -12,8 +12,14 @@ from typing import Any
 
 import pytest
 
-from onceproof.spark_conf import FILE_MANAGER, CheckpointFiles, Cluster, job_environment, spark_environment
-from onceproof.stack import components, driver_archive
+from onceproof.pipeline.spark_conf import (
+    FILE_MANAGER,
+    CheckpointFiles,
+    Cluster,
+    job_environment,
+    spark_environment,
+)
+from onceproof.stack.fetch import components, driver_archive
 
 JARS = (Path("/a folder/k1.jar"), Path("/k2.jar"))
 

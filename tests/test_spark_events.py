@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from onceproof.spark_events import Attempt, attempts
-from onceproof.spark_tasks import TaskProcess
-from onceproof.task_faults import retried
-from onceproof.task_stall import won
+from onceproof.chaos.stall.task import won
+from onceproof.faults.tasks import retried
+from onceproof.pipeline.spark_events import Attempt, attempts
+from onceproof.pipeline.spark_tasks import TaskProcess
 
 LOST = {
     "Reason": "ExecutorLostFailure",

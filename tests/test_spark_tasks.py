@@ -12,10 +12,10 @@ from contextlib import contextmanager, suppress
 import psutil
 import pytest
 
-from onceproof.errors import WaitTimeout
-from onceproof.spark_tasks import Role, Tree, holds, sender
-from onceproof.stack import procfs
-from onceproof.waiting import wait_until
+from onceproof.base.errors import WaitTimeout
+from onceproof.base.waiting import wait_until
+from onceproof.pipeline.spark_tasks import Role, Tree, holds, sender
+from onceproof.stack.processes import procfs
 
 #: Starts what its last argument says (a list of argument lists, outermost first), each in the one before; the innermost
 #: connects. Each is given the program itself, as SOURCE.
@@ -125,7 +125,7 @@ def test_what_could_not_be_stopped_as_a_whole_is_left_running(monkeypatch: pytes
         raise WaitTimeout("gave up")
 
     with connected(EXECUTOR) as (_outer, pid, *_):
-        monkeypatch.setattr("onceproof.spark_tasks.wait_until", never)
+        monkeypatch.setattr("onceproof.pipeline.spark_tasks.wait_until", never)
         with pytest.raises(WaitTimeout):
             Tree.freeze(pid)
         wait_until("it to go on", lambda: not stopped(pid), deadline_s=10)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from onceproof import takeover as module
-from onceproof.faults import Occurrence
-from onceproof.points import Point
-from onceproof.takeover import Takeover
+from onceproof.faults import takeover as module
+from onceproof.faults.contract import Occurrence
+from onceproof.faults.takeover import Takeover
+from onceproof.scenario.points import Point
 
 REPLACED = "SparkException: [CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log."
 ENDED = "ERROR MicroBatchExecution: Query {name} [id = {id}, runId = 1-2] terminated with error"

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from onceproof.base.registry import Registry
 from onceproof.data import datasets
-from onceproof.faults import faults
+from onceproof.faults.contract import faults
 from onceproof.judge.checker import checkers
 from onceproof.oracle import oracles
-from onceproof.registry import Registry
 
 pytestmark = pytest.mark.sources
 
@@ -32,9 +32,9 @@ ADDRESS = re.compile(r"[a-z]+://(?:[^@/\s]*@)?([A-Za-z0-9.-]+\.[A-Za-z0-9-]+)")
 # Character classes keep this file itself free of what it looks for.
 ABSOLUTE_HOME = re.compile(r"(?<![\w.*\-{}/])/(?:h[o]me|Us[e]rs|r[o]ot|w[o]rk)/[\w.-]+")
 
-#: Where a wait is written by hand, and why `onceproof.waiting` is not used.
+#: Where a wait is written by hand, and why `onceproof.base.waiting` is not used.
 WAITS = {
-    "src/onceproof/waiting.py": "it is the one way to wait",
+    "src/onceproof/base/waiting.py": "it is the one way to wait",
     "sinks/kafka_progress.py": "runs inside the user's job, which must not load the harness; bounded by its deadline",
 }
 
@@ -118,7 +118,7 @@ def test_sinks_load_nothing_of_the_harness() -> None:
     """They run inside the user's job: only each other, the root of the errors, and the service's client."""
     allowed = {
         "onceproof.sinks",
-        "onceproof.errors",
+        "onceproof.base.errors",
         "psycopg",
         "confluent_kafka",
         "pyarrow",

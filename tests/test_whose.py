@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from onceproof.checkpoint import Batch
+from onceproof.faults.evidence.refused_query import whose_refusals
+from onceproof.instruments.checkpoint_watcher import Batch
 from onceproof.scenario.model import OutputSpec
-from onceproof.whose import whose_refusals
 
 TABLE, TOPIC = {"table": "t", "identity": ["id"]}, {"topic": "o", "identity": ["id"]}
 

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from onceproof.checkpoint import Batch
-from onceproof.conductor import Conductor, Site
-from onceproof.events import Timeline
-from onceproof.faults import Occurrence, Proof, faults
-from onceproof.points import Point
+from onceproof.base.timeline import Timeline
+from onceproof.base.waiting import wait_until
+from onceproof.faults.contract import Occurrence, Proof, faults
+from onceproof.faults.controller import Conductor, Site
+from onceproof.instruments.checkpoint_watcher import Batch
 from onceproof.scenario.model import At, FaultSpec, OutputSpec
-from onceproof.waiting import wait_until
+from onceproof.scenario.points import Point
 
 
 class Hits:
@@ -85,7 +85,9 @@ def without_input(
 ) -> dict[str, Any]:
     """A fault in a batch that reads nothing; its output holds the first of ``held`` at its plan, the next at its commit."""
     states = iter(held)
-    monkeypatch.setattr("onceproof.writes.output_state", lambda _stack, _outputs: {"table totals": next(states)})
+    monkeypatch.setattr(
+        "onceproof.faults.evidence.writes.output_state", lambda _stack, _outputs: {"table totals": next(states)}
+    )
     conductor = conduct(spec())
     site = conductor._site
     assert site is not None
@@ -171,7 +173,7 @@ def test_a_service_that_is_away_at_the_commit_is_no_failure_of_the_run(
             raise ConnectionError("refused")
         return {"table totals": f"{looks} rows"}
 
-    monkeypatch.setattr("onceproof.writes.output_state", look)
+    monkeypatch.setattr("onceproof.faults.evidence.writes.output_state", look)
     conductor = conduct(spec())
     assert conductor._site is not None
     totals = OutputSpec.model_validate({"table": "totals", "identity": ["id"]})

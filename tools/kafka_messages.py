@@ -1,4 +1,4 @@
-"""Write `chaos/proxy/kafka_messages.json` from the message definitions in the pinned kafka-clients jar: run it when Kafka's version changes."""
+"""Write `src/onceproof/instruments/proxy/kafka_messages.json` from the message definitions in the pinned kafka-clients jar: run it when Kafka's version changes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from onceproof.stack.components import ensure
+from onceproof.stack.fetch.components import ensure
 
-TARGET = Path(__file__).parent.parent / "chaos" / "proxy" / "kafka_messages.json"
+TARGET = Path(__file__).parent.parent / "src/onceproof/instruments/proxy/kafka_messages.json"
 
 #: Whose bodies rules look into. Of all others the name and the number are kept.
 WANTED = {

@@ -1,6 +1,6 @@
 """Resolve the Java components anew and write their pins: run it when a version changes, then review the difference.
 
-``python tools/pin_components.py`` overwrites ``src/onceproof/stack/components.json``.
+``python tools/pin_components.py`` overwrites ``src/onceproof/stack/fetch/components.json``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from jgo.maven import MavenContext
 
-PINS = Path(__file__).parent.parent / "src/onceproof/stack/components.json"
+PINS = Path(__file__).parent.parent / "src/onceproof/stack/fetch/components.json"
 
 KAFKA = "4.3.1"
 SPARK = "4.2.0"
@@ -43,7 +43,7 @@ AS_THEY_ARE = {
         "org.apache.kafka:kafka-clients:3.9.2",
         "org.apache.commons:commons-pool2:2.13.1",
     ],
-    # Compiles chaos/jvm; one jar, which runs on Java 17 and needs no JDK.
+    # Compiles src/onceproof/instruments/jvm; one jar, which runs on Java 17 and needs no JDK.
     "java-compiler": [f"org.eclipse.jdt:ecj:{COMPILER}"],
     # Its only dependency, checker-qual, is annotations.
     "postgres-driver": [f"org.postgresql:postgresql:{POSTGRES_DRIVER}"],

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from onceproof.consumers.faults import Scene, consumer_faults
-from onceproof.consumers.moves import Move
 from onceproof.consumers.redelivery import LAST_STEP, given_out_again
-from onceproof.faults import Placement, Proof, SpecProblem
+from onceproof.consumers.trace import Move
+from onceproof.faults.contract import Placement, Proof, SpecProblem
 from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario
 
 

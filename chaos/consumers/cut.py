@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from onceproof.consumers.faults import Scene, consumer_faults
-from onceproof.consumers.moves import Move
 from onceproof.consumers.redelivery import LAST_STEP, given_out_again
-from onceproof.consumers.roads import HasRoads
-from onceproof.faults import Placement, Proof, SpecProblem
+from onceproof.consumers.routes import HasRoads
+from onceproof.consumers.trace import Move
+from onceproof.faults.contract import Placement, Proof, SpecProblem
 from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario
 
 
@@ -64,7 +64,7 @@ class Cut:
         self._reset = scene.queues.road(self._spec.target).cut()
 
     def disconnects(self) -> bool:
-        """Implements `onceproof.consumers.roads.Disconnects`."""
+        """Implements `onceproof.consumers.routes.Disconnects`."""
         return self._reset > 0
 
     def heal(self, scene: Scene, since: Sequence[Move]) -> bool:

@@ -7,11 +7,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from onceproof.chaos.proxy.rules import Action, Condition, Hit, Rule
 from onceproof.consumers.faults import Scene, consumer_faults
-from onceproof.consumers.moves import Move
-from onceproof.consumers.roads import HasRoads, Road
-from onceproof.faults import Placement, Proof, SpecProblem
+from onceproof.consumers.routes import HasRoads, Road
+from onceproof.consumers.trace import Move
+from onceproof.faults.contract import Placement, Proof, SpecProblem
+from onceproof.instruments.proxy.rules import Action, Condition, Hit, Rule
 from onceproof.scenario.model import WORKER, ConsumerFaultSpec, ConsumersSpec, Scenario
 
 #: The request that a member of a group acknowledges with; in a transaction it is the other.
@@ -102,7 +102,7 @@ class LostAck:
         return True
 
     def arrived(self) -> bool | None:
-        """Implements `onceproof.consumers.roads.KnowsArrival`."""
+        """Implements `onceproof.consumers.routes.KnowsArrival`."""
         hits = [hit for rule in self._rules for hit in rule.hits]
         # Not `Hit.answer`: that is there a moment after the client was cut off.
         return any(hit.answered_at is not None for hit in hits) if hits else None

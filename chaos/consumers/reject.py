@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, PositiveInt
 
 from onceproof.consumers.faults import Scene, consumer_faults
-from onceproof.consumers.moves import Move
-from onceproof.faults import Placement, Proof, SpecProblem
+from onceproof.consumers.trace import Move
+from onceproof.faults.contract import Placement, Proof, SpecProblem
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from onceproof.consumers.broker import Locks
+from onceproof.consumers.brokers.contract import Locks
 from onceproof.consumers.faults import Scene, consumer_faults
-from onceproof.consumers.moves import Move
-from onceproof.faults import Placement, Proof, SpecProblem
+from onceproof.consumers.trace import Move
+from onceproof.faults.contract import Placement, Proof, SpecProblem
 from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, FaultSpec, Scenario
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from onceproof.errors import Interrupted
-from onceproof.interrupts import ignore, interruptible
-from onceproof.standard_streams import StandardStreams, where_kept
+from onceproof.base.errors import Interrupted
+from onceproof.base.signals import ignore, interruptible
+from onceproof.base.standard_streams import StandardStreams, where_kept
 
 #: Exit codes that say something about a job: none of them may come of a result that nobody could read.
 _VERDICTS = (0, 1, 3)
@@ -18,7 +18,7 @@ def main() -> None:
     code = 0
     try:
         with interruptible():
-            from onceproof.cli import app  # here: a signal while it is imported ends the program in order
+            from onceproof.cli.app import app  # here: a signal while it is imported ends the program in order
 
             app()
     except SystemExit as ended:

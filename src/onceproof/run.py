@@ -17,39 +17,40 @@ from typing import Any
 import psycopg
 import pyarrow.parquet as pq
 
-from onceproof import __version__, interrupts
-from onceproof.checkpoint import CheckpointWatcher
-from onceproof.checkpoint_gate import CheckpointGate
-from onceproof.conductor import Conductor, Site
-from onceproof.consumers import stage
+from onceproof import __version__
+from onceproof.base import signals as interrupts
+from onceproof.base.errors import EnvironmentProblem, Interrupted, OnceproofError
+from onceproof.base.masking import hiding, masked, of_environment
+from onceproof.base.signals import interruptible, uninterrupted
+from onceproof.base.timeline import Listener, Timeline
+from onceproof.consumers import execution as stage
 from onceproof.data import datasets, open_dataset
-from onceproof.decode import decode_topics
-from onceproof.drive import Drive
-from onceproof.errors import EnvironmentProblem, Interrupted, OnceproofError
-from onceproof.events import Listener, Timeline
-from onceproof.expect import ask_oracle
-from onceproof.failpoints import FailpointServer
-from onceproof.faults import reads_frames, strikes_tasks
-from onceproof.feed import Feeder
+from onceproof.expectation.ask import ask_oracle
+from onceproof.faults.contract import reads_frames, strikes_tasks
+from onceproof.faults.controller import Conductor, Site
 from onceproof.history.collect import collect
+from onceproof.history.decode import decode_topics
+from onceproof.history.run_directory import RunDir, private_files, run_dir_problem
 from onceproof.history.schema import VERSION
 from onceproof.history.writer import HistoryWriter
-from onceproof.interrupts import interruptible, uninterrupted
+from onceproof.instruments.checkpoint_gate import CheckpointGate
+from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
+from onceproof.instruments.failpoints import FailpointServer
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import check, write_verdict
-from onceproof.masking import hiding, masked, of_environment
-from onceproof.pipeline import Pipeline
-from onceproof.points import Point
+from onceproof.pipeline.drive import Drive
+from onceproof.pipeline.feed import Feeder
+from onceproof.pipeline.spark_conf import FILE_MANAGER, CheckpointFiles, job_environment
+from onceproof.pipeline.supervisor import Pipeline
 from onceproof.qualify.survey import watch
-from onceproof.rundir import RunDir, private_files, run_dir_problem
 from onceproof.scenario.load import load
 from onceproof.scenario.model import Scenario
+from onceproof.scenario.points import Point
 from onceproof.scenario.templates import fill
-from onceproof.spark_conf import FILE_MANAGER, CheckpointFiles, job_environment
-from onceproof.stack import components
 from onceproof.stack.api import Stack
 from onceproof.stack.embedded import EmbeddedStack
-from onceproof.stack.processes import Owner
+from onceproof.stack.fetch import components
+from onceproof.stack.processes.owner import Owner
 
 _LAST_HEAL_S = 2.0
 """On the way out of a run that failed or was interrupted: enough for proxies, and within the 10 s in which all must be gone."""
@@ -77,7 +78,7 @@ def run(
     """Run one scenario on a stack of its own and judge it. ``survey``: also note what it commits (`onceproof.qualify.survey`).
 
     Raises `UsageError` before anything is started, `EnvironmentProblem` (a service that does not come up, a full disk),
-    `Interrupted` on a signal (`onceproof.interrupts`). In each case the run directory, if there is one already, says so.
+    `Interrupted` on a signal (`onceproof.base.signals`). In each case the run directory, if there is one already, says so.
     """
     scenario = load(scenario_path)
     with interruptible(), private_files(), hiding(of_environment(scenario.pipeline.secrets)):

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 from typer.testing import CliRunner
 
-from onceproof.cli import app
+from onceproof.cli.app import app
 from onceproof.run import Result
 from onceproof.scenario.load import load
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from onceproof.faults import Fault, Occurrence, SpecProblem, faults
-from onceproof.points import Point
+from onceproof.faults.contract import Fault, Occurrence, SpecProblem, faults
 from onceproof.scenario.model import Scenario
+from onceproof.scenario.points import Point
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from onceproof.chaos.aborted_input import AbortedInput, AbortedInputSpec, _takes
-from onceproof.faults import Occurrence, SpecProblem
-from onceproof.points import Point
+from onceproof.faults.contract import Occurrence, SpecProblem
 from onceproof.scenario.model import InputSpec, Scenario
+from onceproof.scenario.points import Point
 
 SPEC: dict[str, Any] = {
     "fault": "aborted-input",

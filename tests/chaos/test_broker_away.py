@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from onceproof.broker_away import _java_hash, transaction_key
-from onceproof.chaos.crash import Crash, CrashSpec
-from onceproof.errors import EnvironmentProblem
-from onceproof.faults import Fault, SpecProblem, faults
-from onceproof.leader_crash import led_from
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.chaos.crash.broker import _java_hash, transaction_key
+from onceproof.chaos.crash.kind import Crash, CrashSpec
+from onceproof.chaos.crash.leader import led_from
+from onceproof.faults.contract import Fault, SpecProblem, faults
 
 AT = {"batch": 1, "point": "after-offset-log"}
 LEADER: dict[str, Any] = {"fault": "stall", "target": "broker", "leader_of": "out/0", "at": AT}

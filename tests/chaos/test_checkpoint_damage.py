@@ -11,9 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from onceproof.chaos.checkpoint_damage import CheckpointDamage, CheckpointDamageSpec, _damage
-from onceproof.faults import Occurrence, SpecProblem
-from onceproof.pipeline import Exit
-from onceproof.points import Point
+from onceproof.faults.contract import Occurrence, SpecProblem
+from onceproof.pipeline.supervisor import Exit
+from onceproof.scenario.points import Point
 
 Problems = Callable[..., list[SpecProblem]]
 

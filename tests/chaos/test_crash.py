@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from onceproof.faults import Fault, Occurrence, SpecProblem, faults
-from onceproof.points import Point
+from onceproof.faults.contract import Fault, Occurrence, SpecProblem, faults
+from onceproof.pipeline.spark_conf import FILE_MANAGER
 from onceproof.scenario.model import Scenario
-from onceproof.spark_conf import FILE_MANAGER
+from onceproof.scenario.points import Point
 
 Problems = Callable[..., list[SpecProblem]]
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from onceproof.chaos.crash_at_frame import _other_places
-from onceproof.chaos.proxy.frames import Frame
-from onceproof.faults import Fault, Occurrence, SpecProblem, faults, reads_frames, strikes_at
-from onceproof.points import Point
+from onceproof.faults.contract import Fault, Occurrence, SpecProblem, faults, reads_frames, strikes_at
+from onceproof.instruments.proxy.frames import Frame
 from onceproof.scenario.model import OutputSpec, Scenario
+from onceproof.scenario.points import Point
 
 Problems = Callable[..., list[SpecProblem]]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from onceproof.faults import Fault, Occurrence, SpecProblem
-from onceproof.points import Point
+from onceproof.faults.contract import Fault, Occurrence, SpecProblem
+from onceproof.scenario.points import Point
 
 
 def spec(kind: str, target: str = "postgres", **at: Any) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from onceproof.base.errors import ScenarioError
 from onceproof.chaos.consumers.cut import Cut, CutSpec
-from onceproof.consumers.moves import Move
-from onceproof.consumers.roads import Disconnects
-from onceproof.errors import ScenarioError
+from onceproof.consumers.routes import Disconnects
+from onceproof.consumers.trace import Move
 from onceproof.scenario.load import find, load
 from onceproof.scenario.plan import plan
 

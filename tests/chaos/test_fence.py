@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from onceproof.base.waiting import wait_until
 from onceproof.chaos.fence import Fence, FenceSpec, _driver_of, _not_alive
-from onceproof.faults import Fault, Occurrence, SpecProblem, faults
-from onceproof.placing import RESTART_S
-from onceproof.points import Point
+from onceproof.faults.contract import Fault, Occurrence, SpecProblem, faults
+from onceproof.faults.placement import RESTART_S
+from onceproof.faults.takeover import Takeover
+from onceproof.pipeline.spark_conf import FILE_MANAGER
 from onceproof.scenario.model import Scenario
+from onceproof.scenario.points import Point
 from onceproof.sinks import failpoints
-from onceproof.spark_conf import FILE_MANAGER
-from onceproof.stack import procfs
-from onceproof.takeover import Takeover
-from onceproof.waiting import wait_until
+from onceproof.stack.processes import procfs
 
 Problems = Callable[..., list[SpecProblem]]
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from onceproof.chaos.proxy.frames import Answer, Frame
-from onceproof.chaos.proxy.rules import Action, Board, Hit
-from onceproof.checkpoint import CheckpointWatcher
-from onceproof.conductor import Site
-from onceproof.events import Timeline
-from onceproof.faults import Occurrence, SpecProblem, faults
-from onceproof.frame_faults import FrameSpec, StoppedFrame, not_applied, prove_loss
-from onceproof.points import Point
+from onceproof.base.timeline import Timeline
+from onceproof.faults.contract import Occurrence, SpecProblem, faults
+from onceproof.faults.controller import Site
+from onceproof.faults.frames import FrameSpec, StoppedFrame, not_applied, prove_loss
+from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
+from onceproof.instruments.proxy.frames import Answer, Frame
+from onceproof.instruments.proxy.rules import Action, Board, Hit
+from onceproof.pipeline.spark_conf import FILE_MANAGER
 from onceproof.scenario.model import Scenario
-from onceproof.spark_conf import FILE_MANAGER
+from onceproof.scenario.points import Point
 
 LOST = {"fault": "lost-ack", "target": "postgres", "at": {"batch": 2, "point": "commit-unacknowledged"}}
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from onceproof.chaos.proxy.frames import Frame
-from onceproof.chaos.proxy.rules import Hit
-from onceproof.faults import Fault, Occurrence, SpecProblem, faults, reads_frames
-from onceproof.points import Point
+from onceproof.faults.contract import Fault, Occurrence, SpecProblem, faults, reads_frames
+from onceproof.instruments.proxy.frames import Frame
+from onceproof.instruments.proxy.rules import Hit
+from onceproof.scenario.points import Point
 
 LATE = {
     "fault": "late-request",

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from onceproof.base.errors import ScenarioError
 from onceproof.chaos.consumers.lost_ack import LostAck, LostAckSpec
-from onceproof.chaos.proxy.frames import Frame
-from onceproof.chaos.proxy.rules import Hit
-from onceproof.consumers.moves import Kind, Move
-from onceproof.errors import ScenarioError
+from onceproof.consumers.trace import Kind, Move
+from onceproof.instruments.proxy.frames import Frame
+from onceproof.instruments.proxy.rules import Hit
 from onceproof.scenario.load import find, load
 from onceproof.scenario.plan import plan
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from onceproof.chaos.partition import PartitionSpec, _connected
-from onceproof.faults import SpecProblem
+from onceproof.faults.contract import SpecProblem
 
 SPEC: dict[str, Any] = {
     "fault": "partition",

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from onceproof.chaos.crash import Crash, CrashSpec
-from onceproof.faults import SpecProblem
-from onceproof.postgres_crash import PostgresCrash
+from onceproof.chaos.crash.kind import Crash, CrashSpec
+from onceproof.chaos.crash.postgres import PostgresCrash
+from onceproof.faults.contract import SpecProblem
 
 SPEC: dict[str, Any] = {
     "fault": "crash",
@@ -50,7 +50,7 @@ def test_nobody_is_killed_after_the_run_has_healed_it() -> None:
     site: Any = SimpleNamespace(stack=SimpleNamespace(frames=frames, postgres=postgres))
     crash.heal(site)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("onceproof.postgres_crash._ask", lambda *_: "now")
+        patch.setattr("onceproof.chaos.crash.postgres._ask", lambda *_: "now")
         aborted, words = crash._crash(site, "7")
     assert not aborted and not killed and "the run ended" in words[0]
 

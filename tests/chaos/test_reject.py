@@ -11,14 +11,22 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from onceproof.chaos.proxy.frames import Reply
 from onceproof.chaos.reject import Reject, RejectSpec
-from onceproof.checkpoint import Batch
-from onceproof.conductor import Site
-from onceproof.faults import Occurrence, SpecProblem
-from onceproof.points import Point
-from onceproof.refusing import Locked, Refusing, Revoked, Stopped, TooFewReplicas, TopicSetting, Unavailable
+from onceproof.faults.contract import Occurrence, SpecProblem
+from onceproof.faults.controller import Site
+from onceproof.faults.refusals import (
+    Locked,
+    Refusing,
+    Revoked,
+    Stopped,
+    TooFewReplicas,
+    TopicSetting,
+    Unavailable,
+)
+from onceproof.instruments.checkpoint_watcher import Batch
+from onceproof.instruments.proxy.frames import Reply
 from onceproof.scenario.model import OutputSpec, Scenario
+from onceproof.scenario.points import Point
 
 AT = {"batch": 2, "point": "after-offset-log"}
 SPEC: dict[str, Any] = {"fault": "reject", "target": "postgres", "how": "unavailable", "at": AT}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from onceproof.chaos.stall import Stall, StallSpec
-from onceproof.conductor import Armed
-from onceproof.faults import SpecProblem, faults
-from onceproof.sink_state import changes
+from onceproof.chaos.stall.kind import Stall, StallSpec
+from onceproof.faults.contract import SpecProblem, faults
+from onceproof.faults.controller import Armed
+from onceproof.faults.evidence.sink_state import changes
 
 Problems = Callable[..., list[SpecProblem]]
 

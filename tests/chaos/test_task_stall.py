@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from onceproof.chaos.proxy.frames import Answer, Frame
-from onceproof.chaos.proxy.rules import Hit
-from onceproof.chaos.stall import _stands
-from onceproof.faults import Occurrence, Proof, faults
-from onceproof.points import Point
-from onceproof.spark_events import Attempt
-from onceproof.spark_tasks import TaskProcess
-from onceproof.stack import procfs
-from onceproof.task_faults import Victim
-from onceproof.task_stall import TaskStall, won
-from onceproof.waiting import wait_until
+from onceproof.base.waiting import wait_until
+from onceproof.chaos.stall.kind import _stands
+from onceproof.chaos.stall.task import TaskStall, won
+from onceproof.faults.contract import Occurrence, Proof, faults
+from onceproof.faults.tasks import Victim
+from onceproof.instruments.proxy.frames import Answer, Frame
+from onceproof.instruments.proxy.rules import Hit
+from onceproof.pipeline.spark_events import Attempt
+from onceproof.pipeline.spark_tasks import TaskProcess
+from onceproof.scenario.points import Point
+from onceproof.stack.processes import procfs
 
 WORKER = TaskProcess("python-worker", 3, 1, "0", 2)
 LOST = Attempt("app", 4, 1, 0, "0", False, 10, "TaskKilled")
@@ -61,8 +61,8 @@ def proven(
             meanwhile()
             return True
 
-        monkeypatch.setattr("onceproof.task_stall.committed", committed)
-        monkeypatch.setattr("onceproof.task_stall.told", lambda *_: "another attempt won")
+        monkeypatch.setattr("onceproof.chaos.stall.task.committed", committed)
+        monkeypatch.setattr("onceproof.chaos.stall.task.told", lambda *_: "another attempt won")
         site: Any = SimpleNamespace(job=SimpleNamespace(current_start=0))
         return stall.prove(site, seen(Point.AFTER_OFFSET_LOG))
 

@@ -10,15 +10,23 @@ from typing import Any
 
 import pytest
 
-from onceproof.chaos.proxy.frames import Frame
-from onceproof.chaos.proxy.rules import Hit
-from onceproof.faults import Fault, Occurrence, SpecProblem, faults, reads_frames, strikes_at, strikes_tasks
-from onceproof.points import Point
+from onceproof.chaos.crash.task import TaskCrash
+from onceproof.faults.contract import (
+    Fault,
+    Occurrence,
+    SpecProblem,
+    faults,
+    reads_frames,
+    strikes_at,
+    strikes_tasks,
+)
+from onceproof.faults.tasks import InTask, Victim
+from onceproof.instruments.proxy.frames import Frame
+from onceproof.instruments.proxy.rules import Hit
+from onceproof.pipeline.spark_conf import FILE_MANAGER
+from onceproof.pipeline.spark_tasks import TaskProcess
 from onceproof.scenario.model import Scenario, SparkStack
-from onceproof.spark_conf import FILE_MANAGER
-from onceproof.spark_tasks import TaskProcess
-from onceproof.task_crash import TaskCrash
-from onceproof.task_faults import InTask, Victim
+from onceproof.scenario.points import Point
 
 Make = Callable[..., Scenario]
 BOTH = pytest.mark.parametrize("kind", ["crash", "stall"])
@@ -150,9 +158,9 @@ def test_a_dead_process_frame_is_called_undelivered_when_the_proxy_says_so(
             hit.client_left_at = 2.0
             return probe()
 
-        monkeypatch.setattr("onceproof.task_crash.wait_until", wait)
-        monkeypatch.setattr("onceproof.task_crash.wait_for_commit", lambda *_: "committed")
-        monkeypatch.setattr("onceproof.task_crash.told", lambda *_: "another attempt")
+        monkeypatch.setattr("onceproof.chaos.crash.task.wait_until", wait)
+        monkeypatch.setattr("onceproof.chaos.crash.task.wait_for_commit", lambda *_: "committed")
+        monkeypatch.setattr("onceproof.chaos.crash.task.told", lambda *_: "another attempt")
         site: Any = SimpleNamespace(job=SimpleNamespace(current_start=0))
         proof = crash.prove(site, seen(Point.AFTER_OFFSET_LOG))
     assert proof.hit is not delivered and asked == ["its connection to be gone"]

@@ -11,17 +11,17 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from onceproof.consumers import services
-from onceproof.consumers.broker import Broker
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.consumers.brokers import services
+from onceproof.consumers.brokers.contract import Broker
 from onceproof.consumers.replay import play_once, start_broker
-from onceproof.errors import EnvironmentProblem
+from onceproof.history.run_directory import RunDir
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
 from onceproof.run import Result
-from onceproof.rundir import RunDir
 from onceproof.scenario.load import find, load
-from onceproof.stack import rabbitmq
-from onceproof.stack.processes import Owner
+from onceproof.stack.amqp import rabbitmq
+from onceproof.stack.processes.owner import Owner
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 

@@ -12,17 +12,17 @@ from xml.etree import ElementTree as ET
 import pyarrow.parquet as pq
 import pytest
 
-from onceproof.consumers.amqp_broker import AmqpBroker
+from onceproof.base.errors import EnvironmentProblem, UsageError
+from onceproof.consumers.brokers.amqp import AmqpBroker
 from onceproof.consumers.replay import play_once, replay
-from onceproof.errors import EnvironmentProblem, UsageError
+from onceproof.history.run_directory import RunDir
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
 from onceproof.reports import picture_files
 from onceproof.run import Result
-from onceproof.rundir import RunDir
 from onceproof.scenario.load import find, load
-from onceproof.stack import components
-from onceproof.stack.processes import Owner
+from onceproof.stack.fetch import components
+from onceproof.stack.processes.owner import Owner
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 

@@ -9,7 +9,11 @@ from typing import get_args
 
 import pytest
 
-from onceproof.consumers import amqp_broker, gate, kafka_broker, stage, tables
+from onceproof.consumers import execution as stage
+from onceproof.consumers import gate
+from onceproof.consumers.brokers import amqp as amqp_broker
+from onceproof.consumers.brokers import kafka as kafka_broker
+from onceproof.consumers.brokers import tables
 from onceproof.consumers.gate import Ask
 from onceproof.scenario.load import find, load
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from onceproof.consumers.kafka_client import KafkaGroup
+from onceproof.consumers.clients.kafka import KafkaGroup
 
 
 class Record:

@@ -11,17 +11,17 @@ from types import MappingProxyType
 import pyarrow.parquet as pq
 import pytest
 
-from onceproof.consumers import services
-from onceproof.consumers.broker import Broker
-from onceproof.consumers.kafka_broker import GroupQueues, KafkaBroker
+from onceproof.base.timeline import Timeline
+from onceproof.consumers.brokers import services
+from onceproof.consumers.brokers.contract import Broker
+from onceproof.consumers.brokers.kafka import GroupQueues, KafkaBroker
+from onceproof.consumers.brokers.share import ShareQueues
 from onceproof.consumers.replay import play_once
-from onceproof.consumers.share_broker import ShareQueues
-from onceproof.events import Timeline
+from onceproof.history.run_directory import RunDir
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
-from onceproof.rundir import RunDir
 from onceproof.scenario.load import find, load
-from onceproof.stack.processes import Owner
+from onceproof.stack.processes.owner import Owner
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 

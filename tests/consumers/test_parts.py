@@ -15,23 +15,23 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from onceproof.base.errors import EnvironmentProblem, HistoryError, WaitTimeout
+from onceproof.base.timeline import Timeline
 from onceproof.chaos.consumers.crash import Crash, CrashSpec
 from onceproof.chaos.consumers.reject import Reject, RejectSpec
-from onceproof.consumers import kafka_broker
 from onceproof.consumers import layout as layouts
-from onceproof.consumers.crew import ConsumerDied, Crew
+from onceproof.consumers.brokers import kafka as kafka_broker
+from onceproof.consumers.brokers.kafka import GroupQueues
 from onceproof.consumers.drive import Drive
+from onceproof.consumers.execution import keys_to_queues
 from onceproof.consumers.gate import Gate
-from onceproof.consumers.kafka_broker import GroupQueues
-from onceproof.consumers.moves import Move, event_kind, holder, of_event, of_run
-from onceproof.consumers.stage import keys_to_queues
+from onceproof.consumers.processes import ConsumerDied, Crew
+from onceproof.consumers.trace import Move, event_kind, holder, of_event, of_run
 from onceproof.data import Record, open_dataset
-from onceproof.errors import EnvironmentProblem, HistoryError, WaitTimeout
-from onceproof.events import Timeline
 from onceproof.scenario.load import find, load
 from onceproof.scenario.model import AtMessage, ConsumerFaultSpec, Scenario
-from onceproof.stack.clients import client_config
-from onceproof.stack.processes import Owner
+from onceproof.stack.kafka.clients import client_config
+from onceproof.stack.processes.owner import Owner
 
 
 @pytest.fixture

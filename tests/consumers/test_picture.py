@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from onceproof.consumers.moves import Kind, Move
+from onceproof.base.errors import HistoryError
 from onceproof.consumers.picture import Picture, of_moves, of_run
-from onceproof.errors import HistoryError
+from onceproof.consumers.trace import Kind, Move
 from onceproof.reports import picture_svg, picture_text
 from onceproof.scenario.load import find, load
 

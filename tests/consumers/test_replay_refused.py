@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from onceproof.cli_run import _drawn
+from onceproof.base.errors import HistoryError, UsageError
+from onceproof.cli.run import _drawn
 from onceproof.consumers.replay import replay
-from onceproof.errors import HistoryError, UsageError
 from onceproof.scenario.load import find, load
 
 SHIPPED = load(find("amqp-redelivery-reorders"))

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onceproof.base.errors import EnvironmentProblem, Interrupted, OnceproofError, WaitTimeout
 from onceproof.chaos.consumers.crash import CrashSpec
-from onceproof.consumers import minimal as minimal_module
-from onceproof.consumers.clues import Clues
-from onceproof.consumers.minimal import Minimal
-from onceproof.consumers.moves import Kind, Move
-from onceproof.consumers.schedule import Schedule, Whole, named
-from onceproof.consumers.shrink import Played, Shrink, Shrunk, Try, to_json
+from onceproof.consumers.shrinking import minimal as minimal_module
+from onceproof.consumers.shrinking.hints import Clues
+from onceproof.consumers.shrinking.minimal import Minimal
+from onceproof.consumers.shrinking.schedule import Schedule, Whole, named
+from onceproof.consumers.shrinking.shrink import Played, Shrink, Shrunk, Try, to_json
+from onceproof.consumers.trace import Kind, Move
 from onceproof.data import open_dataset
-from onceproof.errors import EnvironmentProblem, Interrupted, OnceproofError, WaitTimeout
 from onceproof.judge.findings import Outcome
-from onceproof.scenario import consumer_check
+from onceproof.scenario.checks import consumers as consumer_check
 from onceproof.scenario.load import find, load
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.consumers.minimal import shrink_run
-from onceproof.consumers.schedule import Schedule
-from onceproof.errors import Interrupted, UsageError
+from onceproof.base.errors import Interrupted, UsageError
+from onceproof.consumers.shrinking.minimal import shrink_run
+from onceproof.consumers.shrinking.schedule import Schedule
 from onceproof.run import Result
 from onceproof.scenario.load import find, load
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from onceproof.base.errors import ScenarioError
 from onceproof.chaos.consumers.slow import Slow, SlowSpec
-from onceproof.consumers import kafka_client
 from onceproof.consumers import layout as layouts
-from onceproof.consumers.client import Client, Fenced, Lost
-from onceproof.consumers.hands import Hand
-from onceproof.consumers.kafka_broker import GroupQueues
+from onceproof.consumers.brokers.kafka import GroupQueues
+from onceproof.consumers.clients import kafka as kafka_client
+from onceproof.consumers.clients.contract import Client, Fenced, Lost
+from onceproof.consumers.clients.worker import Worker
 from onceproof.consumers.layout import Message, in_ranges
-from onceproof.consumers.moves import Kind, Move
+from onceproof.consumers.state import Hand
 from onceproof.consumers.takeover import Takeover
-from onceproof.consumers.worker import Worker
-from onceproof.errors import ScenarioError
+from onceproof.consumers.trace import Kind, Move
 from onceproof.scenario.load import find, load
 
 SLOW = Slow(SlowSpec.model_validate({"fault": "slow", "target": "c2", "at": {"message": 3}}))

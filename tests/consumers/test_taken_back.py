@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from onceproof.base.timeline import Timeline
 from onceproof.consumers import drive as drives
 from onceproof.consumers import layout as layouts
 from onceproof.consumers.drive import Drive
 from onceproof.consumers.gate import Ask, Did
-from onceproof.consumers.hands import Hand
 from onceproof.consumers.layout import GROUP, Message
 from onceproof.consumers.picture import of_moves
-from onceproof.events import Timeline
+from onceproof.consumers.state import Hand
 from onceproof.scenario.load import find, load
 
 M4 = Message(4, "orders")

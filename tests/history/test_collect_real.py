@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
-from onceproof.errors import HistoryError
-from onceproof.events import Timeline
+from onceproof.base.errors import HistoryError
+from onceproof.base.timeline import Timeline
 from onceproof.history.kafka import ReadBack, collect_topics
 from onceproof.history.postgres import collect_postgres
 from onceproof.history.writer import HistoryWriter
 from onceproof.scenario.model import PostgresStack, StackSpec
-from onceproof.stack.clients import producer_config
-from onceproof.stack.components import ensure
 from onceproof.stack.embedded import EmbeddedStack
-from onceproof.stack.processes import Owner
+from onceproof.stack.fetch.components import ensure
+from onceproof.stack.kafka.clients import producer_config
+from onceproof.stack.processes.owner import Owner
 
 pytestmark = pytest.mark.real
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from onceproof.cli import app
+from onceproof.cli.app import app
 from onceproof.history.imports import Sources, import_history
+from onceproof.history.sanity import RULES
 from onceproof.history.schema import TABLES, VERSION
 from onceproof.judge.findings import Outcome
-from onceproof.judge.sanity import RULES
 from onceproof.judge.verdict import check
 
 pytestmark = pytest.mark.sources

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from onceproof.cli import app
-from onceproof.errors import ScenarioError, UsageError
+from onceproof.base.errors import ScenarioError, UsageError
+from onceproof.cli.app import app
 from onceproof.history import foreign_files
 from onceproof.history.foreign_files import records, rows
 from onceproof.history.imports import Sources, import_history

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
-from onceproof.events import Timeline
+from onceproof.base.timeline import Timeline
 from onceproof.scenario.model import PostgresStack, StackSpec
-from onceproof.stack.clients import producer_config
-from onceproof.stack.components import ensure
 from onceproof.stack.embedded import EmbeddedStack
-from onceproof.stack.processes import Owner
+from onceproof.stack.fetch.components import ensure
+from onceproof.stack.kafka.clients import producer_config
+from onceproof.stack.processes.owner import Owner
 
 pytestmark = pytest.mark.real
 

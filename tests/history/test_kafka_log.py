@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.errors import HistoryError
+from onceproof.base.errors import HistoryError
 from onceproof.history.kafka_log import PartitionLog
 
 ABORT, COMMIT, NEITHER = 0, 1, 5

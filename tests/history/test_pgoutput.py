@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from onceproof.errors import HistoryError
+from onceproof.base.errors import HistoryError
 from onceproof.history.pgoutput import Begin, Change, Commit, Decoder, Truncate
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from onceproof.cli import app
-from onceproof.errors import HistoryError, NotARun
+from onceproof.base.errors import HistoryError, NotARun
+from onceproof.cli.app import app
 from onceproof.history.reader import read_document
 from onceproof.history.writer import HistoryWriter
 

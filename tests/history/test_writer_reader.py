@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from onceproof.errors import HistoryError
+from onceproof.base.errors import HistoryError
 from onceproof.history.reader import open_history
 from onceproof.history.schema import TABLES, VERSION_KEY
 from onceproof.history.writer import HistoryWriter

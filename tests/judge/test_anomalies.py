@@ -8,9 +8,9 @@ from dataclasses import fields
 import pytest
 from typer.testing import CliRunner
 
-from onceproof.cli import app
-from onceproof.cli_show import explained
-from onceproof.errors import UsageError
+from onceproof.base.errors import UsageError
+from onceproof.cli.app import app
+from onceproof.cli.show import explained
 from onceproof.judge.anomalies import Explanation, anomalies, anomaly, sections
 from onceproof.judge.checker import checkers
 

@@ -266,7 +266,7 @@ def test_what_cannot_be_is_refused_with_its_place(
 ) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(SCENARIO.format(errors=errors, kind=kind, queries=queries))
-    from onceproof.errors import ScenarioError
+    from onceproof.base.errors import ScenarioError
 
     with pytest.raises(ScenarioError) as refused:
         load(path)
@@ -277,7 +277,7 @@ def test_what_cannot_be_is_refused_with_its_place(
 @pytest.mark.parametrize("more", [{"headers": "compare"}, {"compare_key": True}, {"compare": ["why"]}])
 def test_nothing_else_of_a_dead_letter_is_compared(tmp_path: Path, more: dict[str, Any]) -> None:
     """Or the scenario would say that it is, and no word would be said of what is wrong there."""
-    from onceproof.errors import ScenarioError
+    from onceproof.base.errors import ScenarioError
 
     errors = json.dumps({"topic": "errors", "dead_letter_of": "orders", "identity": ["id"], **more})
     path = tmp_path / "job.yaml"

@@ -12,11 +12,11 @@ from uuid import UUID
 
 import pytest
 
-from onceproof.decode import as_document, decode_topics
-from onceproof.judge import decoders
-from onceproof.judge.case import Case
+from onceproof.history.decode import as_document, decode_topics
+from onceproof.history.run_directory import RunDir
+from onceproof.judge.case.case import Case
+from onceproof.judge.values import decoders
 from onceproof.judge.verdict import judge
-from onceproof.rundir import RunDir
 from onceproof.scenario.model import Scenario
 
 # Two bytes a field, as a wire format of somebody's own.

@@ -8,8 +8,8 @@ from string import ascii_lowercase
 import duckdb
 import pytest
 
-from onceproof.judge import digest
 from onceproof.judge.findings import Outcome
+from onceproof.judge.values import digest
 from onceproof.judge.verdict import judge
 
 from .conftest import StoredRun

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from onceproof.consumers.minimal import file_name
-from onceproof.consumers.moves import event_kind
+from onceproof.base.errors import HistoryError
 from onceproof.consumers.picture import stored_keys
 from onceproof.consumers.replay import start_broker
-from onceproof.errors import HistoryError
+from onceproof.consumers.shrinking.minimal import file_name
+from onceproof.consumers.trace import event_kind
 from onceproof.history.reader import read_document
 from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import check

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from onceproof.judge import late
-from onceproof.judge.case import Case
-from onceproof.judge.late import WindowSpec
+from onceproof.judge.case.case import Case
+from onceproof.judge.relations import late
+from onceproof.judge.relations.late import WindowSpec
 from onceproof.judge.verdict import judge
 from onceproof.oracle.sql import SqlOracle, SqlSpec
 from onceproof.scenario.model import Scenario

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from onceproof.judge import misplacement
-from onceproof.judge.case import Case
+from onceproof.judge.case.case import Case
+from onceproof.judge.relations import misplacement
 
 ROW = {"p": 0, "o": 99, "k": "k2", "n": 12}  # the content of in/0@6, under an identity that nothing explains
 

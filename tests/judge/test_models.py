@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onceproof.judge.case import Case
+from onceproof.judge.case.case import Case
 from onceproof.judge.verdict import judge
 
 LAST = """SELECT k, max_by(n, _offset) AS n FROM "in" GROUP BY k"""

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from onceproof.judge import compare
-from onceproof.judge.case import Case
+from onceproof.judge.case.case import Case
+from onceproof.judge.relations import compare
 from onceproof.judge.verdict import judge
 
 

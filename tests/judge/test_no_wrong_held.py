@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from onceproof.errors import HistoryError
+from onceproof.base.errors import HistoryError
 from onceproof.history.schema import TABLES, VERSION, VERSION_KEY
 from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import judge

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from onceproof.cli import app
-from onceproof.errors import UsageError
+from onceproof.base.errors import UsageError
+from onceproof.cli.app import app
 from onceproof.judge.proposals import as_text, propose
 
 Make = Callable[..., Path]

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from onceproof.errors import HistoryError
+from onceproof.base.errors import HistoryError
+from onceproof.history import sanity
 from onceproof.history.reader import open_history
 from onceproof.history.schema import TABLES, VERSION, VERSION_KEY
-from onceproof.judge import sanity
 from onceproof.judge.findings import Outcome
-from onceproof.judge.lanes import Lanes
+from onceproof.judge.relations.lanes import Lanes
 from onceproof.judge.verdict import judge
 
 

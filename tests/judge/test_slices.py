@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from onceproof.decode import decode_topics
-from onceproof.judge.case import Case
+from onceproof.history.decode import decode_topics
+from onceproof.history.run_directory import RunDir
+from onceproof.judge.case.case import Case
 from onceproof.judge.findings import Finding, Outcome, Verdict
-from onceproof.judge.slices import name_of
+from onceproof.judge.slices.cut import name_of
 from onceproof.judge.verdict import check, judge, judge_case, judge_sought
-from onceproof.rundir import RunDir
 from onceproof.scenario.model import Scenario
 
 
@@ -265,7 +265,7 @@ def test_a_slice_that_cannot_be_made_costs_no_verdict(clean_run: Any, monkeypatc
     def full(*_: Any) -> Any:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("onceproof.judge.slices.export", full)
+    monkeypatch.setattr("onceproof.judge.slices.cut.export", full)
     clean_run.record("events", {"p": 0, "o": 0, "k": "k0", "n": 0})
     verdict = check(clean_run.save())
     assert verdict.outcome is Outcome.VIOLATED

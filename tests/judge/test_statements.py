@@ -11,11 +11,11 @@ from typing import Any
 import duckdb
 import pytest
 
-from onceproof.errors import Interrupted
+from onceproof.base.errors import Interrupted
+from onceproof.base.waiting import wait_until
+from onceproof.judge.case.statements import execute
 from onceproof.judge.checker import checkers
-from onceproof.judge.statements import execute
 from onceproof.judge.verdict import check
-from onceproof.waiting import wait_until
 
 # Some hundred times longer than a test may take: a signal that is not heeded fails by its outcome, not by a clock.
 LONG = "SELECT count(*) AS n FROM range(100000) a, range(60000) b WHERE (a.range * b.range) % 7 = 3"

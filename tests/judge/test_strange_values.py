@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from onceproof.cli import app
+from onceproof.cli.app import app
 
 #: Written into the record's JSON as it stands here.
 VALUES = [

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onceproof.errors import HistoryError
+from onceproof.base.errors import HistoryError
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import check, write_verdict
 

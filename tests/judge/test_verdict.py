@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from onceproof.errors import HistoryError
-from onceproof.judge.case import Case
+from onceproof.base.errors import HistoryError
+from onceproof.judge.case.case import Case
 from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import check, judge
 

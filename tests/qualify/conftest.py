@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from onceproof.faults.job import Job, Query, Sink
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict
 from onceproof.qualify import session
 from onceproof.qualify.cells import Cell, cells
-from onceproof.qualify.job import Job, Query, Sink
 from onceproof.qualify.schedule import Step, step
 from onceproof.qualify.session import Session, begin, resume
 from onceproof.scenario.load import find, load

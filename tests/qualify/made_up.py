@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from onceproof.events import Event
+from onceproof.base.timeline import Event
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.verdict import write_verdict
 from onceproof.scenario.load import find, load

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from onceproof.faults import faults
+from onceproof.faults.contract import faults
+from onceproof.faults.job import Job, Query, Sink, at_commit, at_frames
 from onceproof.judge.findings import Outcome
-from onceproof.points import Point
 from onceproof.qualify.cells import SOME_BATCH, Cell, State, cells, outcome
-from onceproof.qualify.job import Job, Query, Sink, at_commit, at_frames
 from onceproof.scenario.load import find, load
 from onceproof.scenario.model import Scenario
+from onceproof.scenario.points import Point
 
 from .conftest import TABLE
 

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from onceproof.base.waiting import wait_until
 from onceproof.scenario.load import find
-from onceproof.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.full, pytest.mark.timeout(900)]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.cli_output import Output
+from onceproof.cli.output import Output
+from onceproof.faults.job import Job
 from onceproof.judge.findings import Outcome
 from onceproof.qualify import matrix, session
 from onceproof.qualify.cells import Cell, State
-from onceproof.qualify.job import Job
 from onceproof.qualify.telling import Teller
 from onceproof.scenario.load import find, load
 from onceproof.scenario.model import Scenario

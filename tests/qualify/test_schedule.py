@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceproof.judge.findings import FaultReport, Outcome, Verdict
-from onceproof.points import Point
 from onceproof.qualify.cells import Cell, State
 from onceproof.qualify.schedule import APART, MOST, MOST_EMPTY, Pace, elsewhere, needed_s, next_step, step
+from onceproof.scenario.points import Point
 
 PACE = Pace(base_s=10, cell_s=10)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onceproof.errors import EnvironmentProblem, HistoryError, Interrupted, ServiceFailed, UsageError
+from onceproof.base.errors import EnvironmentProblem, HistoryError, Interrupted, ServiceFailed, UsageError
 from onceproof.judge.findings import Outcome
 from onceproof.qualify import matrix
 from onceproof.qualify.cells import State

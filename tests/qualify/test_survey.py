@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from onceproof.chaos.proxy.frames import Frame
-from onceproof.chaos.proxy.rules import Rule
-from onceproof.events import Timeline
+from onceproof.base.timeline import Timeline
+from onceproof.instruments.proxy.frames import Frame
+from onceproof.instruments.proxy.rules import Rule
 from onceproof.qualify.survey import read, watch
 from onceproof.scenario.load import find, load
 from onceproof.scenario.model import Scenario

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from onceproof.judge.findings import BatchReport, Finding, Outcome, Verdict
-from onceproof.points import Point
 from onceproof.qualify.attribution import attribute
 from onceproof.qualify.cells import Cell, State
 from onceproof.qualify.schedule import Step, step
 from onceproof.qualify.windows import Windows, windows
+from onceproof.scenario.points import Point
 
 GATE = {0: "checkpoint", 1: "checkpoint", 2: "checkpoint"}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.errors import EnvironmentProblem
+from onceproof.base.errors import EnvironmentProblem
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict, Witness
-from onceproof.report import RunSet, ScenarioResult
+from onceproof.reports.report import RunSet, ScenarioResult
 from onceproof.scenario.model import Expect
 
 CLAIM = {"delivery": "effectively-once", "order": "per-key", "atomic": "none", "liveness": "recovers"}

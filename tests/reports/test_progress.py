@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from onceproof.events import Event
+from onceproof.base.timeline import Event
 from onceproof.reports.progress import Progress, RunState
 
 FAULT = {"index": 0, "fault": "crash", "target": "driver", "query": "both", "batch": 2, "point": "after-sink-commit"}

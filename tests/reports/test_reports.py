@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onceproof.judge.findings import Outcome, Verdict
-from onceproof.report import RunSet, ScenarioResult, reports
+from onceproof.reports.report import RunSet, ScenarioResult, reports
 from onceproof.reports.terminal import TerminalReport
 
 

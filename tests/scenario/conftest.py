@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal
 import pytest
 from pydantic import Field
 
-from onceproof.errors import ScenarioError
-from onceproof.faults import SpecProblem
+from onceproof.base.errors import ScenarioError
+from onceproof.faults.contract import SpecProblem
 from onceproof.oracle import oracles
 from onceproof.scenario.load import load
 from onceproof.scenario.model import OracleSpec, Scenario

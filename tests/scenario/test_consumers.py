@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.errors import ScenarioError
+from onceproof.base.errors import ScenarioError
 from onceproof.scenario.load import find, load
 from onceproof.scenario.model import WORKER
 from onceproof.scenario.plan import plan

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from onceproof.cli import app
-from onceproof.errors import ScenarioError
+from onceproof.base.errors import ScenarioError
+from onceproof.cli.app import app
 from onceproof.scenario.document import MAX_ALIASES, MAX_BYTES, MAX_DEPTH, MAX_VALUES
 from onceproof.scenario.load import load
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.errors import ScenarioError, UsageError
+from onceproof.base.errors import ScenarioError, UsageError
 from onceproof.scenario import load as loading
 from onceproof.scenario.load import find, load, load_all, names
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from onceproof.cli import app
+from onceproof.cli.app import app
 from onceproof.scenario.load import find, folder
 
 #: A guard against hanging; a usual answer takes a few tenths of it, on a busy machine too.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onceproof.cli_show import planned, validated
+from onceproof.cli.show import planned, validated
 from onceproof.scenario.load import find, load, warnings
 
 SCENARIO: dict[str, Any] = {

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from onceproof.cli_show import listing, listing_of, schema_text
-from onceproof.errors import UsageError
-from onceproof.faults import faults
+from onceproof.base.errors import UsageError
+from onceproof.cli.show import listing, listing_of, schema_text
+from onceproof.faults.contract import faults
 from onceproof.oracle import oracles
 from onceproof.scenario import document
 from onceproof.scenario.load import find, names

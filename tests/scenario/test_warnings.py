@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from onceproof.cli import app
-from onceproof.errors import ScenarioError
+from onceproof.base.errors import ScenarioError
+from onceproof.cli.app import app
 from onceproof.scenario.load import load
 
 Write = Callable[..., Path]

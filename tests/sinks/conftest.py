@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from onceproof.events import Timeline
+from onceproof.base.timeline import Timeline
 from onceproof.scenario.model import PostgresStack, StackSpec
-from onceproof.stack.components import ensure
 from onceproof.stack.embedded import EmbeddedStack
-from onceproof.stack.processes import Owner
+from onceproof.stack.fetch.components import ensure
+from onceproof.stack.processes.owner import Owner
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{}}'
 

@@ -13,17 +13,17 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from onceproof.base.timeline import Timeline
 from onceproof.data.numbers import Numbers, NumbersOptions
-from onceproof.events import Timeline
-from onceproof.feed import Feeder
+from onceproof.pipeline.feed import Feeder
 from onceproof.scenario.model import InputSpec
 from onceproof.sinks import failpoints
 from onceproof.sinks.errors import CommitUnknown, OffsetGap
 from onceproof.sinks.kafka import KafkaTransactional
 from onceproof.sinks.kafka_progress import Progress, ProgressReader, ProgressUnreadable
-from onceproof.stack.clients import client_config, producer_config
 from onceproof.stack.embedded import EmbeddedStack
-from onceproof.stack.kafka import EmbeddedKafka
+from onceproof.stack.kafka.clients import client_config, producer_config
+from onceproof.stack.kafka.cluster import EmbeddedKafka
 
 pytestmark = pytest.mark.real
 

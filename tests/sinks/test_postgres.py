@@ -11,12 +11,12 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from onceproof.base.waiting import wait_until
 from onceproof.sinks import failpoints
 from onceproof.sinks.errors import CommitUnknown, Fenced, OffsetGap, SinkError
 from onceproof.sinks.postgres import PostgresAppend, PostgresUpsert
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.postgres import EmbeddedPostgres
-from onceproof.waiting import wait_until
 
 pytestmark = pytest.mark.real
 

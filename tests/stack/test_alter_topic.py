@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from onceproof.errors import WaitTimeout
-from onceproof.stack import kafka
-from onceproof.stack.kafka import EmbeddedKafka
+from onceproof.base.errors import WaitTimeout
+from onceproof.stack.kafka import cluster as kafka
+from onceproof.stack.kafka.cluster import EmbeddedKafka
 
 
 @pytest.mark.parametrize("where", ["wait", "change"])

@@ -7,10 +7,10 @@ from zipfile import ZipFile
 
 import pytest
 
-from onceproof.errors import EnvironmentProblem
-from onceproof.stack import checkpoint_jar, components
-from onceproof.stack.java import find_java
-from onceproof.stack.progress import FetchStopped, Progress
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.stack.fetch import checkpoint_jar, components
+from onceproof.stack.fetch.java import find_java
+from onceproof.stack.fetch.progress import FetchStopped, Progress
 
 
 def test_the_sources_ship_and_decide_the_key() -> None:

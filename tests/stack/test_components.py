@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.errors import EnvironmentProblem, Interrupted
-from onceproof.stack import components
-from onceproof.stack.components import Component, obtain, verify
-from onceproof.stack.progress import FetchStopped, Progress
+from onceproof.base.errors import EnvironmentProblem, Interrupted
+from onceproof.stack.fetch import components
+from onceproof.stack.fetch.components import Component, obtain, verify
+from onceproof.stack.fetch.progress import FetchStopped, Progress
 
 CONTENT = b"what the mirror ought to serve"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -159,7 +159,7 @@ def test_status_tells_missing_damaged_and_present_apart(tmp_path: Path, monkeypa
 
 def test_the_shipped_pins_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ONCEPROOF_CACHE", raising=False)
-    pins = json.loads((files("onceproof.stack") / "components.json").read_text())
+    pins = json.loads((files("onceproof.stack.fetch") / "components.json").read_text())
     for name, pin in pins.items():
         assert len({jar["file"] for jar in pin["jars"]}) == len(pin["jars"]), name
         assert all(len(jar["sha256"]) == 64 and jar["coordinate"].count(":") == 2 for jar in pin["jars"]), name

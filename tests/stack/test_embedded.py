@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from onceproof import leadership
-from onceproof.errors import EnvironmentProblem, ServiceFailed, WaitTimeout
-from onceproof.events import Event, Timeline
+from onceproof.base.errors import EnvironmentProblem, ServiceFailed, WaitTimeout
+from onceproof.base.timeline import Event, Timeline
+from onceproof.faults.evidence import leadership
 from onceproof.scenario.model import KafkaStack, PostgresStack, StackSpec
-from onceproof.stack import components, selftest
-from onceproof.stack.clients import producer_config
+from onceproof.stack import selftest
 from onceproof.stack.embedded import EmbeddedStack
-from onceproof.stack.kafka import EmbeddedKafka
-from onceproof.stack.ports import lease
-from onceproof.stack.processes import Owner
+from onceproof.stack.fetch import components
+from onceproof.stack.kafka.clients import producer_config
+from onceproof.stack.kafka.cluster import EmbeddedKafka
+from onceproof.stack.processes.owner import Owner
+from onceproof.stack.processes.ports import lease
 
 pytestmark = pytest.mark.real
 
@@ -146,6 +147,6 @@ def test_one_node_works_through_its_proxy_and_not_while_it_is_cut(tmp_path: Path
 def test_a_wait_for_a_leader_that_cannot_come_is_given_up(
     stack: EmbeddedStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onceproof.stack.kafka._START_DEADLINE_S", 1.0)
+    monkeypatch.setattr("onceproof.stack.kafka.cluster._START_DEADLINE_S", 1.0)
     with pytest.raises(WaitTimeout, match="a leader of no-such-topic-0"):
         stack.kafka.leader("no-such-topic", 0)

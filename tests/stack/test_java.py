@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.errors import EnvironmentProblem
-from onceproof.stack.java import feature_of, find_java, parse_version
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.stack.fetch.java import feature_of, find_java, parse_version
 
 
 def fake_java(folder: Path, version: str, *, code: int = 0) -> Path:

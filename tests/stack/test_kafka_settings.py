@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onceproof.stack.kafka_settings import CONTROLLER_NAME, Listener, Node, hosts, jvm_argv, server_properties
+from onceproof.stack.kafka.settings import (
+    CONTROLLER_NAME,
+    Listener,
+    Node,
+    hosts,
+    jvm_argv,
+    server_properties,
+)
 
 BROKER = Node(
     2,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.errors import EnvironmentProblem, UsageError
-from onceproof.stack.ports import PortLease, lease
-from onceproof.stack.processes import Owner
+from onceproof.base.errors import EnvironmentProblem, UsageError
+from onceproof.stack.processes.owner import Owner
+from onceproof.stack.processes.ports import PortLease, lease
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def test_a_lease_holds_against_another_process(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("ONCEPROOF_PORTS", f"{first}-{last}")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     held = PortLease.take(2)
-    script = "from onceproof.stack.ports import PortLease; PortLease.take(1)"
+    script = "from onceproof.stack.processes.ports import PortLease; PortLease.take(1)"
     other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=os.environ, check=False)
     assert "2 leased by other runs" in other.stderr
     held.release()

@@ -17,18 +17,18 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from onceproof.chaos.proxy.frames import Reply
-from onceproof.conductor import Site
-from onceproof.errors import EnvironmentProblem, ServiceFailed
-from onceproof.refusing import Locked, Revoked
+from onceproof.base.errors import EnvironmentProblem, ServiceFailed
+from onceproof.base.waiting import wait_until
+from onceproof.faults.controller import Site
+from onceproof.faults.refusals import Locked, Revoked
+from onceproof.instruments.proxy.frames import Reply
 from onceproof.stack import postgres as module
 from onceproof.stack.api import Postgres, Proxy, Stream
-from onceproof.stack.components import ensure
-from onceproof.stack.ports import lease
+from onceproof.stack.fetch.components import ensure
 from onceproof.stack.postgres import EmbeddedPostgres, RunAs, user_namespace_problem
-from onceproof.stack.processes import Owner
-from onceproof.stack.toxiproxy import ToxiproxyServer
-from onceproof.waiting import wait_until
+from onceproof.stack.processes.owner import Owner
+from onceproof.stack.processes.ports import lease
+from onceproof.stack.toxiproxy.server import ToxiproxyServer
 
 
 @pytest.fixture(autouse=True)

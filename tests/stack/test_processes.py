@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from onceproof.errors import EnvironmentProblem, ServiceFailed
-from onceproof.stack import journal, procfs
-from onceproof.stack.processes import Owner, Service
-from onceproof.waiting import wait_until
+from onceproof.base.errors import EnvironmentProblem, ServiceFailed
+from onceproof.base.waiting import wait_until
+from onceproof.stack.processes import journal, procfs
+from onceproof.stack.processes.owner import Owner, Service
 
 #: A leader with three children: one plain, one that leads a process group of its own (as PySpark's daemon does), one
 #: that leads a session of its own (as a Postgres backend does). Each child prints a line when it is there.
@@ -119,7 +119,7 @@ def test_close_goes_backwards_and_a_failing_part_spares_no_other(tmp_path: Path)
 
 
 def test_a_clean_up_that_hangs_does_not_keep_services_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onceproof.stack.processes._CLOSE_GRACE_S", 0.1)
+    monkeypatch.setattr("onceproof.stack.processes.owner._CLOSE_GRACE_S", 0.1)
     forever = threading.Event()
     with Owner() as owner:
         service = owner.start("sleep", ["sleep", "600"], log=tmp_path / "log")

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from onceproof.cli import app
-from onceproof.doctor import examine
-from onceproof.errors import EnvironmentProblem
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.cli.app import app
 from onceproof.scenario.load import find
-from onceproof.stack import jars, rabbitmq
+from onceproof.stack.amqp import rabbitmq
+from onceproof.stack.doctor import examine
+from onceproof.stack.fetch import jars
 
 SHIPPED = find("amqp-redelivery-reorders")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from onceproof.errors import EnvironmentProblem
+from onceproof.base.errors import EnvironmentProblem
 from onceproof.stack.api import Proxy, Stream
 from onceproof.stack.selftest import Guard, bypasses, check_cuts
 

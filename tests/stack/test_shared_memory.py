@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.stack import shared_memory
+from onceproof.stack.processes import shared_memory
 
 #: Makes a segment, as a process that ends at once: nobody is attached to it then. With a word more it stays attached.
 MAKE = """

@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from onceproof.base.waiting import wait_until
+from onceproof.pipeline.spark_conf import job_environment
+from onceproof.pipeline.spark_events import logs
 from onceproof.scenario.model import SparkStack
-from onceproof.spark_conf import job_environment
-from onceproof.spark_events import logs
-from onceproof.stack import components
-from onceproof.stack.processes import Owner, Service
+from onceproof.stack.fetch import components
+from onceproof.stack.processes.owner import Owner, Service
 from onceproof.stack.spark import SparkCluster
-from onceproof.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 

@@ -14,13 +14,13 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from onceproof.errors import EnvironmentProblem, ServiceFailed, UsageError
-from onceproof.stack import toxiproxy
-from onceproof.stack.components import ensure
-from onceproof.stack.ports import lease
-from onceproof.stack.processes import Owner, Service
-from onceproof.stack.toxiproxy import ToxiproxyServer
-from onceproof.waiting import wait_until
+from onceproof.base.errors import EnvironmentProblem, ServiceFailed, UsageError
+from onceproof.base.waiting import wait_until
+from onceproof.stack.fetch.components import ensure
+from onceproof.stack.processes.owner import Owner, Service
+from onceproof.stack.processes.ports import lease
+from onceproof.stack.toxiproxy import server as toxiproxy
+from onceproof.stack.toxiproxy.server import ToxiproxyServer
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.errors import EnvironmentProblem
-from onceproof.stack import toxiproxy_build
-from onceproof.stack.progress import FetchStopped, Progress
-from onceproof.waiting import wait_until
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.waiting import wait_until
+from onceproof.stack.fetch.progress import FetchStopped, Progress
+from onceproof.stack.toxiproxy import build as toxiproxy_build
 
 
 def fake_go(folder: Path, script: str) -> Path:

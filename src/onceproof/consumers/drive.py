@@ -11,19 +11,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from onceproof.consumers.broker import Locks, Queues
-from onceproof.consumers.crew import ConsumerDied, Crew
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.timeline import Timeline
+from onceproof.consumers.brokers.contract import Locks, Queues
 from onceproof.consumers.faults import Outlasts, Scene
 from onceproof.consumers.gate import Did
-from onceproof.consumers.hands import Hand
 from onceproof.consumers.layout import Layout, Message
-from onceproof.consumers.moves import Kind, Move, event_kind
 from onceproof.consumers.planned import Planned, PlannedFaults
-from onceproof.consumers.roads import CountsReady, Disconnects, HasRoads, KnowsArrival
+from onceproof.consumers.processes import ConsumerDied, Crew
+from onceproof.consumers.routes import CountsReady, Disconnects, HasRoads, KnowsArrival
+from onceproof.consumers.state import Hand
 from onceproof.consumers.takeover import Takeover
+from onceproof.consumers.trace import Kind, Move, event_kind
 from onceproof.data import Record
-from onceproof.errors import EnvironmentProblem
-from onceproof.events import Timeline
 from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec
 
 #: In a row, that a consumer may be told of an empty queue although something is ready in it.

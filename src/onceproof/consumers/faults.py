@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from onceproof.consumers.moves import Move
-from onceproof.faults import Placement, Proof, SpecProblem
-from onceproof.registry import Registry
+from onceproof.base.registry import Registry
+from onceproof.consumers.trace import Move
+from onceproof.faults.contract import Placement, Proof, SpecProblem
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
 
 if TYPE_CHECKING:
-    from onceproof.consumers.broker import Queues
-    from onceproof.consumers.crew import Crew
+    from onceproof.consumers.brokers.contract import Queues
     from onceproof.consumers.layout import Layout
+    from onceproof.consumers.processes import Crew
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from onceproof.errors import EnvironmentProblem
+from onceproof.base.errors import EnvironmentProblem
 
 _LINE_BYTES = 65_536
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from onceproof.scenario.consumer_check import input_queues
+from onceproof.scenario.checks.consumers import input_queues
 from onceproof.scenario.model import ConsumersSpec, Scenario
 
 #: The group of all consumers, where a scenario names none.

@@ -14,10 +14,10 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from onceproof.consumers import moves as moves_module
-from onceproof.consumers.moves import Move
+from onceproof.base.errors import HistoryError
+from onceproof.consumers import trace as moves_module
+from onceproof.consumers.trace import Move
 from onceproof.data import open_dataset
-from onceproof.errors import HistoryError
 from onceproof.history.reader import read_document
 
 RowKind = Literal[

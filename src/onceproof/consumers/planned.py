@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onceproof.base.timeline import Timeline
 from onceproof.consumers.faults import ConsumerFault, consumer_faults
 from onceproof.consumers.layout import Layout
-from onceproof.consumers.moves import Move, holder
-from onceproof.events import Timeline
-from onceproof.faults import Proof
+from onceproof.consumers.trace import Move, holder
+from onceproof.faults.contract import Proof
 from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec
 
 

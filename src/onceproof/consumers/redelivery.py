@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onceproof.consumers.moves import Move
-from onceproof.faults import Proof
+from onceproof.consumers.trace import Move
+from onceproof.faults.contract import Proof
 from onceproof.scenario.model import ConsumerFaultSpec
 
 #: The step after which effect and acknowledgement are both done, by ``acknowledge``: nothing comes again then.

@@ -17,23 +17,25 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from onceproof import __version__, run_files
-from onceproof.consumers import services, stage
-from onceproof.consumers.broker import Broker, WarmsUp
+from onceproof import __version__
+from onceproof.base.errors import HistoryError, Interrupted, UsageError
+from onceproof.base.masking import hiding, of_environment
+from onceproof.base.signals import uninterrupted
+from onceproof.base.timeline import Timeline
+from onceproof.consumers import execution as stage
+from onceproof.consumers.brokers import services
+from onceproof.consumers.brokers.contract import Broker, WarmsUp
 from onceproof.consumers.faults import consumer_faults
-from onceproof.errors import HistoryError, Interrupted, UsageError
-from onceproof.events import Timeline
+from onceproof.history import run_files
 from onceproof.history.reader import read_document
+from onceproof.history.run_directory import RunDir, private_files
 from onceproof.history.schema import VERSION
-from onceproof.interrupts import uninterrupted
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.unobserved import unobserved
 from onceproof.judge.verdict import judge, write_verdict
-from onceproof.masking import hiding, of_environment
 from onceproof.oracle import oracles
-from onceproof.rundir import RunDir, private_files
 from onceproof.scenario.model import Scenario
-from onceproof.stack.processes import Owner
+from onceproof.stack.processes.owner import Owner
 
 Told = Callable[[str], None]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onceproof.consumers.broker import DealsOut, Queues
-from onceproof.consumers.hands import Hand
+from onceproof.consumers.brokers.contract import DealsOut, Queues
 from onceproof.consumers.layout import Message
+from onceproof.consumers.state import Hand
 
 
 class Takeover:

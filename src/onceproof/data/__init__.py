@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 from pydantic import BaseModel
 
-from onceproof.registry import Registry
+from onceproof.base.registry import Registry
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from onceproof.base.errors import UsageError
+from onceproof.base.paths import expanded, is_file
 from onceproof.data import Record, datasets
-from onceproof.errors import UsageError
 from onceproof.history import foreign_files
-from onceproof.paths import expanded, is_file
 
 #: Fields of a row that is a record.
 _RECORD = ("key", "key_base64", "headers", "timestamp", "timestamp_ms", "value", "value_base64")

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from pydantic import BaseModel, ConfigDict, Field
 
+from onceproof.base.errors import EnvironmentProblem
 from onceproof.data import Record, datasets
-from onceproof.errors import EnvironmentProblem
 
 ROWS = 336_776
 CLOSING = (

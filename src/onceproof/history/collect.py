@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from onceproof.events import Timeline
+from onceproof.base.timeline import Timeline
 from onceproof.history.kafka import collect_topics
 from onceproof.history.postgres import collect_postgres
 from onceproof.history.writer import HistoryWriter

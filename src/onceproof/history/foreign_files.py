@@ -24,9 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from onceproof.errors import UsageError
-from onceproof.paths import is_file, is_folder
-from onceproof.registry import suggest
+from onceproof.base.errors import UsageError
+from onceproof.base.paths import is_file, is_folder
+from onceproof.base.registry import suggest
 
 Row = tuple[str, dict[str, Any]]
 """The place where a row stands, for messages, and its columns."""

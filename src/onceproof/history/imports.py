@@ -21,20 +21,20 @@ from confluent_kafka import KafkaException
 from psycopg.conninfo import conninfo_to_dict
 
 from onceproof import __version__
-from onceproof.decode import decode_topics
-from onceproof.errors import HistoryError, UsageError
-from onceproof.events import Timeline
-from onceproof.expect import ask_oracle
+from onceproof.base.errors import HistoryError, UsageError
+from onceproof.base.masking import hiding, of_environment
+from onceproof.base.registry import suggest
+from onceproof.base.signals import uninterrupted
+from onceproof.base.timeline import Timeline
+from onceproof.expectation.ask import ask_oracle
 from onceproof.history import foreign_files
+from onceproof.history.decode import decode_topics
 from onceproof.history.kafka import collect_topics
 from onceproof.history.kafka_rows import as_text
 from onceproof.history.postgres import collect_snapshots
+from onceproof.history.run_directory import RunDir, private_files
 from onceproof.history.schema import VERSION
 from onceproof.history.writer import HistoryWriter
-from onceproof.interrupts import uninterrupted
-from onceproof.masking import hiding, of_environment
-from onceproof.registry import suggest
-from onceproof.rundir import RunDir, private_files
 from onceproof.scenario.load import load_to_judge
 from onceproof.scenario.model import Scenario
 

@@ -23,14 +23,14 @@ import pyarrow as pa
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # documented, not re-exported
 
-from onceproof.errors import HistoryError
-from onceproof.events import Timeline
+from onceproof.base.errors import HistoryError
+from onceproof.base.timeline import Timeline
+from onceproof.base.waiting import wait_until
 from onceproof.history.kafka_log import PartitionLog
 from onceproof.history.kafka_rows import ABORTED, COMMITTED, OPEN, LogColumns, input_batch, offset_of, output_batch
 from onceproof.history.writer import HistoryWriter
 from onceproof.sinks.kafka_clients import meet_brokers
-from onceproof.stack.clients import client_config
-from onceproof.waiting import wait_until
+from onceproof.stack.kafka.clients import client_config
 
 _BATCH = 2_000
 # librdkafka waits until it has a whole batch or this is over, and the last batch of a partition is never whole.

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Message
 
-from onceproof.errors import HistoryError
+from onceproof.base.errors import HistoryError
 from onceproof.history.kafka_log import Batch, Marker, PartitionLog
 from onceproof.history.schema import TABLES
 

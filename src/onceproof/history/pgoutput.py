@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from onceproof.errors import HistoryError
+from onceproof.base.errors import HistoryError
 
 #: Microseconds from 1970 to 2000, where Postgres' own clock begins.
 _EPOCH_US = 946_684_800_000_000

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import tuple_row
 
-from onceproof.errors import HistoryError
+from onceproof.base.errors import HistoryError
 from onceproof.history.pgoutput import Begin, Change, Commit, Decoder, Message, Row, Truncate
 from onceproof.history.writer import HistoryWriter
 from onceproof.stack.api import Postgres

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from onceproof import run_files
-from onceproof.errors import HistoryError, NotARun
-from onceproof.history import record
+from onceproof.base.errors import HistoryError, NotARun
+from onceproof.history import run_files
+from onceproof.history import run_record as record
 from onceproof.history.not_a_run import what_it_is
 from onceproof.history.schema import LATER, TABLES, VERSION, VERSION_KEY
 
@@ -48,7 +48,7 @@ def read_document(run_dir: Path) -> dict[str, Any]:
     """``run.json`` alone, which is there from a run's beginning, long before its history is.
 
     Raises `NotARun` where there is none, and `HistoryError` for one that is damaged, has values of the wrong type, or has
-    links among its files (`onceproof.run_files`).
+    links among its files (`onceproof.history.run_files`).
     """
     path = run_dir / "run.json"
     if not path.is_symlink() and not path.exists():

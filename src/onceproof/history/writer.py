@@ -12,7 +12,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from onceproof.errors import HistoryError
+from onceproof.base.errors import HistoryError
 from onceproof.history.schema import TABLES, VERSION, VERSION_KEY
 
 # A row group is what has to be held in memory: rows are narrow, but one value may be 64 MiB, so both are bounded.

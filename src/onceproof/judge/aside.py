@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceproof.judge.canonical import document, literal, member
+from onceproof.judge.values.canonical import document, literal, member
 
 if TYPE_CHECKING:
-    from onceproof.judge.case import Case
+    from onceproof.judge.case.case import Case
     from onceproof.scenario.model import OutputSpec
 
 #: The one column of an output that must stay empty.

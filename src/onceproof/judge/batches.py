@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from onceproof.judge.findings import BatchReport, Finding, Outcome
 
 if TYPE_CHECKING:
-    from onceproof.judge.case import Case
+    from onceproof.judge.case.case import Case
 
 # An ASOF join against the few planned ranges: the input is scanned once, whatever the number of batches.
 _BATCHES = """

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from onceproof.base.registry import Registry
 from onceproof.judge.findings import Finding
-from onceproof.registry import Registry
 
 if TYPE_CHECKING:
-    from onceproof.judge.case import Case
+    from onceproof.judge.case.case import Case
 
 
 class NotEvaluated(Exception):

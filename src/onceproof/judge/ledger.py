@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from onceproof.judge.witness import times
 
 if TYPE_CHECKING:
-    from onceproof.judge.case import Case
+    from onceproof.judge.case.case import Case
 
 _UNACKED = """
     SELECT topic, count(*) AS n, min_by({seq: seq, status: status, error: error}, seq) AS first

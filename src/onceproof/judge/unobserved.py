@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from onceproof.errors import HistoryError
+from onceproof.base.errors import HistoryError
 from onceproof.judge.findings import Outcome, Verdict
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from onceproof.judge.findings import MAX_WITNESSES, Witness
 
 if TYPE_CHECKING:
-    from onceproof.judge.case import Case
+    from onceproof.judge.case.case import Case
 
 Row = dict[str, Any]
 

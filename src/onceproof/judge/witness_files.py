@@ -12,10 +12,10 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
-from onceproof import run_files
+from onceproof.base.masking import masked_value
+from onceproof.history import run_files
+from onceproof.history.run_directory import run_dir_problem
 from onceproof.judge.findings import Finding
-from onceproof.masking import masked_value
-from onceproof.rundir import run_dir_problem
 
 FOLDER = "witnesses"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from onceproof.faults import SpecProblem
-from onceproof.registry import Registry
+from onceproof.base.registry import Registry
+from onceproof.faults.contract import SpecProblem
 from onceproof.scenario.model import OracleSpec, Scenario
 
 if TYPE_CHECKING:
-    from onceproof.judge.case import Case
+    from onceproof.judge.case.case import Case
 
 
 class Oracle(Protocol):
@@ -22,7 +22,7 @@ class Oracle(Protocol):
     def problems(cls, spec: Any, scenario: Scenario) -> list[SpecProblem]: ...
 
     def expect(self, case: Case) -> None:
-        """Say what each output must hold: one call of `onceproof.judge.case.Case.expect_rows` for each.
+        """Say what each output must hold: one call of `onceproof.judge.case.case.Case.expect_rows` for each.
 
         Raises `onceproof.judge.checker.NotEvaluated` where that cannot be said.
         """

@@ -32,16 +32,16 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from onceproof import expectation
-from onceproof.faults import SpecProblem
+from onceproof.base.registry import suggest
+from onceproof.expectation import stored as expectation
+from onceproof.faults.contract import SpecProblem
 from onceproof.history.writer import PARQUET
 from onceproof.oracle import oracles
-from onceproof.registry import suggest
 from onceproof.scenario.model import OracleSpec, Scenario
 from onceproof.scenario.templates import fill, misspelt, used
 
 if TYPE_CHECKING:
-    from onceproof.judge.case import Case
+    from onceproof.judge.case.case import Case
 
 
 class BatchSpec(OracleSpec):

@@ -10,7 +10,7 @@
         departures: dep_time IS NOT NULL
 
 ``columns`` gives, for each output, each of its identity columns as a DuckDB expression over the decoded view of the input
-topic (`onceproof.judge.views`). It needs no model of the job and says nothing of the other columns: they are not compared.
+topic (`onceproof.judge.case.views`). It needs no model of the job and says nothing of the other columns: they are not compared.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from onceproof.faults import SpecProblem
-from onceproof.judge.canonical import quote
+from onceproof.base.registry import suggest
+from onceproof.faults.contract import SpecProblem
+from onceproof.judge.case.query import select_problem, unordered
 from onceproof.judge.checker import NotEvaluated
-from onceproof.judge.query import select_problem, unordered
+from onceproof.judge.values.canonical import quote
 from onceproof.oracle import oracles
 from onceproof.oracle.sql import output_problems
-from onceproof.registry import suggest
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
 
 if TYPE_CHECKING:
-    from onceproof.judge.case import Case
+    from onceproof.judge.case.case import Case
 
 
 class IdentitySpec(OracleSpec):

@@ -28,16 +28,16 @@ import duckdb
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from onceproof import expectation
-from onceproof.faults import SpecProblem
-from onceproof.judge.canonical import literal, quote
+from onceproof.base.user_code import name_problem
+from onceproof.expectation import stored as expectation
+from onceproof.faults.contract import SpecProblem
+from onceproof.judge.values.canonical import literal, quote
 from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, Scenario
 from onceproof.scenario.templates import fill
-from onceproof.user_code import name_problem
 
 if TYPE_CHECKING:
-    from onceproof.judge.case import Case
+    from onceproof.judge.case.case import Case
 
 # A function that was quicker than that is called twice.
 _CHEAP_S = 10.0
@@ -81,7 +81,7 @@ class PythonOracle:
         function = fill(self._spec.function, bench.values)
         asked = {"function": function, "tables": {name: str(path) for name, path in tables.items()}, "outputs": outputs}
         request.write_text(json.dumps(asked), encoding="utf-8")
-        argv = [sys.executable, "-m", "onceproof.oracle_call", str(request)]
+        argv = [sys.executable, "-m", "onceproof.expectation.call", str(request)]
         began = time.monotonic()
         bench.run(f"oracle: function: {self._spec.function} failed", argv)
         if time.monotonic() - began <= _CHEAP_S:
@@ -95,7 +95,7 @@ class PythonOracle:
         outputs = {name: [str(again[name]), identity] for name, (_, identity) in asked["outputs"].items()}
         request = scratch / "oracle-again.json"
         request.write_text(json.dumps({**asked, "outputs": outputs}), encoding="utf-8")
-        argv = [sys.executable, "-m", "onceproof.oracle_call", str(request)]
+        argv = [sys.executable, "-m", "onceproof.expectation.call", str(request)]
         bench.run(f"oracle: function: {self._spec.function} failed when it was called again", argv)
         for output, spec in bench.scenario.outputs.items():
             once = expectation.expected_file(bench.directory.path, output)

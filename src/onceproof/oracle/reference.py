@@ -22,17 +22,18 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from onceproof import expectation, last_words
 from onceproof.data import open_dataset
-from onceproof.faults import SpecProblem
+from onceproof.expectation import stored as expectation
+from onceproof.faults.contract import SpecProblem
 from onceproof.judge.checker import NotEvaluated
 from onceproof.oracle import oracles
 from onceproof.oracle.sql import SqlOracle, SqlSpec
+from onceproof.pipeline import last_words
 from onceproof.scenario.model import InputSpec, OracleSpec, Scenario
 
 if TYPE_CHECKING:
-    from onceproof.judge.case import Case
-    from onceproof.rundir import RunDir
+    from onceproof.history.run_directory import RunDir
+    from onceproof.judge.case.case import Case
 
 
 class ReferenceSpec(OracleSpec):
@@ -107,7 +108,7 @@ def _rows(spec: InputSpec, seed: int) -> int:
 def _agreement(bench: expectation.Workbench, runs: Mapping[int, RunDir], *, anchored: bool) -> Mapping[str, Any]:
     """Store what all of them show. Raises `OracleFailed` if they differ, unless an anchor decides then."""
     # Late: to judge one needs the oracles.
-    from onceproof.judge.case import Case
+    from onceproof.judge.case.case import Case
     from onceproof.judge.proposals import compare, input_digest, store_observed
 
     outputs = bench.scenario.asked()

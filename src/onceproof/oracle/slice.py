@@ -1,7 +1,7 @@
 """Oracle ``slice``: what a run's own oracle said of the effects that a slice of it keeps, stored with the slice.
 
 Where an effect follows from many input records (a sum, a window, a join), asking the oracle again with the few that a slice
-holds would make a right effect look wrong. See `onceproof.judge.slices`; in a scenario of one's own it has no meaning.
+holds would make a right effect look wrong. See `onceproof.judge.slices.cut`; in a scenario of one's own it has no meaning.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from onceproof.expectation import expected_file
-from onceproof.faults import SpecProblem
+from onceproof.expectation.stored import expected_file
+from onceproof.faults.contract import SpecProblem
 from onceproof.judge.checker import NotEvaluated
 from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, Scenario
 
 if TYPE_CHECKING:
-    from onceproof.judge.case import Case
+    from onceproof.judge.case.case import Case
 
 
 class SliceSpec(OracleSpec):

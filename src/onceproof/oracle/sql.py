@@ -12,7 +12,7 @@
           WHERE dep_time IS NOT NULL
 
 The query is DuckDB's SQL and sees ``input`` (topic, partition, offset, key, value, timestamp_ms; committed records
-only), a view for each input topic with its JSON fields as typed columns (`onceproof.judge.views`), and the static tables
+only), a view for each input topic with its JSON fields as typed columns (`onceproof.judge.case.views`), and the static tables
 under ``pipeline.prepare.tables``. Its columns are the output's, but for those that the output ignores. Six names are
 reserved. ``_topic``, ``_partition``, ``_offset`` and ``_key`` name the input record that causes the row. They are not
 compared; they let losses be held against recorded progress, duplicates against replayed batches, and the order against
@@ -20,12 +20,12 @@ the input's. A row of a window or join has no single cause: leave them out. With
 Where an output's ``source`` says which of its columns carry the cause, the query need not name it.
 
 ``_to_partition`` says which partition of an output topic a row belongs in. ``windows`` says when the window of a record closes,
-so that records that came too late are left out; and the column ``_closes`` when the window of a row does, for outputs that get a row only then (`onceproof.judge.late`)::
+so that records that came too late are left out; and the column ``_closes`` when the window of a row does, for outputs that get a row only then (`onceproof.judge.relations.late`)::
 
       windows:
         flights: {closes: "date_trunc('hour', sched_dep::TIMESTAMP) + INTERVAL 1 HOUR"}
 
-The types that the query gives decide how values are compared (`onceproof.judge.canonical`): cast a timestamp that the
+The types that the query gives decide how values are compared (`onceproof.judge.values.canonical`): cast a timestamp that the
 input spells as a string to TIMESTAMP.
 """
 
@@ -36,18 +36,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from onceproof.expectation import with_source
-from onceproof.faults import SpecProblem
-from onceproof.judge import late
+from onceproof.base.registry import suggest
+from onceproof.expectation.stored import with_source
+from onceproof.faults.contract import SpecProblem
+from onceproof.judge.case.query import select_problem, unordered
 from onceproof.judge.checker import NotEvaluated
-from onceproof.judge.late import WindowSpec
-from onceproof.judge.query import select_problem, unordered
+from onceproof.judge.relations import late
+from onceproof.judge.relations.late import WindowSpec
 from onceproof.oracle import oracles
-from onceproof.registry import suggest
 from onceproof.scenario.model import OracleSpec, Scenario
 
 if TYPE_CHECKING:
-    from onceproof.judge.case import Case
+    from onceproof.judge.case.case import Case
 
 
 class SqlSpec(OracleSpec):

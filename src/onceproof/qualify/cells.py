@@ -10,12 +10,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from onceproof.faults import Fault, faults
+from onceproof.base.registry import Registry
+from onceproof.faults.contract import Fault, faults
+from onceproof.faults.job import Job, Try
 from onceproof.judge.findings import Outcome
-from onceproof.points import Point
-from onceproof.qualify.job import Job, Try
-from onceproof.registry import Registry
 from onceproof.scenario.model import Scenario
+from onceproof.scenario.points import Point
 
 #: A batch that any qualification reaches; only for asking a kind what it thinks of a position.
 SOME_BATCH = 2

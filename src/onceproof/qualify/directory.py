@@ -20,9 +20,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from onceproof.errors import UsageError
+from onceproof.base.errors import UsageError
+from onceproof.history.run_directory import run_dir_problem
 from onceproof.qualify.cells import Cell
-from onceproof.rundir import run_dir_problem
 
 FILE = "qualification.json"
 VERSION = 1

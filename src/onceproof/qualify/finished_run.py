@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from onceproof.errors import HistoryError
+from onceproof.base.errors import HistoryError
 from onceproof.judge.findings import Verdict
 
 

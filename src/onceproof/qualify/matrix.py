@@ -10,13 +10,13 @@ from rich.text import Text
 
 from onceproof.judge.anomalies import anomaly
 from onceproof.judge.findings import Finding, Outcome
-from onceproof.points import Point
 from onceproof.qualify.cells import Cell, State, kinds
 from onceproof.qualify.session import Result
 from onceproof.qualify.strongest import DELIVERIES, Strongest
 from onceproof.qualify.telling import clock
 from onceproof.reports.page import Page
 from onceproof.scenario.model import Claim
+from onceproof.scenario.points import Point
 
 _STYLE = {Outcome.HELD: "green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold yellow"}
 _FINDINGS = 4

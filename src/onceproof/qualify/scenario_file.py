@@ -12,7 +12,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
-from onceproof.paths import is_file
+from onceproof.base.paths import is_file
 from onceproof.scenario import document
 from onceproof.scenario.model import Limits
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from onceproof.faults.evidence.writes import NOTHING_IN_DANGER
+from onceproof.faults.job import FIRST
 from onceproof.judge.findings import Verdict
 from onceproof.qualify.cells import Cell, State
-from onceproof.qualify.job import FIRST
-from onceproof.writes import NOTHING_IN_DANGER
 
 APART = 2
 """Batches from one fault to the next: the one that is hit, and the next, which is still its window."""

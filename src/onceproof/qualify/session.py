@@ -10,27 +10,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from onceproof.errors import EnvironmentProblem, Interrupted, OnceproofError, UsageError
-from onceproof.events import Event
+from onceproof.base.errors import EnvironmentProblem, Interrupted, OnceproofError, UsageError
+from onceproof.base.signals import uninterrupted
+from onceproof.base.timeline import Event
+from onceproof.faults.job import Job
 from onceproof.history.reader import read_document
-from onceproof.interrupts import uninterrupted
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.qualify import attribution, survey, telling, windows
 from onceproof.qualify.cells import Cell, State, cells
 from onceproof.qualify.cells import outcome as outcome_of
 from onceproof.qualify.directory import Directory, Progress, digest_of
 from onceproof.qualify.finished_run import fired_by, read_verdict
-from onceproof.qualify.job import Job
 from onceproof.qualify.scenario_file import Template, files_beside
 from onceproof.qualify.schedule import Pace, Step, elsewhere, fault_of, needed_s, next_step, step
 from onceproof.qualify.strongest import Strongest, strongest
 from onceproof.qualify.unclear import unclear
 from onceproof.run import Result as RunResult
 from onceproof.run import run
-from onceproof.scenario.crosscheck import rows_of
+from onceproof.scenario.checks.crosscheck import rows_of
 from onceproof.scenario.load import load
 from onceproof.scenario.model import Scenario
-from onceproof.stack import components
+from onceproof.stack.fetch import components
 
 _LEAST_DEADLINE_S = 60.0
 """A run that was begun is given this long to feed and drain, also where the budget ends sooner: half a run tells nothing."""

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from onceproof.chaos.proxy.frames import Frame
-from onceproof.chaos.proxy.rules import Condition, Rule
-from onceproof.events import Timeline
-from onceproof.placing import has_own_file_manager
-from onceproof.qualify.job import FIRST, Job, Query, Sink, Target
+from onceproof.base.timeline import Timeline
+from onceproof.faults.job import FIRST, Job, Query, Sink, Target
+from onceproof.faults.placement import has_own_file_manager
+from onceproof.instruments.proxy.frames import Frame
+from onceproof.instruments.proxy.rules import Condition, Rule
 from onceproof.scenario.model import OutputSpec, Scenario
 from onceproof.stack.api import FrameRules
 

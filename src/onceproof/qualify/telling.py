@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from onceproof.events import Event
+from onceproof.base.timeline import Event
+from onceproof.base.visible import visible
 from onceproof.reports.progress import RunState, describe
-from onceproof.visible import visible
 
 #: Of a run's events, those that say something about its cells or about what is wrong; the rest is in its ``events.jsonl``.
 _TOLD = ("fault.hit", "fault.missed", "warning", "bypass")

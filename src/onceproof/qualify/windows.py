@@ -18,9 +18,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from onceproof.points import Point
 from onceproof.qualify.cells import Cell
 from onceproof.qualify.schedule import Step
+from onceproof.scenario.points import Point
 
 
 @dataclass(frozen=True)

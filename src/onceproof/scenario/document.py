@@ -20,7 +20,7 @@ from ruamel.yaml.events import (
     ScalarEvent,
 )
 
-from onceproof.errors import Place, Problem, ScenarioError, UsageError
+from onceproof.base.errors import Place, Problem, ScenarioError, UsageError
 
 Loc = tuple[str | int, ...]
 """Path of keys and list indexes from the top of the document."""

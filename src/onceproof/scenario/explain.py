@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from onceproof.registry import suggest
+from onceproof.base.registry import suggest
 from onceproof.scenario.document import Loc
 
 M = TypeVar("M", bound=BaseModel)

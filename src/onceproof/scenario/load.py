@@ -9,14 +9,16 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from onceproof.base.errors import Problem, ScenarioError, UsageError
+from onceproof.base.paths import expanded, is_file, is_folder
+from onceproof.base.registry import Registry, suggest
 from onceproof.consumers.faults import consumer_faults
 from onceproof.data import datasets
-from onceproof.errors import Problem, ScenarioError, UsageError
-from onceproof.faults import faults
+from onceproof.faults.contract import faults
 from onceproof.oracle import oracles
-from onceproof.paths import expanded, is_file, is_folder
-from onceproof.registry import Registry, suggest
-from onceproof.scenario import consumer_check, crosscheck, document, doubts, judged
+from onceproof.scenario import document, judged
+from onceproof.scenario.checks import consumers as consumer_check
+from onceproof.scenario.checks import crosscheck, doubts
 from onceproof.scenario.document import Document, Loc
 from onceproof.scenario.explain import Complaint, in_part, shown, validate
 from onceproof.scenario.model import FaultSpec, OracleSpec, Scenario
@@ -80,7 +82,7 @@ def load(path: str | Path) -> Scenario:
 
 def warnings(path: str | Path, scenario: Scenario) -> list[Problem]:
     """What is doubtful about a valid scenario, which may run nevertheless: each with its line and column."""
-    from onceproof.scenario import rehearsal  # opens databases, which a mere load has no use for
+    from onceproof.scenario.checks import rehearsal  # opens databases, which a mere load has no use for
 
     file = Path(path).absolute()
     source = document.read(file)

@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from onceproof.points import Point
+from onceproof.scenario.points import Point
 
 
 class Model(BaseModel):
@@ -142,7 +142,7 @@ class ConsumersSpec(Model):
 
 
 #: What takes the place of ``command`` where consumers are described and none is given.
-WORKER = ["{python}", "-m", "onceproof.consumers.worker"]
+WORKER = ["{python}", "-m", "onceproof.consumers.clients.worker"]
 
 
 class PipelineSpec(Model):

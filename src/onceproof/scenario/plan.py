@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from onceproof.consumers.faults import consumer_faults
-from onceproof.faults import Placement, faults
+from onceproof.faults.contract import Placement, faults
 from onceproof.judge.checker import checkers
 from onceproof.oracle import oracles
-from onceproof.scenario.crosscheck import rows_of
+from onceproof.scenario.checks.crosscheck import rows_of
 from onceproof.scenario.model import OutputSpec, Scenario, SparkStack
 
 

@@ -13,7 +13,7 @@ from pydantic.json_schema import models_json_schema
 
 from onceproof.consumers.faults import consumer_faults
 from onceproof.data import datasets
-from onceproof.faults import faults
+from onceproof.faults.contract import faults
 from onceproof.oracle import oracles
 from onceproof.scenario.model import InputSpec, PipelineSpec, Scenario
 

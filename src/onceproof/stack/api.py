@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    from onceproof.chaos.proxy.frames import Reply
-    from onceproof.chaos.proxy.rules import Rule
-    from onceproof.spark_conf import Cluster
+    from onceproof.instruments.proxy.frames import Reply
+    from onceproof.instruments.proxy.rules import Rule
+    from onceproof.pipeline.spark_conf import Cluster
 
 Stream = Literal["upstream", "downstream"]
 
@@ -148,7 +148,7 @@ class Spark(Protocol):
 
 
 class FrameRules(Protocol):
-    """The protocol proxies of the pipeline's roads (`onceproof.stack.framed`)."""
+    """The protocol proxies of the pipeline's roads (`onceproof.stack.toxiproxy.framed`)."""
 
     def arm(self, service: Literal["kafka", "postgres"], rule: Rule) -> None: ...
 

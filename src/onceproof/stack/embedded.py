@@ -13,22 +13,22 @@ from typing import Any, Self, TypeVar
 
 import confluent_kafka
 
-from onceproof.errors import EnvironmentProblem
-from onceproof.events import Timeline
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.timeline import Timeline
 from onceproof.scenario.model import StackSpec
 from onceproof.stack import postgres as postgres_module
 from onceproof.stack import selftest
 from onceproof.stack.api import Proxy
-from onceproof.stack.components import Components
-from onceproof.stack.framed import Frames
-from onceproof.stack.kafka import EmbeddedKafka
-from onceproof.stack.kafka_node import KafkaProgram
-from onceproof.stack.kafka_settings import HOST
-from onceproof.stack.ports import lease
+from onceproof.stack.fetch.components import Components
+from onceproof.stack.kafka.cluster import EmbeddedKafka
+from onceproof.stack.kafka.node import KafkaProgram
+from onceproof.stack.kafka.settings import HOST
 from onceproof.stack.postgres import EmbeddedPostgres
-from onceproof.stack.processes import Owner
+from onceproof.stack.processes.owner import Owner
+from onceproof.stack.processes.ports import lease
 from onceproof.stack.spark import SparkCluster
-from onceproof.stack.toxiproxy import ToxiproxyProxy, ToxiproxyServer
+from onceproof.stack.toxiproxy.framed import Frames
+from onceproof.stack.toxiproxy.server import ToxiproxyProxy, ToxiproxyServer
 
 T = TypeVar("T")
 

@@ -22,11 +22,11 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from onceproof.errors import EnvironmentProblem, ServiceFailed
-from onceproof.masking import hide
+from onceproof.base.errors import EnvironmentProblem, ServiceFailed
+from onceproof.base.masking import hide
+from onceproof.base.waiting import wait_until
 from onceproof.stack.api import Proxy
-from onceproof.stack.processes import Owner, Service
-from onceproof.waiting import wait_until
+from onceproof.stack.processes.owner import Owner, Service
 
 #: Logical slot and publication through which the run's commits are read, and the schema of what the harness adds.
 CAPTURE_NAME = "onceproof"

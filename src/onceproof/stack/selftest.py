@@ -16,13 +16,13 @@ import psutil
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from onceproof.errors import EnvironmentProblem
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.waiting import wait_until
 from onceproof.stack.api import Proxy
-from onceproof.stack.clients import client_config
-from onceproof.stack.kafka import EmbeddedKafka
-from onceproof.stack.kafka_settings import HOST, Listener
+from onceproof.stack.kafka.clients import client_config
+from onceproof.stack.kafka.cluster import EmbeddedKafka
+from onceproof.stack.kafka.settings import HOST, Listener
 from onceproof.stack.postgres import EmbeddedPostgres
-from onceproof.waiting import wait_until
 
 _CONNECT_TIMEOUT_S = 2.0
 #: A broker that has just lost its link to the controller for a moment answers at once; a loaded machine takes longer.

@@ -18,17 +18,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
-from onceproof.errors import EnvironmentProblem, ServiceFailed, WaitTimeout
-from onceproof.masking import hide
+from onceproof.base.errors import EnvironmentProblem, ServiceFailed, WaitTimeout
+from onceproof.base.masking import hide
+from onceproof.base.waiting import wait_until
+from onceproof.pipeline.spark_conf import Cluster, inherited
 from onceproof.scenario.model import SparkStack
-from onceproof.spark_conf import Cluster, inherited
-from onceproof.stack import driver_archive
-from onceproof.stack.components import Components
-from onceproof.stack.java import FOREIGN_OPTIONS
-from onceproof.stack.kafka_settings import HOST
-from onceproof.stack.ports import lease
-from onceproof.stack.processes import Owner, Service
-from onceproof.waiting import wait_until
+from onceproof.stack.fetch import driver_archive
+from onceproof.stack.fetch.components import Components
+from onceproof.stack.fetch.java import FOREIGN_OPTIONS
+from onceproof.stack.kafka.settings import HOST
+from onceproof.stack.processes.owner import Owner, Service
+from onceproof.stack.processes.ports import lease
 
 _READY_S = 60.0
 """Master and workers take 2 s each, one after the other, on two idle cores."""

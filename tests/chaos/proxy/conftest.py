@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from onceproof.chaos.proxy.engine import ProxyLoop
+from onceproof.instruments.proxy.engine import ProxyLoop
 
 from .echo import Echo, Proxied
 

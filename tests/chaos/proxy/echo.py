@@ -7,9 +7,9 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from onceproof.chaos.proxy.engine import FrameProxy, ProxyLoop, Service, Target
-from onceproof.chaos.proxy.rules import Board
-from onceproof.waiting import wait_until
+from onceproof.base.waiting import wait_until
+from onceproof.instruments.proxy.engine import FrameProxy, ProxyLoop, Service, Target
+from onceproof.instruments.proxy.rules import Board
 
 
 class Echo:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from pika import spec
 from pika.frame import Heartbeat, Method, ProtocolHeader
 
-from onceproof.chaos.proxy.amqp import AmqpConversation
-from onceproof.chaos.proxy.engine import ProxyLoop
-from onceproof.chaos.proxy.frames import Answer, Encrypted, Frame, Piece
-from onceproof.chaos.proxy.rules import Condition, Rule
+from onceproof.instruments.proxy.amqp import AmqpConversation
+from onceproof.instruments.proxy.engine import ProxyLoop
+from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame, Piece
+from onceproof.instruments.proxy.rules import Condition, Rule
 
 from .echo import Echo, Proxied, receive
 from .wire import Everything, cut, joined, split

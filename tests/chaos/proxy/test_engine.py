@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onceproof.chaos.proxy.engine import FrameProxy, ProxyLoop, Target
-from onceproof.chaos.proxy.frames import Reply
-from onceproof.chaos.proxy.rules import Board, Condition, Rule
-from onceproof.errors import EnvironmentProblem
-from onceproof.waiting import wait_until
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.waiting import wait_until
+from onceproof.instruments.proxy.engine import FrameProxy, ProxyLoop, Target
+from onceproof.instruments.proxy.frames import Reply
+from onceproof.instruments.proxy.rules import Board, Condition, Rule
 
 from . import wire
 from .echo import Echo, Proxied, receive

@@ -13,18 +13,18 @@ import psycopg
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from onceproof.chaos.proxy.frames import Frame
-from onceproof.chaos.proxy.kafka_schema import api_names
-from onceproof.chaos.proxy.rules import Action, Condition, Rule
-from onceproof.commits import postgres_status
-from onceproof.events import Event, Timeline
+from onceproof.base.timeline import Event, Timeline
+from onceproof.base.waiting import wait_until
+from onceproof.faults.evidence.commits import postgres_status
+from onceproof.instruments.proxy.frames import Frame
+from onceproof.instruments.proxy.kafka_schema import api_names
+from onceproof.instruments.proxy.rules import Action, Condition, Rule
 from onceproof.scenario.model import KafkaStack, PostgresStack, StackSpec
-from onceproof.stack import components
-from onceproof.stack.clients import client_config, producer_config
 from onceproof.stack.embedded import EmbeddedStack
-from onceproof.stack.framed import Frames
-from onceproof.stack.processes import Owner
-from onceproof.waiting import wait_until
+from onceproof.stack.fetch import components
+from onceproof.stack.kafka.clients import client_config, producer_config
+from onceproof.stack.processes.owner import Owner
+from onceproof.stack.toxiproxy.framed import Frames
 
 pytestmark = pytest.mark.real
 

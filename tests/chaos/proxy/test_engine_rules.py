@@ -8,11 +8,11 @@ from struct import pack
 
 import pytest
 
-from onceproof.chaos.proxy.engine import ProxyLoop
-from onceproof.chaos.proxy.frames import Frame
-from onceproof.chaos.proxy.rules import Action, Condition, Cut, Rule
-from onceproof.errors import UsageError, WaitTimeout
-from onceproof.waiting import wait_until
+from onceproof.base.errors import UsageError, WaitTimeout
+from onceproof.base.waiting import wait_until
+from onceproof.instruments.proxy.engine import ProxyLoop
+from onceproof.instruments.proxy.frames import Frame
+from onceproof.instruments.proxy.rules import Action, Condition, Cut, Rule
 
 from . import wire
 from .echo import Echo, Proxied, receive

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceproof.chaos.proxy.frames import Answer, Encrypted, Frame
-from onceproof.chaos.proxy.kafka import KafkaConversation
-from onceproof.chaos.proxy.kafka_schema import Cursor, Undecodable, api_names, layout, valid_versions
+from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame
+from onceproof.instruments.proxy.kafka import KafkaConversation
+from onceproof.instruments.proxy.kafka_schema import Cursor, Undecodable, api_names, layout, valid_versions
 
 from .wire import Everything, body, covers, cut, joined, request, response, split, text, varint, version_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.chaos.proxy.kafka_schema import api_names, layout, valid_versions
+from onceproof.instruments.proxy.kafka_schema import api_names, layout, valid_versions
 
 pytestmark = pytest.mark.real
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceproof.chaos.proxy.frames import Answer, Encrypted, Frame, Piece
-from onceproof.chaos.proxy.postgres import PostgresConversation, is_commit
+from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame, Piece
+from onceproof.instruments.proxy.postgres import PostgresConversation, is_commit
 
 from . import wire
 from .wire import SYNC, WELCOME, Everything, bind, complete, cut, execute, joined, parse, pg, query, ready, split

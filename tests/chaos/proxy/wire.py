@@ -10,9 +10,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from onceproof.chaos.proxy.frames import Answer, Frame, Piece, Reply
+from onceproof.instruments.proxy.frames import Answer, Frame, Piece, Reply
 
-MESSAGES: dict[str, Any] = json.loads((files("onceproof.chaos.proxy") / "kafka_messages.json").read_text("utf-8"))
+MESSAGES: dict[str, Any] = json.loads((files("onceproof.instruments.proxy") / "kafka_messages.json").read_text("utf-8"))
 INTEGERS = {"int8": (">b", 7), "int16": (">h", 15), "int32": (">i", 31), "int64": (">q", 63)}
 
 

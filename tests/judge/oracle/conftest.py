@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from onceproof.events import Timeline
-from onceproof.expectation import Workbench, WorksAhead, work_out
-from onceproof.masking import hiding
+from onceproof.base.masking import hiding
+from onceproof.base.timeline import Timeline
+from onceproof.expectation.stored import Workbench, WorksAhead, work_out
+from onceproof.history.run_directory import RunDir
 from onceproof.oracle import oracles
-from onceproof.rundir import RunDir
 from onceproof.scenario.model import Scenario
-from onceproof.stack.processes import Owner
+from onceproof.stack.processes.owner import Owner
 
 Ask = Callable[[Any], Path]
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from ruamel.yaml import YAML
 
-from onceproof.judge.case import RESERVED
-from onceproof.judge.late import CLOSES
+from onceproof.expectation.call import tables_of
+from onceproof.judge.case.case import RESERVED
+from onceproof.judge.relations.late import CLOSES
 from onceproof.oracle import oracles
-from onceproof.oracle_call import tables_of
 from onceproof.scenario.model import OutputSpec, Scenario
 
 pytestmark = pytest.mark.sources

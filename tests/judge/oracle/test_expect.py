@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from onceproof.judge.case import Case
+from onceproof.judge.case.case import Case
 from onceproof.judge.verdict import judge
 
 

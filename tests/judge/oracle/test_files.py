@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.errors import ScenarioError
+from onceproof.base.errors import ScenarioError
 from onceproof.scenario.load import load
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

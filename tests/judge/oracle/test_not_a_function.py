@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from onceproof.errors import UsageError
-from onceproof.judge.case import Case
+from onceproof.base.errors import UsageError
+from onceproof.judge.case.case import Case
+from onceproof.judge.case.query import select_problem, unordered
 from onceproof.judge.findings import Outcome
-from onceproof.judge.query import select_problem, unordered
 from onceproof.judge.verdict import judge
 
 #: A query -> what the refusal names.

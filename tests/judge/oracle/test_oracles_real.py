@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.judge.case import Case
+from onceproof.judge.case.case import Case
 from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import check
 from onceproof.run import Result

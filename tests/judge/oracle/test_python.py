@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from onceproof.errors import HistoryError
-from onceproof.expectation import expected_file
-from onceproof.judge.case import Case
+from onceproof.base.errors import HistoryError
+from onceproof.base.user_code import load_function
+from onceproof.expectation.call import tables_of
+from onceproof.expectation.stored import expected_file
+from onceproof.judge.case.case import Case
 from onceproof.judge.verdict import judge
 from onceproof.oracle.python import PythonOracle, PythonSpec
-from onceproof.oracle_call import tables_of
-from onceproof.user_code import load_function
 
 RIGHT = """
     import json

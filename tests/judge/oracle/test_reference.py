@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from onceproof.judge.case import Case
+from onceproof.history.run_directory import RunDir
+from onceproof.judge.case.case import Case
 from onceproof.judge.verdict import judge
 from onceproof.oracle.reference import ReferenceOracle, ReferenceSpec
-from onceproof.rundir import RunDir
 from onceproof.scenario.model import Scenario
 
 QUERY = 'SELECT k, n FROM "in"'

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from onceproof.judge import slices
-from onceproof.judge.case import Case
+from onceproof.judge.case.case import Case
+from onceproof.judge.slices import cut as slices
 from onceproof.judge.verdict import judge, judge_case, judge_sought
 
 from .damages import DAMAGES

@@ -1,0 +1,1 @@
+"""Crash: SIGKILL. One file per target; `kind` registers the fault."""

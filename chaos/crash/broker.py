@@ -1,0 +1,195 @@
+"""A broker or the controller that is away while a batch is open: killed, or stopped (SIGSTOP) and continued.
+
+Which broker: who leads a partition, or who coordinates a transactional.id (the leader of the partition of
+``__transaction_state`` that Kafka keeps it in). The symptom is that somebody else leads. The controller has none of its own:
+what a batch needs of it is little, and that is what such a fault shows.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from dataclasses import dataclass
+from typing import Literal
+
+import psutil
+
+from onceproof.base.errors import EnvironmentProblem, WaitTimeout
+from onceproof.base.waiting import wait_until
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
+from onceproof.faults.controller import Site
+from onceproof.faults.evidence import leadership
+from onceproof.faults.frames import wait_for_commit
+from onceproof.faults.placement import (
+    PARKED,
+    WATCHED,
+    committed,
+    instruments_of,
+    leader_problems,
+    placement,
+    planned,
+    point_problems,
+    split_leader_of,
+)
+from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.scenario.points import Point
+from onceproof.stack.api import Kafka, Leadership
+
+_ALONE_S = 10.0
+"""How long a batch may take without a controller before that is called needing one."""
+_TRANSACTIONS = "__transaction_state"
+_PLACES = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
+
+How = Literal["killed", "stopped"]
+
+
+@dataclass(frozen=True)
+class Who:
+    """Which process is meant: exactly one of these."""
+
+    leader_of: str | None = None
+    coordinator_of: str | None = None
+    controller: bool = False
+
+    def said(self) -> str:
+        if self.controller:
+            return "the controller"
+        if self.coordinator_of is not None:
+            return f"the coordinator of transactional.id {self.coordinator_of}"
+        return f"the leader of {self.leader_of}"
+
+    def partition(self, kafka: Kafka) -> str:
+        """TOPIC/PARTITION whose leader is meant."""
+        if self.coordinator_of is not None:
+            folders = kafka.log_folders(_TRANSACTIONS)
+            partition = _java_hash(self.coordinator_of) % len(folders)
+            key = transaction_key(self.coordinator_of)
+            if not any(key in file.read_bytes() for file in folders[partition].glob("*.log")):
+                raise EnvironmentProblem(f"nobody has used transactional.id {self.coordinator_of!r} yet")
+            return f"{_TRANSACTIONS}/{partition}"
+        assert self.leader_of is not None, "validated by `problems`"
+        return self.leader_of
+
+    def problems(self, scenario: Scenario) -> list[SpecProblem]:
+        if self.leader_of is not None and (self.controller or self.coordinator_of is not None):
+            message = f"{self.said()} is not chosen by what it leads"
+            return [SpecProblem(("leader_of",), message, "remove leader_of")]
+        if self.controller and self.coordinator_of is not None:
+            return [SpecProblem(("coordinator_of",), "the controller coordinates no transactions", "remove it")]
+        if (self.controller or self.coordinator_of is not None) and scenario.stack.kafka.brokers < 3:
+            message = f"a single node is broker and controller in one: {self.said()} cannot be struck alone"
+            return [SpecProblem(("target",), message, "set stack.kafka.brokers to 3")]
+        if self.controller or self.coordinator_of is not None:
+            return []
+        return leader_problems(self.leader_of, scenario)
+
+
+class BrokerAway:
+    """`onceproof.chaos.crash.kind` and `onceproof.chaos.stall.kind` hand over to it."""
+
+    def __init__(self, spec: FaultSpec, who: Who, how: How) -> None:
+        self._spec = spec
+        self._who = who
+        self._how = how
+        self._leader_of = ""
+        self._before: Leadership | None = None
+        self._node: int | None = None
+        self._healing = threading.Lock()
+        self._epoch = 0
+        self._open = False
+
+    @classmethod
+    def problems(
+        cls, spec: FaultSpec, who: Who, scenario: Scenario, *, also: tuple[Point, ...] = ()
+    ) -> list[SpecProblem]:
+        """``also``: points at which somebody else strikes it, for the hint."""
+        return point_problems(spec, (*_PLACES, *also)) + who.problems(scenario)
+
+    @classmethod
+    def placement(cls, spec: FaultSpec, who: Who, how: How, scenario: Scenario) -> Placement:
+        symptom = "it comes back as one" if who.controller else "another broker is that now, in a later epoch"
+        return placement(
+            spec.at.point, f"{who.said()} was {how} while batch {spec.at.batch} was open; {symptom}", scenario
+        )
+
+    def matches(self, seen: Occurrence) -> bool:
+        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
+
+    def strike(self, site: Site, seen: Occurrence) -> None:
+        kafka = site.stack.kafka
+        with site.job.frozen():
+            if self._who.controller:
+                self._node, self._epoch = kafka.controller, kafka.quorum_epoch()
+            else:
+                self._leader_of = self._who.partition(kafka)
+                self._before = kafka.leader(*split_leader_of(self._leader_of))
+                self._node = self._before.broker
+            if self._how == "killed":
+                kafka.kill_broker(self._node)
+            else:
+                kafka.pause_broker(self._node)
+            self._open = planned(site, seen.query, seen.batch) and not committed(site, seen.query, seen.batch)
+        if seen.release is not None:
+            seen.release()
+
+    def prove(self, site: Site, seen: Occurrence) -> Proof:
+        assert self._node is not None
+        if not self._open:
+            return Proof(False, (f"batch {seen.batch} was not open any more when node {self._node} was {self._how}",))
+        words = [f"node {self._node}, {self._who.said()}, was {self._how} while batch {seen.batch} was open"]
+        words.append(self._without_controller(site, seen) if self._who.controller else self._moved(site))
+        if not self._is_away(site):
+            return Proof(False, (*words, f"node {self._node} was not away any more"))
+        self.heal(site)
+        if self._who.controller and self._how == "killed":
+            epoch = site.stack.kafka.quorum_epoch()
+            words.append(f"it was started again, and leads the quorum in epoch {epoch} (before: {self._epoch})")
+            if epoch <= self._epoch:
+                return Proof(False, tuple(words))
+        if not committed(site, seen.query, seen.batch) or not self._who.controller:
+            words.append(wait_for_commit(site, seen))
+        return Proof(True, tuple(words))
+
+    def heal(self, site: Site) -> None:
+        with self._healing:  # who proves, and who ends the run
+            if self._node is None:
+                return
+            if self._how == "stopped":
+                site.stack.kafka.resume_broker(self._node)
+            elif not site.stack.kafka.is_running(self._node):
+                site.stack.kafka.restart_broker(self._node)
+            self._node = None  # once it is done: one that failed is tried again, and told
+
+    def _is_away(self, site: Site) -> bool:
+        assert self._node is not None
+        if self._how == "killed":
+            return not site.stack.kafka.is_running(self._node)
+        return bool(psutil.Process(site.stack.kafka.pid(self._node)).status() == psutil.STATUS_STOPPED)
+
+    def _moved(self, site: Site) -> str:
+        assert self._before is not None
+        after = leadership.wait_for_another(site.stack.kafka, self._leader_of, self._before)
+        return leadership.said(self._leader_of, self._before, after)
+
+    def _without_controller(self, site: Site, seen: Occurrence) -> str:
+        try:
+            wait_until("", lambda: committed(site, seen.query, seen.batch), deadline_s=_ALONE_S)
+        except WaitTimeout:
+            return f"batch {seen.batch} was not committed within {_ALONE_S:.0f} s without it"
+        return f"batch {seen.batch} was committed without it"
+
+
+def transaction_key(transactional_id: str) -> bytes:
+    """The key of its records in ``__transaction_state`` (TransactionLogKey, version 0): found whole, not within another's."""
+    name = transactional_id.encode()
+    return struct.pack(">hh", 0, len(name)) + name
+
+
+def _java_hash(text: str) -> int:
+    """``Utils.abs(text.hashCode())`` of Kafka: which partition of ``__transaction_state`` a transactional.id is kept in."""
+    value = 0
+    units = text.encode("utf-16-be")
+    for at in range(0, len(units), 2):
+        value = (31 * value + int.from_bytes(units[at : at + 2])) & 0xFFFFFFFF
+    signed = value - (1 << 32) if value >> 31 else value
+    return 0 if signed == -(1 << 31) else abs(signed)

@@ -1,0 +1,97 @@
+"""Crash of the driver at a point of the checkpoint, or where one of onceproof's sinks is parked: JVM and Python together."""
+
+from __future__ import annotations
+
+from onceproof.base.waiting import wait_until
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
+from onceproof.faults.controller import Site
+from onceproof.faults.placement import (
+    GATED,
+    PARKED,
+    RESTART_S,
+    WATCHED,
+    committed,
+    instruments_of,
+    placement,
+    planned,
+    point_problems,
+    state_written,
+)
+from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.scenario.points import Point
+
+
+class DriverCrash:
+    """`onceproof.chaos.crash.kind` hands over to it for target driver at every point but in-tasks."""
+
+    def __init__(self, spec: FaultSpec) -> None:
+        self._spec = spec
+        self._start = 0
+        self._state = (False, False)
+        self._next_planned = False
+        self._stores = (0, 0)
+
+    @classmethod
+    def problems(cls, spec: FaultSpec, scenario: Scenario) -> list[SpecProblem]:
+        problems = point_problems(spec, (*GATED, *WATCHED, *PARKED))
+        if spec.at.point is Point.STATE_PARTLY_COMMITTED and not spec.at.batch:
+            message = "batch 0 has no state before it by which to tell how much of it was written"
+            problems.append(SpecProblem(("at", "batch"), message, "choose batch 1 or a later one"))
+        if spec.at.point is Point.STATE_PARTLY_COMMITTED and scenario.stack.spark is not None:
+            message = "executors of a standalone Spark write their state without waiting for each other's"
+            problems.append(SpecProblem(("at", "point"), message, "leave spark out of the stack for this point"))
+        return problems
+
+    @classmethod
+    def placement(cls, spec: FaultSpec, scenario: Scenario) -> Placement:
+        replay = {
+            Point.BEFORE_OFFSET_LOG: f", and batch {spec.at.batch} planned and committed afterwards",
+            Point.AFTER_COMMIT_LOG: "",
+        }.get(spec.at.point, f", and the replay of batch {spec.at.batch}")
+        return placement(spec.at.point, f"offsets/ and commits/ as they were left, the restart{replay}", scenario)
+
+    def matches(self, seen: Occurrence) -> bool:
+        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
+
+    def strike(self, site: Site, seen: Occurrence) -> None:
+        self._start = site.job.kill_driver()
+        # What the kill left behind decides, and it must be read before the next driver writes anything.
+        self._state = (planned(site, seen.query, seen.batch), committed(site, seen.query, seen.batch))
+        self._next_planned = planned(site, seen.query, seen.batch + 1)
+        self._stores = state_written(site, seen.query, seen.batch)
+
+    def prove(self, site: Site, seen: Occurrence) -> Proof:
+        offsets, commits = self._state
+        n = seen.batch
+        left = f"left behind: offsets/{n} {_there(offsets)}, commits/{n} {_there(commits)}"
+        wanted_commit = self._spec.at.point is Point.AFTER_COMMIT_LOG
+        wanted_plan = self._spec.at.point is not Point.BEFORE_OFFSET_LOG
+        if (offsets, commits) != (wanted_plan, wanted_commit) or (wanted_commit and self._next_planned):
+            return Proof(False, (left, f"that is not the state of {self._spec.at.point}"))
+        if self._spec.at.point is Point.STATE_PARTLY_COMMITTED:
+            written, stores = self._stores
+            left = f"{left}, state of batch {n} in {written} of {stores} state stores"
+            if not 0 < written < stores:
+                return Proof(False, (left, f"that is not the state of {self._spec.at.point}"))
+        wait_until(
+            f"the driver to be started again after the crash in batch {n}",
+            lambda: site.job.restarted_since(self._start),
+            deadline_s=RESTART_S,
+        )
+        if wanted_commit:
+            return Proof(True, (left, f"offsets/{n + 1} missing", "the driver was started again"))
+        wait_until(
+            f"batch {n} to be committed",
+            lambda: committed(site, seen.query, n),
+            deadline_s=RESTART_S,
+            explain=lambda: f"driver start {site.job.current_start}, commits/{n} missing",
+        )
+        again = "replayed" if wanted_plan else "planned afterwards"
+        return Proof(True, (left, "the driver was started again", f"batch {n} was {again} and committed"))
+
+    def heal(self, site: Site) -> None:
+        """The supervisor starts the next driver."""
+
+
+def _there(exists: bool) -> str:
+    return "there" if exists else "missing"

@@ -1,0 +1,1 @@
+"""Stall: SIGSTOP, then SIGCONT. `kind` registers the fault."""

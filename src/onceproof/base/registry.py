@@ -1,0 +1,71 @@
+"""What can be added by writing one file: faults, checkers, oracles, datasets, reports.
+
+A package's modules register what they implement when they are imported; third parties add theirs through entry points.
+Listings, error messages and documentation tables are derived from here, so there is no central list to edit.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Named things of one noun, found on first use in one package and in one entry-point group."""
+
+    def __init__(self, noun: str, package: str, group: str) -> None:
+        self.noun = noun
+        self._package = package
+        self._group = group
+        self._items: dict[str, T] = {}
+        self._loaded = False
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Class or object decorator: ``@faults.register("crash")``. A name may be taken once."""
+
+        def keep(item: T) -> T:
+            if name in self._items:
+                raise ValueError(f"two {self.noun}s are named {name!r}: {self._items[name]!r} and {item!r}")
+            self._items[name] = item
+            return item
+
+        return keep
+
+    def get(self, name: str) -> T:
+        """The thing of that name. Raises `KeyError` with `suggest`'s sentence."""
+        self._load()
+        if name not in self._items:
+            raise KeyError(f"unknown {self.noun} {name!r}; {suggest(name, self.names())}")
+        return self._items[name]
+
+    def names(self) -> list[str]:
+        self._load()
+        return sorted(self._items)
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        self._load()
+        return iter(sorted(self._items.items()))
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        self._loaded = True
+        package = importlib.import_module(self._package)
+        for module in pkgutil.walk_packages(package.__path__, f"{self._package}."):
+            importlib.import_module(module.name)
+        for entry in entry_points(group=self._group):
+            entry.load()
+
+
+def suggest(value: str, known: list[str]) -> str:
+    """ "did you mean ...?" when something is near, else the list of what is known."""
+    near = difflib.get_close_matches(value[:200], known, n=2, cutoff=0.55)
+    if near:
+        return "did you mean " + " or ".join(repr(n) for n in near) + "?"
+    return "known: " + ", ".join(known) if known else "none is known"

@@ -1,0 +1,58 @@
+"""The one timeline of a run: append-only events, written to ``events.jsonl`` and offered to whoever listens."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onceproof.base.masking import masked_value
+
+
+@dataclass(frozen=True)
+class Event:
+    """One observation. ``at`` is seconds on the monotonic clock since the run began; ``kind`` is a dotted noun phrase."""
+
+    at: float
+    kind: str
+    data: dict[str, Any]
+
+
+Listener = Callable[[Event], None]
+
+
+class Timeline:
+    """Writes events in order and tells listeners. Safe from any thread; every line is flushed, so a killed harness loses none."""
+
+    def __init__(self, path: Path) -> None:
+        self._started = time.monotonic()
+        self.wall_start = time.time()
+        self._lock = threading.Lock()
+        self._file = path.open("a", encoding="utf-8")
+        self._listeners: list[Listener] = []
+
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def now(self) -> float:
+        """Seconds since the run began, on the clock that events carry."""
+        return time.monotonic() - self._started
+
+    def emit(self, kind: str, **data: Any) -> Event:
+        with self._lock:
+            data = masked_value(data)
+            event = Event(round(self.now(), 6), kind, data)
+            if not self._file.closed:
+                self._file.write(json.dumps({"at": event.at, "kind": kind, **data}, default=str) + "\n")
+                self._file.flush()
+        for listener in self._listeners:
+            listener(event)
+        return event
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()

@@ -1,0 +1,50 @@
+"""The one way to wait: a named reason, a probe, a deadline. Nothing in onceproof sleeps for a guessed time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import tenacity
+
+from onceproof.base.errors import WaitTimeout
+
+T = TypeVar("T")
+
+
+def wait_until(
+    reason: str,
+    probe: Callable[[], T | None],
+    *,
+    deadline_s: float,
+    every_s: float = 0.05,
+    abandon: Callable[[], None] | None = None,
+    explain: Callable[[], str] | None = None,
+    hint: str | None = None,
+) -> T:
+    """Call ``probe`` until it returns something truthy, and return that.
+
+    ``abandon`` is called before each probe and may raise to give up early (the process died, the user interrupted).
+    ``explain`` gives the last state (and log lines) for the time-out error.
+    Raises `WaitTimeout` naming ``reason`` after ``deadline_s`` seconds.
+    """
+
+    def attempt() -> T | None:
+        if abandon is not None:
+            abandon()
+        return probe()
+
+    started = time.monotonic()
+    waiter = tenacity.Retrying(
+        retry=tenacity.retry_if_result(lambda value: not value),
+        wait=tenacity.wait_fixed(every_s),
+        stop=tenacity.stop_after_delay(deadline_s),
+        retry_error_callback=lambda _state: None,
+    )
+    value = waiter(attempt)
+    if value:
+        return value
+    state = f"; last seen: {explain()}" if explain is not None else ""
+    waited = time.monotonic() - started
+    raise WaitTimeout(f"gave up after {waited:.1f} s waiting for {reason}{state}", hint=hint)

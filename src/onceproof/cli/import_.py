@@ -1,0 +1,45 @@
+"""The command `import`: its NAME=FILE options, and what it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from onceproof.base.errors import UsageError
+from onceproof.base.paths import expanded
+from onceproof.history.imports import Sources, import_history
+
+
+def import_run(
+    scenario: Path,
+    inputs: list[str] | None,
+    outputs: list[str] | None,
+    tables: list[str] | None,
+    kafka: str | None,
+    postgres_env: str | None,
+    not_drained: bool,
+    runs: Path,
+    as_json: bool,
+) -> str:
+    """Import, and tell where the run directory is and how to judge it. Raises as `import_history`."""
+    sources = Sources(
+        inputs=_files("--input", inputs),
+        outputs=_files("--output", outputs),
+        tables=_files("--table", tables),
+        kafka=kafka,
+        postgres_env=postgres_env,
+    )
+    run = import_history(scenario, sources, runs_dir=runs, drained=not not_drained)
+    return json.dumps({"run": str(run)}) if as_json else f"run: {run}\njudge it: onceproof check {run}"
+
+
+def _files(option: str, given: list[str] | None) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for text in given or []:
+        name, equals, file = text.partition("=")
+        if not (name and equals and file):
+            raise UsageError(f"{option} {text!r} is not NAME=FILE")
+        if name in files:
+            raise UsageError(f"{option} {name!r} is given twice", hint="one file for each")
+        files[name] = expanded(file)
+    return files

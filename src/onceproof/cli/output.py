@@ -1,0 +1,87 @@
+"""Where the command line writes: stdout for the result, stderr for people when stdout belongs to a program."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+import typer
+from rich.console import Console
+
+from onceproof.base import signals as interrupts
+from onceproof.base.errors import Interrupted, OnceproofError
+from onceproof.base.signals import interruptible
+from onceproof.base.visible import visible
+
+
+class Output:
+    """One command's output. With ``as_json``, stdout carries one JSON object and people read stderr."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self.has_result = False
+        """Whether stdout has its JSON object."""
+        self._people = sys.stderr if as_json else sys.stdout
+
+    def console(self) -> Console:
+        """For live progress. Honours NO_COLOR and dumb terminals, as rich does. What it is given must be `visible`."""
+        return Console(file=self._people, highlight=False, emoji=False)
+
+    def say(self, text: str, *, styled: bool = False) -> None:
+        """To people. ``styled``: with colours; then it must be `visible` but for them."""
+        _write(self._people, text if styled else visible(text))
+
+    def complain(self, text: str) -> None:
+        _write(sys.stderr, visible(text))
+
+    def result(self, text: str) -> None:
+        """To whoever reads stdout: the JSON object, or the text that was asked for."""
+        self.has_result = True
+        _write(sys.stdout, visible(text))
+
+
+@contextmanager
+def failing_well(output: Output) -> Iterator[None]:
+    """Errors of ours become a message, under ``--json`` also an object, and their exit code. So does a signal."""
+    try:
+        with interruptible():
+            try:
+                yield
+            except typer.Exit as done:
+                if done.exit_code != Interrupted.exit_code:
+                    interrupts.check()
+                raise
+            interrupts.check()
+    except KeyboardInterrupt:
+        _fail(output, Interrupted("interrupted"))
+    except (OnceproofError, Interrupted) as error:
+        _fail(output, error)
+    except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise
+    except Exception as crash:  # Python would exit with 1, which means violated
+        _fail(output, crashed(crash))
+
+
+def crashed(crash: Exception) -> OnceproofError:
+    """A bug of ours as an error: the traceback, without the values of variables, which may hold secrets."""
+    trace = "".join(traceback.format_exception(crash))
+    return OnceproofError(f"onceproof itself failed\n{trace.rstrip()}", hint="please report this, with the lines above")
+
+
+def _fail(output: Output, error: OnceproofError | Interrupted) -> None:
+    is_interrupted = isinstance(error, Interrupted)
+    output.complain(str(error) if is_interrupted else f"error: {error}")
+    if output.as_json and not output.has_result:
+        verdict = "interrupted" if is_interrupted else "error"
+        document = {"verdict": verdict, "error": error.message, "hint": error.hint, "exit": error.exit_code}
+        output.result(json.dumps(document))
+    raise typer.Exit(error.exit_code) from None
+
+
+def _write(stream: TextIO, text: str) -> None:
+    stream.write(text if text.endswith("\n") else f"{text}\n")
+    stream.flush()

@@ -1,0 +1,204 @@
+"""Running several scenarios one after another, and judging stored runs again, for the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from onceproof.base.errors import EnvironmentProblem, HistoryError, Interrupted, OnceproofError, UsageError
+from onceproof.base.signals import interruptible
+from onceproof.base.standard_streams import kept
+from onceproof.cli.output import Output, crashed
+from onceproof.judge.findings import Outcome, Verdict
+from onceproof.reports.progress import Progress
+from onceproof.reports.report import RunSet, ScenarioResult, reports
+from onceproof.reports.terminal import TerminalReport
+from onceproof.scenario.load import load_all, names
+from onceproof.scenario.model import Expect, Scenario
+
+#: Messages of a run of consumers whose picture is shown without being asked for.
+_MOST_DRAWN = 100
+
+
+def run_scenarios(
+    given: list[str], *, everything: bool, runs_dir: Path, seed: int | None, junit: Path | None, output: Output
+) -> int:
+    """Run the named scenarios, or all shipped ones; returns the exit code.
+
+    Raises `UsageError` before anything starts if any of them cannot run.
+    """
+    if everything and given:
+        raise UsageError(
+            f"--all runs every shipped scenario; {given[0]!r} was named as well", hint="give one of the two"
+        )
+    if not everything and not given:
+        raise UsageError("no scenario named", hint=f"name one or more, or --all; shipped: {', '.join(names())}")
+    loaded = load_all(names() if everything else given)
+    if junit is not None:
+        _write_file(junit, "")  # now, not after ten minutes of running
+    results: list[ScenarioResult] = []
+    for path, scenario in loaded:
+        results.append(_run_one(path, scenario, runs_dir, seed, output))
+        if isinstance(results[-1].error, Interrupted):
+            break
+        if len(loaded) > 1:
+            _say_report(RunSet((results[-1],)), output)
+    runs = RunSet(tuple(results), by_expectation=everything)
+    code = _conclude(runs, output, told=len(loaded) > 1)
+    if junit is not None:  # last: a file that cannot be written costs nobody the report
+        _write_file(junit, reports.get("junit")().render(runs))
+    return code
+
+
+def check_run(run: Path, output: Output) -> int:
+    """Judge a stored run again; returns its verdict's exit code."""
+    _must_be_there(run)
+    from onceproof.judge.verdict import check
+
+    verdict = check(run)
+    result = ScenarioResult(verdict.scenario, _stored_expectation(run), verdict, run.resolve())
+    return _conclude(RunSet((result,)), output, told=False)
+
+
+def _must_be_there(run: Path) -> None:
+    if not run.exists():
+        raise UsageError(
+            f"run directory {str(run)!r} does not exist", hint="each run's directory is named in its report"
+        )
+
+
+def draw_run(run: Path) -> str:
+    """Write the picture of a stored run into its directory; returns it as text."""
+    _must_be_there(run)
+    from onceproof.reports import picture_files
+
+    return f"{picture_files.write(run)}\n\npicture: {run / picture_files.SVG}"
+
+
+def replay_run(run: Path, times: int, output: Output) -> int:
+    """Play a stored run's schedule again; 0 if it came to the same each time, else 3."""
+    _must_be_there(run)
+    from onceproof.consumers.replay import as_text, replay
+
+    with interruptible():
+        done = replay(run.resolve(), times=times, tell=output.say)
+    output.say(as_text(done))
+    if output.as_json:
+        output.result(json.dumps(done.to_json()))
+    return 0 if done.same == done.times else Outcome.INCONCLUSIVE.exit_code
+
+
+def shrink_run(run: Path, anomaly: str | None, most: int, output: Output) -> int:
+    """Shrink a stored run's schedule; 0 if the result is proved to be minimal, else 3, or 130 for the best until Ctrl-C."""
+    _must_be_there(run)
+    from onceproof.consumers.shrinking import minimal
+
+    with interruptible():
+        done = minimal.shrink_run(run.resolve(), anomaly=anomaly, most=most, tell=output.say)
+    output.say(done.as_text())
+    if output.as_json:
+        output.result(json.dumps(done.to_json()))
+    return done.exit_code
+
+
+def _run_one(path: Path, scenario: Scenario, runs_dir: Path, seed: int | None, output: Output) -> ScenarioResult:
+    from onceproof.run import run
+
+    try:
+        with Progress(output.console(), scenario.name) as progress:
+            outcome = run(path, runs_dir=runs_dir, seed=seed, listeners=[progress])
+    except KeyboardInterrupt:
+        return ScenarioResult(scenario.name, scenario.expect, error=Interrupted("interrupted"))
+    except (OnceproofError, Interrupted) as error:
+        return _failed(scenario, error)
+    except Exception as crash:  # the scenarios after this one still run
+        return ScenarioResult(scenario.name, scenario.expect, error=crashed(crash))
+    if scenario.pipeline.consumers is not None:
+        output.say(f"{_drawn(scenario, outcome.run_dir)}\n")
+    return ScenarioResult(scenario.name, scenario.expect, outcome.verdict, outcome.run_dir)
+
+
+def _drawn(scenario: Scenario, run: Path) -> str:
+    """The picture of a run that has its verdict, or one line that says why there is none: no picture costs a verdict."""
+    from onceproof.scenario.checks.consumers import rows_of
+
+    try:
+        if (messages := rows_of(scenario)) > _MOST_DRAWN:
+            return f"no picture: {messages} messages are many to look at; `onceproof picture {run}` draws it"
+        return draw_run(run)
+    except Exception as failure:
+        return f"no picture: {failure or type(failure).__name__}"
+
+
+def _failed(scenario: Scenario, error: OnceproofError | Interrupted) -> ScenarioResult:
+    """The error, with what its run directory tells."""
+    run = error.run_dir
+    return ScenarioResult(scenario.name, scenario.expect, None if run is None else _stored_failure(run), run, error)
+
+
+def _stored_failure(run: Path) -> Verdict | None:
+    """The verdict ``error`` or ``interrupted`` that a run wrote when it failed; None where it could not (a full disk)."""
+    try:
+        stored = json.loads((run / "verdict.json").read_text(encoding="utf-8"))
+        verdict = TypeAdapter(Verdict).validate_python({**stored, "outcome": stored["verdict"]})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # the error that is being told matters more than this one
+    return verdict if verdict.outcome in (Outcome.ERROR, Outcome.INTERRUPTED) else None
+
+
+def _conclude(runs: RunSet, output: Output, *, told: bool) -> int:
+    """Print what is left to print. ``told``: each scenario's own report was shown when it ended."""
+    for result in runs.results:
+        if result.run_dir is not None:
+            kept(result.run_dir)
+    if told:
+        output.say(_terminal(output).summary(runs), styled=True)
+    else:
+        _say_report(runs, output)
+    if output.as_json:
+        output.result(reports.get("json")().render(runs))
+    error = runs.results[0].error
+    if len(runs.results) == 1 and error is not None:
+        return error.exit_code
+    return runs.outcome().exit_code
+
+
+def _say_report(runs: RunSet, output: Output) -> None:
+    result = runs.results[0]
+    if len(runs.results) == 1 and result.error is not None:
+        output.complain(_complaint(result, result.error))
+    else:
+        output.say(_terminal(output).render(runs), styled=True)
+
+
+def _complaint(result: ScenarioResult, error: OnceproofError | Interrupted) -> str:
+    run = result.run_dir
+    if isinstance(error, Interrupted):
+        where = "" if run is None else f"; run directory: {run}"
+        return f"{error.message} in {result.scenario}: everything that was started is gone{where}"
+    where = "" if run is None else f"\nrun: {run}\nlogs: {run / 'logs'}"
+    return f"error in {result.scenario}: {error}{where}"
+
+
+def _terminal(output: Output) -> TerminalReport:
+    console = output.console()
+    color = console.is_terminal and console.color_system is not None and not console.no_color
+    return TerminalReport(color=color, width=min(console.width, 120) if console.is_terminal else 80)
+
+
+def _write_file(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot write {path}: {error.strerror}", hint="choose another --junit file") from None
+
+
+def _stored_expectation(run: Path) -> Expect:
+    try:
+        stored = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        return Expect.model_validate(stored["scenario"].get("expect", {}))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise HistoryError(f"{run / 'run.json'} cannot be read: {error}", hint="run the scenario again") from None

@@ -1,0 +1,1 @@
+"""The brokers and the tables behind consumers, one file each."""

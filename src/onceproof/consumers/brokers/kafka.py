@@ -1,0 +1,307 @@
+"""Kafka behind a crew: an input topic with a partition for each queue, a topic for each output, a consumer group.
+
+The log keeps what was sent, so input and output are read back as those of a Spark job. What a group has done is what it has
+committed: a member that dies holds nothing, and its partition begins again at the committed offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented, not all re-exported
+    ConfigResource,
+    ResourceType,
+)
+
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.timeline import Timeline
+from onceproof.base.waiting import wait_until
+from onceproof.consumers.brokers.contract import Queues
+from onceproof.consumers.brokers.tables import Tables
+from onceproof.consumers.layout import Layout, Message, in_ranges
+from onceproof.data import Record
+from onceproof.history.kafka import collect_topics
+from onceproof.history.writer import HistoryWriter
+from onceproof.sinks.kafka_clients import meet_brokers
+from onceproof.stack.api import FrameRules
+from onceproof.stack.embedded import EmbeddedStack
+from onceproof.stack.kafka.clients import producer_config
+from onceproof.stack.kafka.cluster import change_settings
+
+_ANSWER_S = 30.0
+#: One question that comes before the broker can answer it: a lookup of a coordinator that is only being made may never be answered.
+_ASK_S = 2.0
+#: Until the first member has come, and the group's coordinator has loaded its part of the log.
+_NO_GROUP_YET = {
+    KafkaError.GROUP_ID_NOT_FOUND,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+}
+#: A consumer loads its client, and each that joins makes all others join again.
+_JOIN_DEADLINE_S = 60.0
+#: What a member may be without a poll, where a fault is to make it slower than that: its client looks every half second, and
+#: heartbeats come every 100 ms. One that is thrown out while it has nothing joins again and is given the same.
+_SHORT_MS = 1_000
+_LONG_MS = 600_000
+#: Of a member in the group's eyes; of a static one it ends with the last play.
+_MEMBER = "{index:03d}-{consumer}"
+
+
+class KindOfGroup(Protocol):
+    """A class of queues below: of consumer groups, or of share groups."""
+
+    def __call__(self, stack: EmbeddedStack, layout: Layout) -> Queues: ...
+
+    def warm_up(self, stack: EmbeddedStack) -> None: ...
+
+
+class KafkaBroker:
+    """Implements `onceproof.consumers.brokers.contract.Broker`: the stack of a Spark job, whose Kafka serves consumers too."""
+
+    def __init__(self, stack: EmbeddedStack, queues: KindOfGroup) -> None:
+        self.stack = stack
+        self._queues = queues
+        self.versions: Mapping[str, Any] = stack.versions()
+
+    def check(self) -> None:
+        self.stack.check_health()
+
+    def lay_out(self, layout: Layout) -> Queues:
+        return self._queues(self.stack, layout)
+
+    def warm_up(self) -> None:
+        self._queues.warm_up(self.stack)
+
+
+class KafkaQueues:
+    """What a consumer group and a share group have in common: topics, and what stands in them."""
+
+    def __init__(self, stack: EmbeddedStack, layout: Layout) -> None:
+        self._stack = stack
+        self._layout = layout
+        self.admin = stack.kafka.admin()
+        self._meet_broker()
+        self._producer = Producer({**producer_config(stack.kafka.harness_bootstrap), "acks": "all"})
+        stack.kafka.create_topic(self._name(layout.topic), len(layout.inputs))
+        for topic in self._single():
+            stack.kafka.create_topic(topic, 1)
+        self._tables: Tables | None = None
+        if layout.tables:
+            assert stack.postgres is not None, "validated: a table needs Postgres"
+            self._tables = Tables(stack.postgres, layout)
+
+    @staticmethod
+    def warm_up(stack: EmbeddedStack) -> None:
+        """Have ``__consumer_offsets`` and ``__transaction_state`` made, which the first member and the first transaction ask for."""
+        transactions = stack.kafka.warm_up_transactions()
+        admin, name = stack.kafka.admin(), "onceproof-warm-up"
+        admin.list_topics(timeout=_ANSWER_S)  # as `_meet_broker`
+
+        def answers() -> bool:
+            try:
+                admin.describe_consumer_groups([name], request_timeout=_ASK_S)[name].result()
+            except KafkaException as refused:
+                return bool(refused.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND)
+            return True
+
+        wait_until("a coordinator of groups", answers, deadline_s=_JOIN_DEADLINE_S, abandon=stack.check_health)
+        transactions.join(_JOIN_DEADLINE_S)
+
+    def _meet_broker(self) -> None:
+        try:
+            meet_brokers(self.admin, timeout_s=_ANSWER_S)
+        except KafkaException as silent:
+            self._stack.check_health()
+            raise EnvironmentProblem(f"Kafka does not answer: {silent.args[0].str()}") from silent
+
+    @property
+    def frames(self) -> FrameRules | None:
+        return self._stack.frames
+
+    def environment(self, consumer: str, mark: str) -> Mapping[str, str]:
+        layout = self._layout
+        retry = layout.retry is not None and layout.queues_of[consumer] == (layout.retry,)
+        return {
+            "ONCEPROOF_KAFKA": self._stack.kafka.client_bootstrap,
+            "ONCEPROOF_GROUP": self.group(layout.group_of[consumer]),
+            "ONCEPROOF_TOPICS": self._name(layout.retry if retry and layout.retry else layout.topic),
+            "ONCEPROOF_QUEUES": ",".join(self._place(queue) for queue in layout.queues_of[consumer]),
+            **self._where_effects_go(consumer),
+            "ONCEPROOF_MARK": mark,
+            **({"ONCEPROOF_RETRY": self._name(layout.retry)} if layout.retry is not None else {}),
+        }
+
+    def _where_effects_go(self, consumer: str) -> Mapping[str, str]:
+        output = self._layout.output_of[consumer]
+        if self._tables is not None and output in self._layout.tables:
+            return self._tables.environment(consumer)
+        return {"ONCEPROOF_OUTPUT": self._name(self._layout.outputs[output])}
+
+    def publish(self, message: Message, record: Record) -> None:
+        answers: list[Any] = []
+        self._producer.produce(
+            self._name(self._layout.topic),
+            record.value,
+            record.key,
+            partition=self._layout.inputs.index(message.queue),
+            headers=[*record.headers, ("message", f"m{message.number}".encode())],
+            on_delivery=lambda error, _message: answers.append(error),
+        )
+        self._producer.flush(_ANSWER_S)
+        if answers != [None]:
+            self._stack.check_health()
+            raise EnvironmentProblem(f"Kafka did not take message {message.number}: {answers or 'no answer'}")
+
+    def refuse(self, output: str, refusing: bool) -> None:
+        topic = self._name(self._layout.outputs[output])
+        self._set(topic, "max.message.bytes", "1" if refusing else "1048588")
+        # A broker shows a new setting a moment before its logs go by it, and takes one change after the other: when it shows
+        # the second, the first is in force.
+        self._set(topic, "file.delete.delay.ms", "60001" if refusing else "60000")
+
+    def _set(self, topic: str, name: str, value: str) -> None:
+        self._change(ResourceType.TOPIC, topic, name, value)
+
+    def _set_group(self, group: str, name: str, value: str) -> None:
+        self._change(ResourceType.GROUP, group, name, value)
+
+    def _change(self, kind: ResourceType, of: str, name: str, value: str) -> None:
+        """Set it, and wait until the broker shows it."""
+        change_settings(self.admin, kind, of, {name: value})
+        asked = ConfigResource(kind, of)
+        wait_until(
+            f"{kind.name.lower()} {of} to have {name}={value}",
+            lambda: (
+                self.admin.describe_configs([asked], request_timeout=_ANSWER_S)[asked].result()[name].value == value
+            ),
+            deadline_s=_ANSWER_S,
+            every_s=0.005,
+            abandon=self._stack.check_health,
+        )
+
+    def collect(self, writer: HistoryWriter, timeline: Timeline) -> Mapping[str, Any]:
+        outputs = {name: self._name(topic) for name, topic in self._layout.outputs.items()}
+        topic = self._name(self._layout.topic)
+        collect_topics(self._stack.kafka, [topic], outputs, writer, timeline, names={topic: self._layout.topic})
+        return self._tables.collect(writer) if self._tables is not None else {}
+
+    def remove(self) -> None:
+        """Not waited for: the next play has names of its own."""
+        self.admin.delete_topics([self._name(self._layout.topic), *self._single()], request_timeout=_ANSWER_S)
+
+    def group(self, name: str) -> str:
+        return f"{self._layout.prefix}{name}"
+
+    def _single(self) -> list[str]:
+        """The topics of one partition."""
+        retry = [self._layout.retry] if self._layout.retry is not None else []
+        return [self._name(topic) for topic in (*self._layout.outputs.values(), *retry)]
+
+    def _name(self, topic: str) -> str:
+        return f"{self._layout.prefix}{topic}"
+
+    def _place(self, queue: str) -> str:
+        """``topic-partition``."""
+        layout = self._layout
+        if queue == layout.retry:
+            return f"{self._name(queue)}-0"
+        return f"{self._name(layout.topic)}-{layout.inputs.index(queue)}"
+
+
+class GroupQueues(KafkaQueues):
+    """Implements `onceproof.consumers.brokers.contract.Queues` for consumer groups, of static members (KIP-345) or others.
+
+    Those that are not static are told apart by their client.id, with which the group's own names for them begin.
+    """
+
+    def environment(self, consumer: str, mark: str) -> Mapping[str, str]:
+        given = super().environment(consumer, mark)
+        if self._layout.static:
+            return {**given, "ONCEPROOF_MEMBER": self._member(consumer)}
+        waits_ms = _SHORT_MS if consumer in self._layout.outlasted else _LONG_MS
+        return {**given, "ONCEPROOF_MARK": self._member(consumer), "ONCEPROOF_POLL_INTERVAL_MS": str(waits_ms)}
+
+    def is_there(self, consumer: str, mark: str) -> bool:
+        """Wait until the group has assigned it just the partitions that the schedule counts on: members join one by one."""
+        wanted = set(self._layout.queues_of[consumer])
+        group = self._layout.group_of[consumer]
+        return wait_until(
+            f"group {self.group(group)} to assign {', '.join(sorted(wanted)) or 'nothing'} to {consumer}",
+            lambda: self._assigned(group).get(self._member(consumer)) == wanted,
+            deadline_s=_JOIN_DEADLINE_S,
+            abandon=self._stack.check_health,
+            hint="it must be a static member, group.instance.id being ONCEPROOF_MEMBER, with the range assignor, and poll while "
+            "it waits at its gate (docs/consumers.md)"
+            if self._layout.static
+            else "its client.id must be ONCEPROOF_MARK, its assignor range, and it must poll while it waits at its gate to take "
+            "(docs/consumers.md)",
+        )
+
+    def settled(self, members: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+        group = self._layout.group_of[members[0]]
+        dealt = in_ranges(self._layout.inputs, members)
+        wanted = {self._member(consumer): set(queues) for consumer, queues in dealt.items()}
+        wait_until(
+            f"group {self.group(group)} to deal out all its partitions to {', '.join(members)} alone",
+            lambda: self._assigned(group) == wanted,
+            deadline_s=_JOIN_DEADLINE_S,
+            abandon=self._stack.check_health,
+            explain=lambda: str(self._assigned(group)),
+            hint="a consumer must poll while it waits at its gate to take, and not while it has a message (docs/consumers.md)",
+        )
+        return dealt
+
+    def _assigned(self, group: str) -> dict[str, set[str]]:
+        """Member -> queues, as the group's coordinator says. Empty while there is no such group."""
+        name = self.group(group)
+        try:
+            found = self.admin.describe_consumer_groups([name], request_timeout=_ANSWER_S)[name].result()
+        except KafkaException as refused:
+            if refused.args[0].code() not in _NO_GROUP_YET:
+                said = refused.args[0].str()
+                raise EnvironmentProblem(f"Kafka does not say who is in group {name}: {said}") from refused
+            return {}
+        queues = {self._place(queue): queue for queue in self._layout.inputs}
+        if self._layout.retry is not None:
+            queues[self._place(self._layout.retry)] = self._layout.retry
+        named = [m.group_instance_id if self._layout.static else m.client_id for m in found.members]
+        places = [[f"{p.topic}-{p.partition}" for p in m.assignment.topic_partitions] for m in found.members]
+        return {str(name): {queues.get(place, place) for place in its} for name, its in zip(named, places, strict=True)}
+
+    def await_gone(self, consumer: str, mark: str) -> None:
+        """Nothing to wait for: a group gives out what lies behind the offset that was committed, and whoever died commits no more."""
+
+    def committed(self, group: str) -> Mapping[int, int]:
+        if self._tables is not None and self._layout.keeps_positions:
+            return self._tables.positions(self.group(group), self._name(self._layout.topic))
+        places = [TopicPartition(self._name(self._layout.topic), number) for number in range(len(self._layout.inputs))]
+        asked = ConsumerGroupTopicPartitions(self.group(group), places)
+        why = ["nothing"]
+
+        def answer() -> dict[int, int] | None:
+            try:
+                (future,) = self.admin.list_consumer_group_offsets(
+                    [asked], require_stable=True, request_timeout=_ANSWER_S
+                ).values()
+                found = future.result().topic_partitions
+            except KafkaException as refused:
+                why[:] = [refused.args[0].str()]
+                return None
+            # An offset still in a transaction is an error of its partition, and -1001 without one: nothing was committed.
+            why[:] = [f"{p.topic}-{p.partition}: {p.error}" for p in found if p.error]
+            return None if why else {p.partition: max(p.offset, 0) for p in found}
+
+        return wait_until(
+            f"the committed offsets of group {group}",
+            answer,
+            deadline_s=_ANSWER_S,
+            abandon=self._stack.check_health,
+            explain=lambda: "; ".join(why),
+        )
+
+    def _member(self, consumer: str) -> str:
+        """Its name in the group. The range assignor deals out partitions in the order of these names."""
+        return _MEMBER.format(index=list(self._layout.group_of).index(consumer), consumer=consumer)

@@ -1,0 +1,76 @@
+"""The broker of a scenario with consumers, started as a run or a replay needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from onceproof.base.timeline import Timeline
+from onceproof.consumers.brokers.amqp import AmqpBroker
+from onceproof.consumers.brokers.contract import Broker
+from onceproof.consumers.brokers.kafka import GroupQueues, KafkaBroker
+from onceproof.consumers.brokers.share import ShareQueues
+from onceproof.consumers.faults import consumer_faults
+from onceproof.scenario.model import Scenario
+from onceproof.stack.amqp import rabbitmq
+from onceproof.stack.amqp.broker import EmbeddedAmqp
+from onceproof.stack.embedded import EmbeddedStack
+from onceproof.stack.fetch import components
+from onceproof.stack.processes.owner import Owner
+
+
+class Start(Protocol):
+    def __call__(self, owner: Owner, folder: Path, timeline: Timeline) -> Broker:
+        """Start it; its logs go to ``folder/logs``. Raises `ServiceFailed`."""
+
+
+def fetched(scenario: Scenario) -> Start:
+    """Fetch what the scenario's broker needs, and say how to start it. Raises `EnvironmentProblem`."""
+    consumers = scenario.pipeline.consumers
+    assert consumers is not None, "a scenario of consumers"
+    return _amqp(scenario) if consumers.broker == "amqp" else _kafka(scenario, consumers.broker)
+
+
+def _amqp(scenario: Scenario) -> Start:
+    assert scenario.stack.amqp is not None, "validated: these consumers need it"
+    begin = _rabbitmq() if scenario.stack.amqp.broker == "rabbitmq" else _qpid()
+
+    def start(owner: Owner, folder: Path, timeline: Timeline) -> Broker:
+        found = _timed(timeline, "amqp", lambda: AmqpBroker(begin(owner, folder / "logs" / "amqp.log")))
+        return found.with_roads(owner, timeline.emit) if _reads_frames(scenario) else found
+
+    return start
+
+
+def _qpid() -> Callable[[Owner, Path], EmbeddedAmqp]:
+    found = components.ensure_amqp()
+    return lambda owner, log: EmbeddedAmqp.start(owner, log, found)
+
+
+def _rabbitmq() -> Callable[[Owner, Path], EmbeddedAmqp]:
+    found = rabbitmq.find()
+    return lambda owner, log: rabbitmq.EmbeddedRabbitMq.start_node(owner, log, found)
+
+
+def _reads_frames(scenario: Scenario) -> bool:
+    return any(consumer_faults.get(fault.fault).reads_frames for fault in scenario.chaos)
+
+
+def _kafka(scenario: Scenario, kind: str) -> Start:
+    found = components.ensure()
+    frames = _reads_frames(scenario)
+
+    def start(owner: Owner, folder: Path, timeline: Timeline) -> Broker:
+        stack = EmbeddedStack.start(scenario.stack, owner, folder, found, timeline, read_frames=frames)
+        return KafkaBroker(stack, GroupQueues if kind == "kafka-group" else ShareQueues)
+
+    return start
+
+
+def _timed(timeline: Timeline, service: str, start: Callable[[], AmqpBroker]) -> AmqpBroker:
+    timeline.emit("stack.starting", service=service)
+    began = timeline.now()
+    broker = start()
+    timeline.emit("stack.ready", service=service, seconds=round(timeline.now() - began, 3))
+    return broker

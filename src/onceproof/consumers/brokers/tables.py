@@ -1,0 +1,77 @@
+"""Postgres behind a crew: the tables of one play's outputs, and the positions of consumers that keep them there.
+
+Each play has a schema of its own, so that a replay finds its tables empty; the slot of the stack sees the commits of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.consumers.layout import Layout
+from onceproof.history.postgres import collect_postgres
+from onceproof.history.writer import HistoryWriter
+from onceproof.stack.api import Postgres
+
+#: Where a consumer keeps how far it is, in the transaction of its effect: one row a partition of its group.
+POSITIONS = "consumer_positions"
+_CREATE_POSITIONS = sql.SQL(
+    "CREATE TABLE {} (consumer_group text, topic text, partition integer, next_offset bigint NOT NULL, "
+    "PRIMARY KEY (consumer_group, topic, partition))"
+).format(sql.Identifier(POSITIONS))
+
+
+class Tables:
+    """Made by the pipeline's own user, as the tables of a Spark job are. Raises `EnvironmentProblem` for SQL that is refused."""
+
+    def __init__(self, postgres: Postgres, layout: Layout) -> None:
+        self._postgres = postgres
+        self._layout = layout
+        self.schema = layout.prefix.rstrip(".") or "public"
+        with self._connected() as connection:
+            connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(self.schema)))
+            connection.execute(_CREATE_POSITIONS)
+            if layout.prepare_sql:
+                connection.execute(layout.prepare_sql.encode())
+
+    def environment(self, consumer: str) -> Mapping[str, str]:
+        return {
+            "ONCEPROOF_POSTGRES": self._postgres.client_uri,
+            "ONCEPROOF_TABLE": self._layout.tables[self._layout.output_of[consumer]],
+            "PGPASSFILE": str(self._postgres.passfile),
+            "PGOPTIONS": f"-c search_path={self.schema}",
+        }
+
+    def positions(self, group: str, topic: str) -> Mapping[int, int]:
+        """Partition -> the offset that the group would go on from, as its own table says."""
+        question = sql.SQL("SELECT partition, next_offset FROM {} WHERE consumer_group = %s AND topic = %s")
+        with self._connected() as connection:
+            found = dict(connection.execute(question.format(sql.Identifier(POSITIONS)), [group, topic]).fetchall())
+        return {partition: found.get(partition, 0) for partition in range(len(self._layout.inputs))}
+
+    def collect(self, writer: HistoryWriter) -> dict[str, Any]:
+        """Write their commits and what stands in them; for ``run.json``, what they are."""
+        places = {name: f"{self.schema}.{table}" for name, table in self._layout.tables.items()}
+        return {name: asdict(found) for name, found in collect_postgres(self._postgres, places, writer).items()}
+
+    @contextmanager
+    def _connected(self) -> Any:
+        try:
+            with psycopg.connect(
+                self._postgres.client_uri,
+                passfile=str(self._postgres.passfile),
+                options=f"-c search_path={self.schema}",
+                autocommit=True,
+            ) as connection:
+                yield connection
+        except psycopg.Error as refused:
+            raise EnvironmentProblem(
+                f"Postgres refused what the consumers' tables need: {str(refused).strip()}",
+                hint="pipeline.prepare.sql makes them, as the pipeline's own user",
+            ) from refused

@@ -1,0 +1,104 @@
+"""A consumer whose effect and whose offset are one Kafka transaction (KIP-98, KIP-447): both are there, or neither is.
+
+The offset goes into the transaction with `send_offsets_to_transaction`, so the group's committed offset is never ahead of what a
+read_committed reader sees of the effects, and never behind it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+
+from onceproof.consumers.clients.contract import Client, Fenced, Taken
+from onceproof.consumers.clients.kafka import KafkaGroup, lost
+from onceproof.stack.kafka.clients import producer_config
+
+#: Shorter than the transaction's time-out at the broker (10 s): the client learns of a failure from its own clock.
+_ANSWER_S = 5.0
+_OFFSETS_S = 2.0
+
+
+class Transaction:
+    """One transaction a message. Its id is the member's: whoever comes after a dead one ends what that had left open."""
+
+    def __init__(self) -> None:
+        self._open()
+
+    def _open(self) -> None:
+        """A producer that begins anew. One that has failed is not used again: a late answer to it could end the next transaction."""
+        group = os.environ["ONCEPROOF_GROUP"]
+        member = os.environ.get("ONCEPROOF_MEMBER", os.environ["ONCEPROOF_CONSUMER"])
+        self.producer = Producer(
+            {**producer_config(os.environ["ONCEPROOF_KAFKA"]), "transactional.id": f"{group}.{member}"}
+        )
+        self.producer.init_transactions(30.0)
+
+    def abandon(self) -> None:
+        """Nothing of it remains: the new producer's `init_transactions` aborts what the old one had begun."""
+        self._open()
+
+
+class TransactionalGroup(KafkaGroup):
+    """Takes as any member of the group; what it acknowledges counts when the transaction does."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        super().__init__()
+        self._transaction = transaction
+        self._member: object = None
+
+    def take(self) -> Taken | None:
+        taken = super().take()
+        # Of the membership under which it was given the message (KIP-447): by its acknowledgement it may be none, or another.
+        self._member = self.consumer.consumer_group_metadata()
+        return taken
+
+    def acknowledge(self, taken: Taken) -> None:
+        # A static member keeps its name, and takes part in rebalances while it has a message.
+        member = self.consumer.consumer_group_metadata() if self.is_static else self._member
+        try:
+            self._transaction.producer.send_offsets_to_transaction([self.after(taken)], member, _OFFSETS_S)
+        except KafkaException as error:
+            failed = lost(error)
+            # First: an offset in an open transaction is neither committed nor not.
+            if isinstance(failed, Fenced):
+                self._transaction.producer.abort_transaction(_ANSWER_S)  # it was answered: nothing of it can come later
+            else:
+                self._transaction.abandon()
+            self.go_back(taken)
+            raise failed from error
+        self._busy = False
+
+
+class TransactionalTopic:
+    """Effects as records of the open transaction, all in partition 0."""
+
+    def __init__(self, topic: str, transaction: Transaction) -> None:
+        self._topic = topic
+        self._transaction = transaction
+
+    def write(self, taken: Taken) -> None:
+        producer, answers = self._transaction.producer, list[Any]()
+        producer.begin_transaction()
+        producer.produce(
+            self._topic,
+            taken.body,
+            taken.key,
+            partition=0,
+            headers={"message": taken.message.encode()},
+            on_delivery=lambda error, _message: answers.append(error),
+        )
+        producer.flush(_ANSWER_S)
+        if answers != [None]:
+            raise KafkaException(answers[0] if answers else f"{self._topic} did not answer within {_ANSWER_S:.0f} s")
+
+
+def open_client() -> Client:
+    transaction = Transaction()
+    source = TransactionalGroup(transaction)
+
+    def commit() -> None:
+        transaction.producer.commit_transaction(_ANSWER_S)
+
+    return Client(source, TransactionalTopic(os.environ["ONCEPROOF_OUTPUT"], transaction), commit)

@@ -1,0 +1,134 @@
+"""Runs as a program (`python -m`): the consumer that a scenario gets by default. A user's own command can take its place.
+
+It takes a message, has its effect, and acknowledges, in the order that ``ONCEPROOF_ACKNOWLEDGE`` names; before each step it asks
+the harness (`onceproof.consumers.gate` says how, and which variables it is given). What its broker needs stands in a module of
+its own (`onceproof.consumers.clients.contract` says what that offers).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from onceproof.consumers.clients.contract import Client, Fenced, Lost, Refused, Returned, Taken
+
+STEPS = {
+    "after-effect": ("effect", "acknowledge"),
+    "before-effect": ("acknowledge", "effect"),
+    "with-effect": ("effect", "acknowledge", "commit"),
+}
+
+#: ``ONCEPROOF_BROKER`` -> the module with its `open_client`: a consumer loads the client of one broker only.
+CLIENTS = {
+    "amqp": "onceproof.consumers.clients.amqp",
+    "kafka-group": "onceproof.consumers.clients.kafka",
+    "share-group": "onceproof.consumers.clients.share",
+}
+
+#: A consumer that is held answers its broker this often.
+_IDLE_S = 0.01
+
+
+class Gate:
+    """The harness's permission for each step."""
+
+    def __init__(self, path: str, consumer: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(path)
+        self._lines = self._socket.makefile("r", encoding="utf-8")
+        self._consumer = consumer
+        self.idle: Callable[[], None] = lambda: None
+        """What the broker's client wants done while its consumer waits."""
+
+    def ask(self, before: str, did: dict[str, Any] | None) -> bool:
+        """Tell what was done, and wait until ``before`` may be. False: there is nothing more to do."""
+        said = {"consumer": self._consumer, "did": did, "before": before}
+        self._socket.sendall(json.dumps(said).encode() + b"\n")
+        while not select.select([self._socket], [], [], _IDLE_S)[0]:
+            self.idle()
+        return self._lines.readline() == "go\n"
+
+
+class Worker:
+    """``on_refusal`` is the scenario's: what becomes of a message whose effect the output refused."""
+
+    def __init__(self, client: Client, acknowledge: str, on_refusal: str) -> None:
+        self._client = client
+        self._acknowledge = acknowledge
+        self._on_refusal = on_refusal
+
+    def take(self) -> tuple[dict[str, Any], Taken | None]:
+        taken = self._client.source.take()
+        if taken is None:
+            return {"step": "take", "message": None}, None
+        told = {"message": taken.message, "queue": taken.queue, "redelivered": taken.redelivered}
+        return {"step": "take", **told}, taken
+
+    def do(self, step: str, taken: Taken) -> dict[str, Any]:
+        did = {"step": step, "message": taken.message}
+        try:
+            self._do(step, taken)
+        except Refused:
+            return {**did, "refused": True}
+        except Returned:
+            return {**did, "returned": True}
+        except Lost as lost:
+            return {**did, "lost": True, **({"fenced": True} if isinstance(lost, Fenced) else {})}
+        return did
+
+    def _do(self, step: str, taken: Taken) -> None:
+        if step == "effect":
+            self._client.effect.write(taken)
+        elif step == "acknowledge":
+            self._client.source.acknowledge(taken)
+        elif step == "release":
+            self._client.source.release(taken)
+        elif step == "retry":
+            assert self._client.retry is not None, "validated: a retry topic has a name"
+            self._client.retry.write(taken)
+        else:
+            self._client.commit()
+
+    def steps_after_refusal(self, left: tuple[str, ...]) -> tuple[str, ...]:
+        """What is to be done about a message, where ``left`` were the steps behind its effect."""
+        if self._on_refusal == "again":
+            return ("effect", *left)
+        return ("release",) if self._on_refusal == "release" else ("retry", *left)
+
+    def work_on(self, taken: Taken, gate: Gate, did: dict[str, Any]) -> dict[str, Any] | None:
+        """All steps of one message; returns the last one done, or None when there is nothing more to do."""
+        left = STEPS[self._acknowledge]
+        while left:
+            step, left = left[0], left[1:]
+            if not gate.ask(step, did):
+                return None
+            did = self.do(step, taken)
+            if did.get("refused"):
+                left = self.steps_after_refusal(left)
+            elif did.get("lost"):
+                return did
+        return did
+
+
+def main() -> None:
+    acknowledge = os.environ["ONCEPROOF_ACKNOWLEDGE"]
+    client = importlib.import_module(CLIENTS[os.environ["ONCEPROOF_BROKER"]]).open_client(acknowledge)
+    worker = Worker(client, acknowledge, os.environ["ONCEPROOF_ON_REFUSAL"])
+    gate = Gate(os.environ["ONCEPROOF_GATE"], os.environ["ONCEPROOF_CONSUMER"])
+    gate.idle = client.source.idle
+    did: dict[str, Any] | None = None
+    while gate.ask("take", did):
+        did, taken = worker.take()
+        if taken is not None:
+            did = worker.work_on(taken, gate, did)
+            if did is None:
+                return
+
+
+if __name__ == "__main__":
+    main()

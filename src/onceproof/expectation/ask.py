@@ -1,0 +1,61 @@
+"""The last phase of a run before it is judged: an oracle that runs code is asked, and what it says is stored."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from onceproof.base.timeline import Timeline
+from onceproof.expectation.stored import Workbench, WorksAhead, work_out
+from onceproof.history.run_directory import RunDir
+from onceproof.oracle import oracles
+from onceproof.pipeline.spark_conf import job_environment
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.templates import fill
+from onceproof.stack.fetch import components
+from onceproof.stack.processes.owner import Owner
+
+Observe = Callable[[Scenario, Path, RunDir, Timeline], None]
+
+
+def ask_oracle(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeline, *, observe: Observe) -> None:
+    """Ask the oracle of a run that was observed; does nothing for one that needs no code.
+
+    ``observe`` runs a scenario in a run directory and judges nothing. An oracle that fails is noted in ``run.json``: the run
+    is then inconclusive. Raises what ``observe`` raises, and `Interrupted`.
+    """
+    oracle = oracles.get(scenario.oracle.kind)(scenario.oracle)
+    if not isinstance(oracle, WorksAhead):
+        return
+    timeline.emit("phase", name="expect")
+    fetched = components.ensure()
+    secrets = scenario.pipeline.secrets
+
+    def once_more(other: Scenario, where: Path) -> RunDir:
+        inner = RunDir.below(where)
+        events = Timeline(inner.events)
+        try:
+            observe(other, path, inner, events)
+        finally:
+            events.close()
+        return inner
+
+    with Owner() as owner:
+        values = {
+            "here": str(path.resolve().parent),
+            "python": sys.executable,
+            **{f"table.{name}": str(directory.tables / f"{name}.parquet") for name in scenario.pipeline.prepare.tables},
+            **{f"topic.{name}": name for name in scenario.topics()},
+        }
+        environment = job_environment(
+            class_path=fetched.spark_jars,
+            archive=fetched.spark_archive,
+            scratch=owner.scratch,
+            passfile=None,
+            failpoints=None,
+            own={name: fill(value, values) for name, value in scenario.pipeline.env.items()},
+            secrets=secrets,
+        )
+        bench = Workbench(scenario, directory, owner, timeline, environment, values, once_more)
+        work_out(oracle, scenario.oracle.kind, bench)

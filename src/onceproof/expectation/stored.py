@@ -1,0 +1,174 @@
+"""Expectations that code worked out at the end of a run: stored with the history, so that judging a run runs none of its code.
+
+What the oracle expects of an output is ``history/expected/OUTPUT.parquet`` (the name percent-encoded), one row an effect,
+columns as an oracle's query gives them. ``run.json`` has ``expectation``: ``kind`` and ``failed``, a text or null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from urllib.parse import quote as percent_encoded
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from onceproof.base.errors import EnvironmentProblem, WaitTimeout
+from onceproof.base.masking import masked
+from onceproof.base.waiting import wait_until
+from onceproof.judge.checker import NotEvaluated
+from onceproof.judge.relations import late
+from onceproof.judge.values.canonical import literal, quote
+
+if TYPE_CHECKING:
+    from onceproof.base.timeline import Timeline
+    from onceproof.history.run_directory import RunDir
+    from onceproof.judge.case.case import Case
+    from onceproof.scenario.model import Scenario
+    from onceproof.stack.processes.owner import Owner
+
+#: What an oracle's code is given of each committed input record.
+INPUT_COLUMNS = ["topic", "partition", "offset", "key", "value", "timestamp_ms"]
+
+_LAST_LINES = 30
+_GROUP_ROWS = 16_384
+
+
+class OracleFailed(Exception):
+    """The oracle's code gave no answer. The message says where in the scenario it stands, and why."""
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """What an oracle that runs code has to work with, once the services of the run are gone."""
+
+    scenario: Scenario
+    directory: RunDir
+    owner: Owner
+    timeline: Timeline
+    environment: Mapping[str, str]
+    """The whole environment of its programs: that of the pipeline's job."""
+    values: Mapping[str, str]
+    """Templates."""
+    observe: Callable[[Scenario, Path], RunDir]
+    """Run a scenario on a stack of its own in that new run directory, and judge nothing."""
+
+    def run(self, place: str, argv: list[str]) -> None:
+        """Run one program to its end. Raises `OracleFailed`, beginning with ``place``, with the program's last words."""
+        limit = self.scenario.limits.deadline_s
+        log = self.directory.logs / "oracle.log"
+        try:
+            service = self.owner.start("oracle", argv, log=log, env=self.environment, cwd=self.owner.scratch)
+        except EnvironmentProblem as refused:
+            raise OracleFailed(f"{place}: {refused}") from refused
+        try:
+            wait_until("the oracle to end", lambda: not service.is_running(), deadline_s=limit)
+        except WaitTimeout:
+            service.kill()
+            why = f"it did not end within {limit:g} s (limits.deadline_s)"
+            raise OracleFailed(f"{place}: {why}\n{self._last_words(log)}".rstrip()) from None
+        code = service.returncode
+        service.kill()  # nothing that it started may live on
+        if code != 0:
+            raise OracleFailed(f"{place}: it ended with exit code {code}\n{self._last_words(log)}".rstrip())
+
+    def _last_words(self, log: Path) -> str:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        began = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+        text = "\n".join((lines[began[-1] :] if began else lines)[-_LAST_LINES:])
+        return masked(text)
+
+
+@runtime_checkable
+class WorksAhead(Protocol):
+    """An oracle that runs code: it is asked once, at the end of the run, and what it says is stored."""
+
+    def files(self) -> Iterable[tuple[tuple[str | int, ...], str]]:
+        """The files of code that it names: each with its place below ``oracle``, templates as in the scenario."""
+
+    def work_out(self, bench: Workbench) -> Mapping[str, Any]:
+        """Store what each output must hold (`expected_file`); what else is worth noting. Raises `OracleFailed`."""
+
+
+def work_out(oracle: WorksAhead, kind: str, bench: Workbench) -> None:
+    """Ask the oracle, and note in ``run.json`` whether it answered."""
+    failed: str | None = None
+    notes: Mapping[str, Any] = {}
+    (bench.directory.history / "expected").mkdir(exist_ok=True)
+    try:
+        notes = oracle.work_out(bench)
+    except OracleFailed as failure:
+        failed = str(failure)
+        bench.timeline.emit("warning", message=failed.splitlines()[0])
+    bench.directory.update(expectation={"kind": kind, "failed": failed, **notes})
+
+
+def expected_file(run_dir: Path, output: str) -> Path:
+    return run_dir / "history" / "expected" / f"{percent_encoded(output, safe='')}.parquet"
+
+
+def expect(case: Case) -> None:
+    """Take what is stored as what the outputs must hold: `onceproof.oracle.Oracle.expect` of such an oracle."""
+    if case.inputs.number("SELECT coalesce(getvariable('uncommitted_input'), false)::INTEGER"):
+        raise NotEvaluated("the oracle was asked once, and of the committed input only")
+    said: Any = case.run.get("expectation")
+    if not isinstance(said, dict):
+        raise NotEvaluated("the run ended before its oracle was asked: run the scenario again")
+    if said.get("failed"):
+        raise NotEvaluated(str(said["failed"]))
+    for output in case.scenario.asked():
+        file = expected_file(case.history.run_dir, output)
+        if not file.is_file():
+            raise NotEvaluated(f"what the oracle expects of output {output!r} is missing: there is no {file.name}")
+        query = case.inputs.stored(file)
+        case.expect_rows(output, with_source(case, output, late.due(case, output, query)), whole=True)
+
+
+def with_source(case: Case, output: str, query: str) -> str:
+    """``query`` with the cause of each row, where the output says which columns carry it and the query names none.
+    Raises `NotEvaluated` where it cannot say which topic that is.
+    """
+    source = case.scenario.outputs[output].source
+    if source is None:
+        return query
+    try:
+        columns = set(case.inputs.types(query))
+    except duckdb.Error:
+        return query  # reported where it is run
+    carried = [name for name in (source.topic, source.partition, source.offset) if name is not None]
+    if columns & {"_topic", "_partition", "_offset", "_key"} or not columns.issuperset(carried):
+        return query
+    if source.topic is None and len(case.scenario.input) > 1:
+        raise NotEvaluated(f"outputs: {output}: source: topic is needed: there are several input topics")
+    topic = f"r.{quote(source.topic)}" if source.topic is not None else literal(case.scenario.input[0].topic)
+    return f"""
+        SELECT r.*, {topic} AS _topic, r.{quote(source.partition)}::INTEGER AS _partition,
+               r.{quote(source.offset)}::BIGINT AS _offset, i._key
+        FROM (\n{query}\n) r LEFT JOIN (
+            SELECT topic, "partition", "offset", coalesce(TRY(decode("key")), "key"::VARCHAR) AS _key
+            FROM history.input WHERE visibility = 'committed') i
+          ON i.topic = {topic} AND i."partition" = r.{quote(source.partition)}::INTEGER
+         AND i."offset" = r.{quote(source.offset)}::BIGINT"""  # noqa: S608
+
+
+def committed_input(run_dir: Path, folder: Path, topics: Iterable[str]) -> dict[str, Path]:
+    """Write the committed records of each input topic to a Parquet file of its own in ``folder``, in bounded memory."""
+    files = {topic: folder / f"input-{percent_encoded(topic, safe='')}.parquet" for topic in topics}
+    with pq.ParquetFile(run_dir / "history" / "input.parquet") as stored:
+        schema = pa.schema([stored.schema_arrow.field(name) for name in INPUT_COLUMNS])
+        writers = {topic: pq.ParquetWriter(path, schema, compression="zstd") for topic, path in files.items()}
+        try:
+            for batch in stored.iter_batches(_GROUP_ROWS, columns=[*INPUT_COLUMNS, "visibility"]):
+                committed = batch.filter(pc.equal(batch["visibility"], "committed")).select(INPUT_COLUMNS)
+                for topic, writer in writers.items():
+                    rows = committed.filter(pc.equal(committed["topic"], topic))
+                    if rows.num_rows:
+                        writer.write_batch(rows.cast(schema))
+        finally:
+            for writer in writers.values():
+                writer.close()
+    return files

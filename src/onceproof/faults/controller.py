@@ -1,0 +1,368 @@
+"""Conducts the faults of one run: armed before the job starts, fired at their logical position, proven, healed.
+
+The instruments (checkpoint file system, checkpoint watcher, failpoints) tell the conductor which point a batch has just reached; the conductor
+strikes with the fault that waits for it, in the instrument's own thread, and proves the hit in a thread of the fault's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
+
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.masking import masked
+from onceproof.base.timeline import Timeline
+from onceproof.base.waiting import wait_until
+from onceproof.faults.contract import Fault, Occurrence, Proof, faults, reads_frames, strikes_at
+from onceproof.faults.evidence.writes import NOTHING_IN_DANGER, WriteWatch
+from onceproof.instruments.failpoints import Parked, Told
+from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.scenario.points import Point
+
+_LONGEST = 1000
+"""Characters of one line of evidence."""
+
+_SURVEYED = frozenset(range(1000))
+"""Batches that a survey looks at: more than a first run has."""
+
+if TYPE_CHECKING:
+    from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
+    from onceproof.pipeline.supervisor import Pipeline
+    from onceproof.stack.api import Stack
+
+
+@dataclass
+class Site:
+    """What a fault may see and touch."""
+
+    stack: Stack
+    job: Pipeline
+    checkpoint: CheckpointWatcher
+    timeline: Timeline
+    told: list[Told] = field(default_factory=list)
+    """What the sinks reported, in order."""
+    scenario: Scenario | None = None
+    """Of a run; None where a test needs none."""
+    events: Path | None = None
+    """Folder of Spark's own event logs (`onceproof.pipeline.spark_events`), in a run with a fault that strikes tasks."""
+    tried: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Query and batch -> what the batch was seen to send to a service, whether or not that has come to anything."""
+    attempt: Callable[[str, int], int | None] = lambda _query, _batch: None
+    """Which attempt at a batch of a query is the last that has begun, from 1; None where nobody counts them."""
+
+    def told_since(self, at: float, event: str, *, sink: str, query: str, batch: int) -> Told | None:
+        """The first such report about the batch that came after ``at`` (seconds of the run's clock)."""
+        wanted = (event, sink, query, batch)
+        return next((t for t in list(self.told) if t.at >= at and (t.event, t.sink, t.query, t.batch) == wanted), None)
+
+
+@dataclass
+class Armed:
+    """One fault of the run and how far it came."""
+
+    index: int
+    spec: FaultSpec
+    fault: Fault
+    query: str = ""
+    armed_at: float | None = None
+    fired_at: float | None = None
+    healed_at: float | None = None
+    proof: Proof | None = None
+    not_healed: str | None = None
+    """Why it could not be undone: what the pipeline does from then on proves nothing."""
+
+    @property
+    def hit(self) -> bool:
+        return self.proof is not None and self.proof.hit
+
+    @property
+    def in_progress(self) -> bool:
+        return self.fired_at is not None and self.healed_at is None
+
+    def describe(self) -> dict[str, Any]:
+        """The part of it that every event carries."""
+        return {
+            "index": self.index,
+            "fault": self.spec.fault,
+            "target": self.spec.target,
+            "query": self.query or self.spec.at.query or "",
+            "batch": self.spec.at.batch,
+            "point": str(self.spec.at.point),
+        }
+
+
+class Conductor:
+    """Owns the armed faults. `heal_all` must be called however the run ends."""
+
+    def __init__(self, specs: list[FaultSpec], timeline: Timeline, *, survey: bool = False) -> None:
+        """``survey``: look at what each batch writes, not only at those that a fault waits for."""
+        self._timeline = timeline
+        struck = frozenset(spec.at.batch for spec in specs)
+        committed = frozenset(spec.at.batch for spec in specs if spec.at.point is Point.AFTER_SINK_COMMIT)
+        self._writes = WriteWatch(_SURVEYED, _SURVEYED) if survey else WriteWatch(struck, committed)
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._site: Site | None = None
+        self.armed = [Armed(i, spec, faults.get(spec.fault)(spec), spec.at.query or "") for i, spec in enumerate(specs)]
+
+    def arm(self, site: Site) -> None:
+        """From here on a point that is reached may fire a fault."""
+        self._site = site
+        for armed in self.armed:
+            watch: Callable[[Site], None] | None = getattr(armed.fault, "watch", None)
+            if watch is not None:
+                watch(site)
+            armed.armed_at = self._timeline.emit("fault.armed", **armed.describe()).at
+
+    @property
+    def any_fired(self) -> bool:
+        return any(a.fired_at is not None for a in self.armed)
+
+    @property
+    def quiet(self) -> bool:
+        """No fault is between firing and healing."""
+        return not any(a.in_progress for a in self.armed)
+
+    @property
+    def feeds(self) -> bool:
+        """Whether the next chunk may be released: each fault between firing and healing is one that needs input to go on."""
+        return all(getattr(a.fault, "needs_input", False) for a in self.armed if a.in_progress)
+
+    # -- what the instruments call --------------------------------------------------------------------------------
+
+    def wanted(self) -> list[tuple[int, Point]]:
+        """Batches and points at which a fault waits that has not fired, or the outputs are looked at."""
+        waits = [(a.spec.at.batch, strikes_at(a.spec)) for a in self.armed if a.fired_at is None]
+        return [*waits, *self._writes.points()]
+
+    def wrote(self, query: str, batch: int) -> tuple[str, ...] | None:
+        """The outputs that a committed batch was seen to change; None where nobody looked."""
+        written = self._writes.at_commit(self._site, query, batch) if self._site is not None else None
+        return None if written is None else written.outputs
+
+    def on_log(self, query: str, batch: int, point: Point) -> None:
+        """The checkpoint watcher saw it."""
+        self._reached(Occurrence(query, batch, point, "watcher"))
+
+    def on_write(self, query: str, batch: int, point: Point, attempt: int) -> threading.Event | None:
+        """The driver waits there, in the checkpoint file system, until this returns, or longer: until the event is set."""
+        let_go, held = threading.Event(), threading.Event()
+
+        def hold() -> Callable[[], None]:
+            held.set()
+            return let_go.set
+
+        self._reached(Occurrence(query, batch, point, "checkpoint", hold=hold, attempt=attempt))
+        return let_go if held.is_set() else None
+
+    def on_point(self, parked: Parked) -> None:
+        query = self._query(parked.query_id)
+        self._timeline.emit("point", point=parked.point, sink=parked.sink, batch=parked.batch, query=query)
+        attempt = self._site.attempt(query, parked.batch) if self._site is not None else None
+        seen = Occurrence(
+            query, parked.batch, parked.point, "failpoint", parked.sink, parked.facts, parked.release, attempt=attempt
+        )
+        if not self._reached(seen):
+            parked.release()
+
+    def on_told(self, told: Told) -> None:
+        if self._site is not None:
+            self._site.told.append(replace(told, query=self._query(told.query)))
+        self._timeline.emit(f"sink.{told.event}", sink=told.sink, batch=told.batch, facts=told.facts)
+
+    def _query(self, query_id: str) -> str:
+        known = self._site.checkpoint.query_of_id(query_id) if self._site is not None else None
+        return known or query_id
+
+    def _reached(self, seen: Occurrence) -> bool:
+        """Strike with every fault that waits for this; say whether one did.
+
+        Those that end the driver last: a rule on frames, or a broker's end, must stand before the driver is gone. Of several
+        that do something to one and the same target the first strikes, and the others go on waiting.
+        """
+        site = self._site
+        if site is None:
+            return False
+        if seen.instrument != "failpoint":
+            self._writes.reached(site, seen.query, seen.batch, seen.point)
+        with self._lock:
+            ready: list[Armed] = []
+            taken: set[str] = set()
+            for armed in self.armed:
+                acts = not reads_frames([armed.spec])
+                if not (acts and struck_by(armed.spec) in taken) and self._waits_for(armed, seen):
+                    ready.append(armed)
+                    taken |= {struck_by(armed.spec)} if acts else set()
+            ready.sort(key=lambda armed: struck_by(armed.spec) == "driver" and not reads_frames([armed.spec]))
+            for armed in ready:
+                armed.fired_at = self._timeline.now()
+        # What is parked goes on when all have struck, if one of them wants it to, or is settled.
+        go, all_struck = threading.Event(), threading.Event()
+
+        def release() -> None:
+            go.set()
+            if all_struck.is_set() and seen.release is not None:
+                seen.release()
+
+        parked = replace(seen, release=release) if seen.release is not None else seen
+        for armed in ready:
+            self._strike(armed, site, parked)
+        all_struck.set()
+        if go.is_set():
+            release()
+        return bool(ready)
+
+    def _strike(self, armed: Armed, site: Site, seen: Occurrence) -> None:
+        try:
+            armed.fault.strike(site, seen)
+        except Exception as failure:  # a fault that breaks must show as one that did not hit, with the cause
+            self._finish(armed, seen, Proof(False, (f"the fault could not act: {failure!r}",)))
+            return
+        armed.query = seen.query
+        self._timeline.emit("fault.fired", **armed.describe(), instrument=seen.instrument)
+        thread = threading.Thread(
+            target=self._prove, args=(armed, seen), name=f"fault-{armed.index}-{armed.spec.fault}", daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    @staticmethod
+    def _waits_for(armed: Armed, seen: Occurrence) -> bool:
+        at = armed.spec.at
+        return (
+            armed.armed_at is not None
+            and armed.fired_at is None
+            and seen.batch == at.batch
+            and at.query in (None, seen.query)
+            and at.attempt in (None, seen.attempt)
+            and armed.fault.matches(seen)
+        )
+
+    def _prove(self, armed: Armed, seen: Occurrence) -> None:
+        assert self._site is not None
+        try:
+            proof = self._in_danger(self._site, seen, armed.fault.prove(self._site, seen))
+        except Exception as failure:  # see above
+            proof = Proof(False, (f"the hit could not be proven: {failure}",))
+        if armed.spec.at.attempt is not None:
+            proof = replace(proof, evidence=(f"attempt {seen.attempt} at batch {seen.batch}", *proof.evidence))
+        self._finish(armed, seen, proof)
+
+    def _has_written(self, site: Site, seen: Occurrence, proof: Proof) -> Proof:
+        """The proof for a batch that read input, unless it is known that it wrote nothing."""
+        written = self._writes.written(site, seen.query, seen.batch)
+        if written is None or written.unclear is not None or written.changes:
+            return proof
+        why = (
+            f"batch {seen.batch} read input and wrote nothing to any output: {NOTHING_IN_DANGER}; choose another batch"
+        )
+        return replace(proof, hit=False, evidence=(*proof.evidence, why))
+
+    def _in_danger(self, site: Site, seen: Occurrence, proof: Proof) -> Proof:
+        """The proof, unless the batch neither held data nor wrote any: then nothing was in danger, whatever the fault did.
+
+        After the sink's commit what is in danger is what was written: a batch that only read (a join that found no pair) is
+        replayed without a trace, whatever the sink is.
+        """
+        n = seen.batch
+        batch = wait_until(f"the ranges of batch {n}", lambda: site.checkpoint.batch(seen.query, n), deadline_s=5)
+        if not proof.hit:
+            return proof
+        if batch.records() > 0:
+            return self._has_written(site, seen, proof) if seen.point is Point.AFTER_SINK_COMMIT else proof
+        if (tried := site.tried.get((seen.query, n))) is not None:
+            return replace(proof, evidence=(*proof.evidence, f"batch {n} read no input, and {tried}"))
+        written = self._writes.written(site, seen.query, n)
+        if written is None:
+            why = f"batch {n} held no data, and whether it wrote any is not known: nobody looked at the outputs in time"
+        elif written.unclear is not None:
+            why = f"batch {n} held no data, and whether it wrote any is not known: {written.unclear}"
+        elif written.changes:
+            return replace(
+                proof, evidence=(*proof.evidence, f"batch {n} read no input, and wrote: {'; '.join(written.changes)}")
+            )
+        else:
+            read = [b.batch for b in site.checkpoint.batches() if b.query == seen.query and b.records()]
+            other = f"one that reads input, such as batch {read[-1]}" if read else "another batch"
+            why = f"batch {n} held no data and wrote none: {NOTHING_IN_DANGER}; choose {other}"
+        return Proof(False, (*proof.evidence, why))
+
+    def _finish(self, armed: Armed, seen: Occurrence, proof: Proof) -> None:
+        # Evidence quotes the job, its sinks and Spark, who may have been told a secret, and may go on for pages.
+        evidence = tuple(shorten(masked(words), _LONGEST, placeholder=" ...") for words in proof.evidence)
+        armed.proof = proof = replace(proof, evidence=evidence)
+        self._heal(armed)
+        if seen.release is not None:
+            seen.release()
+        kind = "fault.hit" if proof.hit else "fault.missed"
+        self._timeline.emit(kind, **armed.describe(), evidence=list(proof.evidence))
+
+    # -- healing --------------------------------------------------------------------------------------------------
+
+    def _heal(self, armed: Armed) -> None:
+        if armed.healed_at is not None or self._site is None:
+            return
+        try:
+            armed.fault.heal(self._site)
+        except Exception as failure:
+            why = f"fault {armed.spec.fault} {armed.spec.target} could not be healed: {failure}"
+            armed.not_healed = masked(why)
+            self._timeline.emit("warning", message=armed.not_healed)
+        armed.healed_at = self._timeline.emit("fault.healed", **armed.describe()).at
+
+    def heal_all(self) -> None:
+        """Heal what fired and was not healed. Idempotent; what fails is told by `check`."""
+        for armed in self.armed:
+            if armed.in_progress:
+                self._heal(armed)
+
+    def heal_briefly(self, seconds: float) -> None:
+        """`heal_all`, but for no longer than that: on the way out of a failed run the services are about to end anyway,
+        and a broker that is being started again must not hold up a Ctrl-C."""
+        thread = threading.Thread(target=self.heal_all, name="heal", daemon=True)
+        thread.start()
+        thread.join(seconds)
+
+    def check(self) -> None:
+        """Raise `EnvironmentProblem` if a fault could not be healed: the pipeline must not be blamed for it."""
+        failed = [armed.not_healed for armed in self.armed if armed.not_healed is not None]
+        if failed:
+            raise EnvironmentProblem("; ".join(failed), hint="the logs of the services are in the run directory")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The history's table ``faults``."""
+        return [
+            {
+                "index": a.index,
+                "fault": a.spec.fault,
+                "target": a.spec.target,
+                "query": a.query,
+                "batch": a.spec.at.batch,
+                "point": str(a.spec.at.point),
+                "armed_at": a.armed_at,
+                "fired_at": a.fired_at,
+                "hit": a.hit,
+                "healed_at": a.healed_at,
+                "evidence": "\n".join(a.proof.evidence if a.proof else (_why_not(a),)),
+            }
+            for a in self.armed
+        ]
+
+
+def struck_by(spec: FaultSpec) -> str:
+    """What a fault that acts at once does something to: a checkpoint is damaged while its driver is down, which it kills."""
+    return "driver" if spec.target == "checkpoint" else spec.target
+
+
+def _why_not(armed: Armed) -> str:
+    at = armed.spec.at
+    if armed.armed_at is None:
+        return "never armed: the run ended before the job was started"
+    if armed.fired_at is None:
+        attempt = f" in attempt {at.attempt}" if at.attempt is not None else ""
+        return f"armed, but batch {at.batch} was never seen at {at.point}{attempt}"
+    return "fired, but the run ended before the hit was proven"

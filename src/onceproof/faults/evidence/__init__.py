@@ -1,0 +1,1 @@
+"""What proves that a fault hit: what services and outputs hold, asked past every proxy."""

@@ -1,0 +1,218 @@
+"""Making a service refuse, for real: what is done to it, how it is undone, and which of its words are that refusal.
+
+No answer is faked. The service is away, or its administrator has set it so that it says no; the protocol proxy only listens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import LiteralString, Protocol
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.faults.controller import Site
+from onceproof.instruments.proxy.frames import Reply
+from onceproof.stack.api import Postgres
+
+_ADMIN_S = 10
+#: Nobody else holds the table while the job is stopped between two batches; another query of it may, for a moment.
+_LOCK_S = 10
+_WAITING = """
+    SELECT pid, extract(epoch FROM clock_timestamp() - query_start)::int FROM pg_stat_activity
+    WHERE %s = ANY (pg_blocking_pids(pid)) AND usename = %s ORDER BY query_start LIMIT 1"""
+NEEDS_TIMEOUT = (
+    "Postgres refuses a waiting session only by its own lock_timeout or statement_timeout, and has none by default: "
+    'set one well below 60 s, for example pipeline: env: PGOPTIONS: "-c lock_timeout=2s" (a client of libpq), or '
+    "?options=-c%20lock_timeout=2s in a JDBC URL"
+)
+
+
+class Refusing(Protocol):
+    """One form of refusal. ``begin`` and ``end`` may be called with the job stopped; ``end`` and ``mend`` are idempotent, also
+    without a ``begin``."""
+
+    def begin(self, site: Site) -> str:
+        """Returns what was done, as a sentence."""
+
+    def end(self, site: Site) -> None:
+        """From here on the service refuses nothing any more."""
+
+    def mend(self, site: Site) -> None:
+        """What else was broken, and takes its time to come back: nothing, by default. After `end`."""
+        return
+
+    def is_it(self, reply: Reply) -> bool:
+        """Whether the service refused because of this."""
+
+    def why_nobody(self, site: Site) -> str:
+        """Why nobody was refused so far, and what to set; asked before `end`. Empty where nothing is known."""
+        return ""
+
+
+class Unavailable(Refusing):
+    """Nobody gets through to a server that is well: who connects is reset, and so is who uses a connection that stands."""
+
+    def begin(self, site: Site) -> str:
+        postgres_of(site).proxy.turn_away()
+        return "Postgres was out of reach: connections were reset, old ones when they were used"
+
+    def end(self, site: Site) -> None:
+        postgres_of(site).proxy.heal()
+
+    def is_it(self, reply: Reply) -> bool:
+        # 57P: the server is shutting down, crashed, or cannot take connections yet.
+        return reply.what == "connection" or reply.code.startswith("57P")
+
+
+class Stopped(Unavailable):
+    """The server itself is shut down, and started again."""
+
+    def begin(self, site: Site) -> str:
+        postgres = postgres_of(site)
+        postgres.stop()
+        # Without this, a client would be let in by the proxies and dropped there, which no stopped server does.
+        postgres.proxy.turn_away()
+        return "Postgres was shut down (fast, as by its administrator)"
+
+    def end(self, site: Site) -> None:
+        postgres_of(site).restart()
+        super().end(site)
+
+
+class Locked(Refusing):
+    """Somebody else holds the table, in the strongest mode, as ALTER TABLE or VACUUM FULL would."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self._holder: psycopg.Connection[tuple[object, ...]] | None = None
+
+    def begin(self, site: Site) -> str:
+        self._holder = administrator(postgres_of(site), autocommit=False)
+        self._holder.execute(f"SET LOCAL lock_timeout = '{_LOCK_S}s'".encode())
+        self._holder.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(identifier(self._table)))
+        return f"another session held table {self._table} in ACCESS EXCLUSIVE mode"
+
+    def end(self, site: Site) -> None:
+        if self._holder is not None:
+            self._holder.close()
+
+    def is_it(self, reply: Reply) -> bool:
+        # lock_not_available; query_canceled, which is what statement_timeout makes of it.
+        return reply.what == "error" and reply.code in ("55P03", "57014")
+
+    def why_nobody(self, site: Site) -> str:
+        if self._holder is None or self._holder.closed:
+            return ""
+        with administrator(postgres_of(site)) as connection:
+            asked = (self._holder.info.backend_pid, _role(postgres_of(site)))
+            row = connection.execute(_WAITING, asked).fetchone()
+        if row is None:
+            return f"no session of the job has come for table {self._table}"
+        return f"the job's session {row[0]} has been waiting for table {self._table} for {row[1]} s; {NEEDS_TIMEOUT}"
+
+
+class Revoked(Refusing):
+    """The job's role may not insert into the table any more."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self._revoked = False
+
+    def begin(self, site: Site) -> str:
+        if not self._may_insert(site):
+            raise EnvironmentProblem(f"the job's role has no right to INSERT into {self._table} that could be revoked")
+        self._change(site, "REVOKE INSERT ON {} FROM {}")
+        self._revoked = True
+        if self._may_insert(site):
+            raise EnvironmentProblem(
+                f"the job's role may INSERT into {self._table} all the same, by way of another role"
+            )
+        return f"the right to INSERT into {self._table} was revoked"
+
+    def end(self, site: Site) -> None:
+        if self._revoked:
+            self._change(site, "GRANT INSERT ON {} TO {}")
+
+    def is_it(self, reply: Reply) -> bool:
+        return reply.what == "error" and reply.code == "42501" and self._table.rpartition(".")[2] in reply.message
+
+    def _may_insert(self, site: Site) -> bool:
+        postgres = postgres_of(site)
+        question = "SELECT has_table_privilege(%s, %s, 'INSERT')"
+        with administrator(postgres) as connection:
+            row = connection.execute(question, (_role(postgres), identifier(self._table).as_string())).fetchone()
+        return row is not None and row[0] is True
+
+    def _change(self, site: Site, statement: LiteralString) -> None:
+        postgres = postgres_of(site)
+        with administrator(postgres) as connection:
+            connection.execute(sql.SQL(statement).format(identifier(self._table), sql.Identifier(_role(postgres))))
+
+
+class TopicSetting(Refusing):
+    """A topic is set so that its broker refuses what is produced to it."""
+
+    def __init__(self, topic: str, settings: Mapping[str, str], codes: tuple[int, ...]) -> None:
+        self._topic = topic
+        self._settings = settings
+        self._codes = tuple(map(str, codes))
+        self._before: Mapping[str, str | None] | None = None
+
+    def begin(self, site: Site) -> str:
+        self._before = site.stack.kafka.alter_topic(self._topic, self._settings)
+        told = ", ".join(f"{name}={value}" for name, value in self._settings.items())
+        return f"topic {self._topic} was set to {told}"
+
+    def end(self, site: Site) -> None:
+        if self._before is not None:
+            site.stack.kafka.restore_topic(self._topic, self._before)
+
+    def is_it(self, reply: Reply) -> bool:
+        of_topic = reply.where.rpartition("/")[0] == self._topic
+        return reply.what == "Produce" and of_topic and reply.code in self._codes
+
+
+class TooFewReplicas(TopicSetting):
+    """All three replicas must be in sync, and a follower's broker is killed (KIP-966 caps the setting at their number)."""
+
+    def __init__(self, topic: str) -> None:
+        # NOT_ENOUGH_REPLICAS, and the same after the record was appended: the ISR shrank while it waited.
+        super().__init__(topic, {"min.insync.replicas": "3"}, (19, 20))
+        self._killed: int | None = None
+
+    def begin(self, site: Site) -> str:
+        kafka = site.stack.kafka
+        leader = kafka.leader(self._topic, 0).broker
+        said = super().begin(site)
+        self._killed = next(broker for broker in kafka.brokers if broker != leader)
+        kafka.kill_broker(self._killed)
+        return f"{said}, and broker {self._killed}, which holds a replica, was killed"
+
+    def mend(self, site: Site) -> None:
+        kafka = site.stack.kafka
+        if self._killed is not None and not kafka.is_running(self._killed):
+            kafka.restart_broker(self._killed)
+
+
+def _role(postgres: Postgres) -> str:
+    return str(conninfo_to_dict(postgres.client_uri)["user"])
+
+
+def postgres_of(site: Site) -> Postgres:
+    assert site.stack.postgres is not None, "validated: the fault needs Postgres"
+    return site.stack.postgres
+
+
+def administrator(postgres: Postgres, *, autocommit: bool = True) -> psycopg.Connection[tuple[object, ...]]:
+    """A superuser's connection, past every proxy. Raises `EnvironmentProblem`."""
+    try:
+        return psycopg.connect(postgres.harness_conninfo, connect_timeout=_ADMIN_S, autocommit=autocommit)
+    except psycopg.OperationalError as refused:
+        raise EnvironmentProblem(f"Postgres does not let its administrator in: {refused}") from refused
+
+
+def identifier(table: str) -> sql.Identifier:
+    return sql.Identifier(*table.split("."))

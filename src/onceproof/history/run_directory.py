@@ -1,0 +1,113 @@
+"""The run directory: everything needed to judge a run again, on this machine or another."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.masking import masked_value
+
+#: What ``run.json`` repeats of the scenario and of the machine, for a replay to use as it is.
+_GIVEN = frozenset(("scenario", "scenario_path", "versions"))
+
+
+class RunDir:
+    """One run's folder: ``run.json``, ``events.jsonl``, ``history/``, ``logs/``, ``checkpoint/``, ``verdict.json``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.logs = path / "logs"
+        self.history = path / "history"
+        self.tables = path / "history" / "tables"
+        self.checkpoint = path / "checkpoint"
+        self.events = path / "events.jsonl"
+        self._document: dict[str, Any] = {}
+
+    @classmethod
+    def create(cls, runs_dir: Path, scenario: str) -> RunDir:
+        """Make a new one below ``runs_dir`` and point ``latest`` at it. Raises `EnvironmentProblem` where it cannot be written."""
+        run = cls(_new_name(runs_dir, scenario))
+        try:
+            run._make()
+            run._point_latest()
+        except OSError as refused:
+            raise run_dir_problem(refused, runs_dir) from refused
+        return run
+
+    @classmethod
+    def below(cls, path: Path) -> RunDir:
+        """Make one at ``path``, inside another run's. Raises `EnvironmentProblem` where it cannot be written."""
+        run = cls(path)
+        try:
+            run._make()
+        except OSError as refused:
+            raise run_dir_problem(refused, path) from refused
+        return run
+
+    def settle(self, runs_dir: Path, scenario: str) -> RunDir:
+        """Give a directory made by `below`, now complete, its place below ``runs_dir``, and point ``latest`` at it."""
+        run = RunDir(_new_name(runs_dir, scenario))
+        try:
+            self.path.rename(run.path)
+            run._point_latest()
+        except OSError as refused:
+            raise run_dir_problem(refused, runs_dir) from refused
+        run._document = self._document
+        return run
+
+    def update(self, **fields: Any) -> None:
+        """Merge into ``run.json``, atomically: a reader (or a crash) sees the old document or the new one.
+
+        Texts of the job and of services are masked (`onceproof.base.masking`).
+        """
+        self._document.update(
+            {name: value if name in _GIVEN else masked_value(value) for name, value in fields.items()}
+        )
+        draft = self.path / ".run.json"
+        draft.write_text(json.dumps(self._document, indent=2, default=str) + "\n", encoding="utf-8")
+        draft.replace(self.path / "run.json")
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return self._document
+
+    def _make(self) -> None:
+        for folder in (self.path, self.logs, self.history, self.tables, self.checkpoint):
+            folder.mkdir(mode=0o700, parents=True)
+        self.update(interrupted=False)
+
+    def _point_latest(self) -> None:
+        draft = self.path.parent / f".latest-{os.getpid()}"
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(self.path.name)
+        draft.replace(self.path.parent / "latest")
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """What is made in here, also by processes that are started, only its owner may read: a run's logs are as the job wrote them."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _new_name(runs_dir: Path, scenario: str) -> Path:
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    return (runs_dir / f"{scenario}-{stamp}-{secrets.token_hex(2)}").absolute()
+
+
+def run_dir_problem(refused: OSError, where: Path) -> EnvironmentProblem:
+    """The error for a run directory that is full, read-only or not ours."""
+    return EnvironmentProblem(
+        f"cannot write the run directory {where}: {refused.strerror or refused}",
+        hint="free some space, or name a folder that can be written with --runs DIR",
+    )

@@ -1,0 +1,219 @@
+"""Whether a stored history is one at all: every page of every file is read once, and what the format forbids is refused.
+
+A checker trusts what it reads, so a damaged page or a row that occurs twice could end in a wrong ``held``. The format is
+`docs/history.md`. Rows are numbered from 0 within their file, as DuckDB's ``file_row_number`` does.
+
+A history of any size is read in row groups, in flat memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from onceproof.base.errors import HistoryError
+from onceproof.base.registry import suggest
+from onceproof.history.reader import History
+from onceproof.history.schema import TABLES, VERSION
+from onceproof.judge.relations.lanes import Lanes
+
+_VISIBILITY = ("committed", "aborted", "open")
+_COPY = "copy the whole run directory again, or run the scenario again"
+_PRODUCER = "whoever wrote this history broke the format (docs/history.md); mend it there"
+_BATCH_ROWS = 65_536
+# Times are kept to the microsecond, and one that was rounded up may seem to lie behind its successor.
+_ROUNDING_S = 1e-5
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the format says of one table beyond its columns' types."""
+
+    required: tuple[str, ...] = ()
+    """Columns that are never null."""
+    words: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Column -> the only values that it may have."""
+    counts: tuple[str, ...] = ()
+    """Numbers that are never negative."""
+    ascending: tuple[tuple[str, str], ...] = ()
+    """Pairs of columns of which the first is never above the second, where both are known."""
+    unique: tuple[str, ...] = ()
+    """Columns that together name one row (small tables only: the names are kept)."""
+    lane: tuple[str, ...] = ()
+    position: str | None = None
+    """Within one lane this column rises strictly from row to row."""
+
+
+RULES: dict[str, Rules] = {
+    "input": Rules(
+        required=("topic", "partition", "offset", "visibility"),
+        words={"visibility": _VISIBILITY},
+        counts=("partition", "offset"),
+        ascending=(("offset", "txn_end_offset"),),
+        lane=("topic", "partition"),
+        position="offset",
+    ),
+    "sent": Rules(
+        required=("topic", "seq", "status"),
+        words={"status": ("acked", "failed", "unknown")},
+        counts=("seq", "partition", "offset"),
+    ),
+    "output": Rules(
+        required=("output", "op", "offset", "visibility"),
+        words={"op": ("insert", "update", "delete", "truncate"), "visibility": _VISIBILITY},
+        counts=("partition", "offset", "commit_order"),
+        ascending=(("offset", "txn_end_offset"),),
+        lane=("output", "partition"),
+        position="offset",
+    ),
+    "partitions": Rules(
+        required=("topic", "partition", "start_offset", "stable_offset", "end_offset"),
+        counts=("partition", "start_offset", "stable_offset", "end_offset"),
+        ascending=(("start_offset", "stable_offset"), ("stable_offset", "end_offset")),
+        unique=("topic", "partition"),
+    ),
+    "snapshot": Rules(required=("output", "content")),
+    "commits": Rules(required=("commit_order", "xid"), counts=("commit_order",), position="commit_order"),
+    "progress": Rules(
+        required=("query", "batch", "topic", "partition", "end_offset"),
+        counts=("batch", "partition", "end_offset"),
+        unique=("query", "batch", "topic", "partition"),
+    ),
+    "batches": Rules(
+        required=("query", "batch", "topic", "partition", "start_offset", "end_offset"),
+        counts=("batch", "partition", "start_offset", "end_offset", "planned_by", "committed_by"),
+        ascending=(("start_offset", "end_offset"), ("planned_at", "committed_at")),
+        unique=("query", "batch", "topic", "partition"),
+    ),
+    "faults": Rules(
+        required=("index", "fault", "target"),
+        counts=("index", "batch"),
+        ascending=(("armed_at", "fired_at"), ("fired_at", "healed_at"), ("armed_at", "healed_at")),
+        unique=("index",),
+    ),
+}
+
+
+def check(history: History) -> None:
+    """Read every page of every table. Raises `HistoryError` naming the file, the row, the value and the mend."""
+    version = history.document.get("schema", VERSION)
+    if version != VERSION:
+        where = history.run_dir / "run.json"
+        hint = "judge it with the onceproof that wrote it, or run the scenario again"
+        raise HistoryError(f"{where} says schema {version!r}; this onceproof reads version {VERSION}", hint=hint)
+    for table, path in history.tables.items():
+        _Table(path, RULES[table], TABLES[table]).check()
+    stored = [
+        path for folder in ("expected", "decoded") for path in (history.run_dir / "history" / folder).glob("*.parquet")
+    ]
+    for path in [*history.static.values(), *sorted(stored)]:
+        for _ in _pieces(path):
+            pass
+
+
+class _Table:
+    def __init__(self, path: Path, rules: Rules, schema: pa.Schema) -> None:
+        self._path = path
+        self._rules = rules
+        self._seen: dict[tuple[Any, ...], int] = {}
+        self._lanes = Lanes()
+        # Few words, many rows: read as a dictionary, so that each word is looked at once a row group.
+        text = {f.name for f in schema if f.type == pa.string()}
+        self._words = [name for name in {*rules.words, *rules.lane} if name in text]
+
+    def check(self) -> None:
+        rules = self._rules
+        for first, rows in _pieces(self._path, self._words):
+            for name in rules.required:
+                self._refuse(first, rows, pc.is_null(rows[name]), name, "may not be null")
+            for name, allowed in rules.words.items():
+                self._only(first, rows, name, allowed, f"is none of {', '.join(allowed)}")
+            for name in rules.counts:
+                self._refuse(first, rows, pc.less(rows[name], 0), name, "may not be negative")
+            for low, high in rules.ascending:
+                self._ascending(first, rows, low, high)
+            if rules.unique:
+                self._unique(first, rows)
+            if rules.position is not None:
+                self._rising(first, rows, rules.position)
+
+    def _only(self, first: int, rows: pa.Table, name: str, allowed: tuple[str, ...], why: str) -> None:
+        column = rows[name]
+        for chunk in column.chunks:
+            strange = [word for word in chunk.dictionary.to_pylist() if word not in allowed]
+            if strange:  # in the dictionary, which may hold more than the rows do
+                wrong = pc.is_in(column.cast(pa.string()), value_set=pa.array(strange, pa.string()))
+                self._refuse(first, rows, wrong, name, why, suggest(strange[0], list(allowed)))
+                return
+
+    def _ascending(self, first: int, rows: pa.Table, low: str, high: str) -> None:
+        slack = _ROUNDING_S if low.endswith("_at") else 0
+        wrong = pc.greater(rows[low], pc.add(rows[high], slack))
+        self._refuse(first, rows, wrong, low, f"is behind its {high}", other=high)
+
+    def _unique(self, first: int, rows: pa.Table) -> None:
+        columns = [rows[name].to_pylist() for name in self._rules.unique]
+        for number, name in enumerate(zip(*columns, strict=True), start=first):
+            if name in self._seen:
+                said = ", ".join(f"{c} {v!r}" for c, v in zip(self._rules.unique, name, strict=True))
+                raise self._error(number, f"{said} stands in row {self._seen[name]} already")
+            self._seen[name] = number
+
+    def _rising(self, first: int, rows: pa.Table, position: str) -> None:
+        found = self._lanes.fall([rows[name] for name in self._rules.lane], rows[position])
+        if found is not None:
+            row, before = found
+            where = "".join(f"{name} {rows[name][row].as_py()!r}, " for name in self._rules.lane)
+            value = rows[position][row].as_py()
+            what = "occurs twice" if value == before else f"comes behind {before}"
+            raise self._error(first + row, f"{where}{position} {value} {what}: it must rise from row to row")
+
+    def _refuse(
+        self, first: int, rows: pa.Table, wrong: Any, name: str, why: str, near: str = "", other: str | None = None
+    ) -> None:
+        if not pc.any(wrong).as_py():
+            return
+        row = pc.index(wrong, pa.scalar(True)).as_py()
+        value = rows[name][row].as_py()
+        beside = "" if other is None else f" {rows[other][row].as_py()!r}"
+        raise self._error(first + row, f"{name} {value!r} {why}{beside}{near and f' ({near})'}")
+
+    def _error(self, row: int, what: str) -> HistoryError:
+        return HistoryError(f"{self._path}, row {row}: {what}", hint=_PRODUCER)
+
+
+def _pieces(path: Path, words: list[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
+    """All rows, decoded whole and with their checksums verified: the number of the first one, and the rows."""
+    read = 0
+    try:
+        with pq.ParquetFile(path, read_dictionary=words, page_checksum_verification=True) as file:
+            for group in range(file.num_row_groups):
+                before = read
+                for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group]):
+                    for column in batch.columns:
+                        column.validate(full=pa.types.is_string(column.type))
+                    yield read, pa.Table.from_batches([batch])
+                    read += batch.num_rows
+                _as_told(file, group, read - before)
+            if read != file.metadata.num_rows:
+                raise pa.ArrowInvalid(f"it has {read} rows and says {file.metadata.num_rows}")
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise HistoryError(f"{path} is damaged behind row {read}: {error}", hint=_COPY) from error
+
+
+def _as_told(file: pq.ParquetFile, group: int, rows: int) -> None:
+    """Hold a row group against its description, which has no checksum, and which other readers go by."""
+    told = file.metadata.row_group(group)
+    values = {
+        told.column(column).num_values
+        for column in range(told.num_columns)
+        if file.schema.column(column).max_repetition_level == 0  # a list has as many as it has elements
+    }
+    if not {told.num_rows, *values} <= {rows}:
+        raise pa.ArrowInvalid(f"row group {group} has {rows} rows and says {told.num_rows}, with columns of {values}")

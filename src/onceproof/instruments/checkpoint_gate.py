@@ -1,0 +1,325 @@
+"""The harness's end of the checkpoint file system (``src/onceproof/instruments/jvm``): a Unix socket on which a driver says what it writes, and waits.
+
+A driver says hello, is told at which writes to wait, and then reports each write of ``offsets/N`` and ``commits/N``. At a
+write that a fault wants it waits, inside the very create or rename, until the fault has struck; of the state files of a batch
+all but the first wait before their rename, so that the state is partly written when a fault strikes. A harness that dies lets
+everybody go: the kernel closes its sockets. The protocol is described in ``src/onceproof/instruments/jvm/onceproof/Harness.java``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote
+
+from onceproof.scenario.points import Point
+
+#: log, moment of its write -> the point that a batch has then reached
+_POINTS = {
+    ("offsets", "create"): Point.BEFORE_OFFSET_LOG,
+    ("offsets", "renamed"): Point.AFTER_OFFSET_LOG,
+    ("commits", "create"): Point.AFTER_SINK_COMMIT,
+    ("commits", "renamed"): Point.AFTER_COMMIT_LOG,
+    ("state", "renamed"): Point.STATE_PARTLY_COMMITTED,
+}
+_PLACES = {point: place for place, point in _POINTS.items()}
+
+#: The points at which a driver can be made to wait.
+GATES = tuple(p for p in Point if p in _PLACES)
+
+#: Of these the watcher hears too, since a file appears.
+_WATCHED = (Point.AFTER_OFFSET_LOG, Point.AFTER_COMMIT_LOG)
+
+_TURN_S = 30.0
+"""How long the state files of a version wait for the first of them. A task is killed with its stage; this is for what is left."""
+
+_MEET_S = 5.0
+"""How long the file system and the watcher wait for each other's word of one rename: it takes milliseconds."""
+
+_LINE = re.compile(r"(\d+) (\w+) (/.*)")
+
+
+class _Meeting:
+    """One rename of which both instruments hear."""
+
+    def __init__(self) -> None:
+        self.watched = threading.Event()
+        self.struck = threading.Event()
+
+
+@dataclass(eq=False)
+class _Driver:
+    """One JVM's connection."""
+
+    connection: socket.socket
+    rules: frozenset[tuple[int, Point]]
+    """Batches and points at which it waits."""
+    first_state: dict[tuple[str, int], Path] = field(default_factory=dict)
+    """Query and batch -> the state file that is written while the others wait."""
+    attempts: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Query and batch -> which attempt at the batch it is that this driver makes."""
+    gone: threading.Event = field(default_factory=threading.Event)
+
+
+class CheckpointGate:
+    """Serves the socket at ``path`` (in a private folder, short enough for a Unix socket address).
+
+    ``wanted()`` is asked when a driver says hello. ``on_point(query, batch, point, attempt)`` is called while the driver
+    waits there; it goes on when the call returns, or, where it returns an event, when that is set. A query is named by its
+    checkpoint's path below ``root``, as by the watcher. ``on_failure`` is told what went wrong in a thread of ours.
+
+    An attempt at a batch begins with the creation of ``offsets/N``, or, where a query finds that plan without ``commits/N``,
+    with the opening of its log: the driver then waits there, and has reached ``after-offset-log`` once more.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        root: Path,
+        *,
+        wanted: Callable[[], Iterable[tuple[int, Point]]],
+        on_point: Callable[[str, int, Point, int], threading.Event | None],
+        on_failure: Callable[[BaseException], object],
+    ) -> None:
+        self.path = path
+        self._root = Path(os.path.normpath(root.absolute()))  # without .., as `_hear` makes a driver's paths
+        self._wanted = wanted
+        self._on_point = on_point
+        self._on_failure = on_failure
+        self._lock = threading.Lock()
+        self._drivers: set[_Driver] = set()
+        self._driver_of: dict[str, _Driver] = {}
+        self._positions: dict[str, tuple[int, Point]] = {}
+        self._attempts: dict[tuple[str, int], int] = {}
+        self._meetings: dict[tuple[str, int, Point, int], _Meeting] = {}
+        self._closing = threading.Event()
+        outer = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                outer._serve(self)
+
+        class Server(socketserver.ThreadingUnixStreamServer):
+            daemon_threads = True
+            block_on_close = False
+
+        self._server = Server(str(path), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="checkpoint-gate", daemon=True)
+
+    def start(self) -> None:
+        with self._lock:
+            if not self._closing.is_set():
+                self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving; drivers that are still there go on. Idempotent."""
+        with self._lock:
+            self._closing.set()
+        if self._thread.ident is not None:  # else nobody would answer: shutdown waits for the end of serve_forever
+            self._server.shutdown()
+        self._server.server_close()
+        with self._lock:
+            for driver in self._drivers:
+                with contextlib.suppress(OSError):
+                    driver.connection.shutdown(socket.SHUT_RDWR)
+        self.path.unlink(missing_ok=True)
+
+    def serves(self, query: str) -> bool:
+        """Whether ``query`` writes its checkpoint through the checkpoint file system, in this or an earlier start."""
+        with self._lock:
+            return query in self._driver_of
+
+    def position(self, query: str) -> tuple[int, Point] | None:
+        """The batch that ``query`` last wrote a log of, and the point that it has passed with it."""
+        with self._lock:
+            return self._positions.get(query)
+
+    def attempt(self, query: str, batch: int) -> int | None:
+        """Which attempt at the batch is the last that has begun, from 1; None for a query that is not served."""
+        with self._lock:
+            return self._attempts.get((query, batch))
+
+    def meet(self, query: str, batch: int, point: Point) -> None:
+        """Called by the watcher for what it saw: returns when a fault that strikes there has struck.
+
+        Whoever waits for a batch must not hear that it is committed before the fault that comes right after its commit
+        has come; and of a driver that a fault ends, the watcher must have seen the write before the next one is started.
+        """
+        with self._lock:
+            driver = self._driver_of.get(query)
+        if driver is None or (batch, point) not in driver.rules:
+            return
+        meeting = self._meeting(driver, query, batch, point)
+        meeting.watched.set()
+        for _ in range(int(_MEET_S / 0.05)):
+            if meeting.struck.wait(0.05) or driver.gone.is_set():
+                return
+
+    # -- what drivers say -----------------------------------------------------------------------------------------
+
+    def _serve(self, connection: socketserver.StreamRequestHandler) -> None:
+        rules = frozenset((batch, point) for batch, point in self._wanted() if point in _PLACES)
+        driver = _Driver(connection.connection, rules)
+        answers = threading.Lock()
+
+        def say(line: str) -> None:
+            with answers, contextlib.suppress(OSError):  # it may have been killed meanwhile
+                connection.wfile.write(f"{line}\n".encode())
+
+        try:
+            hello = connection.rfile.readline()
+            with self._lock:
+                if self._closing.is_set() or not hello.startswith(b"hello "):
+                    return
+                self._drivers.add(driver)
+            for batch, point in sorted(driver.rules):
+                for rule in _rules(batch, point):
+                    say(rule)
+            say("go")
+            for line in connection.rfile:
+                if line.endswith(b"\n"):  # else it was killed in the middle of it
+                    self._hear(driver, line.decode().rstrip("\n"), say)
+        except ConnectionError:
+            pass
+        except BaseException as failure:
+            self._on_failure(failure)
+        finally:
+            driver.gone.set()
+            with self._lock:
+                self._drivers.discard(driver)
+
+    def _hear(self, driver: _Driver, line: str, say: Callable[[str], None]) -> None:
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise ValueError(f"a driver's checkpoint file system said {line!r}")
+        number, moment = int(match[1]), match[2]
+        where = Path(os.path.normpath(unquote(match[3], errors="surrogateescape")))
+        if moment == "open":
+            query = self._query(where.parent)
+            self._open(driver, query, where, lambda: say(f"go {number}"))
+            return
+        checkpoint, log, batch = _place(where)
+        query, point = self._query(checkpoint), _POINTS.get((log, moment))
+        if query is not None and point is not None and log != "state":
+            with self._lock:
+                self._positions[query] = (batch, point)
+            if point is Point.BEFORE_OFFSET_LOG:
+                self._begin(driver, query, batch)
+        if not number:
+            return
+        if query is None:
+            say(f"go {number}")
+        elif point is not None:
+            # In threads of their own: another query of this driver may have to be heard meanwhile.
+            _thread(self._hold, driver, query, batch, point, lambda: say(f"go {number}"))
+        elif driver.first_state.setdefault((query, batch), where) == where:
+            say(f"go {number}")
+        else:
+            _thread(self._wait_turn, driver, query, batch, lambda: say(f"go {number}"))
+
+    def _open(self, driver: _Driver, query: str | None, log: Path, go: Callable[[], None]) -> None:
+        """A query begins: with a new batch, or with one that an earlier attempt has left in doubt."""
+        batch = None
+        if query is not None:
+            with self._lock:
+                self._driver_of[query] = driver
+            batch = _in_doubt(log.parent) if log.name == "offsets" else None
+        if query is None or batch is None:
+            go()
+            return
+        self._begin(driver, query, batch)
+        if (batch, Point.AFTER_OFFSET_LOG) in driver.rules:
+            _thread(functools.partial(self._hold, watched=False), driver, query, batch, Point.AFTER_OFFSET_LOG, go)
+        else:
+            go()
+
+    def _begin(self, driver: _Driver, query: str, batch: int) -> None:
+        with self._lock:
+            attempt = self._attempts.get((query, batch), 0) + 1
+            self._attempts[query, batch] = driver.attempts[query, batch] = attempt
+
+    def _hold(
+        self,
+        driver: _Driver,
+        query: str,
+        batch: int,
+        point: Point,
+        go: Callable[[], None],
+        *,
+        watched: bool = True,
+    ) -> None:
+        meeting = self._meeting(driver, query, batch, point)
+        let_go: threading.Event | None = None
+        try:
+            if watched and point in _WATCHED:
+                meeting.watched.wait(_MEET_S)
+            let_go = self._on_point(query, batch, point, driver.attempts.get((query, batch), 1))
+        except BaseException as failure:
+            self._on_failure(failure)
+        finally:
+            meeting.struck.set()  # the watcher need not wait for a driver that is held: what there is to see is there
+            while let_go is not None and not (let_go.wait(0.05) or driver.gone.is_set() or self._closing.is_set()):
+                pass
+            go()
+
+    def _wait_turn(self, driver: _Driver, query: str, batch: int, go: Callable[[], None]) -> None:
+        """A state file, about to be renamed, while another of its version is the first."""
+        struck = self._meeting(driver, query, batch, Point.STATE_PARTLY_COMMITTED).struck
+        for _ in range(int(_TURN_S / 0.05)):
+            if struck.wait(0.05) or driver.gone.is_set():
+                break
+        go()
+
+    def _meeting(self, driver: _Driver, query: str, batch: int, point: Point) -> _Meeting:
+        """Of this attempt: what struck at an earlier one has nothing to say to it."""
+        with self._lock:
+            attempt = driver.attempts.get((query, batch), 1)
+            return self._meetings.setdefault((query, batch, point, attempt), _Meeting())
+
+    def _query(self, checkpoint: Path) -> str | None:
+        """None for a checkpoint that is not the run's business."""
+        if checkpoint == self._root:
+            return self._root.name
+        return str(checkpoint.relative_to(self._root)) if checkpoint.is_relative_to(self._root) else None
+
+
+def _in_doubt(checkpoint: Path) -> int | None:
+    """The batch that is planned and not committed, if there is one: the next start replays it."""
+    planned = [int(entry.name) for entry in _entries(checkpoint / "offsets") if entry.name.isdigit()]
+    if not planned or (checkpoint / "commits" / str(max(planned))).exists():
+        return None
+    return max(planned)
+
+
+def _entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _rules(batch: int, point: Point) -> list[str]:
+    """The lines that make a driver wait at that point. Batch N writes version N+1 of the state."""
+    log, moment = _PLACES[point]
+    if log == "state":
+        return [f"park state {batch + 1} rename", f"park state {batch + 1} renamed"]
+    return [f"park {log} {batch} {moment}"]
+
+
+def _place(file: Path) -> tuple[Path, str, int]:
+    """Checkpoint, log and batch of a file of ``offsets/``, ``commits/`` or ``state/`` (anywhere below that)."""
+    if file.parent.name != "state" and file.name.isdigit():
+        return file.parent.parent, file.parent.name, int(file.name)
+    state = next(above for above in file.parents if above.name == "state")
+    version = re.match(r"\d+", file.name)
+    assert version is not None, "state files begin with their version, or the driver would not have told"
+    return state.parent, "state", int(version[0]) - 1
+
+
+def _thread(work: Callable[..., None], *args: object) -> None:
+    threading.Thread(target=work, args=args, name=f"parked-{args[1]}-{args[2]}", daemon=True).start()

@@ -1,0 +1,370 @@
+"""Reading a Spark checkpoint from outside: the logs of each micro-batch, watched as they are written.
+
+The watcher tells a run what its batches are. It also places faults on a job that writes its checkpoint past onceproof's
+checkpoint file system (`onceproof.instruments.checkpoint_gate`): approximately, since it hears of a write after it was made. Spark's
+``CheckpointFileManager`` creates ``.N.<uuid>.tmp`` and renames it to ``N``, so in ``offsets/`` and ``commits/``:
+
+- rename to ``offsets/N``: N is planned (`Point.AFTER_OFFSET_LOG`)
+- creation of ``commits/.N.<uuid>.tmp``: the sink has returned (`Point.AFTER_SINK_COMMIT`)
+- rename to ``commits/N``: N is done (`Point.AFTER_COMMIT_LOG`)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from inotify_simple import INotify, flags
+
+from onceproof.scenario.points import Point
+
+_TEMPORARY = re.compile(r"^\.(\d+)\.[0-9a-fA-F-]{36}\.tmp$")
+_LOGS = ("offsets", "commits")
+_OPAQUE = {"state", "sources", *_LOGS}  # folders of a checkpoint that hold no further checkpoints
+_DIRECTORY_MASK = flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
+_LOG_MASK = flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
+
+TopicOffsets = Mapping[str, Mapping[int, int]]
+"""topic -> partition -> offset"""
+
+
+@dataclass(frozen=True)
+class OffsetLog:
+    """What ``offsets/N`` says: where the batch ends in each source, and the watermark it was planned with."""
+
+    ends: TopicOffsets
+    watermark_ms: int | None
+
+
+def parse_offset_log(text: str) -> OffsetLog:
+    """Parse ``offsets/N``: a version line, a line of metadata, then one line a source (``-`` where it has none).
+
+    Sources other than Kafka are skipped. Raises `ValueError` for text that is no offset log.
+    """
+    version, metadata, *sources = text.splitlines()
+    if not version.startswith("v"):
+        raise ValueError(f"an offset log begins with its version, not {version!r}")
+    ends: dict[str, dict[int, int]] = {}
+    for line in sources:
+        try:
+            source = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if not isinstance(source, dict):
+            continue
+        for topic, partitions in source.items():
+            if isinstance(partitions, dict):
+                ends.setdefault(topic, {}).update({int(p): int(o) for p, o in partitions.items()})
+    watermark = json.loads(metadata).get("batchWatermarkMs") if metadata.startswith("{") else None
+    return OffsetLog(ends, watermark)
+
+
+def parse_commit_log(text: str) -> int | None:
+    """The watermark of the next batch in ``commits/N`` (a version line, then JSON); None where it names none.
+
+    Raises `ValueError` for text that is no commit log.
+    """
+    version, _, body = text.partition("\n")
+    if not version.startswith("v"):
+        raise ValueError(f"a commit log begins with its version, not {version!r}")
+    metadata = json.loads(body.splitlines()[0]) if body.strip() else {}
+    watermark = metadata.get("nextBatchWatermarkMs") if isinstance(metadata, dict) else None
+    return watermark if isinstance(watermark, int) else None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch of one query, as its logs showed it. Times are seconds of the run's clock."""
+
+    query: str
+    batch: int
+    starts: TopicOffsets
+    ends: TopicOffsets
+    watermark_ms: int | None
+    planned_at: float
+    planned_by: int
+    """Which start of the driver wrote ``offsets/N``, from 0."""
+    committed_at: float | None = None
+    committed_by: int | None = None
+    next_watermark_ms: int | None = None
+    """From ``commits/N``: the watermark of the next batch. None before the commit, and where it could not be read."""
+
+    def records(self) -> int:
+        """Offsets covered: an upper bound of the records, since control records use offsets too."""
+        return sum(
+            end - self.starts.get(topic, {}).get(partition, 0)
+            for topic, partitions in self.ends.items()
+            for partition, end in partitions.items()
+        )
+
+
+OnLog = Callable[[str, int, Point], None]
+
+
+@dataclass
+class _Query:
+    name: str
+    folder: Path
+    batches: dict[int, Batch] = field(default_factory=dict)
+
+
+class CheckpointWatcher:
+    """Watches every checkpoint below ``root`` through inotify, keeps its batches, and tells ``on_log`` of each log write.
+
+    ``on_log(query, batch, point)`` runs in the watcher's own thread, at once: a fault that must strike before the next
+    log write strikes there. A query is named by its checkpoint's path below ``root``, or by ``root``'s own name.
+    ``expected`` names queries that will come, however late.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        clock: Callable[[], float],
+        start_of_driver: Callable[[], int],
+        on_log: OnLog,
+        expected: Sequence[str] = (),
+    ) -> None:
+        self.root = root
+        self._expected = tuple(expected)
+        self._clock = clock
+        self._start_of_driver = start_of_driver
+        self._on_log = on_log
+        self._queries: dict[Path, _Query] = {}
+        self._retired: dict[tuple[str, int], Batch] = {}
+        self._lock = threading.RLock()
+        self._inotify = INotify()
+        self._watches: dict[int, Path] = {}
+        self._watched: set[Path] = set()
+        self._wake_read, self._wake_write = os.pipe()
+        self._thread = threading.Thread(target=self._loop, name="checkpoint-watcher", daemon=True)
+        self._failure: BaseException | None = None
+
+    def start(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._watch_folder(self.root)
+        self._thread.start()
+
+    def stop(self) -> None:
+        os.write(self._wake_write, b"x")
+        if self._thread.is_alive():
+            self._thread.join(5)
+        self._inotify.close()
+
+    # -- what the rest of a run asks ------------------------------------------------------------------------------
+
+    def batches(self) -> list[Batch]:
+        with self._lock:
+            return [b for q in self._queries.values() for _, b in sorted(q.batches.items())]
+
+    def batch(self, query: str, batch: int) -> Batch | None:
+        """That batch, also one of a checkpoint that was removed since (`batches` gives those of the one that is there)."""
+        with self._lock:
+            now = next((b for b in self.batches() if b.query == query and b.batch == batch), None)
+            return now or self._retired.get((query, batch))
+
+    def queries(self) -> dict[str, Path]:
+        """Query name -> its checkpoint folder."""
+        with self._lock:
+            return {q.name: q.folder for q in self._queries.values()}
+
+    def query_of_id(self, query_id: str) -> str | None:
+        """The query whose ``metadata`` holds that Spark query id."""
+        for name, folder in self.queries().items():
+            try:
+                if json.loads((folder / "metadata").read_text())["id"] == query_id:
+                    return name
+            except (OSError, ValueError, KeyError):
+                continue
+        return None
+
+    def progress(self) -> dict[str, TopicOffsets]:
+        """Query -> topic -> partition -> end offset of its last committed batch."""
+        done: dict[str, TopicOffsets] = {}
+        for batch in self.batches():
+            if batch.committed_at is not None:
+                done[batch.query] = batch.ends
+        return done
+
+    def covers(self, ends: TopicOffsets) -> bool:
+        """Whether some query reads each of these topics, and every query that reads one has committed up to ``ends``.
+
+        A query that has a checkpoint and no batch yet may be about to read any of them, and so may one that is expected.
+        """
+        with self._lock:
+            if self.awaited() or any(not query.batches for query in self._queries.values()):
+                return False
+        for topic, partitions in ends.items():
+            readers = {b.query for b in self.batches() if topic in b.ends}
+            done = self.progress()
+            if not readers:
+                return False
+            for query in readers:
+                reached = done.get(query, {}).get(topic, {})
+                if any(reached.get(p, 0) < end for p, end in partitions.items() if end > 0):
+                    return False
+        return True
+
+    def reads_nothing(self, query: str, batch: int) -> bool:
+        """Whether ``offsets/N`` is there and ends where the batch before ended. Asked of the files: `batches` may lag behind."""
+        offsets = self.folder(query) / "offsets"
+        try:
+            ends = [parse_offset_log((offsets / str(number)).read_text()).ends for number in (batch - 1, batch)]
+        except (OSError, ValueError):
+            return False
+        return ends[0] == ends[1]
+
+    def stateful(self, query: str) -> bool:
+        """Whether the query keeps state: it has a ``state`` folder in its checkpoint."""
+        return (self.folder(query) / "state").is_dir()
+
+    def awaited(self) -> list[str]:
+        """The expected queries that have no checkpoint yet."""
+        return [name for name in self._expected if name not in self.queries()]
+
+    def log_exists(self, query: str, log: str, batch: int) -> bool:
+        """Whether ``offsets/N`` or ``commits/N`` is there now, asked of the file system itself."""
+        return (self.folder(query) / log / str(batch)).exists()
+
+    def folder(self, query: str) -> Path:
+        """Its checkpoint. A query of which nothing was seen yet (it may wait in its first write) is where its name says."""
+        return self.queries().get(query, self.root if query == self.root.name else self.root / query)
+
+    def has_started(self) -> bool:
+        """Whether some query has fixed its start offsets (``sources/0/0``) or planned a batch."""
+        return any((f / "sources" / "0" / "0").exists() for f in self.queries().values()) or bool(self.batches())
+
+    def check(self) -> None:
+        """Raise what stopped the watcher's thread, if anything did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def fail(self, failure: BaseException) -> None:
+        """Let `check` raise what went wrong with the other instrument on the checkpoint, unless something did before."""
+        self._failure = self._failure or failure
+
+    # -- inotify --------------------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        # Where we may (root, or a raised limit): a fault's window is some 30 ms, and a loaded machine may let us wait as long.
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -15)
+        try:
+            while True:
+                ready, _, _ = select.select([self._inotify.fileno(), self._wake_read], [], [])
+                if self._wake_read in ready:
+                    return
+                for event in self._inotify.read(timeout=0):
+                    if event.mask & flags.Q_OVERFLOW:
+                        raise RuntimeError("the kernel dropped file events of the checkpoint: points were missed")
+                    folder = self._watches.get(event.wd)
+                    if folder is None:
+                        continue
+                    if event.mask & flags.IGNORED:  # it was removed; one of the same name may come
+                        self._watched.discard(folder)
+                        if folder.name == "offsets":
+                            self._retire(folder.parent)
+                    elif event.mask & flags.ISDIR:
+                        self._watch_folder(folder / event.name)
+                    elif folder.name in _LOGS:
+                        self._see(folder, event.name)
+        except BaseException as failure:  # reported by check(): a dead watcher must never look like a quiet one
+            self._failure = failure
+
+    def _watch_folder(self, folder: Path) -> None:
+        """Watch a folder, then look at what was there before the watch: between the two nothing can be missed."""
+        is_log = folder.name in _LOGS
+        if folder in self._watched or (folder.name in _OPAQUE and not is_log):
+            return
+        self._watched.add(folder)
+        try:
+            self._watches[self._inotify.add_watch(folder, _LOG_MASK if is_log else _DIRECTORY_MASK)] = folder
+        except (FileNotFoundError, NotADirectoryError):
+            self._watched.discard(folder)
+            return
+        if is_log:
+            with self._lock:
+                self._queries.setdefault(folder.parent, _Query(self._name(folder.parent), folder.parent))
+            for entry in sorted(folder.iterdir(), key=_log_order):
+                self._see(folder, entry.name)  # a temporary file before the log entry that it became
+            return
+        for child in folder.iterdir():
+            if child.is_dir():
+                self._watch_folder(child)
+
+    def _retire(self, checkpoint: Path) -> None:
+        """It was removed: what is planned there from now on begins at batch 0 again, and has nothing to do with what was."""
+        with self._lock:
+            query = self._queries[checkpoint]
+            self._retired |= {(query.name, number): batch for number, batch in query.batches.items()}
+            query.batches = {}
+
+    def _name(self, checkpoint: Path) -> str:
+        return self.root.name if checkpoint == self.root else str(checkpoint.relative_to(self.root))
+
+    def _see(self, folder: Path, name: str) -> None:
+        query = self._queries[folder.parent]
+        # Asked first: a fault that strikes at this very point may bring about the next start of the driver.
+        seen_at, start = self._clock(), self._start_of_driver()
+        temporary = _TEMPORARY.match(name)
+        if temporary and folder.name == "commits":
+            # First of all: the rename is only milliseconds away.
+            self._on_log(query.name, int(temporary.group(1)), Point.AFTER_SINK_COMMIT)
+        elif name.isdigit() and folder.name == "offsets":
+            if int(name) not in query.batches:
+                self._on_log(query.name, int(name), Point.AFTER_OFFSET_LOG)
+                self._planned(query, int(name), seen_at, start)
+        elif name.isdigit() and folder.name == "commits":
+            known = query.batches.get(int(name))
+            if known is None or known.committed_at is None:
+                # The fault before the news: whoever waits for the commit must not go on before the fault has struck.
+                self._on_log(query.name, int(name), Point.AFTER_COMMIT_LOG)
+                self._committed(query, int(name), seen_at, start)
+
+    def _planned(self, query: _Query, batch: int, seen_at: float, start: int) -> None:
+        log = parse_offset_log((query.folder / "offsets" / str(batch)).read_text())
+        before = query.batches.get(batch - 1)
+        starts = before.ends if before else self._initial(query)
+        with self._lock:
+            query.batches[batch] = Batch(query.name, batch, starts, log.ends, log.watermark_ms, seen_at, start)
+
+    def _committed(self, query: _Query, batch: int, seen_at: float, start: int) -> None:
+        if batch not in query.batches:  # its rename was seen before that of offsets/N was looked at
+            self._planned(query, batch, seen_at, start)
+        try:
+            next_ms = parse_commit_log((query.folder / "commits" / str(batch)).read_text())
+        except (OSError, ValueError):  # a fault may have damaged it, or removed the checkpoint
+            next_ms = None
+        with self._lock:
+            query.batches[batch] = replace(
+                query.batches[batch], committed_at=seen_at, committed_by=start, next_watermark_ms=next_ms
+            )
+
+    def _initial(self, query: _Query) -> TopicOffsets:
+        """Start offsets of the first batch: ``sources/K/0`` holds a version line and one line of JSON a source."""
+        starts: dict[str, dict[int, int]] = {}
+        for first in sorted((query.folder / "sources").glob("*/0")):
+            try:
+                text = first.read_text()
+                starts.update(parse_initial_offsets(text))
+            except (OSError, ValueError):
+                continue
+        return starts
+
+
+def parse_initial_offsets(text: str) -> dict[str, dict[int, int]]:
+    """Parse the Kafka source's ``sources/K/0``: ``v1`` and JSON of topic -> partition -> offset (a NUL byte may lead)."""
+    body = text[text.index("{") :]
+    return {topic: {int(p): int(o) for p, o in parts.items()} for topic, parts in json.loads(body).items()}
+
+
+def _log_order(entry: Path) -> tuple[bool, int]:
+    """Temporary files first, then entries by batch."""
+    return not entry.name.startswith("."), int(entry.name) if entry.name.isdigit() else 0

@@ -1,0 +1,105 @@
+"""The harness's end of the failpoints in `onceproof.sinks`: a unix socket on which a sink says where it is, and waits.
+
+One connection a call, one line of JSON, one line back. A sink that reaches a point stays parked until it is answered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socketserver
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onceproof.scenario.points import Point
+
+
+@dataclass(frozen=True)
+class Told:
+    """Something a sink reported: ``commit-failed``, ``committed``, ``skipped``."""
+
+    event: str
+    sink: str
+    batch: int
+    query: str
+    """Spark's id of the query, as the sink knows it; the conductor puts the checkpoint's name in its place."""
+    facts: dict[str, Any]
+    at: float
+
+
+@dataclass(frozen=True)
+class Parked:
+    """A sink that reached a point and waits for `release`."""
+
+    point: Point
+    sink: str
+    batch: int
+    query_id: str
+    facts: dict[str, Any]
+    release: Callable[[], None]
+
+
+class FailpointServer:
+    """Serves the socket at ``path`` (in a private folder, short enough for a unix socket address)."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Callable[[], float],
+        on_point: Callable[[Parked], None],
+        on_told: Callable[[Told], None],
+    ) -> None:
+        self.path = path
+        self._closing = threading.Event()
+        self._parked: set[threading.Event] = set()
+        outer = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                line = self.rfile.readline()
+                if not line:
+                    return
+                said = json.loads(line)
+                if "event" in said:
+                    on_told(
+                        Told(
+                            said["event"], said["sink"], said["batch"], said["query_id"], said.get("facts", {}), clock()
+                        )
+                    )
+                else:
+                    outer._park(said, on_point)
+                with contextlib.suppress(OSError):  # the sink's process may have been killed while it was parked
+                    self.wfile.write(b"go\n")
+
+        class Server(socketserver.ThreadingUnixStreamServer):
+            daemon_threads = True
+
+        self._server = Server(str(path), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="failpoints", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Release whoever is parked and stop serving. Idempotent."""
+        self._closing.set()
+        for gate in list(self._parked):
+            gate.set()
+        if self._thread.ident is not None:  # else nobody would answer: shutdown waits for the end of serve_forever
+            self._server.shutdown()
+        self._server.server_close()
+        self.path.unlink(missing_ok=True)
+
+    def _park(self, said: dict[str, Any], on_point: Callable[[Parked], None]) -> None:
+        gate = threading.Event()
+        self._parked.add(gate)
+        if self._closing.is_set():
+            gate.set()
+        point = Point(said["point"])
+        on_point(Parked(point, said["sink"], said["batch"], said["query_id"], said.get("facts", {}), gate.set))
+        gate.wait()
+        self._parked.discard(gate)

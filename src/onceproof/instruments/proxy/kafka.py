@@ -1,0 +1,257 @@
+"""Reads a Kafka connection: requests by API, answers by correlation id. Bodies are decoded only of what a rule wants.
+
+Format: a length, then API key, version and correlation id in a request, the correlation id alone in an answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from struct import Struct
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame, Interest, Piece, Reply
+from onceproof.instruments.proxy.kafka_schema import (
+    Cursor,
+    Undecodable,
+    api_name,
+    layout,
+    named,
+    request_fields,
+)
+
+#: ``socket.request.max.bytes`` is 100 MiB by default; nothing honest is longer, on either way.
+_LONGEST = 256 * 1024 * 1024
+#: A wanted frame is held whole before it is passed on. A longer one passes unseen: it would have to be kept in memory.
+LONGEST_HELD = 32 * 1024 * 1024
+_REQUEST = Struct(">ihhi")
+_RESPONSE = Struct(">ii")
+#: Content type handshake and major version 3, where a length should stand.
+_TLS = b"\x16\x03"
+
+
+class KafkaConversation:
+    """Implements `onceproof.instruments.proxy.frames.Conversation`.
+
+    ``topic_names`` (topic id -> name) is shared by all connections of a cluster: newer requests name topics by id only, and
+    the answers to Metadata, which every client asks for first, tell which is which.
+    """
+
+    def __init__(self, interest: Interest, topic_names: dict[bytes, str], road: str = "") -> None:
+        self.readable = True
+        self._road = road
+        self._interest = interest
+        self._names = topic_names
+        self._expected: dict[int, tuple[int, int, Frame | None]] = {}
+        """correlation id -> API, version and, if it is watched, the request"""
+        self._requests = _Splitter(_REQUEST.size, self._ask_for)
+        self._responses = _Splitter(_RESPONSE.size, self._expects)
+
+    def from_client(self, data: bytes) -> list[Piece]:
+        if not self.readable:
+            return [self._requests.drain(), data]  # it may be the other direction that could not be read
+        if self._requests.fresh:
+            start = self._requests.kept + data
+            if start[:2] == _TLS[: len(start[:2])] and len(start) >= 2:
+                raise Encrypted("TLS: set security.protocol of the job's Kafka clients to PLAINTEXT or SASL_PLAINTEXT")
+        pieces = self._requests.feed(data)
+        self._check()
+        return [self._request(piece) if isinstance(piece, memoryview) else piece for piece in pieces]
+
+    def from_server(self, data: bytes) -> list[Piece]:
+        if not self.readable:
+            return [self._responses.drain(), data]
+        pieces = self._responses.feed(data)
+        self._check()
+        return [self._response(piece) if isinstance(piece, memoryview) else piece for piece in pieces]
+
+    def rest_of_client(self) -> bytes:
+        return self._requests.drain()
+
+    def rest_of_server(self) -> bytes:
+        return self._responses.drain()
+
+    def watch(self, frame: Frame) -> None:
+        api, version, correlation = frame.tag
+        self._expected[correlation] = (api, version, frame)
+
+    def _check(self) -> None:
+        self.readable = self._requests.readable and self._responses.readable
+
+    def _ask_for(self, head: tuple[int, ...]) -> bool:
+        """Whether a request is wanted whole."""
+        length, api, version, correlation = head
+        if api == _METADATA or (api == _PRODUCE and self._interest.listens):
+            self._expected[correlation] = (api, version, None)
+        return self._interest.active and self._interest.wants(api_name(api)) and length <= LONGEST_HELD
+
+    def _expects(self, head: tuple[int, ...]) -> bool:
+        length, correlation = head
+        return correlation in self._expected and length <= LONGEST_HELD
+
+    def _request(self, raw: memoryview) -> Frame:
+        _, api, version, correlation = _REQUEST.unpack_from(raw)
+        facts: dict[str, Any] = {"version": version, "correlation_id": correlation}
+        try:
+            cursor = Cursor(raw, _REQUEST.size)
+            facts["client_id"] = cursor.text(compact=False)  # never compact, in no version of the header
+            body = layout(api_name(api), "request", version)
+            if body.flexible:
+                cursor.skip_tags()
+            facts |= _said(body.read(cursor), self._names)
+            cursor.end()
+        except Undecodable as trouble:
+            facts["undecodable"] = str(trouble)
+        return Frame(bytes(raw), api_name(api), facts, (api, version, correlation))
+
+    def _response(self, raw: memoryview) -> Piece:
+        _, correlation = _RESPONSE.unpack_from(raw)
+        api, version, frame = self._expected.pop(correlation)
+        facts: dict[str, Any] = {}
+        try:
+            body = layout(api_name(api), "response", version)
+            cursor = Cursor(raw, _RESPONSE.size)
+            if body.flexible:
+                cursor.skip_tags()
+            told = body.read(cursor)
+            cursor.end()
+            facts["error_codes"] = sorted({*named(told, "ErrorCode"), *named(told, "PartitionErrorCode")})
+            if api == _METADATA:
+                self._learn(told)
+            elif api == _PRODUCE and self._interest.listens:
+                self._tell(told)
+        except Undecodable as trouble:
+            facts["undecodable"] = str(trouble)
+        return bytes(raw) if frame is None else Answer(bytes(raw), frame, facts)
+
+    def _learn(self, metadata: dict[str, Any]) -> None:
+        for topic in metadata.get("Topics") or ():
+            if topic.get("TopicId") and topic.get("Name"):
+                self._names[topic["TopicId"]] = topic["Name"]
+
+    def _tell(self, produced: dict[str, Any]) -> None:
+        at = time.monotonic()
+        for topic in produced.get("Responses") or ():
+            name = topic.get("Name") or self._names.get(topic.get("TopicId", b""), "?")
+            for partition in topic.get("PartitionResponses") or ():
+                code = partition.get("ErrorCode", 0)
+                message = KafkaError(code).name() if code else f"acknowledged at offset {partition.get('BaseOffset')}"
+                where = f"{name}/{partition.get('Index')}"
+                self._interest.told(Reply(at, self._road, "Produce", str(code), message, where))
+
+
+_PRODUCE = 0
+_METADATA = 3
+
+
+def tells(api: str, fact: str) -> bool:
+    """Whether requests of an API say something that conditions can ask for: ``topics``, ``transactional_id`` or ``committed``."""
+    names = _TOPIC_LISTS if fact == "topics" else _FACTS[fact]
+    return bool(request_fields(api) & set(names))
+
+
+def _said(body: dict[str, Any], names: dict[bytes, str]) -> dict[str, Any]:
+    """What of a request's body rules ask about, under one name whatever the API and its version call it."""
+    facts: dict[str, Any] = {}
+    for name, fields in _FACTS.items():
+        for field in fields:
+            value = next(named(body, field), None)
+            if value is not None and name not in facts:
+                facts[name] = value
+    facts["topics"] = sorted({*_topics(body, names)})
+    return facts
+
+
+_FACTS = {
+    "transactional_id": ("TransactionalId", "V3AndBelowTransactionalId"),
+    "producer_id": ("ProducerId", "V3AndBelowProducerId"),
+    "producer_epoch": ("ProducerEpoch", "V3AndBelowProducerEpoch"),
+    "committed": ("Committed",),
+    "acks": ("Acks",),
+    "group_id": ("GroupId",),
+    "key": ("Key",),
+}
+_TOPIC_LISTS = ("TopicData", "Topics", "V3AndBelowTopics")
+
+
+def _topics(body: dict[str, Any], names: dict[bytes, str]) -> list[str]:
+    found = []
+    for field in _TOPIC_LISTS:
+        for topics in named(body, field):
+            for topic in topics or ():
+                name = topic.get("Name") or topic.get("Topic") or names.get(topic.get("TopicId", b""))
+                found.append(name or topic.get("TopicId", b"").hex())
+    return found
+
+
+class _Splitter:
+    """Finds the frames in one direction of a connection. Gives wanted ones whole, as memoryviews, and spans as bytes."""
+
+    def __init__(self, head_size: int, wanted: Callable[[tuple[int, ...]], bool]) -> None:
+        self.readable = True
+        self.fresh = True
+        """No whole header has been seen yet."""
+        self.kept = b""
+        self._big = bytearray()
+        self._missing = 0
+        """Bytes until the wanted frame that is gathered in ``_big`` is whole."""
+        self._passing = 0
+        """Bytes left of a frame that passes."""
+        self._head = _REQUEST if head_size == _REQUEST.size else _RESPONSE
+        self._wanted = wanted
+
+    def feed(self, data: bytes) -> list[Any]:
+        if self._passing >= len(data):
+            self._passing -= len(data)
+            return [data]
+        if self._missing:
+            if len(data) < self._missing:
+                self._big += data
+                self._missing -= len(data)
+                return []
+            data = bytes(self._big) + data
+            self._big.clear()
+            self._missing = 0
+        elif self.kept:
+            data, self.kept = self.kept + data, b""
+        return self._split(data)
+
+    def drain(self) -> bytes:
+        rest = self.kept + bytes(self._big)
+        self.kept, self._missing = b"", 0
+        self._big.clear()
+        return rest
+
+    def _split(self, data: bytes) -> list[Any]:
+        pieces: list[Any] = []
+        size, head_size, unpack = len(data), self._head.size, self._head.unpack_from
+        start, at = 0, self._passing  # [start, at) passes
+        self._passing = 0
+        while at < size:
+            if size - at < head_size:
+                self.kept = data[at:]
+                break
+            head = unpack(data, at)
+            self.fresh = False
+            end = at + 4 + head[0]
+            if not head_size - 4 <= head[0] <= _LONGEST:
+                self.readable = False  # no frame: from here on everything passes
+                at = size
+                break
+            if self._wanted(head):
+                if at > start:
+                    pieces.append(data[start:at])
+                if end > size:
+                    self._big += data[at:]
+                    self._missing = end - size
+                    return pieces
+                pieces.append(memoryview(data)[at:end])
+                start = end
+            at = end
+        if at > size:
+            self._passing, at = at - size, size
+        if at > start:
+            pieces.append(data[start:at] if (start, at) != (0, size) else data)
+        return pieces

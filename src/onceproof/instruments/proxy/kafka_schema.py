@@ -1,0 +1,215 @@
+"""Decodes bodies of Kafka's requests and responses from Kafka's own message definitions, every version of them.
+
+``kafka_messages.json`` is what ``tools/kafka_messages.py`` took from the pinned kafka-clients jar; how definitions become
+bytes is KIP-482 (compact types and tagged fields of flexible versions) and the protocol guide.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from struct import Struct
+from typing import Any, Literal
+
+_NUMBERS = {"int8": Struct(">b"), "int16": Struct(">h"), "int32": Struct(">i"), "int64": Struct(">q")}
+_LEN16, _LEN32 = Struct(">h"), Struct(">i")
+
+
+class Undecodable(ValueError):
+    """Bytes that are not the message which their header announces, or a version that Kafka's definitions do not have."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One version of one message: ``read(cursor)`` gives its body as a dict. Tagged fields are skipped."""
+
+    flexible: bool
+    read: Callable[[Cursor], dict[str, Any]]
+
+
+class Cursor:
+    """A place in a frame. Every read checks that the bytes are there; raises `Undecodable`."""
+
+    def __init__(self, data: bytes | memoryview, at: int = 0) -> None:
+        self.data = data
+        self.at = at
+
+    def take(self, count: int) -> bytes:
+        if count < 0 or self.at + count > len(self.data):
+            raise Undecodable(f"{count} bytes at {self.at} of a frame of {len(self.data)}")
+        self.at += count
+        return bytes(self.data[self.at - count : self.at])
+
+    def number(self, kind: Struct) -> int:
+        value: int = kind.unpack(self.take(kind.size))[0]
+        return value
+
+    def varint(self) -> int:
+        """An unsigned one, at most five bytes."""
+        value = 0
+        for shift in range(0, 35, 7):
+            (byte,) = self.take(1)
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise Undecodable(f"a number that does not end before byte {self.at}")
+
+    def length(self, kind: Struct, compact: bool) -> int:
+        """Of a string, an array or bytes; -1 is null."""
+        return self.varint() - 1 if compact else self.number(kind)
+
+    def text(self, compact: bool) -> str | None:
+        size = self.length(_LEN16, compact)
+        return None if size == -1 else self.take(size).decode(errors="replace")
+
+    def end(self) -> None:
+        """Nothing may be left."""
+        if self.at != len(self.data):
+            raise Undecodable(f"{len(self.data) - self.at} bytes after the end of the message")
+
+    def skip_tags(self) -> None:
+        for _ in range(self.varint()):
+            self.varint()
+            self.take(self.varint())
+
+
+def api_name(key: int) -> str:
+    """``EndTxn`` for 26; the number itself for an API that this Kafka does not know."""
+    return _names().get(key, f"api {key}")
+
+
+def api_key(name: str) -> int:
+    """Raises `KeyError` for an unknown name."""
+    return int(_messages()[name]["key"])
+
+
+def api_names(*, decoded: bool = False) -> list[str]:
+    """All APIs, or those whose bodies can be decoded."""
+    return [name for name, entry in _messages().items() if not decoded or "request" in entry]
+
+
+@cache
+def layout(api: str, direction: Literal["request", "response"], version: int) -> Layout:
+    """Raises `Undecodable` for an API or a version without a definition."""
+    entry = _messages().get(api, {}).get(direction)
+    if entry is None or not _in(entry["valid"], version):
+        raise Undecodable(f"no definition of {api} {direction} version {version}")
+    flexible = _in(entry["flexible"], version)
+    return Layout(flexible, _struct(entry["fields"], version, flexible))
+
+
+def valid_versions(api: str) -> range:
+    """Request versions that are defined."""
+    low, _, high = _messages()[api]["request"]["valid"].partition("-")
+    return range(int(low), int(high or low) + 1)
+
+
+def named(value: Any, name: str) -> Iterator[Any]:
+    """Every value of fields called ``name``, at any depth."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key == name:
+                yield inner
+            else:
+                yield from named(inner, name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from named(inner, name)
+
+
+@cache
+def request_fields(api: str) -> frozenset[str]:
+    """Names of all fields, at any depth and of any version, of an API's requests; none where its bodies are not decoded."""
+    found: set[str] = set()
+    left = list(_messages().get(api, {}).get("request", {}).get("fields", []))
+    while left:
+        field = left.pop()
+        found.add(field["name"])
+        left += field.get("fields", [])
+    return frozenset(found)
+
+
+_Reader = Callable[[Cursor], Any]
+
+
+def _struct(fields: list[dict[str, Any]], version: int, flexible: bool) -> _Reader:
+    here = [
+        (field["name"], _value(field["type"], field, version, flexible))
+        for field in fields
+        if _in(field.get("versions", "0+"), version) and not _in(field.get("taggedVersions", "none"), version)
+    ]
+
+    def read(cursor: Cursor) -> dict[str, Any]:
+        found = {name: reader(cursor) for name, reader in here}
+        if flexible:
+            cursor.skip_tags()
+        return found
+
+    return read
+
+
+def _value(kind: str, field: dict[str, Any], version: int, flexible: bool) -> _Reader:
+    if kind.startswith("[]"):
+        return _array(_value(kind[2:], field, version, flexible), flexible)
+    if kind in _NUMBERS:
+        number = _NUMBERS[kind]
+        return lambda cursor: cursor.number(number)
+    if kind == "bool":
+        return lambda cursor: cursor.take(1) != b"\0"
+    if kind == "uuid":
+        return lambda cursor: cursor.take(16)
+    if kind == "string":
+        return lambda cursor: cursor.text(flexible)
+    if kind in ("records", "bytes"):
+        return lambda cursor: _skip_bytes(cursor, flexible)
+    return _struct(field["fields"], version, flexible)
+
+
+def _array(item: _Reader, flexible: bool) -> _Reader:
+    def read(cursor: Cursor) -> list[Any] | None:
+        count = cursor.length(_LEN32, flexible)
+        if count == -1:
+            return None
+        # Every item takes a byte at least: a count beyond the frame is not worth a loop.
+        if count < 0 or count > len(cursor.data) - cursor.at:
+            raise Undecodable(f"an array of {count} at {cursor.at} of a frame of {len(cursor.data)}")
+        return [item(cursor) for _ in range(count)]
+
+    return read
+
+
+def _skip_bytes(cursor: Cursor, flexible: bool) -> int | None:
+    """Only their number: nobody looks into records."""
+    size = cursor.length(_LEN32, flexible)
+    if size == -1:
+        return None
+    if size < 0 or cursor.at + size > len(cursor.data):
+        raise Undecodable(f"{size} bytes at {cursor.at} of a frame of {len(cursor.data)}")
+    cursor.at += size
+    return size
+
+
+@cache
+def _messages() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        (files("onceproof.instruments.proxy") / "kafka_messages.json").read_text("utf-8")
+    )
+    return found
+
+
+@cache
+def _names() -> dict[int, str]:
+    return {entry["key"]: name for name, entry in _messages().items()}
+
+
+def _in(versions: str, version: int) -> bool:
+    """Whether ``0-3``, ``9+``, ``5`` or ``none`` holds ``version``."""
+    if versions == "none":
+        return False
+    if versions.endswith("+"):
+        return version >= int(versions[:-1])
+    low, _, high = versions.partition("-")
+    return int(low) <= version <= int(high or low)

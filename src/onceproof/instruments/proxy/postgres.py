@@ -1,0 +1,356 @@
+"""Reads a Postgres connection: statements of the simple and of the extended protocol, and which answer belongs to which.
+
+Format: frontend/backend protocol 3.0 and 3.2 (Postgres' manual, chapter 54). A message is a type byte and a length; only the
+first packets of a connection have no type.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Any
+
+from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame, Interest, Piece, Reply
+
+#: A statement longer than this passes without being looked at, so that no more than this is kept in memory.
+LONGEST_HELD = 8 * 1024 * 1024
+#: Of a statement's text: conditions look for a table's name or for COMMIT, not for data.
+_TEXT_KEPT = 16 * 1024
+#: Of one transaction; statements are counted once, however often they run.
+_MOST_STATEMENTS = 256
+#: Where a COMMIT must stand in a text, so that long inserts are not searched.
+_END_LOOKED_AT = 512
+_MOST_PREPARED = 4096
+
+_LENGTH = Struct(">i")
+_MESSAGE = Struct(">ci")
+_LONGEST = 0x40000000 + 64  # 1 GiB is the server's own limit
+_SSL, _GSS, _CANCEL = 80877103, 80877104, 80877102
+_STARTUP_LONGEST = 64 * 1024
+
+_MAY_COMMIT = re.compile(rb"\b(?:COMMIT|END)\b", re.IGNORECASE)
+_COMMIT = re.compile(rb"(?:COMMIT|END)(?:\s+(?:WORK|TRANSACTION))?(?:\s+AND\s+(?:NO\s+)?CHAIN)?", re.IGNORECASE)
+_ATOMIC = re.compile(rb"\bBEGIN\s+ATOMIC\b", re.IGNORECASE)
+#: Comments, or what may hold a semicolon without ending a statement: E'', '', "", $tag$ $tag$.
+_APART = re.compile(
+    rb"""(?P<comment>--[^\n]*|/\*.*?\*/)
+    |\bE'(?:[^'\\]|\\.|'')*+' | '(?:[^']|'')*+' | "[^"]*+" | (?<![\w$])\$(?P<tag>(?:[A-Za-z_]\w*)?)\$.*?\$(?P=tag)\$""",
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
+)
+
+_PLAIN = "set sslmode=disable and gssencmode=disable in the job's connection string (JDBC: sslmode=disable&gssEncMode=disable)"
+
+
+def is_commit(sql: bytes) -> bool:
+    """Whether a statement, or the last of several, commits."""
+    end = sql[-_END_LOOKED_AT:]
+    if _MAY_COMMIT.search(end) is None:
+        return False
+    # Of a text whose middle is gone nobody knows what is within quotes; what is cut begins no statement.
+    text = sql if len(sql) < _TEXT_KEPT else b"-" + end
+    text = _APART.sub(lambda found: b" " if found["comment"] is not None else b"''", text)
+    statements = [part.strip() for part in text.split(b";")]
+    while statements and not statements[-1]:
+        statements.pop()
+    if not statements or _COMMIT.fullmatch(statements[-1]) is None:
+        return False
+    return not _ends_a_body(statements)
+
+
+def _ends_a_body(statements: list[bytes]) -> bool:
+    """Whether the last END is that of a function's BEGIN ATOMIC, whose statements stand bare."""
+    begun = [index for index, statement in enumerate(statements) if _ATOMIC.search(statement)]
+    ends = [statement.upper() == b"END" for statement in statements[begun[-1] + 1 :]] if begun else []
+    return ends.count(True) == 1 and ends[-1]
+
+
+@dataclass
+class _Watch:
+    """A statement whose answer is waited for."""
+
+    frame: Frame
+    cycle: int
+    """Each Query, Sync and FunctionCall makes one cycle, which ReadyForQuery ends; counted from the connection's start."""
+    skip: int | None
+    """Completions of earlier Executes in the cycle; None: a simple query, whose answer lasts to the end of the cycle."""
+    raw: bytearray = field(default_factory=bytearray)
+    tags: list[str] = field(default_factory=list)
+    sqlstate: str | None = None
+
+    def answer(self) -> Answer:
+        return Answer(bytes(self.raw), self.frame, {"tags": self.tags, "sqlstate": self.sqlstate})
+
+
+class PostgresConversation:
+    """Implements `onceproof.instruments.proxy.frames.Conversation`."""
+
+    def __init__(self, interest: Interest, road: str = "") -> None:
+        self.readable = True
+        self._road = road
+        self.backend_pid: int | None = None
+        self._connected_at = time.monotonic()
+        self._interest = interest
+        self._started = False
+        self._raw = False
+        """A connection that only carries a cancel request."""
+        self._asked_encryption: str | None = None
+        self._kept = {"client": b"", "server": b""}
+        self._passing = {"client": 0, "server": 0}
+        self._prepared: dict[bytes, bytes] = {}
+        self._portals: dict[bytes, bytes] = {}
+        self._in_transaction: dict[bytes, None] = {}
+        """Texts of the statements since the connection was last idle."""
+        self._ends: deque[str] = deque()
+        """What ends each cycle that is not answered yet: Q, S, F, or startup."""
+        self._asked = 0
+        """Cycles that the client has ended."""
+        self._answered = 0
+        self._executes = 0
+        """In the cycle that the client is in."""
+        self._completions = 0
+        """In the cycle that the server is in."""
+        self._watches: list[_Watch] = []
+
+    # -- what the client says -------------------------------------------------------------------------------------
+
+    def from_client(self, data: bytes) -> list[Piece]:
+        if not self.readable or self._raw:
+            return [self._drain("client"), data]  # it may be the other direction that could not be read
+        if self._started:
+            return self._messages("client", data)
+        data, self._kept["client"] = self._kept["client"] + data, b""
+        return self._startup(data)
+
+    def _startup(self, data: bytes) -> list[Piece]:
+        at = 0
+        while not self._started and self.readable and not self._raw:
+            if data[at : at + 1] == b"\x16":
+                raise Encrypted(f"TLS from its first byte: {_PLAIN}")
+            if len(data) - at < 8:
+                self._kept["client"] = data[at:]
+                return [data[:at]] if at else []
+            (length,), (code,) = _LENGTH.unpack_from(data, at), _LENGTH.unpack_from(data, at + 4)
+            if not 8 <= length <= _STARTUP_LONGEST:
+                self.readable = False
+            elif len(data) - at < length:
+                self._kept["client"] = data[at:]
+                return [data[:at]] if at else []
+            else:
+                at += length
+                self._begin(code)
+        if not self._started:
+            return [data]
+        pieces: list[Piece] = [data[:at]]
+        return pieces + (self._messages("client", data[at:]) if at < len(data) else [])
+
+    def _begin(self, code: int) -> None:
+        if code in (_SSL, _GSS):
+            self._asked_encryption = "TLS" if code == _SSL else "GSS encryption"
+        elif code == _CANCEL:
+            self._raw = True
+        elif code >> 16 == 3:
+            self._started = True
+            self._ends.append("startup")
+            self._asked += 1
+        else:
+            self.readable = False
+
+    def _client_message(self, kind: bytes, body: memoryview) -> bytes | None:
+        """Keep the books; the text of a statement that is about to run is returned."""
+        if kind == b"Q":
+            return self._runs(_text(body))
+        if kind == b"P":
+            name, text = _two_texts(body)
+            if len(self._prepared) >= _MOST_PREPARED and name not in self._prepared:
+                del self._prepared[next(iter(self._prepared))]
+            self._prepared[name] = text[:_TEXT_KEPT]
+        elif kind == b"B":
+            portal, statement = _two_texts(body)
+            if len(self._portals) >= _MOST_PREPARED and portal not in self._portals:
+                del self._portals[next(iter(self._portals))]
+            self._portals[portal] = self._prepared.get(statement, b"")
+        elif kind == b"E":
+            return self._runs(self._portals.get(_text(body), b""))
+        elif kind == b"C" and bytes(body[:1]) == b"S":
+            self._prepared.pop(_text(body[1:]), None)
+        return None
+
+    def _runs(self, sql: bytes) -> bytes:
+        sql = sql if len(sql) <= _TEXT_KEPT else sql[: _TEXT_KEPT // 2] + sql[-_TEXT_KEPT // 2 :]
+        if len(self._in_transaction) < _MOST_STATEMENTS:
+            self._in_transaction[sql] = None
+        return sql
+
+    def _count(self, kind: bytes) -> None:
+        """After the frame was made: the cycles and what is in them."""
+        if kind == b"E":
+            self._executes += 1
+        elif kind in (b"Q", b"S", b"F"):
+            self._ends.append(kind.decode())
+            self._asked += 1
+            self._executes = 0
+
+    def _frame(self, kind: bytes, raw: bytes, what: str, sql: bytes) -> Frame:
+        facts: dict[str, Any] = {
+            "sql": sql.decode(errors="replace")[:500],
+            "backend_pid": self.backend_pid,
+            "transaction": [text.decode(errors="replace")[:500] for text in self._in_transaction],
+        }
+        return Frame(raw, what, facts, (self._asked, None if kind == b"Q" else self._executes), self._connected_at)
+
+    # -- what the server says -------------------------------------------------------------------------------------
+
+    def from_server(self, data: bytes) -> list[Piece]:
+        if not self.readable or self._raw:
+            return [self._drain("server"), data]
+        if self._asked_encryption is not None and data:
+            asked, self._asked_encryption = self._asked_encryption, None
+            if data[:1] in (b"S", b"G"):
+                raise Encrypted(f"{asked}: {_PLAIN}")
+            if data[:1] == b"N":
+                return [data[:1], *(self.from_server(data[1:]) if len(data) > 1 else [])]
+        return self._messages("server", data)
+
+    def _server_message(self, kind: bytes, body: memoryview) -> None:
+        if kind == b"Z":
+            self._answered += 1
+            self._completions = 0
+            if self._ends:
+                self._ends.popleft()
+            if bytes(body[:1]) == b"I":
+                self._in_transaction.clear()
+        elif kind == b"E":
+            message = _field(body, b"M") or ""
+            self._interest.told(Reply(time.monotonic(), self._road, "error", _field(body, b"C") or "?", message))
+        elif kind == b"K" and len(body) >= 4:
+            (self.backend_pid,) = _LENGTH.unpack_from(body)
+        elif kind == b"G" and self._ends and self._ends[0] == "S":
+            # COPY FROM STDIN through the extended protocol: a Sync that is sent already is swallowed, and one more follows.
+            self._ends.popleft()
+            self._asked -= 1
+            for watch in self._watches:
+                watch.cycle -= watch.cycle > self._answered
+
+    def _answer(self, kind: bytes, raw: bytes, body: memoryview) -> tuple[bool, Answer | None]:
+        """Whether a message belongs to an answer that is waited for, and the answer if it is whole."""
+        watch = next((w for w in self._watches if w.cycle == self._answered), None)
+        ends = kind in (b"C", b"I", b"s", b"E")
+        if watch is None or not (ends or watch.raw):
+            return False, None
+        if watch.skip is not None and kind != b"E" and self._completions < watch.skip:
+            return False, None
+        watch.raw += raw
+        if kind == b"C":
+            watch.tags.append(_text(body).decode(errors="replace"))
+        elif kind == b"E":
+            watch.sqlstate = _field(body, b"C")
+        if (ends and watch.skip is not None) or kind == b"Z":
+            self._watches.remove(watch)
+            return True, watch.answer()
+        return True, None
+
+    def rest_of_client(self) -> bytes:
+        return self._drain("client")
+
+    def rest_of_server(self) -> bytes:
+        return self._drain("server")
+
+    def _drain(self, side: str) -> bytes:
+        rest, self._kept[side] = self._kept[side], b""
+        return rest
+
+    def watch(self, frame: Frame) -> None:
+        cycle, skip = frame.tag
+        self._watches.append(_Watch(frame, cycle, skip))
+
+    # -- both -----------------------------------------------------------------------------------------------------
+
+    def _messages(self, side: str, data: bytes) -> list[Piece]:
+        if self._passing[side] >= len(data):
+            self._passing[side] -= len(data)
+            return [data]
+        if self._kept[side]:
+            data, self._kept[side] = self._kept[side] + data, b""
+        client = side == "client"
+        looked_at = _LOOKED_AT_CLIENT if client else _LOOKED_AT_SERVER
+        pieces: list[Piece] = []
+        size = len(data)
+        start, at = 0, self._passing[side]
+        self._passing[side] = 0
+        while at < size:
+            if size - at < 5:
+                self._kept[side] = data[at:]
+                break
+            kind, length = _MESSAGE.unpack_from(data, at)
+            if not 4 <= length <= _LONGEST:
+                self.readable = False
+                pieces.append(data[start:])
+                return pieces
+            end = at + 1 + length
+            if kind in looked_at or self._watches:
+                if end > size and length <= LONGEST_HELD:
+                    self._kept[side] = data[at:]
+                    break
+                if end <= size:
+                    taken = self._client(kind, data, at, end) if client else self._server(kind, data, at, end)
+                    if taken is not None:
+                        if at > start:
+                            pieces.append(data[start:at])
+                        pieces += taken
+                        start = end
+            at = end
+        else:
+            self._passing[side] = at - size
+            at = size
+        if at > start:
+            pieces.append(data[start:at])
+        return pieces
+
+    def _client(self, kind: bytes, data: bytes, at: int, end: int) -> list[Piece] | None:
+        sql = self._client_message(kind, memoryview(data)[at + 5 : end])
+        frame = None
+        if sql is not None and self._interest.active:
+            what = "commit" if is_commit(sql) else "statement"
+            if self._interest.wants(what):
+                frame = self._frame(kind, data[at:end], what, sql)
+        self._count(kind)
+        return None if frame is None else [frame]
+
+    def _server(self, kind: bytes, data: bytes, at: int, end: int) -> list[Piece] | None:
+        body = memoryview(data)[at + 5 : end]
+        taken: list[Piece] | None = None
+        if self._watches:
+            belongs, answer = self._answer(kind, data[at:end], body)
+            if belongs:
+                taken = [answer] if answer is not None else []
+        if kind in (b"C", b"I", b"s"):
+            self._completions += 1
+        self._server_message(kind, body)
+        return taken
+
+
+_LOOKED_AT_CLIENT = frozenset((b"Q", b"P", b"B", b"E", b"C", b"S", b"F"))
+#: Completions too: one that came before somebody watched counts. Errors, also those that answer no statement.
+_LOOKED_AT_SERVER = frozenset((b"Z", b"K", b"G", b"C", b"I", b"s", b"E"))
+
+
+def _text(body: memoryview) -> bytes:
+    """Up to the first zero byte."""
+    return bytes(body).partition(b"\0")[0]
+
+
+def _two_texts(body: memoryview) -> tuple[bytes, bytes]:
+    # What follows in a Bind are its parameters, which may be long.
+    first, _, rest = bytes(body[: _TEXT_KEPT + 1024]).partition(b"\0")
+    return first, rest.partition(b"\0")[0]
+
+
+def _field(body: memoryview, code: bytes) -> str | None:
+    """One field of an ErrorResponse: a code byte, a text, and so on."""
+    for part in bytes(body).split(b"\0"):
+        if part[:1] == code:
+            return part[1:].decode(errors="replace")
+    return None

@@ -1,0 +1,141 @@
+"""Which input caused which effect, and in which batch: the table ``judge.caused``.
+
+One row an effect whose identity has a cause: ``output``, ``h`` (the digest of its identity, `onceproof.judge.values.digest`; of a
+changelog's, of identity and content), ``lane`` and ``pos`` (as in ``judge.effects``), ``commit_order``; its cause's
+``topic``, ``partition``, ``offset`` and ``scope`` (a hash of its key; NULL without one); ``nth`` (1: the first effect of this
+cause; above: a repetition); ``query`` and ``batch`` that planned the cause, NULL where none did.
+
+The n-th effect of an identity belongs to its n-th cause, and what is beyond the causes to the last of them. In a
+changelog a state is an effect of its own; which of two equal states it is, `onceproof.judge.relations.states` says.
+
+``judge.output_batches`` gives the batches of the query that writes an output: the one it names, or the only one there is.
+``judge.progress`` says how far that query (or where an output names none: every query) has recorded the input as done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onceproof.judge.values import digest
+from onceproof.judge.values.canonical import literal
+from onceproof.judge.witness import times
+
+if TYPE_CHECKING:
+    from onceproof.judge.case.case import Case
+
+# Identities with one effect and one cause are nearly all: one join on their digest.
+_ONCE = """
+    SELECT e.h, e.lane, e.pos, e.commit_order, c.topic, c."partition", c."offset", c.scope, 1 AS nth
+    FROM ({effects}) e JOIN ({causes}) c ON c.h = e.h
+    WHERE e.h NOT IN (SELECT h FROM several)"""
+
+# The others: the n-th effect belongs to the n-th cause.
+_SEVERAL = """
+    SELECT e.h, e.lane, e.pos, e.commit_order, c.topic, c."partition", c."offset", c.scope, greatest(e.nth - c.of, 0) + 1 AS nth
+    FROM (SELECT *, row_number() OVER (PARTITION BY h ORDER BY pos, lane) AS nth FROM ({effects}) WHERE {among}) e
+    JOIN (SELECT *, row_number() OVER (PARTITION BY h ORDER BY "offset", topic, "partition") AS nth,
+                 count(*) OVER (PARTITION BY h) AS of
+          FROM ({causes}) WHERE {among}) c ON c.h = e.h AND c.nth = least(e.nth, c.of)"""
+
+_SOME = """
+    CREATE OR REPLACE TEMP TABLE several AS
+    SELECT h FROM judge.expected WHERE output = $output GROUP BY h HAVING count(*) > 1
+    UNION SELECT h FROM judge.suspects WHERE output = $output"""
+
+_INSERT = """
+    INSERT INTO judge.caused
+    SELECT $output, s.*, CASE WHEN s."offset" < b.end_offset THEN b.query END, CASE WHEN s."offset" < b.end_offset THEN b.batch END
+    FROM ({rows}) s
+    ASOF LEFT JOIN (FROM judge.output_batches WHERE output = $output) b
+        ON b.topic = s.topic AND b."partition" = s."partition" AND s."offset" >= b.start_offset"""
+
+
+def create_batches(case: Case) -> None:
+    """The view ``judge.output_batches``: batches that hold data, for each output."""
+    only = "(SELECT CASE WHEN count(DISTINCT query) = 1 THEN min(query) END FROM history.batches)"
+    parts = []
+    for output, spec in case.scenario.outputs.items():
+        query = only if spec.query is None else literal(spec.query)
+        parts.append(f"SELECT {literal(output)} AS output, * FROM judge.batches WHERE query = {query}")  # noqa: S608
+    union = " UNION ALL ".join(parts)
+    case.sql(f"CREATE VIEW judge.output_batches AS FROM ({union}) WHERE end_offset > start_offset")
+    _create_progress(case)
+
+
+def _create_progress(case: Case) -> None:
+    """The view ``judge.progress``: of the query that writes an output, or the least of all where it names none.
+
+    Where the batch that was to act on a query's last watermark was still to come, progress says what the query has read, not
+    what it is done with.
+    """
+    kept = ", ".join(literal(query) for query, _ in case.open_watermarks("restarted", "due", "open"))
+    read_only = f"WHERE query NOT IN ({kept})" if kept else ""
+    parts = []
+    for output, spec in case.scenario.outputs.items():
+        among = "true" if spec.query is None else f"query = {literal(spec.query)}"
+        parts.append(f"SELECT {literal(output)} AS output, * FROM done WHERE {among}")  # noqa: S608
+    union = " UNION ALL ".join(parts)
+    # A query that planned a batch and recorded none reads the partition all the same.
+    case.sql(f"""CREATE VIEW judge.progress AS
+        WITH done AS (
+            SELECT query, topic, "partition", max(end_offset) AS end_offset FROM (
+                SELECT query, topic, "partition", end_offset FROM history.progress {read_only}
+                UNION ALL SELECT query, topic, "partition", 0 FROM history.batches)
+            GROUP BY ALL)
+        SELECT output, topic, "partition", min(end_offset) AS end_offset FROM ({union}) GROUP BY ALL""")  # noqa: S608
+
+
+# Where a partition's input has no holes, the least and the greatest offset say that it holds all causes: no join is needed.
+_BEYOND = """
+    WITH named AS (
+        SELECT output, topic, "partition", min("offset") AS low, max("offset") AS high FROM judge.expected
+        WHERE "offset" IS NOT NULL GROUP BY ALL),
+    held AS (
+        SELECT topic, "partition", min("offset") AS low, max("offset") AS high, count(*) AS n FROM history.input
+        WHERE visibility = 'committed' GROUP BY ALL)
+    SELECT DISTINCT output FROM named n LEFT JOIN held h ON h.topic = n.topic AND h."partition" = n."partition"
+    WHERE NOT coalesce(h.low <= n.low AND h.high >= n.high AND h.n = h.high - h.low + 1, false) ORDER BY output"""
+
+_UNKNOWN = """
+    SELECT count(*) AS n, min((coalesce(topic, '?'), coalesce("partition", -1), "offset")) AS first FROM judge.expected e
+    WHERE output = $output AND "offset" IS NOT NULL AND NOT EXISTS (
+        FROM history.input i WHERE i.topic = e.topic AND i."partition" = e."partition" AND i."offset" = e."offset"
+        AND i.visibility = 'committed')"""
+
+
+def unknown(case: Case) -> list[str]:
+    """Causes that the oracle names and the input does not hold: nothing that goes by causes can be judged by them."""
+    doubts = []
+    for (output,) in case.sql(_BEYOND).fetchall():
+        row = case.rows(_UNKNOWN, {"output": output})[0]
+        if row["n"]:
+            topic, partition, offset = row["first"].values() if isinstance(row["first"], dict) else row["first"]
+            doubts.append(
+                f"the oracle's rows for output {output!r} name {times(row['n'], 'cause')} that the committed input does not hold, "
+                f"the first is {topic}/{partition}@{offset}: neither order nor loss can be judged by those; "
+                "let _topic, _partition and _offset name the input record that causes the row"
+            )
+    return doubts
+
+
+def create(case: Case) -> None:
+    case.compare()
+    case.sql("""CREATE TABLE judge.caused (output VARCHAR, h UBIGINT, lane INTEGER, pos BIGINT, commit_order BIGINT, topic VARCHAR,
+                "partition" INTEGER, "offset" BIGINT, scope UBIGINT, nth BIGINT, query VARCHAR, batch BIGINT)""")
+    for output, expectation in case.expectations.items():
+        if not expectation.has_cause:
+            continue
+        if case.scenario.outputs[output].kind == "changelog":
+            _insert(case, output, _SEVERAL, state="hash(h, digest_2)", among="true")
+        else:
+            case.sql(_SOME, {"output": output})
+            _insert(case, output, _ONCE)
+            _insert(case, output, _SEVERAL, among="h IN (SELECT h FROM several)")
+
+
+def _insert(case: Case, output: str, query: str, *, state: str = "h", **conditions: str) -> None:
+    effects = f"SELECT {state} AS h, lane, pos, commit_order FROM judge.effects WHERE output = $output"  # noqa: S608
+    causes = f"""SELECT {state} AS h, topic, "partition", "offset", CASE WHEN "key" IS NOT NULL THEN {digest.of_text('"key"')} END AS scope
+        FROM judge.expected WHERE output = $output AND "offset" IS NOT NULL"""  # noqa: S608
+    rows = query.format(effects=effects, causes=causes, **conditions)
+    case.sql(_INSERT.format(rows=rows), {"output": output})

@@ -1,0 +1,115 @@
+"""Expected against actual, as multisets: the tables that the checkers of single effects select from.
+
+Digest first (`onceproof.judge.values.digest`): both sides are reduced to a count and two independent 64-bit hashes for each of
+some buckets of the identity, summed exactly (an XOR would let a duplicated pair cancel). In unequal buckets the same is
+done for each identity, and only what differs then is compared text by text: a clean run costs one scan of some numbers.
+
+For one identity, the *unmatched* effects are those beyond what was expected with that very content, the *missing* ones
+those expected and not there:
+
+- ``wrong``: an unmatched effect takes the place of a missing one, those with a content that was never expected first;
+  an unmatched effect with such a content is wrong also where none is missing;
+- ``extra``: what is then left of the unmatched: right contents, counted more often than expected;
+- ``lost``: what is then left of the missing;
+- ``unexplained``: all effects of an identity that is not expected at all.
+
+Tables (schema ``judge``): ``tally`` (``output``, ``id``, ``expected``, ``actual``, ``wrong``, ``extra``, ``lost``,
+``unexplained``), ``counts`` (``output``, ``id``, ``content``, ``expected``, ``actual``) for the identities in it, and
+``missing``: one row per lost effect with its cause, whether progress covers it, its batch, and whether it is ``hidden``: it is
+in the output's log, in a transaction that is still open (or after one). ``fault``: what struck that batch (or the consumer that
+had the message); ``active``: what was active at that time and struck another batch; ``reason``: ``fault``, ``no fault`` or
+``unknown``; ``found_by``: how the batch is known: by its ``input``, or as `onceproof.judge.relations.struck` found it out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onceproof.judge.relations import struck
+from onceproof.judge.values import digest
+
+if TYPE_CHECKING:
+    from onceproof.judge.case.case import Case
+
+# Both sides, each row with its sign: what is the same on both adds up to nothing.
+_SIDES = """(SELECT output, h, digest_1, digest_2, 1 AS sign FROM judge.expected
+             UNION ALL SELECT output, h, digest_1, digest_2, -1 FROM judge.effect_rows)"""
+
+_UNEQUAL = f"""
+    CREATE TABLE judge.unequal AS
+    SELECT output, {digest.BUCKET} AS bucket FROM {_SIDES} GROUP BY ALL HAVING {digest.DIFFERENT}"""  # noqa: S608
+
+_SUSPECTS = f"""
+    CREATE TABLE judge.suspects AS
+    SELECT output, h FROM (SELECT *, {digest.BUCKET} AS bucket FROM {_SIDES}) SEMI JOIN judge.unequal USING (output, bucket)
+    GROUP BY ALL HAVING {digest.DIFFERENT}"""  # noqa: S608
+
+_COUNTS = """
+    CREATE TABLE judge.counts AS
+    SELECT output, id, content, sum(expected) AS expected, sum(actual) AS actual FROM (
+        SELECT output, id, content, 1 AS expected, 0 AS actual FROM judge.expected SEMI JOIN judge.suspects USING (output, h)
+        UNION ALL
+        SELECT output, id, content, 0, 1 FROM judge.effect_rows SEMI JOIN judge.suspects USING (output, h))
+    GROUP BY ALL"""
+
+_TALLY = """
+    CREATE TABLE judge.tally AS
+    WITH sums AS (
+        SELECT output, id, sum(expected)::BIGINT AS expected, sum(actual)::BIGINT AS actual,
+               sum(greatest(expected - actual, 0))::BIGINT AS missing,
+               sum(greatest(actual - expected, 0))::BIGINT AS unmatched,
+               coalesce(sum(actual) FILTER (WHERE expected = 0), 0)::BIGINT AS foreign_content
+        FROM judge.counts GROUP BY output, id),
+    parts AS (
+        SELECT *, CASE WHEN expected = 0 THEN 0 ELSE greatest(foreign_content, least(missing, unmatched)) END AS wrong
+        FROM sums WHERE missing + unmatched > 0)
+    SELECT output, id, expected, actual, wrong,
+           CASE WHEN expected = 0 THEN 0 ELSE unmatched - wrong END AS extra,
+           missing - least(missing, unmatched) AS lost,
+           CASE WHEN expected = 0 THEN actual ELSE 0 END AS unexplained
+    FROM parts"""
+
+# Of several equal effects of which some are missing, those of the latest causes are taken to be the missing ones.
+_MISSING = """
+    CREATE TABLE judge.missing AS
+    WITH short AS (
+        SELECT e.* EXCLUDE (nth), t.lost, c.expected - c.actual AS deficit,
+               row_number() OVER (PARTITION BY e.output, e.id, e.content ORDER BY e."offset" DESC, e.topic, e."partition") AS nth
+        FROM judge.expected e
+        JOIN judge.counts c ON c.output = e.output AND c.id = e.id AND c.content = e.content AND c.expected > c.actual
+        JOIN judge.tally t ON t.output = e.output AND t.id = e.id AND t.lost > 0),
+    chosen AS (
+        SELECT * FROM short WHERE nth <= deficit
+        QUALIFY row_number() OVER (PARTITION BY output, id ORDER BY "offset" DESC, topic, "partition", content) <= lost),
+    placed AS (
+        SELECT c.output, c.id, c.content, c.topic, c."partition", c."offset", c."key", c.closes_us, min(b.query) AS query,
+               arg_min(b.batch, b.query) AS batch,
+               string_agg(DISTINCT coalesce(CASE WHEN w.struck THEN w.fault END, k.fault), ', '
+                          ORDER BY coalesce(CASE WHEN w.struck THEN w.fault END, k.fault)) AS fault,
+               string_agg(DISTINCT CASE WHEN NOT w.struck THEN w.fault END, ', '
+                          ORDER BY CASE WHEN NOT w.struck THEN w.fault END) AS active
+        FROM chosen c
+        LEFT JOIN judge.output_batches b ON b.output = c.output AND b.topic = c.topic AND b."partition" = c."partition"
+            AND c."offset" >= b.start_offset AND c."offset" < b.end_offset
+        LEFT JOIN judge.windows w ON w.query = b.query AND w.batch = b.batch
+        LEFT JOIN judge.struck k ON k.output = c.output AND k.topic = c.topic AND k."partition" = c."partition" AND k."offset" = c."offset"
+        GROUP BY c.output, c.id, c.content, c.topic, c."partition", c."offset", c."key", c.closes_us, c.nth)
+    SELECT p.*, coalesce(p."offset" < g.end_offset, false) AS covered, false AS hidden,
+           CASE WHEN p.batch IS NOT NULL THEN 'input' END AS found_by, NULL::VARCHAR AS reason
+    FROM placed p LEFT JOIN judge.progress g ON g.output = p.output AND g.topic = p.topic AND g."partition" = p."partition" """
+
+
+def create(case: Case) -> None:
+    case.sql(_UNEQUAL)
+    case.sql(_SUSPECTS)
+    case.sql(_COUNTS)
+    case.sql(_TALLY)
+    case.sql(
+        "DELETE FROM judge.counts c WHERE NOT EXISTS (FROM judge.tally t WHERE t.output = c.output AND t.id = c.id)"
+    )
+    case.sql(_MISSING)
+    struck.find_reasons(case)
+    if case.number("SELECT count(*) FROM history.output WHERE visibility = 'open'"):
+        case.changes()
+        case.sql("""UPDATE judge.missing m SET hidden = true FROM judge.changes c
+            WHERE c.output = m.output AND c.id = m.id AND c.content = m.content AND c.visibility = 'open'""")

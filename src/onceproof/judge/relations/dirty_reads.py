@@ -1,0 +1,55 @@
+"""Dirty reads: effects that no committed input explains and uncommitted input would. The table ``judge.dirty``.
+
+Without it they would count as effects of nothing (``unexplained``), or as wrong values of what committed input explains.
+
+One row an identity and content: ``output``, ``id``, ``content``, ``n`` (effects), ``part`` (what
+`onceproof.judge.relations.compare` took them for: ``unexplained`` or ``wrong``), ``kind`` (``aborted``: the input's transaction was
+aborted; ``open``: it had not ended when the history was collected), and the cause, where the oracle names it: ``topic``,
+``partition``, ``offset``.
+
+An effect is dirty if its identity and content are what the oracle would expect with uncommitted input counted too; or,
+where committed input explains nothing of its identity, if its identity is. Where the cause is not known (sums, windows),
+the kind is ``open`` only if the history holds no aborted input.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onceproof.judge.case.case import Case
+
+_EMPTY = """
+    CREATE OR REPLACE TABLE judge.dirty (output VARCHAR, id VARCHAR, content VARCHAR, n BIGINT, part VARCHAR, kind VARCHAR,
+                              topic VARCHAR, "partition" INTEGER, "offset" BIGINT)"""
+
+_DIRTY = """
+    INSERT INTO judge.dirty
+    WITH suspects AS (
+        SELECT c.output, c.id, c.content, c.actual::BIGINT AS n, CASE WHEN t.expected = 0 THEN 'unexplained' ELSE 'wrong' END AS part
+        FROM judge.counts c JOIN judge.tally t USING (output, id)
+        WHERE c.actual > 0 AND c.expected = 0 AND t.wrong + t.unexplained > 0),
+    explained AS (
+        SELECT s.*, u.topic, u."partition", u."offset"
+        FROM suspects s JOIN judge.uncommitted u ON u.output = s.output AND u.id = s.id
+            AND (u.content = s.content OR s.part = 'unexplained')
+        QUALIFY row_number() OVER (PARTITION BY s.output, s.id, s.content
+                                   ORDER BY u.content <> s.content, u."offset", u.topic, u."partition") = 1)
+    SELECT e.output, e.id, e.content, e.n, e.part,
+           CASE coalesce(nullif(i.visibility, 'committed'), $unknown) WHEN 'open' THEN 'open' ELSE 'aborted' END AS kind,
+           e.topic, e."partition", e."offset"
+    FROM explained e LEFT JOIN history.input i
+      ON i.topic = e.topic AND i."partition" = e."partition" AND i."offset" = e."offset" """
+
+
+def create(case: Case) -> None:
+    """Make the table. Asks the oracle anew, and only if there is something to explain."""
+    case.compare()
+    case.sql(_EMPTY)
+    if not case.number("SELECT count(*) FROM judge.tally WHERE wrong + unexplained > 0"):
+        return
+    case.uncommitted()
+    if not case.number("SELECT count(*) FROM judge.uncommitted"):
+        return
+    aborted = case.number("SELECT count(*) FROM history.input WHERE visibility = 'aborted'")
+    case.sql(_DIRTY, {"unknown": "aborted" if aborted else "open"})

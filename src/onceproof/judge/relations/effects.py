@@ -1,0 +1,299 @@
+"""What a reader of the outputs sees after the run: the table ``judge.effect_rows`` and the view ``judge.effects``.
+
+The rows come from `onceproof.judge.case.sources`; here their values are brought to the canonical form in which they are
+compared, and numbers within the tolerance of what was expected count as what was expected.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from onceproof.judge.case import sources
+from onceproof.judge.relations import states
+from onceproof.judge.values import digest, documents
+from onceproof.judge.values.canonical import (
+    WHOLE_NUMBERS,
+    canonical_rows,
+    document,
+    is_nested,
+    literal,
+    member,
+    quote,
+)
+from onceproof.judge.values.nested import EXACT_NUMBERS
+from onceproof.judge.values.record_key import BESIDE_THE_VALUE, HEADERS, KEY_TEXT
+from onceproof.judge.values.record_key import COLUMN as RECORD_KEY
+from onceproof.judge.witness import times
+
+if TYPE_CHECKING:
+    from onceproof.judge.case.case import Case
+    from onceproof.scenario.model import Tolerance
+
+#: ``lane`` and ``pos`` order what stands in one output; ``place`` says where it stands, in words.
+STANDING = """coalesce("partition", -1) AS lane, coalesce(commit_order, "offset") AS pos,
+               CASE WHEN "partition" IS NOT NULL THEN named || '/' || "partition" || '@' || "offset"
+                    WHEN xid IS NOT NULL THEN named || ' xid ' || xid ELSE named END AS place"""
+
+
+def load(case: Case) -> None:
+    """Fill ``judge.effect_rows``; outputs that cannot be judged go to ``case.unreadable`` with the reason."""
+    case.sql(f"""CREATE TABLE judge.effect_rows (output VARCHAR, id {digest.TEXT}, content {digest.TEXT},
+                "partition" INTEGER, "offset" BIGINT, xid BIGINT, commit_order BIGINT, "key" {digest.TEXT}, {digest.COLUMNS})""")
+    named = []
+    for output, spec in case.scenario.outputs.items():
+        named.append(f"({literal(output)}, {literal(spec.topic or spec.table or output)})")
+        source = sources.effects(case, output)
+        problem = case.unreadable.get(output) or _misshapen(case, output, source)
+        if problem is not None:
+            _give_up(case, output, problem)
+        elif output in case.expectations:
+            _insert(case, output, source)
+            if spec.kind == "changelog":
+                states.drop_unseen(case, output)
+            for column, tolerance in spec.tolerance.items():
+                _tolerate(case, output, column, tolerance)
+    case.sql(f"CREATE TABLE judge.outputs AS SELECT * FROM (VALUES {', '.join(named)}) t(output, named)")  # noqa: S608
+    case.sql(f"""CREATE VIEW judge.effects AS
+        SELECT e.*, {STANDING} FROM judge.effect_rows e JOIN judge.outputs USING (output)""")  # noqa: S608
+
+
+def decoded(case: Case, output: str, source: str, *more: str) -> str:
+    """SQL that gives ``output``, ``id``, ``content`` in canonical form, the position, and ``more`` columns of ``source``."""
+    spec, columns = case.scenario.outputs[output], case.expectations[output].columns
+    members = {name: kind for name, kind in columns.items() if name not in BESIDE_THE_VALUE}
+    reading = case.readings.get(output, Reading())
+    # A text among other JSON keeps its quotes; a table gives JSON as the text that it is.
+    any_json = spec.table is None
+    if spec.expected == "empty" and spec.table is not None:
+        source = f"SELECT * REPLACE (json_object('row', content)::VARCHAR AS content) FROM ({source})"  # noqa: S608
+    kinds = {name: "JSON" if kind == "JSON" and any_json else "VARCHAR" for name, kind in members.items()}
+    parsed = "NULL AS f" if reading.exact else f"json_transform(content, {literal(json.dumps(kinds))}) AS f"
+    twice = reading.exact or reading.long_numbers
+    if twice:
+        all_texts = _all_texts(case, output)
+        wanted = {
+            name: (reading.members.get(name, name), documents.OTHER if all_texts else _kind(kind))
+            for name, kind in members.items()
+        }
+        again = f"{documents.FUNCTION}(content, {literal(documents.fields_of(wanted))})"
+        again = f"json_transform({again}, {literal(json.dumps(dict.fromkeys(members, 'VARCHAR')))})"
+        if not reading.exact:
+            again = f"CASE WHEN regexp_matches(content, {literal(documents.LONG_FRACTION)}) THEN {again} END"
+        parsed += f", {again} AS d"
+    # Columns of the output may be called as ours are: they get names that no position has.
+    fields = {name: f"={name}" for name in columns}
+    opened = ", ".join(f"{_field(name, reading)} AS {quote(field)}" for name, field in fields.items())
+    texts = canonical_rows(
+        f"""SELECT * EXCLUDE ({"f, d" if twice else "f"}, content), {opened}
+            FROM (SELECT *, {parsed} FROM ({source}))""",  # noqa: S608
+        {fields[name]: sql_type for name, sql_type in columns.items()},
+    )
+    identity = {name: quote(fields[name]) for name in case.scenario.outputs[output].identity}
+    rest = "".join(f", {column}" for column in more)
+    return f"""
+        SELECT {literal(output)} AS output, {document(identity)} AS id,
+               {document({name: quote(field) for name, field in fields.items()})} AS content,
+               "partition", "offset", xid, commit_order, {KEY_TEXT} AS "key"{rest}
+        FROM ({texts})"""  # noqa: S608
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the values of an output are read (`onceproof.judge.values.documents`)."""
+
+    exact: bool = False
+    """All of them in Python: names that differ only by case or stand twice, or texts where numbers are expected."""
+    long_numbers: bool = False
+    """Those with numbers that are no doubles in Python."""
+    members: Mapping[str, str] = field(default_factory=dict)
+    """Column -> name, where these differ."""
+
+
+def _field(name: str, reading: Reading) -> str:
+    """SQL for a field's text: of the second parsing, where there was one."""
+    if name == RECORD_KEY:
+        return KEY_TEXT
+    if name == HEADERS:
+        return "headers"
+    once, again = f"f.{quote(name)}", f"d.{quote(name)}"
+    if reading.exact:
+        return again
+    return f"CASE WHEN d IS NULL THEN {once} ELSE {again} END" if reading.long_numbers else once
+
+
+def _all_texts(case: Case, output: str) -> bool:
+    """Whether every value of the output is a text, whatever its type, or is compared as the text that another run showed."""
+    spec = case.scenario.outputs[output]
+    return spec.table is not None or spec.decode in ("string", "bytes") or case.texts
+
+
+def _kind(sql_type: str) -> str:
+    """As what the member of a topic's value is compared: see `onceproof.judge.values.canonical`."""
+    kind = sql_type.split("(")[0].strip()
+    if is_nested(sql_type):
+        return documents.JSON
+    if kind in EXACT_NUMBERS:
+        return documents.DECIMAL
+    if kind in WHOLE_NUMBERS:
+        return documents.WHOLE
+    kinds = {"DOUBLE": documents.FRACTION, "FLOAT": documents.FRACTION, "BOOLEAN": documents.BOOLEAN}
+    return kinds.get(kind, documents.TEXT if kind in ("VARCHAR", "ENUM") else documents.OTHER)
+
+
+def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool) -> Reading:
+    """How to read an output whose values have these names. Looks at its records once, for what is seldom there."""
+    members = {column: name for name, column in documents.renamed(names).items()}
+    spec = case.scenario.outputs[output]
+    if _all_texts(case, output):
+        return Reading(exact=bool(members) or repeated, long_numbers=case.texts and spec.table is None, members=members)
+    columns = {
+        name: _kind(kind) for name, kind in case.expectations[output].columns.items() if name not in BESIDE_THE_VALUE
+    }
+    numbers = [name for name, kind in columns.items() if kind in _NUMBERS]
+    texts = [name for name, kind in columns.items() if kind == documents.TEXT]
+    # Without a backslash a name is written as it is.
+    suspects = [
+        r"\\u",
+        *(rf"{_in_json(names)}\s*:\s*{start}" for names, start in ((numbers, '"'), (texts, "[-0-9tf]")) if names),
+    ]
+    every = sources.records(output, spec, "content IS NOT NULL")
+    fractions = any(kind in (*_NUMBERS, documents.JSON) and kind != documents.FRACTION for kind in columns.values())
+    query = f"""SELECT bool_or(regexp_matches(content, {literal("|".join(suspects))})) AS suspect,
+                       {f"bool_or(regexp_matches(content, {literal(documents.LONG_FRACTION)}))" if fractions else "false"} AS long
+                FROM ({every})"""  # noqa: S608
+    row = case.rows(query)[0]
+    exact: bool = (
+        bool(members) or repeated or (row["suspect"] and _other_kinds(case, every, columns, "|".join(suspects)))
+    )
+    return Reading(exact=exact, long_numbers=bool(row["long"]), members=members)
+
+
+_NUMBERS = (documents.WHOLE, documents.FRACTION, documents.BOOLEAN)
+
+
+def _in_json(names: Sequence[str]) -> str:
+    """A regular expression for these names as JSON has them."""
+    return f'"(?:{"|".join(re.escape(json.dumps(name, ensure_ascii=False)[1:-1]) for name in names)})"'
+
+
+def _other_kinds(case: Case, records: str, columns: Mapping[str, str], suspects: str) -> bool:
+    """Whether some record has a text where a number or a truth value is expected, or the other way round."""
+    pointers = ", ".join(member(name) for name in columns)
+    query = f"""SELECT DISTINCT TRY(json_type(content, [{pointers}])) FROM ({records})
+                WHERE regexp_matches(content, {literal(suspects)})"""  # noqa: S608
+    for (kinds,) in case.sql(query).fetchall():
+        for wanted, kind in zip(columns.values(), kinds or (), strict=False):
+            if (kind == "VARCHAR") if wanted in _NUMBERS else (wanted == documents.TEXT and kind in _PLAIN):
+                return True
+    return False
+
+
+_PLAIN = ("UBIGINT", "BIGINT", "DOUBLE", "BOOLEAN")
+
+
+def _give_up(case: Case, output: str, problem: str) -> None:
+    case.unreadable[output] = problem
+    # Or else every effect that was expected here would seem lost.
+    case.sql("DELETE FROM judge.expected WHERE output = $output", {"output": output})
+    case.expectations.pop(output, None)
+
+
+def _misshapen(case: Case, output: str, source: str) -> str | None:
+    """Why the effects cannot be compared with what is expected. Where their names tell that all is well, that is one scan."""
+    if case.scenario.outputs[output].expected == "empty":
+        return None
+    query = f"SELECT DISTINCT TRY(json_keys(content)) FROM ({source})"  # noqa: S608
+    shapes = {tuple(row[0] or ()) for row in case.sql(query).fetchall()}
+    # Of a bag the source is all there is. No names: an empty object, or none.
+    if () in shapes or case.scenario.outputs[output].kind != "append":
+        problem = _undecodable(case, output)
+        if problem is not None:
+            return problem
+    names = {name for shape in shapes for name in shape}
+    every = names
+    if output in case.expectations:
+        repeated = any(len(set(shape)) < len(shape) for shape in shapes)
+        wanted = {*case.expectations[output].columns, *case.scenario.outputs[output].ignore}
+        every = documents.with_absent(names, wanted)
+        case.readings[output] = _reading(case, output, every, repeated=repeated)
+    columns = documents.columns(every)
+    found = {columns[name] for name in names}
+    return _missing_identity(case, output, found) or _unnamed_columns(case, output, found)
+
+
+def _undecodable(case: Case, output: str) -> str | None:
+    broken = "content IS NULL OR NOT json_valid(content) OR json_type(content) <> 'OBJECT'"
+    query = f"""SELECT count(*) AS n, min_by("partition" || '@' || "offset", ("partition", "offset")) AS first
+                FROM ({sources.unreadable(case, output)}) WHERE {broken}"""  # noqa: S608
+    row = case.rows(query)[0]
+    if not row["n"]:
+        return None
+    count, topic = times(row["n"], "effect"), case.scenario.outputs[output].topic
+    return f"{count} of it without a JSON object as value, the first at {topic}/{row['first']}"
+
+
+def _missing_identity(case: Case, output: str, found: set[str]) -> str | None:
+    """Identity columns that no row has although each expected row does: then no row can be the right one."""
+    spec = case.scenario.outputs[output]
+    for name in spec.identity if found and output in case.expectations else []:
+        expected = f"""SELECT count(*) > 0 AND count(*) = count(id->>{member(name)}) AS all_have_it
+                       FROM judge.expected WHERE output = $output"""  # noqa: S608
+        if name in found:
+            continue
+        if spec.dead_letter_of is not None or case.rows(expected, {"output": output})[0]["all_have_it"]:
+            what = f"no {'row' if spec.table is not None else 'record'} of it has a column {name!r}, which is part of its identity"
+            return f"{what}; the columns are {', '.join(sorted(found))}"
+    return None
+
+
+def _unnamed_columns(case: Case, output: str, found: set[str]) -> str | None:
+    """Columns that the output has and the oracle is silent about: nobody would notice if they were wrong."""
+    expectation = case.expectations.get(output)
+    if expectation is None or not expectation.whole:
+        return None
+    known = {*expectation.columns, *case.scenario.outputs[output].ignore} - BESIDE_THE_VALUE
+    if not (extra := sorted(found - known)):
+        return None
+    return f"the oracle says nothing of its columns {', '.join(extra)}: select them in the oracle's query, or list them under ignore"
+
+
+def _insert(case: Case, output: str, source: str) -> None:
+    case.sql(f"INSERT INTO judge.effect_rows {digest.of_rows(decoded(case, output, source))}")
+
+
+def _tolerate(case: Case, output: str, column: str, tolerance: Tolerance) -> None:
+    """Give each effect the expected value of ``column`` where its own is near enough.
+
+    The nearest of those that are expected for its identity. Null, what is no number, NaN and the infinities are near to
+    themselves only.
+    """
+
+    def field(side: str, name: str) -> str:
+        return f"({side}.content->>{member(name)})"
+
+    names = case.expectations[output].columns
+    snapped = document({name: field("x" if name == column else "a", name) for name in names})
+    found, wanted = field("a", column), field("x", column)
+    # Beyond some digits two numbers that differ by more than the tolerance are one double.
+    fine, whole = (
+        f"TRY(abs(TRY_CAST({found} AS DECIMAL(38, {scale})) - TRY_CAST({wanted} AS DECIMAL(38, {scale}))))::DOUBLE"
+        for scale in (9, 0)
+    )
+    large = "least(abs(found), abs(wanted)) >= 1e6"
+    distance = f"coalesce(CASE WHEN {large} THEN coalesce({fine}, {whole}) END, abs(found - wanted))"
+    one, two = digest.of_content("near.content")
+    case.sql(
+        f"""UPDATE judge.effect_rows AS e SET content = near.content, digest_1 = {one}, digest_2 = {two} FROM (
+                SELECT a.rowid AS r, {snapped} AS content,
+                       TRY_CAST({found} AS DOUBLE) AS found, TRY_CAST({wanted} AS DOUBLE) AS wanted
+                FROM judge.effect_rows a JOIN judge.expected x ON x.output = a.output AND x.id = a.id
+                WHERE a.output = $output AND {found} <> {wanted} AND isfinite(found) AND isfinite(wanted)
+                  AND {distance} <= greatest($absolute, $relative * abs(wanted))
+                QUALIFY row_number() OVER (PARTITION BY a.rowid ORDER BY {distance}, x.content) = 1) near
+            WHERE e.rowid = near.r""",  # noqa: S608
+        {"output": output, "absolute": tolerance.absolute, "relative": tolerance.relative},
+    )

@@ -1,0 +1,115 @@
+"""Whether a fault struck the batch of a lost effect: ``reason`` and, where the cause is not one record, ``batch`` in ``judge.missing``.
+
+The reason is ``fault`` if a fault struck the batch, ``no fault`` if none was active in it, and ``unknown`` otherwise: nobody knows the
+batch, or a fault was active at that time and struck another one. That two things happen at one time makes neither the cause of the other.
+
+An effect of several records (a sum, a window, a join) has no record by which its batch is known. It is known all the same
+
+- by when its **window** closes (``_closes``): the first batch whose watermark reaches that writes it;
+- by what it **follows** from: the oracle, asked of the input of the struck batch alone, expects the very same effect, and of all input
+  but that of struck batches it expects no effect of that identity.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from onceproof.expectation.stored import WorksAhead
+from onceproof.judge.case import views
+from onceproof.judge.checker import NotEvaluated
+from onceproof.oracle import oracles
+
+if TYPE_CHECKING:
+    from onceproof.judge.case.case import Case
+
+# The oracle is asked once for each struck batch.
+_MOST_BATCHES = 16
+
+_CLOSED_IN = """
+    UPDATE judge.missing m SET query = $query, batch = w.batch, found_by = 'window', fault = f.struck, active = f.active
+    FROM (SELECT m.rowid AS r, min(b.batch) AS batch FROM judge.missing m JOIN history.batches b
+              ON b.query = $query AND 1000 * b.watermark_ms >= m.closes_us
+          WHERE m.output = $output AND m.batch IS NULL AND m.closes_us IS NOT NULL GROUP BY m.rowid) w
+    LEFT JOIN (SELECT batch, string_agg(fault, ', ' ORDER BY fault) FILTER (struck) AS struck,
+                      string_agg(fault, ', ' ORDER BY fault) FILTER (NOT struck) AS active
+               FROM judge.windows WHERE query = $query GROUP BY batch) f ON f.batch = w.batch
+    WHERE m.rowid = w.r"""
+
+_STRUCK = """
+    SELECT batch, string_agg(DISTINCT fault, ', ' ORDER BY fault) AS fault FROM judge.windows
+    WHERE query = $query AND struck GROUP BY batch ORDER BY batch"""
+
+_OPEN_CASES = """
+    SELECT count(*) FROM judge.missing WHERE output = $output AND "offset" IS NULL AND fault IS NULL"""
+
+_FOLLOWS = """
+    UPDATE judge.missing m SET query = $query, batch = $batch, found_by = 'follows', fault = $fault, active = NULL
+    WHERE m.output = $output AND m."offset" IS NULL AND m.fault IS NULL
+      AND EXISTS (FROM judge.follows f WHERE f.output = m.output AND f.id = m.id AND f.content = m.content)
+      AND NOT EXISTS (FROM judge.follows_otherwise f WHERE f.output = m.output AND f.id = m.id)"""
+
+_REASONS = """
+    UPDATE judge.missing SET reason = CASE
+        WHEN fault IS NOT NULL THEN 'fault'
+        WHEN active IS NOT NULL OR $imported THEN 'unknown'
+        WHEN (batch IS NULL OR found_by = 'window') AND EXISTS (
+            FROM history.faults f WHERE f.fired_at IS NOT NULL AND (judge.missing."offset" IS NULL OR f.point NOT LIKE 'message %')) THEN 'unknown'
+        ELSE 'no fault' END"""
+
+
+def find_reasons(case: Case) -> None:
+    """Fill in what `onceproof.judge.relations.compare` left open in ``judge.missing``."""
+    if case.number('SELECT count(*) FROM judge.missing WHERE "offset" IS NULL'):
+        for output in case.expectations:
+            _of_output(case, output)
+    case.sql(_REASONS, {"imported": bool(case.run.get("imported"))})
+
+
+def _of_output(case: Case, output: str) -> None:
+    if not case.number(_OPEN_CASES, {"output": output}):
+        return
+    stored = (case.run.get("slice") or {}).get("struck")
+    if stored is not None and stored["output"] == output:
+        case.sql(_STORED, stored)
+    query = _writer(case, output)
+    if query is None:
+        return
+    case.sql(_CLOSED_IN, {"output": output, "query": query})
+    struck = {row["batch"]: row["fault"] for row in case.rows(_STRUCK, {"query": query})}
+    answers_anew = case.oracle.kind != "slice" and not isinstance(
+        oracles.get(case.oracle.kind)(case.oracle), WorksAhead
+    )
+    if answers_anew and 0 < len(struck) <= _MOST_BATCHES and case.number(_OPEN_CASES, {"output": output}):
+        try:
+            _ask(case, output, query, struck)
+        except (NotEvaluated, duckdb.Error):  # of part of the input the oracle may have no answer: then nobody knows
+            return
+
+
+# In a slice the oracle's answer is stored: so is the batch that was found in the run which it is of.
+_STORED = """
+    UPDATE judge.missing m SET query = $query, batch = $batch, found_by = $found_by, fault = $fault
+    WHERE m.output = $output AND m."offset" IS NULL AND m.id = $id
+      AND EXISTS (FROM history.faults f WHERE f.fired_at IS NOT NULL)"""
+
+
+def _writer(case: Case, output: str) -> str | None:
+    """The query that writes an output: the one that it names, or the only one."""
+    if (named := case.scenario.outputs[output].query) is not None:
+        return named
+    row = case.rows("SELECT CASE WHEN count(DISTINCT query) = 1 THEN min(query) END AS query FROM history.batches")[0]
+    return None if row["query"] is None else str(row["query"])
+
+
+def _ask(case: Case, output: str, query: str, struck: dict[int, str]) -> None:
+    alone = [[batch] for batch in struck]
+    for batches in alone if len(struck) == 1 else [*alone, list(struck)]:
+        for table in ("follows", "follows_otherwise"):
+            case.sql(f"DROP TABLE IF EXISTS judge.{table}")
+        views.of_batches(case, "judge.follows", query, batches)
+        views.of_batches(case, "judge.follows_otherwise", query, batches, leave_out=True)
+        one = batches[0] if len(batches) == 1 else None
+        fault = ", ".join(sorted({struck[batch] for batch in batches}))
+        case.sql(_FOLLOWS, {"output": output, "query": query, "batch": one, "fault": fault})

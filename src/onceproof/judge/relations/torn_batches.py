@@ -1,0 +1,236 @@
+"""In how many steps a batch became visible: the table ``judge.torn``.
+
+One row an effect that a reader saw apart from most effects of its batch: ``output``, ``query``, ``batch``, ``id``, its
+cause (``topic``, ``partition``, ``offset``; NULL where unknown), ``place``, and ``main_place``, where the rest stands: the step
+with the most effects, of several such the first. By time, where nobody knows how many effects the batch has, the first
+step is it.
+
+A step is one commit in Postgres, one transaction in Kafka; a Kafka record outside of any transaction is a step of its own
+(which tells something only where atomicity is claimed: `of_output` leaves such outputs out unless asked). Which effects
+are of one batch is known
+
+- **by cause**, for appends and changelogs: the batch whose ranges hold the cause. First effects count, so the replay of a
+  batch that was whole at first tears nothing;
+- **by time**, for upserts, rows that are written again, and where the oracle names no cause: the commits between the batch's ``offsets/N`` and its
+  ``commits/N``. What a later one of them writes again has been visible since the first, so it is not late.
+
+A producer that makes several transactions in one epoch leaves no name by which the parts of one transaction in several
+partitions could be matched. Its transactions follow each other, so two of them are different if the marker of one is
+older than the first record of the other, and the same if their records were created in overlapping times; between
+these two it is not known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onceproof.judge.case import sources
+from onceproof.judge.values.canonical import literal
+
+if TYPE_CHECKING:
+    from onceproof.judge.case.case import Case
+
+_EMPTY = """
+    CREATE TABLE judge.torn (output VARCHAR, query VARCHAR, batch BIGINT, id VARCHAR, topic VARCHAR, "partition" INTEGER,
+                             "offset" BIGINT, place VARCHAR, main_place VARCHAR)"""
+
+# One aggregate over the causes; the rest looks at torn batches only.
+_COMMITS = """
+    CREATE OR REPLACE TEMP TABLE apart AS
+    WITH steps AS (
+        SELECT query, batch, pos, count(*) AS n FROM judge.caused WHERE output = {output} AND nth = 1 AND batch IS NOT NULL
+        GROUP BY query, batch, pos),
+    units AS (
+        SELECT query, batch, arg_max(pos, (n, -pos)) AS main FROM steps GROUP BY query, batch HAVING count(*) > 1)
+    SELECT c.*, u.main, NULL::BIGINT AS main_lane
+    FROM judge.caused c JOIN units u ON u.query = c.query AND u.batch = c.batch
+    WHERE c.output = {output} AND c.nth = 1 AND c.pos <> u.main"""
+
+# What one transaction wrote to one partition; records outside of any are together in one row, without an end.
+_STRETCHES = """
+    CREATE OR REPLACE TEMP TABLE stretches AS
+    SELECT "partition" AS lane, producer_id, producer_epoch, txn_end_offset AS ended, any_value(txn_end_ms) AS end_ms,
+           min("offset") AS lo, max("offset") AS hi, min(timestamp_ms) AS first_ms, max(timestamp_ms) AS last_ms
+    FROM history.output WHERE output = {output} AND visibility = 'committed'
+    GROUP BY ALL"""
+
+# Where only one stretch reaches into a batch's span, all of the batch is in it: no record need be looked at.
+_UNITS = """
+    CREATE OR REPLACE TEMP TABLE units AS
+    WITH spans AS (
+        SELECT query, batch, lane, min(pos) AS lo, max(pos) AS hi, count(*) AS n FROM judge.caused
+        WHERE output = {output} AND nth = 1 AND batch IS NOT NULL GROUP BY ALL),
+    near AS (
+        SELECT s.query, s.batch, s.lane, s.n, t.* EXCLUDE (lane), count(*) OVER (PARTITION BY s.query, s.batch, s.lane) AS of
+        FROM spans s JOIN stretches t ON t.lane = s.lane AND t.hi >= s.lo AND t.lo <= s.hi),
+    mixed AS (
+        SELECT c.query, c.batch, c.lane, h.txn_end_offset AS ended, h.producer_id, h.producer_epoch, count(*) AS n
+        FROM judge.caused c
+        SEMI JOIN (FROM near WHERE of > 1) x ON x.query = c.query AND x.batch = c.batch AND x.lane = c.lane
+        JOIN history.output h ON h.output = c.output AND h."partition" = c.lane AND h."offset" = c.pos
+        WHERE c.output = {output} AND c.nth = 1 GROUP BY ALL)
+    SELECT query, batch, lane, n, producer_id, producer_epoch, ended, end_ms, lo, first_ms, last_ms FROM near WHERE of = 1
+    UNION ALL
+    SELECT m.query, m.batch, m.lane, m.n, m.producer_id, m.producer_epoch, m.ended, t.end_ms, t.lo, t.first_ms, t.last_ms
+    FROM mixed m JOIN stretches t ON t.lane = m.lane AND t.ended IS NOT DISTINCT FROM m.ended
+        AND t.producer_id IS NOT DISTINCT FROM m.producer_id AND t.producer_epoch IS NOT DISTINCT FROM m.producer_epoch"""
+
+_TOLD = """
+    CREATE OR REPLACE TEMP TABLE told AS
+    WITH epochs AS (
+        SELECT u.query, u.batch, u.producer_id, u.producer_epoch, sum(u.n) AS n, count(*) AS stretches, count(DISTINCT u.lane) AS lanes,
+               bool_or(u.ended IS NULL) AS outside, any_value(t.markers) AS markers,
+               max(u.first_ms) <= min(u.last_ms) AS overlapping, max(u.first_ms) > min(u.end_ms) AS apart
+        FROM units u LEFT JOIN judge.transactions t ON t.output = {output} AND t.producer_id = u.producer_id
+            AND t.producer_epoch = u.producer_epoch
+        GROUP BY u.query, u.batch, u.producer_id, u.producer_epoch),
+    each AS (
+        SELECT *, (outside AND n > 1) OR stretches > lanes OR (markers > 1 AND apart) AS several,
+               NOT outside AND stretches > 1 AND markers > 1 AND NOT overlapping AND NOT apart AS unknown FROM epochs)
+    SELECT query, batch, bool_or(outside) AS outside, count(*) > 1 OR bool_or(several) AS torn, bool_or(unknown) AS unknown
+    FROM each GROUP BY query, batch"""
+
+_TRANSACTIONS = """
+    CREATE OR REPLACE TEMP TABLE apart AS
+    WITH effects AS (
+        SELECT c.*, h.producer_id, h.producer_epoch, h.txn_end_offset AS ended, coalesce(h.txn_end_ms, h.timestamp_ms) AS at_ms,
+               h.timestamp_ms AS created_ms, t.markers > 1 AS nameless
+        FROM judge.caused c JOIN told u ON u.query = c.query AND u.batch = c.batch AND u.torn
+        JOIN history.output h ON h.output = c.output AND h."partition" = c.lane AND h."offset" = c.pos
+        LEFT JOIN judge.transactions t ON t.output = c.output AND t.producer_id = h.producer_id
+            AND t.producer_epoch = h.producer_epoch
+        WHERE c.output = {output} AND c.nth = 1),
+    steps AS (
+        SELECT query, batch, count(*) AS n, min(at_ms) AS first_ms,
+               min_by({{lane: lane, pos: pos, ended: ended, at_ms: at_ms, created_ms: created_ms, id: producer_id,
+                        epoch: producer_epoch}}, (at_ms, lane, pos)) AS f
+        FROM effects
+        GROUP BY query, batch, producer_id, producer_epoch, CASE WHEN ended IS NULL THEN (lane, pos) END,
+                 CASE WHEN nameless THEN (lane, ended) END),
+    units AS (SELECT query, batch, arg_max(f, (n, -first_ms, -f.lane, -f.pos)) AS f FROM steps GROUP BY query, batch),
+    mated AS (  -- in another partition, a nameless transaction is taken for the one whose marker is the nearest in time
+        SELECT e.*, f, arg_min(ended, abs(e.at_ms - f.at_ms)) OVER (PARTITION BY query, batch, lane) AS mate
+        FROM effects e JOIN units USING (query, batch))
+    SELECT * EXCLUDE (f), f.pos AS main, f.lane AS main_lane FROM mated
+    WHERE CASE WHEN ended IS NULL OR f.ended IS NULL THEN (lane, pos) <> (f.lane, f.pos)
+               WHEN producer_id <> f.id OR producer_epoch <> f.epoch THEN true
+               ELSE nameless AND (ended <> mate OR created_ms > f.at_ms OR f.created_ms > at_ms) END"""
+
+_BY_CAUSE = """
+    INSERT INTO judge.torn
+    SELECT l.output, l.query, l.batch, x.id, l.topic, l."partition", l."offset", {place}, {main_place}
+    FROM apart l JOIN judge.expected x ON x.output = l.output AND x.topic = l.topic AND x."partition" = l."partition"
+        AND x."offset" = l."offset" AND l.h IN (x.h, hash(x.h, x.digest_2))"""
+
+_BY_TIME = """
+    INSERT INTO judge.torn
+    WITH spans AS (
+        SELECT query, batch, min(planned_ms) AS planned, max(committed_ms) AS committed FROM judge.batches
+        WHERE query = {query} GROUP BY ALL),
+    commits AS (
+        SELECT txn, min(at_ms) AS at_ms, min(pos) AS pos, min(place) AS place FROM judge.changes
+        WHERE output = {output} AND visibility = 'committed' GROUP BY txn),
+    assigned AS (
+        SELECT c.*, s.query, s.batch FROM commits c JOIN spans s ON c.at_ms BETWEEN s.planned AND s.committed
+        QUALIFY count(*) OVER (PARTITION BY txn) = 1),
+    several AS (
+        SELECT *, min_by({{txn: txn, place: place}}, (at_ms, pos)) OVER (PARTITION BY query, batch) AS f,
+               count(*) OVER (PARTITION BY query, batch) AS of
+        FROM assigned),
+    writes AS (
+        SELECT c.id, c.txn, min(c.place) AS place FROM judge.changes c SEMI JOIN (FROM several WHERE of > 1) USING (txn)
+        WHERE c.output = {output} AND c.visibility = 'committed' AND c.id IS NOT NULL GROUP BY c.id, c.txn)
+    SELECT {output}, s.query, s.batch, w.id, NULL, NULL, NULL, min(w.place), min(s.f.place)
+    FROM writes w JOIN several s USING (txn)
+    WHERE s.txn <> s.f.txn AND NOT EXISTS (FROM writes o WHERE o.txn = s.f.txn AND o.id = w.id)
+    GROUP BY s.query, s.batch, w.id"""
+
+
+def create(case: Case) -> None:
+    """An empty table; `of_output` fills it."""
+    case.caused()
+    case.changes()
+    case.sql(_EMPTY)
+
+
+def of_output(case: Case, output: str, *, claimed: bool) -> str | None:
+    """Add the effects of one output that stand apart. Why they cannot all be known, or None.
+
+    ``claimed``: batches are claimed to be atomic. Without that, records outside of transactions are no news.
+    """
+    spec = case.scenario.outputs[output]
+    if spec.table is not None and output in case.no_stream:
+        return case.no_stream[output]
+    query = _writer(case, output)
+    if query is None:
+        return "the history does not say which batches it was written in"
+    again = spec.kind == "append" and sources.rewritten(case, output)
+    if not case.expectations[output].has_cause or spec.kind == "upsert" or again:
+        return _by_time(case, output, query)
+    if spec.table is not None:
+        case.sql(_COMMITS.format(output=literal(output)))
+        _take(case, _xid("l.pos"), _xid("l.main"))
+        return None
+    return _transactions(case, output, claimed)
+
+
+def _writer(case: Case, output: str) -> str | None:
+    row = case.sql("SELECT min(query) FROM judge.output_batches WHERE output = $output", {"output": output}).fetchone()
+    return str(row[0]) if row and row[0] is not None else None
+
+
+def _by_time(case: Case, output: str, query: str) -> str | None:
+    unknown = """SELECT count(*) FROM judge.changes
+        WHERE output = $output AND visibility = 'committed' AND (txn IS NULL OR at_ms IS NULL)"""
+    if case.number(unknown, {"output": output}):
+        return "its writes do not say in which transaction or at what time they became visible"
+    if case.number("SELECT count(*) FROM judge.batches WHERE planned_ms IS NULL"):
+        return "the history does not say at what time its batches ran"
+    case.sql(_BY_TIME.format(output=literal(output), query=literal(query)))
+    return None
+
+
+def _transactions(case: Case, output: str, claimed: bool) -> str | None:
+    case.sql(_STRETCHES.format(output=literal(output)))
+    if not claimed and case.number("SELECT count(*) FROM stretches WHERE ended IS NULL"):
+        return None
+    for statement in (_UNITS, _TOLD):
+        case.sql(statement.format(output=literal(output)))
+    row = case.rows("""SELECT bool_or(outside) AS outside, count(*) FILTER (torn) AS torn,
+                              count(*) FILTER (unknown AND NOT torn) AS unknown FROM told""")[0]
+    if row["outside"] and not producers_known(case, output):
+        return "the history does not say which of its records were written in a transaction"
+    if row["torn"]:
+        case.sql(_TRANSACTIONS.format(output=literal(output)))
+        _take(case, _offset(case, output, "l.lane", "l.pos"), _offset(case, output, "l.main_lane", "l.main"))
+    if row["unknown"]:
+        return "its producer makes several transactions in one epoch, and across partitions they cannot be told apart"
+    return None
+
+
+def producers_known(case: Case, output: str) -> bool:
+    """Whether it is known which records of a Kafka output stand in a transaction: the log named a producer, or leaves no
+    room for a marker (which would take an offset)."""
+    if case.number("SELECT count(*) FROM history.output WHERE output = $o AND producer_id IS NOT NULL", {"o": output}):
+        return True
+    gaps = """SELECT count(*) FROM history.partitions p
+        LEFT JOIN (SELECT "partition", count(*) AS n FROM history.output WHERE output = $o GROUP BY "partition") h USING ("partition")
+        WHERE p.topic = $topic AND coalesce(h.n, 0) <> p.end_offset - p.start_offset"""
+    topic = {"topic": case.scenario.outputs[output].topic}
+    partitions = case.number("SELECT count(*) FROM history.partitions WHERE topic = $topic", topic)
+    return partitions > 0 and case.number(gaps, {"o": output, **topic}) == 0
+
+
+def _take(case: Case, place: str, main_place: str) -> None:
+    if case.number("SELECT count(*) FROM apart"):
+        case.sql(_BY_CAUSE.format(place=place, main_place=main_place))
+
+
+def _xid(commit_order: str) -> str:
+    named = "(SELECT named FROM judge.outputs o WHERE o.output = l.output)"
+    xid = f"(SELECT any_value(xid) FROM history.commits k WHERE k.commit_order = {commit_order})"  # noqa: S608
+    return f"{named} || ' xid ' || {xid}"
+
+
+def _offset(case: Case, output: str, lane: str, pos: str) -> str:
+    return f"{literal(case.scenario.outputs[output].topic or output)} || '/' || {lane} || '@' || {pos}"

@@ -1,0 +1,1 @@
+"""The smallest part of a history that still shows a finding."""

@@ -1,0 +1,240 @@
+"""The smallest slice of a history that still shows a finding, as a run directory that ``onceproof check`` judges the same way.
+
+Directed first, then reduced: the witness names where its premises stand, so an excerpt around these is tried first and
+wider ones after it; from the first that shows the finding, parts are taken away while it still does (delta debugging:
+A. Zeller, R. Hildebrandt, Simplifying and Isolating Failure-Inducing Input, 2002).
+
+Nothing is made up. A slice counts only if judging it gives the same finding with the very same witness, word for word, no
+anomaly that the run has not, and if the outputs must hold of the identities in it exactly what they must hold in the run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from onceproof.base.errors import HistoryError
+from onceproof.expectation.stored import WorksAhead
+from onceproof.history import run_files
+from onceproof.judge.case.case import Case
+from onceproof.judge.findings import Finding, Verdict, Witness
+from onceproof.judge.slices.excerpt import Excerpt, Identity, Mentions, Part
+from onceproof.judge.slices.gather import WRITES, Gatherer
+from onceproof.judge.slices.stored_rows import StoredRows
+from onceproof.judge.values.canonical import document, literal
+from onceproof.oracle import oracles
+
+Judge = Callable[[Case, str, Callable[[Finding], bool]], Verdict | None]
+"""From an open case, an anomaly and whether a finding is the sought one to the verdict, or None without such a finding."""
+
+FOLDER = "slices"
+MAX_SLICES = 16
+"""Slices of one run; further findings have none."""
+MAX_JUDGINGS = 40
+"""Of one slice, so that its time is bounded: each takes a fraction of a second."""
+
+
+def name_of(finding: Finding) -> str:
+    """``anomaly/output`` (``/source``): the key in `Verdict.slices`."""
+    return "/".join([finding.anomaly, finding.output, *([finding.source] if finding.source is not None else [])])
+
+
+def export_all(case: Case, verdict: Verdict, judge: Judge) -> dict[str, str]:
+    """A slice for each finding that violates: `name_of` -> its folder, relative to the run's. Replaces older ones.
+
+    A slice is not sliced again. Findings that nothing small shows have none.
+    """
+    if "slice" in case.run:
+        return {}
+    run_files.remove(case.history.run_dir / FOLDER)
+    made: dict[str, str] = {}
+    for finding in [f for f in verdict.findings if f.violates][:MAX_SLICES]:
+        folder = export(case, verdict, finding, judge)
+        if folder is not None:
+            made[name_of(finding)] = f"{FOLDER}/{folder.name}"
+    return made
+
+
+def export(case: Case, verdict: Verdict, finding: Finding, judge: Judge) -> Path | None:
+    """The slice that shows ``finding``, one of ``verdict``'s on ``case``; None where none was found."""
+    for witness in finding.witnesses[:2]:
+        search = _Search(case, verdict, finding, witness, judge)
+        found = search.first()
+        if found is not None:
+            excerpt, keep = found
+            keep = search.reduced(excerpt, keep)
+            folder = case.history.run_dir / FOLDER / re.sub(r"[^\w.-]+", "-", name_of(finding))
+            excerpt.write(case, keep, folder, search.about(), search.expect())
+            return folder
+    return None
+
+
+class _Search:
+    def __init__(self, case: Case, verdict: Verdict, finding: Finding, witness: Witness, judge: Judge) -> None:
+        self._case = case
+        self._finding = finding
+        self._witness = witness
+        self._judge = judge
+        self._anomalies = set(verdict.anomalies())
+        self._judgings = 0
+        self._shown: Verdict | None = None
+        """The verdict on what shows the finding."""
+
+    def about(self) -> dict[str, Any]:
+        """For the slice's ``run.json``: of which run and finding it is."""
+        finding = self._finding
+        about: dict[str, Any] = {"anomaly": finding.anomaly, "output": finding.output, "source": finding.source}
+        if self._lacks() and (found := self._case.rows(_STRUCK, self._identity())):
+            about["struck"] = found[0]
+        return {"of": self._case.history.run_dir.name, **about, "identity": self._witness.identity}
+
+    def _lacks(self) -> bool:
+        """Whether what is lost was looked up at all."""
+        return (
+            self._case.number(
+                "SELECT count(*) FROM duckdb_tables() WHERE schema_name = 'judge' AND table_name = 'missing'"
+            )
+            > 0
+        )
+
+    def expect(self) -> dict[str, Any]:
+        """What `check` will say of the slice, for its scenario's ``expect``."""
+        if self._shown is None:
+            return {}
+        return {"verdict": self._shown.outcome.value, "anomalies": sorted(self._shown.anomalies())}
+
+    def first(self) -> tuple[Excerpt, set[Part]] | None:
+        """The first excerpt that shows the finding, with the parts that it needs for that, or perhaps fewer."""
+        for excerpt in self._excerpts():
+            near = {part for part, is_near in excerpt.parts.items() if is_near}
+            for keep in [near, set(excerpt.parts)] if len(near) < len(excerpt.parts) else [near]:
+                if self._shows(excerpt, keep):
+                    return excerpt, keep
+        return None
+
+    def reduced(self, excerpt: Excerpt, keep: set[Part]) -> set[Part]:
+        """Without parts that it does not need: halves of them, then quarters, down to single ones."""
+        pieces = 2
+        while keep and self._judgings < MAX_JUDGINGS:
+            smaller = next((less for less in _without_a_piece(keep, pieces) if self._shows(excerpt, less)), None)
+            if smaller is not None:
+                keep, pieces = smaller, max(pieces - 1, 2)
+            elif pieces >= len(keep):
+                break
+            else:
+                pieces = min(2 * pieces, len(keep))
+        return keep
+
+    def _excerpts(self) -> Iterator[Excerpt]:
+        """From narrow to wide; of each first the one whose oracle is asked again."""
+        mentions = Mentions.of(self._witness)
+        case, every = self._case, list(self._case.expectations)
+        specs = case.scenario.outputs
+        involved = [
+            o for o in every if o == self._finding.output or {o, specs[o].topic, specs[o].table} & mentions.words
+        ]
+        seen: set[Collection[Any]] = set()
+        for outputs, wider in (
+            (involved, None),
+            (involved, _SAME_COMMITS),
+            (involved, _SAME_BATCH),
+            (every, None),
+            (every, _ALL),
+        ):
+            gatherer = Gatherer(case, outputs, mentions)
+            gatherer.take("SELECT $output AS output, $id AS id", self._identity())
+            gatherer.take_mentioned()
+            if wider is not None:
+                values = {"xids": sorted(mentions.xids), "batch": self._witness.batch}
+                gatherer.take(wider, {name: value for name, value in values.items() if f"${name}" in wider})
+            excerpt = gatherer.gather()
+            if excerpt is None or (size := frozenset({*excerpt.groups, *outputs})) in seen:
+                continue
+            seen.add(size)
+            by_code = isinstance(oracles.get(case.oracle.kind)(case.oracle), WorksAhead)
+            if not by_code and all(case.expectations[output].has_cause for output in outputs):
+                yield excerpt
+            try:
+                excerpt.stored = StoredRows.of_kept(case, outputs)
+            except duckdb.Error:  # a value that does not go back into its type
+                continue
+            for name in case.history.static:
+                excerpt.parts.pop(("table", name), None)
+            yield excerpt
+
+    def _identity(self) -> dict[str, Any]:
+        """The witness' identity as its id is written in the case; an empty one where it names no effect."""
+        told = self._witness.identity
+        spec = self._case.scenario.outputs.get(self._finding.output)  # a finding may be of an input topic
+        columns = [] if spec is None else spec.identity
+        if spec is None or set(told) != set(columns):
+            return {"output": self._finding.output, "id": None}
+        texts = {name: "NULL::VARCHAR" if told[name] is None else literal(str(told[name])) for name in columns}
+        row = self._case.sql(f"SELECT {document(texts)}").fetchone()
+        return {"output": self._finding.output, "id": row and row[0]}
+
+    def _shows(self, excerpt: Excerpt, keep: set[Part]) -> bool:
+        """Whether this much of it, judged by itself, shows the same finding by the same witness, and nothing made up."""
+        if self._judgings >= MAX_JUDGINGS:
+            return False
+        self._judgings += 1
+        folder = self._case.history.run_dir / FOLDER / ".trial"
+        try:
+            excerpt.write(self._case, keep, folder, self.about(), {})
+            with Case.open(folder) as trial:
+                verdict = self._judge(trial, self._finding.anomaly, self._is_sought)
+                if verdict is None or not set(verdict.anomalies()) <= self._anomalies:
+                    return False
+                shows = _expected(trial) == self._expected_of(excerpt.identities(keep))
+                self._shown = verdict if shows else self._shown
+                return shows
+        except HistoryError:  # what is left is no history any more
+            return False
+        finally:
+            run_files.remove(folder)
+
+    def _is_sought(self, found: Finding) -> bool:
+        wanted = self._finding
+        same = (name_of(found), found.allowed, found.transient) == (name_of(wanted), wanted.allowed, wanted.transient)
+        return same and self._witness in found.witnesses
+
+    def _expected_of(self, identities: set[Identity]) -> list[Any]:
+        return [row for row in self._expected() if (row[0], row[1]) in identities]
+
+    def _expected(self) -> list[Any]:
+        return _expected(self._case, "SEMI JOIN kept USING (output, id)")
+
+
+_EXPECTED = """
+    SELECT output, id, content, topic, "partition", "offset", "key", nth, to_partition FROM judge.expected {only} ORDER BY ALL"""
+
+# Of a lost effect of several records: the batch that was found for it (`onceproof.judge.relations.struck`), which a stored answer cannot show.
+_STRUCK = """
+    SELECT output, id, query, batch, found_by, fault FROM judge.missing
+    WHERE output = $output AND id = $id AND found_by IN ('window', 'follows') LIMIT 1"""
+
+_SAME_COMMITS = f"""
+    SELECT output, id FROM {WRITES} WHERE list_contains($xids, xid) LIMIT 500"""  # noqa: S608
+
+_SAME_BATCH = """
+    SELECT e.output, e.id FROM judge.expected e JOIN judge.output_batches b
+        ON b.output = e.output AND b.topic = e.topic AND b."partition" = e."partition"
+    WHERE b.batch = $batch AND e."offset" >= b.start_offset AND e."offset" < b.end_offset LIMIT 5000"""
+
+_ALL = f"SELECT output, id FROM judge.expected UNION SELECT output, id FROM {WRITES}"  # noqa: S608
+
+
+def _expected(case: Case, only: str = "") -> list[Any]:
+    return case.sql(_EXPECTED.format(only=only)).fetchall()
+
+
+def _without_a_piece(keep: set[Part], pieces: int) -> Iterator[set[Part]]:
+    """``keep`` without each of so many equal pieces of it, the last one first: what is near stands at the front."""
+    parts = sorted(keep)
+    size = -(-len(parts) // pieces)
+    for start in reversed(range(0, len(parts), size)):
+        yield keep - set(parts[start : start + size])

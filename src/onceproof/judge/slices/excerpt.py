@@ -1,0 +1,144 @@
+"""An excerpt of a history: a few identities with everything that belongs to them, small enough to be held in memory.
+
+It is *closed*, or else it would make a right effect look wrong: with an identity come all its writes, visible or not, the
+rows of the snapshot, and the input records that cause it; with an input record come all identities that it causes.
+What an output must hold is either asked of the oracle again, from that input, or stored (`onceproof.oracle.slice`).
+
+Rows belong to *parts*, which stay or go as a whole: ``("effects", "0")`` is one such closed group of identities,
+``("batch", "flights", "2")`` one batch. A row stays while one of its parts does; a row without parts always does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from onceproof.history.schema import TABLES
+from onceproof.history.writer import PARQUET, HistoryWriter
+from onceproof.judge.case.case import Case
+from onceproof.judge.findings import Witness
+from onceproof.judge.slices.stored_rows import StoredRows
+from onceproof.judge.values.decoders import decoded_file
+from onceproof.judge.witness import Row
+
+Part = tuple[str, ...]
+Identity = tuple[str, str]
+"""Output and id, as in ``judge.expected``."""
+Position = tuple[str, int, int]
+"""Topic, partition, offset."""
+
+MAX_ROWS = 20_000
+_RECORD = re.compile(r"([\w.-]+)/(\d+)@(\d+)")
+_XID = re.compile(r"\bxid (\d+)")
+_WORD = re.compile(r"[\w.-]+")
+
+
+@dataclass(frozen=True)
+class Mentions:
+    """What a witness names: the premises of an argument stand at positions of the history."""
+
+    records: frozenset[Position]
+    xids: frozenset[int]
+    words: frozenset[str]
+
+    @classmethod
+    def of(cls, witness: Witness) -> Mentions:
+        text = "\n".join([witness.argument, witness.cause or "", *witness.positions])
+        records = {(topic, int(partition), int(offset)) for topic, partition, offset in _RECORD.findall(text)}
+        return cls(frozenset(records), frozenset(map(int, _XID.findall(text))), frozenset(_WORD.findall(text)))
+
+
+@dataclass
+class Excerpt:
+    """Rows by table, each with its parts."""
+
+    outputs: tuple[str, ...]
+    rows: dict[str, list[tuple[Row, frozenset[Part]]]] = field(default_factory=lambda: {name: [] for name in TABLES})
+    parts: dict[Part, bool] = field(default_factory=dict)
+    """Part -> whether it is near to what the excerpt is about: of its records, of their batches."""
+    stored: StoredRows | None = None
+    """What the outputs must hold; None: the oracle is asked again."""
+    groups: dict[Identity, Part] = field(default_factory=dict)
+    decoded: dict[str, pa.Table] = field(default_factory=dict)
+    """Input topic -> its records as a user's function decoded them."""
+    _columns: dict[str, pa.RecordBatch] = field(default_factory=dict)
+    """All rows of a table, made once it is written: a search writes the excerpt dozens of times."""
+
+    def add(self, table: str, row: Row, parts: Iterable[Part] = (), *, near: bool = True) -> None:
+        of = frozenset(parts)
+        self.rows[table].append((row, of))
+        for part in of:
+            self.parts[part] = self.parts.get(part, False) or near
+
+    def size(self) -> int:
+        return sum(map(len, self.rows.values()))
+
+    def kept(self, table: str, keep: Collection[Part]) -> Iterator[Row]:
+        return (row for row, parts in self.rows[table] if _stays(parts, keep))
+
+    def identities(self, keep: Collection[Part]) -> set[Identity]:
+        return {identity for identity, part in self.groups.items() if part in keep}
+
+    def write(
+        self, case: Case, keep: Collection[Part], folder: Path, about: dict[str, Any], expect: dict[str, Any]
+    ) -> None:
+        """As a run directory of its own. ``about`` goes into its ``run.json`` under ``slice``, ``expect`` into its scenario."""
+        folder.mkdir(parents=True)
+        with HistoryWriter(folder) as writer:
+            for table in TABLES:
+                writer.append(table, self._chosen(table, keep))
+        for name, path in case.history.static.items():
+            if ("table", name) in keep:
+                (folder / "history" / "tables").mkdir(exist_ok=True)
+                shutil.copyfile(path, folder / "history" / "tables" / path.name)
+        records = {(row["topic"], row["partition"], row["offset"]) for row in self.kept("input", keep)}
+        for topic, table in self.decoded.items():
+            (folder / "history" / "decoded").mkdir(exist_ok=True)
+            rows = zip(*(table[name].to_pylist() for name in ("topic", "partition", "offset")), strict=True)
+            chosen = table.filter(pa.array([row in records for row in rows], pa.bool_()))
+            pq.write_table(chosen, decoded_file(folder, topic), **PARQUET)
+        if self.stored is not None:
+            self.stored.write(folder, self.identities(keep))
+        faults = {row["index"] for row in self.kept("faults", keep)}
+        scenario = {**self._scenario(case, faults), "expect": expect}
+        document = {**case.run, "scenario": scenario, "slice": about}
+        (folder / "run.json").write_text(json.dumps(document, indent=2, default=str) + "\n", encoding="utf-8")
+
+    def _chosen(self, table: str, keep: Collection[Part]) -> pa.RecordBatch:
+        """What `kept` gives, as columns."""
+        rows = self.rows[table]
+        if table not in self._columns or self._columns[table].num_rows != len(rows):
+            self._columns[table] = pa.RecordBatch.from_pylist([dict(row) for row, _ in rows], schema=TABLES[table])
+        chosen = [at for at, (_, parts) in enumerate(rows) if _stays(parts, keep)]
+        return self._columns[table].take(pa.array(chosen, pa.int64()))
+
+    def _scenario(self, case: Case, faults: Collection[int]) -> dict[str, Any]:
+        """The run's scenario, of these outputs and faults only."""
+        scenario = dict(case.run["scenario"])
+        everything = set(scenario["outputs"])
+        scenario["outputs"] = {name: spec for name, spec in scenario["outputs"].items() if name in self.outputs}
+        chaos = scenario.get("chaos") or []
+        scenario["chaos"] = [fault for index, fault in enumerate(chaos) if index in faults]
+        if self.stored is not None:
+            scenario["oracle"] = self.stored.oracle()
+        else:
+            # Whatever an oracle says output by output it says of these only.
+            scenario["oracle"] = {
+                key: {name: said for name, said in value.items() if name in self.outputs}
+                if isinstance(value, dict) and value and set(value) <= everything
+                else value
+                for key, value in scenario["oracle"].items()
+            }
+        return scenario
+
+
+def _stays(parts: frozenset[Part], keep: Collection[Part]) -> bool:
+    return not parts or any(part in keep for part in parts)

@@ -1,0 +1,237 @@
+"""Gathers an excerpt from an open case: from a few identities everything that belongs to them (`onceproof.judge.slices.excerpt`)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from onceproof.judge.case.case import Case
+from onceproof.judge.relations.effects import decoded
+from onceproof.judge.slices.excerpt import MAX_ROWS, Excerpt, Identity, Mentions, Part, Position
+from onceproof.judge.values.canonical import literal
+from onceproof.judge.values.decoders import decoded_file, needs_code
+from onceproof.judge.witness import Row
+
+#: ``judge.changes`` without the contents.
+WRITES = "judge.writes"
+
+
+class Gatherer:
+    """Collects an excerpt from an open case."""
+
+    def __init__(self, case: Case, outputs: Iterable[str], mentions: Mentions) -> None:
+        case.changes()
+        case.uncommitted()
+        # Decoding each write takes long where there are millions: once for all slices of a run.
+        decoded = 'SELECT output, "partition", "offset", xid, id FROM judge.changes'
+        case.sql(f"CREATE TABLE IF NOT EXISTS {WRITES} AS {decoded}")
+        self._case = case
+        self._mentions = mentions
+        self._excerpt = Excerpt(tuple(outputs))
+        self._values = {"outputs": list(self._excerpt.outputs)}
+        case.sql("CREATE OR REPLACE TEMP TABLE kept (output VARCHAR, id VARCHAR)")
+        case.sql("""CREATE OR REPLACE TEMP TABLE named (topic VARCHAR, "partition" INTEGER, "offset" BIGINT)""")
+        for topic, partition, offset in sorted(mentions.records):
+            case.sql("INSERT INTO named VALUES ($t, $p, $o)", {"t": topic, "p": partition, "o": offset})
+
+    def take(self, query: str, values: dict[str, Any] | None = None) -> None:
+        """Also the identities that ``query`` gives: ``output`` and ``id``."""
+        self._case.sql(
+            f"""INSERT INTO kept SELECT DISTINCT output, id FROM ({query}) q
+                WHERE id IS NOT NULL AND list_contains($outputs, output)
+                AND NOT EXISTS (FROM kept k WHERE k.output = q.output AND k.id = q.id)""",  # noqa: S608
+            {**self._values, **(values or {})},
+        )
+
+    def take_mentioned(self) -> None:
+        """The identities whose records, or whose causes, the witness names."""
+        self.take(f"""SELECT c.output, c.id FROM {WRITES} c JOIN judge.outputs o USING (output)
+                      JOIN named n ON n.topic = o.named AND n."partition" = c."partition" AND n."offset" = c."offset" """)  # noqa: S608
+        self.take('SELECT e.output, e.id FROM judge.expected e JOIN named USING (topic, "partition", "offset")')
+        self.take('SELECT u.output, u.id FROM judge.uncommitted u JOIN named USING (topic, "partition", "offset")')
+
+    def gather(self) -> Excerpt | None:
+        """None: it is too large."""
+        if not self._close():
+            return None
+        groups = self._groups()
+        self._excerpt.groups = groups
+        self._outputs(groups)
+        self._input(groups)
+        self._around()
+        for (
+            part
+        ) in groups.values():  # a lost effect of several records has no row anywhere, and is expected all the same
+            self._excerpt.parts.setdefault(part, True)
+        return self._excerpt if self._excerpt.size() <= MAX_ROWS else None
+
+    def _close(self) -> bool:
+        while True:
+            before = self._case.number("SELECT count(*) FROM kept")
+            if before > MAX_ROWS:
+                return False
+            self.take(_RELATIVES)
+            if self._case.number("SELECT count(*) FROM kept") == before:
+                return True
+
+    def _groups(self) -> dict[Identity, Part]:
+        """Identities that share a cause are one part: union-find over their causes."""
+        parent: dict[Any, Any] = {}
+
+        def root(node: Any) -> Any:
+            while parent.setdefault(node, node) != node:
+                node = parent[node]
+            return node
+
+        identities = [(r["output"], r["id"]) for r in self._case.rows("SELECT * FROM kept ORDER BY ALL")]
+        for identity in identities:
+            root(identity)
+        for row in self._case.rows(_CAUSES):
+            parent[root((row["output"], row["id"]))] = root((row["topic"], row["partition"], row["offset"]))
+        number: dict[Any, int] = {}
+        return {identity: ("effects", str(number.setdefault(root(identity), len(number)))) for identity in identities}
+
+    def _outputs(self, groups: dict[Identity, Part]) -> None:
+        excerpt, case = self._excerpt, self._case
+        commits: dict[int, set[Part]] = defaultdict(set)
+        for row in case.rows(_WRITES, self._values):
+            identity = row.pop("id")
+            parts = {groups[row["output"], identity]} if identity is not None else set()
+            if row["commit_order"] is not None:
+                commits[row["commit_order"]] |= parts
+            excerpt.add("output", row, parts)
+        for row in case.rows(_SINK_PROGRESS, self._values):
+            near = row["commit_order"] in commits or row["xid"] in self._mentions.xids
+            progress: Part = ("sink progress", row["output"], str(row["offset"]))
+            commits[row["commit_order"]].add(progress)
+            excerpt.add("output", row, [progress], near=near)
+        excerpt.rows["output"].sort(key=_standing)
+        for row in case.rows("SELECT * FROM history.commits ORDER BY commit_order"):
+            if row["commit_order"] in commits:
+                excerpt.add("commits", row, commits[row["commit_order"]], near=False)
+            elif row["xid"] in self._mentions.xids:
+                excerpt.add("commits", row)
+        for output in excerpt.outputs:
+            if case.scenario.outputs[output].table is not None:
+                for row in case.rows(_snapshot(case, output)):
+                    content = {"output": output, "content": row["original"]}
+                    excerpt.add("snapshot", content, [groups[output, row["id"]]])
+        tables = "SELECT * FROM history.snapshot WHERE list_contains([x || '#progress' FOR x IN $outputs], output)"
+        for row in case.rows(tables, self._values):
+            excerpt.add("snapshot", row)
+
+    def _input(self, groups: dict[Identity, Part]) -> None:
+        parts: dict[Position, set[Part]] = defaultdict(set)
+        for row in self._case.rows(_CAUSES):
+            parts[row["topic"], row["partition"], row["offset"]].add(groups[row["output"], row["id"]])
+        for row in self._case.rows(_UNCOMMITTED):
+            parts[row["topic"], row["partition"], row["offset"]].add(
+                ("input", row["topic"], str(row["partition"]), str(row["offset"]))
+            )
+        for topic, partition, offset in self._mentions.records:
+            if not parts[topic, partition, offset]:
+                parts[topic, partition, offset].add(("input", topic, str(partition), str(offset)))
+        self._case.sql("""CREATE OR REPLACE TEMP TABLE wanted (topic VARCHAR, "partition" INTEGER, "offset" BIGINT)""")
+        for topic, partition, offset in parts:
+            self._case.sql("INSERT INTO wanted VALUES ($t, $p, $o)", {"t": topic, "p": partition, "o": offset})
+        for spec in self._case.scenario.input:
+            if needs_code(spec.decode):
+                self._decoded(spec.topic, {offset for topic, _, offset in parts if topic == spec.topic})
+        for table in ("input", "sent"):
+            for row in self._case.rows(_WANTED.format(table=table)):
+                self._excerpt.add(table, row, parts[row["topic"], row["partition"], row["offset"]])
+
+    def _decoded(self, topic: str, offsets: set[int]) -> None:
+        file = decoded_file(self._case.history.run_dir, topic)
+        if file.is_file():
+            self._excerpt.decoded[topic] = pq.read_table(file, filters=pc.field("offset").isin(sorted(offsets)))
+
+    def _around(self) -> None:
+        """Batches, faults, progress and partitions: near is what holds the records; the rest is there if it is needed."""
+        excerpt, case = self._excerpt, self._case
+        lanes = {(row["topic"], row["partition"]) for row, _ in excerpt.rows["input"]}
+        lanes |= {(topic, partition) for topic, partition, _ in self._mentions.records}
+        near = {(row["query"], row["batch"]) for row in case.rows(_BATCHES_OF_CAUSES)}
+        for row in case.rows('SELECT * FROM history.batches ORDER BY query, batch, topic, "partition"'):
+            name = (row["query"], row["batch"])
+            excerpt.add("batches", row, [("batch", row["query"], str(row["batch"]))], near=name in near)
+        for row in case.rows('SELECT * FROM history.faults ORDER BY "index"'):
+            excerpt.add(
+                "faults", row, [("fault", str(row["index"]))], near=any(row["batch"] == batch for _, batch in near)
+            )
+        for table in ("progress", "partitions"):
+            for row in case.rows(f"SELECT * FROM history.{table} ORDER BY ALL"):  # noqa: S608
+                lane = (row["topic"], row["partition"])
+                part: Part = (table, str(row.get("query")), row["topic"], str(row["partition"]))
+                excerpt.add(table, row, [part], near=lane in lanes)
+        for static in case.history.static:
+            excerpt.parts["table", static] = True
+
+
+def _standing(item: tuple[Row, frozenset[Part]]) -> tuple[str, int, int]:
+    row, _ = item
+    return row["output"], -1 if row["partition"] is None else row["partition"], row["offset"]
+
+
+# The causes of what is kept, and beside them what the witness names: an aborted record causes nothing that is expected.
+_CAUSES = """
+    SELECT DISTINCT output, id, topic, "partition", "offset" FROM judge.expected SEMI JOIN kept USING (output, id)
+    WHERE "offset" IS NOT NULL
+    UNION
+    SELECT DISTINCT output, id, topic, "partition", "offset" FROM judge.uncommitted SEMI JOIN kept USING (output, id)
+    WHERE "offset" IS NOT NULL
+    ORDER BY ALL"""
+
+_WANTED = """
+    SELECT * FROM history.{table} SEMI JOIN wanted USING (topic, "partition", "offset")
+    ORDER BY topic, "partition", "offset" """
+
+# Where effects have no single cause, or one that is committed (the last of a sum, say), nobody can say which uncommitted
+# records count for which of them.
+_UNCOMMITTED = """
+    SELECT topic, "partition", "offset" FROM history.input WHERE visibility <> 'committed'
+    AND EXISTS (FROM judge.uncommitted u SEMI JOIN kept USING (output, id) WHERE u."offset" IS NULL OR EXISTS (
+        FROM history.input i WHERE i.topic = u.topic AND i."partition" = u."partition" AND i."offset" = u."offset"
+        AND i.visibility = 'committed'))
+    ORDER BY ALL LIMIT 1000"""
+
+_RELATIVES = f"""
+    SELECT e.output, e.id FROM judge.expected e
+    SEMI JOIN (SELECT topic, "partition", "offset" FROM ({_CAUSES}) UNION FROM named) USING (topic, "partition", "offset")"""  # noqa: S608
+
+_BATCHES_OF_CAUSES = f"""
+    SELECT DISTINCT b.query, b.batch FROM history.batches b
+    JOIN (SELECT topic, "partition", "offset" FROM ({_CAUSES}) UNION FROM named) c USING (topic, "partition")
+    WHERE c."offset" >= b.start_offset AND c."offset" < b.end_offset"""  # noqa: S608
+
+# Every write of what is kept; a tombstone of a topic names its key only, and a truncate concerns all.
+_WRITES = f"""
+    WITH written AS (
+        SELECT output, "partition", "offset", id FROM {WRITES} SEMI JOIN kept USING (output, id)),
+    keyed AS (
+        SELECT h.output, h."partition", h."key", min(w.id) AS id FROM written w JOIN history.output h
+            ON h.output = w.output AND h."partition" = w."partition" AND h."offset" = w."offset"
+        WHERE h."key" IS NOT NULL GROUP BY ALL),
+    chosen AS (
+        FROM written
+        UNION
+        SELECT h.output, h."partition", h."offset", k.id FROM history.output h JOIN keyed k USING (output, "partition", "key")
+        WHERE h.content IS NULL AND h.raw IS NULL
+        UNION
+        SELECT output, "partition", "offset", NULL FROM history.output WHERE op = 'truncate' AND list_contains($outputs, output))
+    SELECT h.*, r.id FROM history.output h JOIN chosen r
+        ON r.output = h.output AND coalesce(r."partition", -1) = coalesce(h."partition", -1) AND r."offset" = h."offset" """  # noqa: S608
+
+_SINK_PROGRESS = """
+    SELECT * FROM history.output WHERE list_contains([x || '#progress' FOR x IN $outputs], output) ORDER BY output, "offset"
+    LIMIT 2000"""
+
+
+def _snapshot(case: Case, output: str) -> str:
+    source = f"""SELECT content, content AS original, NULL::INTEGER AS "partition", NULL::BIGINT AS "offset", NULL::BIGINT AS xid,
+                        NULL::BIGINT AS commit_order, NULL::BLOB AS "key" FROM history.snapshot WHERE output = {literal(output)}"""  # noqa: S608
+    return f"SELECT id, original FROM ({decoded(case, output, source, 'original')}) SEMI JOIN kept USING (output, id)"  # noqa: S608

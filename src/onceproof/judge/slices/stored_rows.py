@@ -1,0 +1,83 @@
+"""What the outputs of a run must hold of some identities, typed as its oracle gave it, to be stored with a slice of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from onceproof.expectation.stored import expected_file
+from onceproof.history.writer import PARQUET
+from onceproof.judge.case.case import Case
+from onceproof.judge.case.statements import interruptible
+from onceproof.judge.values.canonical import is_nested, literal, member, quote
+from onceproof.judge.values.record_key import BESIDE_THE_VALUE, HEADERS
+from onceproof.judge.values.record_key import COLUMN as RECORD_KEY
+from onceproof.oracle.slice import uncommitted_file
+
+_ID = "=id"
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """Rows by output, each with its id in the column ``=id``."""
+
+    whole: dict[str, bool]
+    rows: dict[str, pa.Table]
+    texts: bool
+    """The oracle gave them as the texts that another run showed."""
+    uncommitted: dict[str, pa.Table]
+    """What they would have to hold beside that if uncommitted input counted; empty where that is not known, or nothing."""
+
+    @classmethod
+    def of_kept(cls, case: Case, outputs: Collection[str]) -> Self:
+        """Of the identities in the table ``kept``. Raises `duckdb.Error` for values that do not fit their column's type."""
+        dirty = case.rows("SELECT 1 FROM judge.uncommitted LIMIT 1")  # read to its end, or DuckDB makes no Arrow table
+        return cls(
+            whole={output: case.expectations[output].whole for output in outputs},
+            rows={output: _typed(case, output, "judge.expected") for output in outputs},
+            uncommitted={output: _typed(case, output, "judge.uncommitted") for output in outputs} if dirty else {},
+            texts=case.texts,
+        )
+
+    def oracle(self) -> dict[str, Any]:
+        return {"kind": "slice", "whole": self.whole, "texts": self.texts, "uncommitted": bool(self.uncommitted)}
+
+    def write(self, folder: Path, identities: Collection[tuple[str, str]]) -> None:
+        (folder / "history" / "expected").mkdir()
+        for rows, file in ((self.rows, expected_file), (self.uncommitted, uncommitted_file)):
+            for output, table in rows.items():
+                kept = [(output, text) in identities for text in table[_ID].to_pylist()]
+                pq.write_table(
+                    table.filter(pa.array(kept, pa.bool_())).drop_columns([_ID]), file(folder, output), **PARQUET
+                )
+
+
+def _typed(case: Case, output: str, table: str) -> pa.Table:
+    """The rows of a table like ``judge.expected`` as an oracle's query would give them."""
+    told = case.expectations[output]
+    given = [
+        f"{_cast(name, sql_type)} AS {quote(name)}"
+        for name, sql_type in told.columns.items()
+        if name not in BESIDE_THE_VALUE
+    ]
+    if told.has_cause:
+        given += ["topic AS _topic", '"partition" AS _partition', '"offset" AS _offset']
+    given += ['"key" AS _key'] if told.has_key else []
+    given += [f"(content->>{member(RECORD_KEY)}) AS _to_key"] if RECORD_KEY in told.columns else []
+    given += [f"(content->>{member(HEADERS)}) AS _headers"] if HEADERS in told.columns else []
+    given += ["to_partition AS _to_partition"] if told.has_place else []
+    query = f"""SELECT {", ".join(given)}, id AS {quote(_ID)} FROM {table} SEMI JOIN kept USING (output, id)
+                WHERE output = {literal(output)} ORDER BY id, content, topic, "partition", "offset" """  # noqa: S608
+    return interruptible(case.db, lambda: case.db.sql(query).to_arrow_table())
+
+
+def _cast(name: str, sql_type: str) -> str:
+    text = f"(content->>{member(name)})"
+    if sql_type == "BLOB":
+        return f"from_hex(substr({text}, 3))"
+    return f"CAST({text}::JSON AS {sql_type})" if is_nested(sql_type) else f"CAST({text} AS {sql_type})"

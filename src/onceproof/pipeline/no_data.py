@@ -1,0 +1,150 @@
+"""Batches without input: when Spark still owes one, and for how long it is worth waiting for it.
+
+A stateful query writes what its watermark has closed in the next batch, and Spark plans one without input for that
+(`MicroBatchExecution.constructNextBatch`) if all of this is true:
+
+- the watermark moved: ``nextBatchWatermarkMs`` of ``commits/N`` is above ``batchWatermarkMs`` of ``offsets/N``;
+- a stateful operator wants it (`shouldRunAnotherBatch`), which nothing in the checkpoint shows;
+- ``spark.sql.streaming.noDataMicroBatches.enabled`` is true, which nothing in the checkpoint shows either;
+- this driver ran batch N itself: after a restart Spark has no plan of the last batch to ask, and waits for input.
+
+So whether it comes is found out by waiting, no longer than the query's trigger can take. The trigger is known from the
+batches themselves: two batches in a row are never closer than its interval, except for the first after a start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Literal
+
+from onceproof.instruments.checkpoint_watcher import Batch
+
+SLACK_S = 1.5
+"""Besides the trigger's interval: from the commit of a batch to the plan of the next, on a machine with much other work."""
+
+BETWEEN_CHUNKS_S = 2.0
+"""The longest wait before the next chunk: a query with a slow trigger takes the chunk in its next batch, whatever we do."""
+
+Reason = Literal["open", "due", "restarted", "none"]
+
+
+@dataclass(frozen=True)
+class Owed:
+    """What a query has not done yet."""
+
+    batch: Batch
+    reason: Reason
+    """``open``: the batch is planned and not committed. Of the others the watermark moved in ``batch``, and the batch that
+    acts on it is not planned. ``due``: it is worth waiting for. ``restarted``: it comes only with more input, since the
+    driver was restarted. ``none``: it did not come although there was time for it."""
+    waited: str = ""
+    """``none``: how long there was time for it: ``within 3.5 s``."""
+
+    @property
+    def waiting_helps(self) -> bool:
+        return self.reason in ("open", "due")
+
+    def describe(self) -> str:
+        b = self.batch
+        where = f"batch {b.batch} of query {b.query}"
+        if self.reason == "open":
+            return f"{where} is planned and not committed"
+        moved = f"{where} moved the watermark to {_time(b.next_watermark_ms)}"
+        match self.reason:
+            case "due":
+                return f"{moved}, and the batch without input that acts on it is not planned yet"
+            case "restarted":
+                return (
+                    f"{moved}, and the driver was restarted before Spark planned a batch without input for that: it "
+                    "plans one only in the driver that ran the batch before, so what the watermark closed stays in the state until there is more input"
+                )
+            case _:
+                return (
+                    f"{moved}, and Spark planned no batch without input for that {self.waited} (none of the query's operators "
+                    "wants one, or spark.sql.streaming.noDataMicroBatches.enabled is false): what that watermark closed, if "
+                    "anything, waits for more input"
+                )
+
+
+def owed(
+    batches: Sequence[Batch],
+    *,
+    stateful: bool,
+    start: int,
+    now: float,
+    longest_s: float,
+    ended: Collection[int] = (),
+) -> Owed | None:
+    """What the query with these batches (all of its checkpoint, in order) has still to do at ``now``; None: nothing.
+
+    ``stateful``: it has a ``state/`` folder. ``start``: the driver that runs. ``longest_s``: how long to wait for a batch of
+    a query whose trigger is not known. ``ended``: starts of the driver that came to their own end, without a failure.
+    """
+    if not batches:
+        return None
+    last = batches[-1]
+    if last.committed_at is None:
+        # Operators with processing-time timers want a batch at every trigger, for ever: none of those is the last one.
+        timer = len(batches) > 1 and last.records() == 0 and last.watermark_ms == batches[-2].watermark_ms
+        return None if timer else Owed(last, "open")
+    if not stateful or not moved_watermark(last):
+        return None
+    waits_s = _interval_s(batches, longest_s) + SLACK_S
+    seen = ran_without_input(batches)
+    if not seen and _idle_s(batches, start, now) >= waits_s:
+        return Owed(last, "none", f"within {waits_s:.1f} s")
+    if last.committed_by in ended:  # Trigger.Once, or AvailableNow: the job ends when its query has no more to do
+        return Owed(last, "none", "before the job ended by itself")
+    if last.committed_by != start:
+        return Owed(last, "restarted")
+    waits_s = longest_s if seen else waits_s
+    if now - last.committed_at < waits_s:
+        return Owed(last, "due")
+    return Owed(last, "none", f"within {waits_s:.1f} s")
+
+
+def moved_watermark(batch: Batch) -> bool:
+    """Whether the batch after it has a higher watermark than this committed one."""
+    return (
+        batch.watermark_ms is not None
+        and batch.next_watermark_ms is not None
+        and batch.next_watermark_ms > batch.watermark_ms
+    )
+
+
+def ran_without_input(batches: Sequence[Batch]) -> bool:
+    """Whether one of these batches was planned only because the watermark had moved."""
+    return any(moved_watermark(before) and after.records() == 0 for before, after in pairwise(batches))
+
+
+def _interval_s(batches: Sequence[Batch], longest_s: float) -> float:
+    """The trigger's interval is at most this: the least time between the plans of two batches in a row.
+
+    The first batch of a driver does not wait for a trigger, so the one after it may be closer.
+    """
+    gaps = [
+        after.planned_at - one.planned_at
+        for before, one, after in zip(batches, batches[1:], batches[2:], strict=False)
+        if before.planned_by == one.planned_by == after.planned_by
+    ]
+    return min([*gaps, longest_s])
+
+
+def _idle_s(batches: Sequence[Batch], start: int, now: float) -> float:
+    """The longest time that the query did nothing after a batch that moved the watermark, in one driver."""
+    idle = [
+        after.planned_at - before.committed_at
+        for before, after in pairwise(batches)
+        if moved_watermark(before) and before.committed_at is not None and before.committed_by == after.planned_by
+    ]
+    last = batches[-1]
+    if last.committed_at is not None and last.committed_by == start:
+        idle.append(now - last.committed_at)
+    return max(idle, default=0.0)
+
+
+def _time(ms: int | None) -> str:
+    return "?" if ms is None else f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

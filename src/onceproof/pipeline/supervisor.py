@@ -1,0 +1,271 @@
+"""The system under test: any command, supervised as a cluster would: a driver that exits is started again.
+
+A job that dies before any fault is a broken job, not a finding: it is not restarted, and its own words are kept.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from onceproof.base.masking import masked
+from onceproof.base.timeline import Timeline
+from onceproof.pipeline.last_words import causes, foreign_address
+from onceproof.stack.processes.owner import Owner, Service
+
+_POLL_S = 0.05
+_LOG_LINES = 2000
+"""Of a log, searched for the cause of a failure: each query that ends writes its plan and a trace of a hundred lines or two."""
+#: Spark draws its stages over each other in one line, and clears that with blanks.
+_PROGRESS_BAR = re.compile(r"\[Stage \d+:|\s*$")
+_LEAVE_S = 6.0
+"""After its leader is gone a driver's other processes get this long: a JVM outlived its Python by 3.3 s when measured."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why the job failed, in its own words."""
+
+    causes: list[str]
+    """Exceptions, the deepest first."""
+    foreign_address: str | None
+    """Where it tried to connect, if that is no service of the run."""
+    log: str
+    """Its log, below the run directory."""
+
+
+@dataclass(frozen=True)
+class Exit:
+    start: int
+    """Which start of the driver, from 0."""
+    code: int | None
+    at: float
+    killed: bool = False
+    """By us: a fault, or the restart of a job that had gone silent."""
+
+
+class Pipeline:
+    """Starts, watches, kills and restarts the job. Thread-safe.
+
+    ``may_restart()`` says whether a fault has fired: before that a failing exit is final. ``progress()`` is a number that
+    grows with every committed batch; more than ``limit`` restarts in a row without growth, and the job is given up.
+    Only restarts while ``calm()`` count: a job cannot be expected to come up while a fault is on.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        owner: Owner,
+        timeline: Timeline,
+        logs: Path,
+        cwd: Path,
+        limit: int,
+        may_restart: Callable[[], bool],
+        progress: Callable[[], int],
+        calm: Callable[[], bool],
+    ) -> None:
+        self._command = list(command)
+        self._env = dict(env)
+        self._owner = owner
+        self._timeline = timeline
+        self._logs = logs
+        self._cwd = cwd
+        self._limit = limit
+        self._may_restart = may_restart
+        self._progress = progress
+        self._calm = calm
+        self._freezes: Counter[Service] = Counter()
+        self._lock = threading.RLock()
+        self._service: Service | None = None
+        self._aside: list[Service] = []
+        self._asleep: list[Service] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
+        self._starts = 0
+        self._killed = False
+        self.exits: list[Exit] = []
+        self.died_before_fault = False
+        self.given_up = False
+        self.failure: BaseException | None = None
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._launch()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the job for good, with everything it started. Idempotent."""
+        with self._lock:  # a launch that has begun is finished, and stopped here; none begins afterwards
+            self._stopping.set()
+            service = self._service
+            aside = list(self._aside)
+        for zombie in aside:
+            zombie.kill()
+        if service is not None:
+            service.stop(timeout_s=1.0)
+        if self._thread.is_alive():
+            self._thread.join(10)
+
+    @property
+    def starts(self) -> int:
+        """How often the driver was started so far."""
+        return self._starts
+
+    @property
+    def current_start(self) -> int:
+        return max(self._starts - 1, 0)
+
+    def is_running(self) -> bool:
+        with self._lock:
+            return self._service is not None and self._service.is_running()
+
+    def pids(self) -> list[int]:
+        """Every live process of the current driver."""
+        with self._lock:
+            return [p.pid for p in self._service.members()] if self._service is not None else []
+
+    def kill_driver(self) -> int:
+        """SIGKILL the driver: the JVM, the Python process, and everything else of its session. Returns which start it was.
+
+        The whole session is frozen before it is killed, since the next log write may be only milliseconds away.
+        """
+        start = self.current_start
+        service = self._service
+        if service is not None:
+            self._killed = True
+            service.kill()
+        return start
+
+    def take_over(self, *, stopped: bool) -> tuple[int, Service]:
+        """Start the next driver beside this one: a cluster took a pause for a death, or started the job twice.
+
+        With ``stopped`` this one is stopped where it is (SIGSTOP). Returns which start it is, and its processes: whoever
+        asked may let them go on (`Service.thaw`), and must end them. `stop` does at the latest.
+        """
+        with self._lock:
+            start, service = self.current_start, self._service
+            assert service is not None, "a driver that reached a point was started"
+            if stopped:
+                service.freeze()
+                self._asleep.append(service)
+            self._aside.append(service)
+            self._launch()
+        return start, service
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop the driver's whole session for as long as the block runs: what is put in place meanwhile is there before the
+        batch takes its next step, however fast the batch and however slow the placing."""
+        with self._lock:
+            service = self._service
+            if service is not None:
+                self._freezes[service] += 1
+        if service is None:
+            yield
+            return
+        try:
+            service.freeze()
+            yield
+        finally:
+            with (
+                self._lock
+            ):  # two faults may overlap: the last one out thaws, but never a driver that a takeover stopped
+                self._freezes[service] -= 1
+                if not self._freezes[service]:
+                    del self._freezes[service]
+                    if service not in self._asleep:
+                        service.thaw()
+
+    def restarted_since(self, start: int) -> bool:
+        return self.current_start > start
+
+    def failed_since(self, at: float) -> Exit | None:
+        """The first exit after ``at`` (seconds of the run's clock) with which the job itself said that it failed."""
+        return next((e for e in list(self.exits) if e.at >= at and e.code != 0 and not e.killed), None)
+
+    def said(self, words: str) -> bool:
+        """Whether these words stand near the end of the current driver's output."""
+        with self._lock:
+            return self._service is not None and words in self._service.log_tail(400)
+
+    def last_words(self, lines: int = 40) -> str:
+        """The end of the job's own output (from its traceback on, if there is one), with the values of secrets masked."""
+        with self._lock:
+            text = self._service.log_tail(400) if self._service is not None else ""
+        rows = [row for row in text.splitlines() if not _PROGRESS_BAR.match(row)]
+        traceback = next((i for i, row in enumerate(rows) if row.startswith("Traceback (most recent call last)")), None)
+        chosen = rows[traceback:] if traceback is not None else rows[-lines:]
+        if len(chosen) > lines:
+            chosen = [*chosen[: lines // 2], "    ...", *chosen[-lines // 2 :]]
+        return masked("\n".join(chosen))
+
+    def why_it_failed(self, addresses: Sequence[str]) -> Failure:
+        """The cause, by the log of its current start. ``addresses``: texts that hold those of the run's own services."""
+        with self._lock:
+            text = masked(self._service.log_tail(_LOG_LINES)) if self._service is not None else ""
+        return Failure(causes(text), foreign_address(text, addresses), f"logs/driver-{self.current_start}.log")
+
+    # -- supervision ----------------------------------------------------------------------------------------------
+
+    def _launch(self) -> None:
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            number = self._starts
+            self._service = self._owner.start(
+                f"driver-{number}", self._command, log=self._logs / f"driver-{number}.log", env=self._env, cwd=self._cwd
+            )
+            self._killed = False
+            self._starts += 1
+        self._timeline.emit("job.started", start=number, pid=self._service.pid)
+
+    def _supervise(self) -> None:
+        try:
+            fruitless, before = 0, self._progress()
+            while not self._stopping.is_set():
+                code = self._wait_for_exit()
+                if self._stopping.is_set():
+                    return
+                killed = self._killed
+                ended = self._timeline.emit("job.exited", start=self.current_start, code=code, killed=killed)
+                self.exits.append(Exit(self.current_start, code, ended.at, killed))
+                self._clear_out()
+                if code != 0 and not self._killed and not self._may_restart():
+                    self.died_before_fault = True
+                    return
+                now = self._progress()
+                if now != before:
+                    fruitless, before = 0, now
+                elif self._calm():
+                    fruitless += 1
+                if fruitless > self._limit:
+                    self.given_up = True
+                    return
+                self._launch()
+        except BaseException as failure:  # seen by check(): a dead supervisor must not look like a calm one
+            self.failure = failure
+
+    def _wait_for_exit(self) -> int | None:
+        while True:
+            service = self._service  # another one, once a successor has taken over
+            assert service is not None
+            if self._stopping.is_set() or not service.is_running():
+                return service.returncode
+            service.wait(_POLL_S)
+
+    def _clear_out(self) -> None:
+        """A cluster restarts a driver in a new container: nothing of the old one may live on beside the new one."""
+        service = self._service
+        assert service is not None
+        gone_by = self._timeline.now() + _LEAVE_S
+        while service.members() and self._timeline.now() < gone_by and not self._killed:
+            self._stopping.wait(_POLL_S)
+        service.kill()

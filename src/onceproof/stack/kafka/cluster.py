@@ -1,0 +1,432 @@
+"""Kafka on loopback: one node, or one controller and three brokers, with proxies where faults are to cut."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol, Self
+
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __all__
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.waiting import wait_until
+from onceproof.sinks.kafka_clients import meet_brokers
+from onceproof.stack.api import Leadership, Proxy, Replicas
+from onceproof.stack.kafka.clients import client_config, producer_config
+from onceproof.stack.kafka.node import KafkaNode, KafkaProgram
+from onceproof.stack.kafka.settings import CONTROLLER_NAME, HOST, Listener, Node, min_insync
+from onceproof.stack.processes.owner import Owner
+from onceproof.stack.processes.ports import lease
+
+
+class ProxyMaker(Protocol):
+    def __call__(self, name: str, upstream_port: int, *, listen: str | None = None) -> Proxy:
+        """A proxy in front of that port; ``listen`` is ``host:port``, by default a free port on 127.0.0.1."""
+
+
+CONTROLLER_ID = 9
+
+#: Two to five seconds on two cores; a machine under heavy load needs a multiple.
+_START_DEADLINE_S = 90.0
+#: A restarted broker took 1.4 to 8.3 s until it was in every ISR again.
+_REJOIN_DEADLINE_S = 90.0
+_TOPIC_DEADLINE_S = 30.0
+#: One question. Short, because it may go to a broker that has just died; it is asked again until the deadline.
+_ASK_TIMEOUT_S = 1.0
+
+
+class EmbeddedKafka:
+    """Implements `onceproof.stack.api.Kafka`. Made by `start`."""
+
+    def __init__(self, nodes: Mapping[int, KafkaNode], proxies: Mapping[str, Proxy]) -> None:
+        self.nodes = nodes
+        self.proxies = proxies
+        """By name: ``client-1``, ``replication-1``, ``controller-1``, ..."""
+        self.brokers = tuple(id for id, node in nodes.items() if node.node.is_broker)
+        self.client_bootstrap = ",".join(proxies[f"client-{broker}"].listen for broker in self.brokers)
+        self.harness_bootstrap = self.harness_address(*self.brokers)
+        self._killed: set[int] = set()
+
+    @classmethod
+    def start(
+        cls, brokers: int, *, owner: Owner, log_folder: Path, program: KafkaProgram, make_proxy: ProxyMaker
+    ) -> Self:
+        """Start 1 node, or a controller and 3 brokers; return when every broker has joined.
+
+        Logs go to ``log_folder``, data below the owner's scratch folder. Raises `ServiceFailed` with the last log lines
+        of a node that died, `EnvironmentProblem` when they do not come up in time.
+        """
+        proxies: dict[str, Proxy] = {}
+
+        def proxy(name: str, upstream_port: int, *, listen: str | None = None) -> Proxy:
+            proxies[name] = make_proxy(name, upstream_port, listen=listen)
+            return proxies[name]
+
+        plan = _one_node(owner, proxy) if brokers == 1 else _cluster(brokers, owner, proxy)
+        nodes = {
+            node.id: KafkaNode(
+                node,
+                brokers=brokers,
+                folder=owner.scratch / "kafka" / str(node.id),
+                log=log_folder / f"kafka-{node.id}.log",
+                owner=owner,
+                program=program,
+            )
+            for node in plan
+        }
+        first, *others = nodes.values()
+        first.format()
+        for other in others:
+            other.format_like(first)
+        for node in nodes.values():
+            node.start()
+        kafka = cls(nodes, proxies)
+        kafka._wait_for_all()
+        return kafka
+
+    def warm_up_transactions(self) -> threading.Thread:
+        """Have ``__transaction_state`` created in the background: the first transactional producer pays 1 to 1.6 s for it.
+
+        Nobody needs to wait for it: whoever comes before it is done merely pays the rest.
+        """
+
+        def warm_up() -> None:
+            with suppress(KafkaException):  # the next producer does the same and reports what is wrong
+                config = {**producer_config(self.harness_bootstrap), "transactional.id": "onceproof-warm-up"}
+                Producer(config).init_transactions(10)
+
+        thread = threading.Thread(target=warm_up, name="warm up transactions", daemon=True)
+        thread.start()
+        return thread
+
+    def admin(self, *, asking_not: int | None = None) -> AdminClient:
+        """A new client on the harness's listeners.
+
+        With ``asking_not`` it knows only the other brokers, so that its first metadata is theirs: a broker that is cut
+        off goes on believing that it leads.
+        """
+        others = [broker for broker in self.brokers if broker != asking_not]
+        return AdminClient(client_config(self.harness_address(*others)))
+
+    def harness_address(self, *brokers: int) -> str:
+        return ",".join(f"{HOST}:{self.nodes[broker].node.ports[Listener.HARNESS]}" for broker in brokers)
+
+    def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+        """Create it with replication 3 and min ISR 2 (one node: 1 and 1), and return when every replica is in sync.
+
+        Raises `EnvironmentProblem` if Kafka refuses (the topic exists, an unknown setting).
+        """
+        replication = min(3, len(self.brokers))
+        settings = {"min.insync.replicas": str(min_insync(len(self.brokers))), **(config or {})}
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=settings)
+        admin = self.admin()
+        try:
+            admin.create_topics([topic], request_timeout=_TOPIC_DEADLINE_S)[name].result()
+        except KafkaException as refused:
+            raise EnvironmentProblem(
+                f"Kafka refused to create the topic {name!r}: {refused.args[0].str()}"
+            ) from refused
+
+        def in_sync() -> bool:
+            found = _partitions(admin, name)
+            return len(found) == partitions and all(len(isr) == replication for _replicas, isr in found)
+
+        wait_until(
+            f"topic {name} to have {partitions} partitions with {replication} replicas in sync",
+            in_sync,
+            deadline_s=_TOPIC_DEADLINE_S,
+            abandon=self.check_health,
+            explain=lambda: f"replicas and ISR: {_partitions(admin, name)}",
+        )
+
+    def alter_topic(self, name: str, config: Mapping[str, str]) -> dict[str, str | None]:
+        """Set these; returns what the topic itself had set of them before, once Kafka tells the new values.
+
+        What fails half-way is undone.
+        """
+        admin = self.admin()
+        before = _topic_settings(admin, name)
+        had = {key: before.get(key) for key in config}
+        try:
+            change_settings(admin, ResourceType.TOPIC, name, config)
+            wait_until(
+                f"topic {name} to have {', '.join(f'{k}={v}' for k, v in config.items())}",
+                lambda: config.items() <= _topic_settings(admin, name).items(),
+                deadline_s=_TOPIC_DEADLINE_S,
+            )
+        except BaseException:  # the caller does not learn what it had: it may have been set all the same
+            self.restore_topic(name, had)
+            raise
+        return had
+
+    def restore_topic(self, name: str, config: Mapping[str, str | None]) -> None:
+        """Put back what `alter_topic` returned. Idempotent."""
+        change_settings(self.admin(), ResourceType.TOPIC, name, config)
+
+    def leader(self, topic: str, partition: int, *, asking_not: int | None = None) -> Leadership:
+        """Current leader and its epoch (KIP-320); with ``asking_not`` as brokers other than that one see it.
+
+        Raises `WaitTimeout` if there is none for longer than a failover takes.
+        """
+        where = TopicPartition(topic, partition)
+
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+        def ask() -> Leadership | None:
+            admin = self.admin(asking_not=asking_not)
+            try:
+                before = meet_brokers(admin, topic, timeout_s=_ASK_TIMEOUT_S).topics[topic].partitions[partition].leader
+                offsets = admin.list_offsets({where: latest}, request_timeout=_ASK_TIMEOUT_S)
+                epoch = offsets[where].result().leader_epoch
+                after = admin.list_topics(topic, timeout=_ASK_TIMEOUT_S).topics[topic].partitions[partition].leader
+            except (KafkaException, KeyError):
+                return None
+            # The leader comes from the metadata and the epoch from the leader: both hold only if it did not change.
+            return Leadership(before, epoch) if before == after and before >= 0 and epoch is not None else None
+
+        return wait_until(
+            f"a leader of {topic}-{partition}", ask, deadline_s=_START_DEADLINE_S, abandon=self.check_health
+        )
+
+    def replicas(self, topic: str, partition: int, *, asking_not: int | None = None) -> Replicas | None:
+        try:
+            found = self.admin(asking_not=asking_not).list_topics(topic, timeout=_ASK_TIMEOUT_S).topics[topic]
+            told = found.partitions[partition]
+        except (KafkaException, KeyError):
+            return None
+        return Replicas(told.leader, frozenset(told.isrs))
+
+    def log_folders(self, topic: str) -> dict[int, Path]:
+        """Partition -> folder of the leader's log of it. Raises `WaitTimeout` if one has no leader for too long."""
+
+        def ask() -> dict[int, int] | None:
+            try:
+                found = self.admin().list_topics(topic, timeout=_ASK_TIMEOUT_S).topics[topic].partitions
+            except (KafkaException, KeyError):
+                return None
+            leaders = {id: partition.leader for id, partition in found.items()}
+            return leaders if leaders and all(leader in self.nodes for leader in leaders.values()) else None
+
+        leaders = wait_until(f"leaders of {topic}", ask, deadline_s=_START_DEADLINE_S, abandon=self.check_health)
+        return {id: self.nodes[leader].data / f"{topic}-{id}" for id, leader in leaders.items()}
+
+    def client_proxy(self, broker: int) -> Proxy:
+        return self._proxy("client", broker)
+
+    def replication_proxy(self, broker: int) -> Proxy:
+        return self._proxy("replication", broker)
+
+    def controller_proxy(self, broker: int) -> Proxy:
+        return self._proxy("controller", broker)
+
+    def kill_broker(self, broker: int) -> None:
+        self._killed.add(broker)
+        self.nodes[broker].service.kill()
+
+    def restart_broker(self, broker: int) -> None:
+        """Start it on its old folder; return when it answers and is back in every ISR. Raises as `start` does."""
+        node = self.nodes[broker]
+        epoch = -1 if node.node.is_broker else self.quorum_epoch()
+        node.start()
+        self._killed.discard(broker)
+        if not node.node.is_broker:
+            wait_until(
+                f"{node.name} to lead the quorum after its restart",
+                lambda: self.quorum_epoch() > epoch,
+                deadline_s=_REJOIN_DEADLINE_S,
+                abandon=self.check_health,
+            )
+            return
+        own = AdminClient(client_config(self.harness_address(broker)))
+        wait_until(
+            f"{node.name} to answer after its restart",
+            lambda: _answers(own),
+            deadline_s=_REJOIN_DEADLINE_S,
+            abandon=self.check_health,
+        )
+        self._wait_for_isr(broker, "its restart")
+
+    def pause_broker(self, broker: int) -> None:
+        self.nodes[broker].service.freeze()
+
+    def resume_broker(self, broker: int) -> None:
+        """Continue it; return when it is back in every ISR. Idempotent."""
+        self.nodes[broker].service.thaw()
+        if self.nodes[broker].node.is_broker:
+            self._wait_for_isr(broker, "its stall")
+
+    @property
+    def controller(self) -> int:
+        return next(id for id, node in self.nodes.items() if "controller" in node.node.roles)
+
+    def pid(self, broker: int) -> int:
+        return self.nodes[broker].service.pid
+
+    def quorum_epoch(self) -> int:
+        """Of KRaft's ``quorum-state`` file (KIP-595), as the controller wrote it when it was elected."""
+        state = self.nodes[self.controller].data / "__cluster_metadata-0" / "quorum-state"
+        return int(json.loads(state.read_text(encoding="utf-8"))["leaderEpoch"])
+
+    def _wait_for_isr(self, broker: int, what: str) -> None:
+        others = self.admin(asking_not=broker if len(self.brokers) > 1 else None)
+        name = self.nodes[broker].name
+        wait_until(
+            f"{name} to be back in every ISR after {what}",
+            lambda: not _out_of_sync(others, broker),
+            deadline_s=_REJOIN_DEADLINE_S,
+            abandon=self.check_health,
+            explain=lambda: f"partitions that it lags behind in: {_out_of_sync(others, broker)}",
+        )
+
+    def is_running(self, broker: int) -> bool:
+        return self.nodes[broker].is_running()
+
+    def check_health(self) -> None:
+        """Raise `ServiceFailed` if a node ended that nobody killed."""
+        for id, node in self.nodes.items():
+            if id not in self._killed:
+                node.check_running()
+
+    def _wait_for_all(self) -> None:
+        admin = self.admin()
+        wait_until(
+            f"{len(self.brokers)} broker(s) to join",
+            lambda: _known_brokers(admin) >= set(self.brokers),
+            deadline_s=_START_DEADLINE_S,
+            abandon=self.check_health,
+            explain=lambda: (
+                f"brokers {sorted(_known_brokers(admin))}; logs in {self.nodes[self.brokers[0]].log.parent}"
+            ),
+        )
+
+    def _proxy(self, kind: str, broker: int) -> Proxy:
+        name = f"{kind}-{broker}"
+        if name not in self.proxies:
+            have = ", ".join(self.proxies)
+            raise EnvironmentProblem(
+                f"this stack has no proxy {name!r}, only {have}", hint="set stack.kafka.brokers to 3 in the scenario"
+            )
+        return self.proxies[name]
+
+
+def _one_node(owner: Owner, proxy: ProxyMaker) -> list[Node]:
+    """One process is broker and controller; it is its only peer, so that only its clients can be cut off."""
+    ports = dict(zip(Listener, lease(owner, len(Listener)), strict=True))
+    voter = f"1@{HOST}:{ports[Listener.CONTROLLER]}"
+    advertised = {Listener.CLIENT: _port(proxy("client-1", ports[Listener.CLIENT]))}
+    return [Node(1, ("broker", "controller"), ports, voter, advertised)]
+
+
+def _cluster(brokers: int, owner: Owner, proxy: ProxyMaker) -> list[Node]:
+    """A controller of its own and brokers, each with a proxy of its own on its link to the controller.
+
+    Not combined nodes: those talk to each other's controllers past the proxies, and killing one kills a voter too.
+    """
+    (port,) = lease(owner, 1)
+    voter = f"{CONTROLLER_ID}@{CONTROLLER_NAME}:{port}"
+    return [
+        *(_broker(id, port, voter, owner, proxy) for id in range(1, brokers + 1)),
+        Node(CONTROLLER_ID, ("controller",), {Listener.CONTROLLER: port}, voter),
+    ]
+
+
+def _broker(id: int, controller_port: int, voter: str, owner: Owner, proxy: ProxyMaker) -> Node:
+    client, internal, harness = lease(owner, 3)
+    # One name and one port for all brokers, so they differ by address. The port's lease covers these addresses too:
+    # nobody else's service sits on 127.0.1.x alone.
+    address = f"127.0.1.{id}"
+    proxy(f"controller-{id}", controller_port, listen=f"{address}:{controller_port}")
+    return Node(
+        id,
+        ("broker",),
+        {Listener.CLIENT: client, Listener.INTERNAL: internal, Listener.HARNESS: harness},
+        voter,
+        advertised={
+            Listener.CLIENT: _port(proxy(f"client-{id}", client)),
+            Listener.INTERNAL: _port(proxy(f"replication-{id}", internal)),
+        },
+        controller_address=address,
+    )
+
+
+def _port(proxy: Proxy) -> int:
+    return int(proxy.listen.rpartition(":")[2])
+
+
+def _answers(admin: AdminClient) -> bool:
+    try:
+        return bool(admin.list_topics(timeout=_ASK_TIMEOUT_S).brokers)
+    except KafkaException:
+        return False
+
+
+def _known_brokers(admin: AdminClient) -> set[int]:
+    try:
+        return set(admin.list_topics(timeout=_ASK_TIMEOUT_S).brokers)
+    except KafkaException:
+        return set()
+
+
+def change_settings(admin: AdminClient, kind: ResourceType, name: str, config: Mapping[str, str | None]) -> None:
+    """Set these of a topic or a group, or, with None, put back the default. Raises `EnvironmentProblem` if Kafka refuses.
+
+    It has answered then; a broker shows them, and goes by them, a moment later.
+    """
+    changes = [
+        ConfigEntry(
+            key, value, incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+        )
+        for key, value in config.items()
+    ]
+    resource = ConfigResource(kind, name, incremental_configs=changes)
+    try:
+        admin.incremental_alter_configs([resource], request_timeout=_TOPIC_DEADLINE_S)[resource].result()
+    except KafkaException as refused:
+        what = f"{kind.name.lower()} {name!r}"
+        raise EnvironmentProblem(f"Kafka refused to change {what}: {refused.args[0].str()}") from refused
+
+
+def _topic_settings(admin: AdminClient, name: str) -> dict[str, str]:
+    """What the topic itself sets; not what it has by default."""
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    entries = admin.describe_configs([resource], request_timeout=_TOPIC_DEADLINE_S)[resource].result()
+    own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    return {key: entry.value for key, entry in entries.items() if entry.source == own}
+
+
+def _partitions(admin: AdminClient, topic: str) -> list[tuple[list[int], list[int]]]:
+    """Replicas and ISR of each partition; nothing while Kafka does not answer or does not know the topic."""
+    try:
+        found = admin.list_topics(topic, timeout=_ASK_TIMEOUT_S).topics[topic]
+    except (KafkaException, KeyError):
+        return []
+    return [(part.replicas, part.isrs) for part in found.partitions.values()]
+
+
+def _out_of_sync(admin: AdminClient, broker: int) -> list[str]:
+    """Partitions, Kafka's own too, of which the broker holds a replica that is not in sync; ``?`` without an answer."""
+    try:
+        topics = admin.list_topics(timeout=_ASK_TIMEOUT_S).topics
+    except KafkaException:
+        return ["?"]
+
+    def lagging() -> Iterator[str]:
+        for name, topic in topics.items():
+            for id, partition in topic.partitions.items():
+                if broker in partition.replicas and broker not in partition.isrs:
+                    yield f"{name}-{id}"
+
+    return list(lagging())

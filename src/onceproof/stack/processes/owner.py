@@ -1,0 +1,428 @@
+"""Everything that a run starts is owned, found by its session, and gone when the run ends.
+
+Ownership goes by *session id*, not by process group: PySpark's daemon makes a group of its own for its workers but
+stays in the session of the driver that started it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from onceproof.base.errors import EnvironmentProblem, ServiceFailed, WaitTimeout
+from onceproof.base.signals import uninterrupted
+from onceproof.base.waiting import wait_until
+from onceproof.stack.processes import procfs, shared_memory
+from onceproof.stack.processes.journal import RUN_MARK, Journal, Session
+
+#: How the names of temporary folders begin.
+SCRATCH_PREFIX = "onceproof-"
+
+_log = logging.getLogger(__name__)
+
+#: SIGKILL acts at once, except on a process in uninterruptible disk sleep: that is what these seconds are for.
+_GONE_DEADLINE_S = 5.0
+#: Ctrl-C must have everything gone within 10 s: this is for asking politely, the rest for killing and removing folders.
+_CLOSE_GRACE_S = 6.0
+#: One group of services started together; JVMs that have not gone by then are not worth more waiting.
+_GROUP_GRACE_S = 3.0
+#: A process that was killed while it wrote may leave a folder that fills once more while it is removed.
+_REMOVE_DEADLINE_S = 2.0
+#: ENOSPC, as C, Java and Python spell it.
+_DISK_FULL = "No space left on device"
+
+
+_KILLED = (
+    "no fault of the run did this, so the run shows nothing about the pipeline; `dmesg` names what the kernel killed for want "
+    "of memory"
+)
+
+
+class Service:
+    """One started process, and everything in its session. Made by `Owner.start`."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path, stop_signal: signal.Signals) -> None:
+        self.name = name
+        self.pid = process.pid
+        self.log = log
+        stat = procfs.stat(process.pid)
+        assert stat is not None, "a child that nobody has waited for is always there"
+        self.start_ticks = stat.start_ticks
+        self._process = process
+        self._stop_signal = stop_signal
+        self._gone = False
+
+    @property
+    def returncode(self) -> int | None:
+        """Of the leader, as in `subprocess`: negative for a signal, None while it runs."""
+        return self._process.poll()
+
+    def is_running(self) -> bool:
+        """Whether the leader runs; members may outlive it (a JVM outlives the Python that started it by seconds)."""
+        return self.returncode is None
+
+    def members(self) -> list[psutil.Process]:
+        """All live processes of the session, and descendants that left it for a session of their own."""
+        found = []
+        for stat in procfs.family(self._sessions()):
+            with suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(stat.pid))
+        return found
+
+    def kill(self) -> None:
+        """SIGKILL every member, whatever group it is in, and return when all are gone.
+
+        The session is frozen first: that takes well under a millisecond, so nothing is done after the moment of the
+        crash, and nothing can fork while the members are counted.
+        """
+        self._signal_session(signal.SIGSTOP)
+        kill_sessions(self._sessions(), self.name)
+        self._process.wait()
+        self._gone = True
+
+    def freeze(self) -> None:
+        """SIGSTOP every member, and return when it has taken effect: nothing of the session runs until `thaw`.
+
+        Raises `WaitTimeout` if some member cannot be stopped; the session then goes on as if never stopped.
+        """
+
+        def stopped() -> bool:
+            sessions = self._sessions()
+            awake = [
+                one.pid for one in procfs.table().values() if one.session in sessions and not procfs.is_stopped(one.pid)
+            ]
+            if awake:
+                self._signal_session(signal.SIGSTOP)  # once more: one that was forked meanwhile has not heard
+            return not awake
+
+        self._signal_session(signal.SIGSTOP)
+        try:
+            wait_until(
+                f"every thread of {self.name} to be stopped", stopped, deadline_s=_GONE_DEADLINE_S, every_s=0.002
+            )
+        except BaseException:
+            self.thaw()
+            raise
+
+    def thaw(self) -> None:
+        """SIGCONT every member."""
+        self._signal_session(signal.SIGCONT)
+
+    def stop(self, timeout_s: float = 5.0, *, by: signal.Signals | None = None) -> None:
+        """Ask the leader to stop (``by`` a signal, else by the one it was started with), then kill what is left."""
+        self.ask_to_stop(by)
+        self.wait(timeout_s)
+        self.kill()
+
+    def ask_to_stop(self, by: signal.Signals | None = None) -> None:
+        """Send the stop signal, without waiting. What a fault has stopped is continued, else it could not obey."""
+        if self.is_running():
+            self._process.send_signal(by or self._stop_signal)
+            self._signal_session(signal.SIGCONT)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """The leader's return code, or None if it still runs after ``timeout_s``."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def check_running(self) -> None:
+        """Raise `ServiceFailed`, with its last words, if it has ended."""
+        if not self.is_running():
+            full = _DISK_FULL in self.log_tail(400)
+            hint = "the disk is full: make room, or move the runs and their scratch (--runs, TMPDIR)" if full else None
+            message = f"{self.name} ended with exit code {self.returncode}"
+            if (code := self.returncode) is not None and code < 0:
+                message += f" ({signal.strsignal(-code)})"
+                hint = hint or _KILLED
+            raise ServiceFailed(message, hint=hint, log_tail=self.log_tail())
+
+    def log_tail(self, lines: int = 20) -> str:
+        """The last lines of its log; empty if it wrote none."""
+        try:
+            with self.log.open(encoding="utf-8", errors="replace") as file:
+                return "".join(deque(file, maxlen=lines))
+        except FileNotFoundError:
+            return ""
+
+    def _sessions(self) -> set[int]:
+        """Our session's id, or nothing once the session is over: then the number may be somebody else's.
+
+        The kernel gives no pid away that is still the id of a session, so a leader with another start time means that
+        ours has ended.
+        """
+        leader = procfs.stat(self.pid)
+        over = self._gone or (leader is not None and leader.start_ticks != self.start_ticks)
+        return set() if over else {self.pid}
+
+    def _signal_session(self, number: signal.Signals) -> None:
+        for sid in self._sessions():
+            for pid in psutil.pids():
+                with suppress(ProcessLookupError, PermissionError):
+                    if os.getsid(pid) == sid:
+                        os.kill(pid, number)
+
+    def __repr__(self) -> str:
+        return f"<Service {self.name} pid={self.pid} returncode={self.returncode}>"
+
+
+class Owner:
+    """Owns everything that one run started; closes it in reverse order, services started one after another in parallel.
+
+    Use as a context manager. What it owns is also noted in a journal, for `onceproof.stack.cleanup`. A signal waits until
+    something is noted once it is made, and until `close` is done.
+    """
+
+    def __init__(self, run_id: str | None = None) -> None:
+        self.run_id = run_id or secrets.token_hex(6)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.run_id):
+            raise ValueError(f"a run id names a file: {self.run_id!r} holds something else than letters, digits, . _ -")
+        self._owned: list[Service | Callable[[], object]] = []
+        self._folders: list[Path] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        with uninterrupted("noting a new run"):
+            self._journal = Journal(self.run_id)
+            _open.add(self)
+        self.scratch = self.temporary_folder()
+
+    def start(
+        self,
+        name: str,
+        argv: Sequence[str | Path],
+        *,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        stdin: bytes | None = None,
+        user: str | None = None,
+        stop_signal: signal.Signals = signal.SIGTERM,
+    ) -> Service:
+        """Start ``argv`` as the leader of a new session; both its outputs are appended to ``log``.
+
+        ``env`` is the whole environment, as in `subprocess`; None inherits ours. ``stdin`` is what it will read (a
+        place for secrets); without it, nothing. ``user`` (root only) runs it as somebody else with none of our groups.
+        ``stop_signal``: what asks it to stop; SIGKILL for what has nothing worth saving.
+        Raises `EnvironmentProblem` if the program is not there or may not be run.
+        """
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            uninterrupted(f"starting {name}"),
+            self._lock,
+            log.open("ab") as output,
+            _readable(stdin) as source,
+        ):
+            if self._closed:
+                raise RuntimeError(f"cannot start {name}: run {self.run_id} is closing")
+            try:
+                process = subprocess.Popen(
+                    [str(word) for word in argv],
+                    stdin=source,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**(os.environ if env is None else env), RUN_MARK: self.run_id},
+                    cwd=cwd,
+                    start_new_session=True,
+                    user=user,
+                    extra_groups=None if user is None else [],
+                )
+            except OSError as refused:
+                raise EnvironmentProblem(f"cannot start {name} ({argv[0]}): {refused.strerror or refused}") from refused
+            service = Service(name, process, log, stop_signal)
+            self._owned.append(service)
+            self._journal.add_session(Session(name, service.pid, service.start_ticks))
+        return service
+
+    def push(self, callback: Callable[[], object]) -> None:
+        """Call it on close, before what is owned already and after what comes later. It may raise: that is logged."""
+        with self._lock:
+            self._owned.append(callback)
+
+    def temporary_folder(self) -> Path:
+        """A new private (0700) folder under the system's temporary folder, removed on close."""
+        folder = Path(tempfile.gettempdir()).absolute() / f"{SCRATCH_PREFIX}{secrets.token_hex(4)}"
+        with uninterrupted("noting a temporary folder"), self._lock:
+            if self._closed:
+                raise RuntimeError(f"no folder can be made: run {self.run_id} is closing")
+            self._folders.append(folder)
+            self._journal.add_folder(
+                folder
+            )  # first: a harness killed between the two must not leave one that nobody knows of
+            folder.mkdir(mode=0o700)
+        return folder
+
+    def services(self) -> list[Service]:
+        """Every service ever started here, also those that have ended."""
+        with self._lock:
+            return [one for one in self._owned if isinstance(one, Service)]
+
+    def close(self) -> None:
+        """Stop and remove everything, within about eight seconds. Idempotent; a part that fails spares no other.
+
+        The journal goes last, and stays if something could not be removed: `onceproof cleanup` then tries again.
+        """
+        with uninterrupted(self._closing):
+            with self._lock:
+                if self._closed:
+                    return
+                self._closed = True
+            self._close_in_reverse(time.monotonic() + _CLOSE_GRACE_S)
+            gone = [self._attempt(f"kill {service.name}", service.kill) for service in self.services()]
+            gone.append(self._attempt("kill what left its session", partial(kill_marked, self.run_id)))
+            gone += [self._attempt(f"remove {folder}", partial(remove_folder, folder)) for folder in self._folders]
+            if all(gone):
+                self._journal.remove()
+            else:
+                _log.warning("run %s is not gone altogether: onceproof cleanup removes the rest", self.run_id)
+            _open.discard(self)
+
+    def _closing(self) -> str:
+        # Without the lock: asked by a signal's handler, in the thread that may hold it.
+        running = [one.name for one in list(self._owned) if isinstance(one, Service) and one.is_running()]
+        what = ", ".join(running) or "what is left of the run"
+        return f"stopping {what}; then its temporary folders are removed"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _close_in_reverse(self, deadline: float) -> None:
+        for together, group in groupby(reversed(self._owned), lambda one: isinstance(one, Service)):
+            if together:
+                _stop_together([one for one in group if isinstance(one, Service)], deadline)
+                continue
+            for callback in group:
+                assert not isinstance(callback, Service)
+                self._call(callback, deadline)
+
+    def _call(self, callback: Callable[[], object], deadline: float) -> None:
+        """In a thread of its own: a clean-up that hangs on a dead service must not keep others from being stopped."""
+        name = getattr(callback, "__qualname__", repr(callback))
+        thread = threading.Thread(
+            target=self._attempt, args=(f"run {name}", callback), daemon=True, name=f"close {name}"
+        )
+        thread.start()
+        # The minimum lets a lease be released or a file be closed even when the services used up all the time.
+        thread.join(max(0.2, deadline - time.monotonic()))
+        if thread.is_alive():
+            _log.warning("clean-up %s of run %s did not end in time", name, self.run_id)
+
+    def _attempt(self, what: str, act: Callable[[], object]) -> bool:
+        """Whether it could be done."""
+        try:
+            act()
+        except Exception:
+            _log.warning("clean-up of run %s: could not %s", self.run_id, what, exc_info=True)
+            return False
+        return True
+
+
+_open: set[Owner] = set()
+"""Not closed yet."""
+
+
+@atexit.register
+def _close_the_rest() -> None:
+    """One whose ``with`` block was never entered (a signal came just then), or whose thread this process does not wait for."""
+    for owner in list(_open):
+        owner.close()
+
+
+# An owner belongs to the process that made it: a fork that exits must not close it.
+os.register_at_fork(after_in_child=_open.clear)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a temporary folder of a run whose processes are gone, and the shared memory that they left. Idempotent.
+
+    Raises `OSError` for what cannot be removed.
+    """
+    shared_memory.remove(folder)
+
+    def gone() -> bool:
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+
+    try:
+        wait_until(f"{folder} to be removed", gone, deadline_s=_REMOVE_DEADLINE_S)
+    except WaitTimeout:
+        shutil.rmtree(folder)  # says what is in the way
+
+
+def kill_sessions(sessions: set[int], name: str) -> None:
+    """SIGKILL every process of these sessions and its descendants, until none is left."""
+    known = set(sessions)
+
+    def none_left() -> bool:
+        left = procfs.family(known)
+        for stat in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(stat.pid, signal.SIGKILL)
+        return not left
+
+    wait_until(
+        f"every process of {name} (session {', '.join(map(str, sessions))}) to be gone after SIGKILL",
+        none_left,
+        deadline_s=_GONE_DEADLINE_S,
+        every_s=0.01,
+        explain=lambda: f"still there: {[stat.pid for stat in procfs.family(known)]}",
+    )
+
+
+def kill_marked(run_id: str) -> None:
+    """SIGKILL whatever of this user carries the run's mark in its environment, until nothing does."""
+
+    def none_left() -> bool:
+        left = procfs.marked(RUN_MARK, run_id)
+        for stat in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(stat.pid, signal.SIGKILL)
+        return not left
+
+    wait_until(f"all processes of run {run_id} to be gone", none_left, deadline_s=_GONE_DEADLINE_S, every_s=0.01)
+
+
+def _stop_together(services: list[Service], deadline: float) -> None:
+    for service in services:
+        service.ask_to_stop()
+    deadline = min(deadline, time.monotonic() + _GROUP_GRACE_S)
+    for service in services:
+        service.wait(max(0.0, deadline - time.monotonic()))
+    for service in services:
+        service.kill()
+
+
+@contextmanager
+def _readable(content: bytes | None) -> Iterator[int]:
+    """A file descriptor from which ``content`` can be read; in memory only, because it may be a password."""
+    fd = os.open(os.devnull, os.O_RDONLY) if content is None else os.memfd_create("stdin")
+    try:
+        if content is not None:
+            with os.fdopen(fd, "wb", closefd=False) as file:
+                file.write(content)
+            os.lseek(fd, 0, os.SEEK_SET)
+        yield fd
+    finally:
+        os.close(fd)

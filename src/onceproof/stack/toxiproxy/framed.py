@@ -1,0 +1,117 @@
+"""The protocol proxy in front of Toxiproxy: client -> frames -> bytes -> service, on the roads that a pipeline takes.
+
+In this order, because a client must see a real RST (behind Toxiproxy it would be a FIN), and a frame that is delivered late
+still crosses whatever is wrong with the line. Only a run with a fault that reads frames has it: `onceproof.faults.contract.reads_frames`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.instruments.proxy.engine import Emit, FrameProxy, ProxyLoop, Service, Target
+from onceproof.instruments.proxy.frames import Reply
+from onceproof.instruments.proxy.rules import Board, Rule
+from onceproof.stack.api import Proxy, Stream
+from onceproof.stack.kafka.settings import HOST
+from onceproof.stack.processes.owner import Owner
+from onceproof.stack.processes.ports import lease
+from onceproof.stack.selftest import Guard
+
+
+class Frames:
+    """All protocol proxies of one stack, and the rules that are armed on them. Ended by the owner."""
+
+    def __init__(self, owner: Owner, emit: Emit) -> None:
+        self._owner = owner
+        self._emit = emit
+        self._loop = ProxyLoop()
+        owner.push(self._loop.close)
+        self._boards: dict[Service, Board] = {"kafka": Board(), "postgres": Board()}
+        self._topic_names: dict[bytes, str] = {}
+        self.proxies: list[FramedProxy] = []
+
+    def in_front_of(self, behind: Proxy, service: Service) -> FramedProxy:
+        """A listener of our own that leads to ``behind``; clients are told its address."""
+        (port,) = lease(self._owner, 1)
+        host, _, behind_port = behind.listen.rpartition(":")
+        frames = FrameProxy(
+            self._loop,
+            behind.name,
+            (HOST, port),
+            Target(service, host, int(behind_port)),
+            self._boards[service],
+            emit=self._emit,
+            topic_names=self._topic_names,
+        )
+        frames.open()
+        proxy = FramedProxy(behind, frames)
+        self.proxies.append(proxy)
+        return proxy
+
+    def arm(self, service: Service, rule: Rule) -> None:
+        """From now on the rule applies to every connection to that service, those that stand already included."""
+        self._boards[service].arm(rule)
+
+    def disarm(self, service: Service, rule: Rule) -> None:
+        """It stops nothing more, and lets go what it holds. Idempotent."""
+        self._boards[service].disarm(rule)
+
+    def listen(self, service: Service, ear: list[Reply]) -> None:
+        """From now on errors of that service, and its answers to Produce, are added to ``ear``."""
+        self._boards[service].listen(ear)
+
+    def unlisten(self, service: Service, ear: list[Reply]) -> None:
+        """Idempotent."""
+        self._boards[service].unlisten(ear)
+
+    def refusals(self) -> list[str]:
+        """Why connections were refused (encryption), with the setting to change."""
+        return [sentence for proxy in self.proxies for sentence in proxy.frames.refusals]
+
+    def check(self) -> None:
+        """Raise `EnvironmentProblem` if the proxy itself failed, or had to refuse somebody."""
+        if self._loop.failures:
+            raise EnvironmentProblem(
+                f"the protocol proxy failed: {'; '.join(self._loop.failures)}",
+                hint="this is a defect of onceproof: please report it with events.jsonl",
+            )
+        if self.refusals():
+            raise EnvironmentProblem(
+                "; ".join(self.refusals()),
+                hint="the embedded services speak plaintext on loopback; a job that insists on encryption cannot be observed",
+            )
+
+    def guards(self) -> list[Guard]:
+        """Toxiproxy's listeners, which only the protocol proxy may use."""
+        return [
+            Guard(proxy.frames.target.port, f"Toxiproxy's {proxy.name}", frozenset({os.getpid()}))
+            for proxy in self.proxies
+        ]
+
+
+class FramedProxy:
+    """Implements `onceproof.stack.api.Proxy`: what is done to bytes is done by the proxy behind."""
+
+    def __init__(self, behind: Proxy, frames: FrameProxy) -> None:
+        self.name = behind.name
+        self.listen = f"{frames.host}:{frames.port}"
+        self.upstream = behind.upstream
+        self.frames = frames
+        self.behind = behind
+
+    def cut(self) -> None:
+        """Both: a client that connects must be refused, not taken and dropped."""
+        self.behind.cut()
+        self.frames.cut()
+
+    def turn_away(self) -> None:
+        """Whoever connects, or uses a connection that stands, is noted and reset here."""
+        self.frames.turn_away()
+
+    def add_toxic(self, kind: str, stream: Stream, **attributes: int) -> None:
+        self.behind.add_toxic(kind, stream, **attributes)
+
+    def heal(self) -> None:
+        self.behind.heal()
+        self.frames.open()

@@ -1,0 +1,208 @@
+"""Toxiproxy: the server as a process of the run, and its proxies.
+
+Driven through the HTTP part of toxiproxy-python; why not through the rest of it: ``docs/decisions/0002-toxiproxy-client.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import requests
+from toxiproxy.api import APIConsumer
+from toxiproxy.exceptions import InvalidToxic, NotFound, ProxyExists
+
+from onceproof.base.errors import EnvironmentProblem, ServiceFailed, UsageError
+from onceproof.base.waiting import wait_until
+from onceproof.stack.api import Stream
+from onceproof.stack.processes.owner import Owner, Service
+
+#: Every call is local and takes milliseconds. One that takes longer waits for a link whose client has stopped reading and
+#: may never end (Shopify/toxiproxy issue 558); the server itself gives up after 25 s only.
+_HTTP_TIMEOUT_S = 3.0
+
+_Method = Literal["get", "post", "delete"]
+Emit = Callable[..., object]
+
+
+class ToxiproxyServer:
+    """One toxiproxy-server, on a loopback port of its own. Stopped by its owner."""
+
+    def __init__(self, service: Service, port: int, emit: Emit) -> None:
+        self.service = service
+        self.port = port
+        self.emit = emit
+        # The library keeps host and port on the class: a class for each server, so that several live in one process.
+        self._http = type("ServerApi", (APIConsumer,), {"host": "127.0.0.1", "port": port})
+
+    @classmethod
+    def start(cls, owner: Owner, binary: Path, log: Path, port: int, emit: Emit = lambda _kind, **_data: None) -> Self:
+        """Start ``binary`` with its API on 127.0.0.1:``port``, and wait until it answers.
+
+        ``emit(kind, **data)``, as `Timeline.emit`, is told when a wedged proxy had to be recreated.
+        Raises `ServiceFailed` with the last log lines.
+        """
+        service = owner.start("toxiproxy", [binary, "-host", "127.0.0.1", "-port", str(port)], log=log)
+        server = cls(service, port, emit)
+
+        def abandon() -> None:
+            if not service.is_running():
+                raise ServiceFailed(
+                    f"toxiproxy-server ended with code {service.returncode} while starting on 127.0.0.1:{port}",
+                    hint=f"its whole log: {log}",
+                    log_tail=service.log_tail(),
+                )
+
+        wait_until("toxiproxy-server to answer", server._answers, deadline_s=30, abandon=abandon)
+        return server
+
+    def create(self, name: str, listen_port: int, upstream_port: int) -> ToxiproxyProxy:
+        """A proxy from 127.0.0.1:``listen_port`` to 127.0.0.1:``upstream_port``. Nothing need listen upstream yet."""
+        proxy = ToxiproxyProxy(self, name, f"127.0.0.1:{listen_port}", f"127.0.0.1:{upstream_port}")
+        proxy.create()
+        return proxy
+
+    def version(self) -> str:
+        return str(self.call("get", "/version")["version"])
+
+    def call(self, method: _Method, path: str, body: dict[str, Any] | None = None) -> Any:
+        """One API call; the parsed answer, or None where it has none.
+
+        Raises `Wedged` when the server does not answer in time, `NotFound`, `UsageError` for a request that it refuses,
+        `EnvironmentProblem` when it cannot do it (a port taken), `ServiceFailed` when it is not there.
+        """
+        # Proxies of the environment (HTTP_PROXY, ALL_PROXY) are for the world outside.
+        options: dict[str, Any] = {"timeout": _HTTP_TIMEOUT_S, "proxies": {"http": None, "all": None}}
+        if body is not None:
+            options["json"] = body
+        try:
+            answer: requests.Response = getattr(self._http, method)(path, **options)
+        except requests.Timeout as late:
+            raise Wedged(f"no answer within {_HTTP_TIMEOUT_S:g} s") from late
+        except requests.ConnectionError as gone:
+            raise ServiceFailed(
+                f"toxiproxy-server does not answer on 127.0.0.1:{self.port}", log_tail=self.service.log_tail()
+            ) from gone
+        except (InvalidToxic, ProxyExists) as refused:
+            raise UsageError(f"Toxiproxy refuses {method.upper()} {path}: {_error_text(refused.args[0])}") from refused
+        if answer.status_code == requests.codes.service_unavailable:
+            raise Wedged("503 Service Unavailable")
+        if not answer.ok:
+            raise EnvironmentProblem(f"Toxiproxy cannot do {method.upper()} {path}: {_error_text(answer.content)}")
+        return answer.json() if answer.content else None
+
+    def _answers(self) -> bool:
+        try:
+            self.version()
+        except (ServiceFailed, Wedged):
+            return False
+        return True
+
+
+class Wedged(EnvironmentProblem):
+    """Toxiproxy did not answer in time: a client died while it was not reading, and a change of its link never ends."""
+
+
+@dataclass(frozen=True)
+class _Toxic:
+    kind: str
+    stream: Stream
+    attributes: tuple[tuple[str, int], ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}_{self.stream}"
+
+    def body(self) -> dict[str, Any]:
+        return {"name": self.name, "type": self.kind, "stream": self.stream, "attributes": dict(self.attributes)}
+
+
+class ToxiproxyProxy:
+    """Implements `onceproof.stack.api.Proxy`. Made by `ToxiproxyServer.create`; safe from any thread.
+
+    It knows how the proxy ought to be, so that a wedged one can be deleted and made again in that state: this works at
+    once where waiting does not help (the change hangs for good), but closes the proxy's connections.
+    """
+
+    def __init__(self, server: ToxiproxyServer, name: str, listen: str, upstream: str) -> None:
+        self.name = name
+        self.listen = listen
+        self.upstream = upstream
+        self._server = server
+        self._enabled = True
+        self._toxics: dict[str, _Toxic] = {}
+        self._lock = threading.RLock()
+
+    def create(self) -> None:
+        """Make it on the server, as it ought to be."""
+        with self._lock:
+            body = {"name": self.name, "listen": self.listen, "upstream": self.upstream, "enabled": self._enabled}
+            self._server.call("post", "/proxies", body)
+            for toxic in self._toxics.values():
+                self._server.call("post", f"/proxies/{self.name}/toxics", toxic.body())
+
+    def cut(self) -> None:
+        """Close every connection, and refuse new ones. Works also while a client has stopped reading."""
+        with self._lock:
+            self._enabled = False
+            self._change("cut", "post", "", {"enabled": False})
+
+    def turn_away(self) -> None:
+        """Nobody listens in front of it: the same as `cut`."""
+        self.cut()
+
+    def add_toxic(self, kind: str, stream: Stream, **attributes: int) -> None:
+        """Put a toxic on one direction; one of the same kind and direction is replaced, and its counters begin anew.
+
+        Raises `UsageError` for a kind that Toxiproxy does not know.
+        """
+        toxic = _Toxic(kind, stream, tuple(attributes.items()))
+        with self._lock:
+            if self._toxics.pop(toxic.name, None) is not None:
+                self._change(f"replace {toxic.name}", "delete", f"/toxics/{toxic.name}")
+            self._toxics[toxic.name] = toxic
+            try:
+                self._change(f"add {toxic.name}", "post", "/toxics", toxic.body())
+            except UsageError:
+                del self._toxics[toxic.name]
+                raise
+
+    def heal(self) -> None:
+        """No toxics, and enabled. Idempotent. The toxics go first: what connects again meets a clean line."""
+        with self._lock:
+            for name in list(self._toxics):
+                del self._toxics[name]
+                self._change(f"remove {name}", "delete", f"/toxics/{name}")
+            if not self._enabled:
+                self._enabled = True
+                self._change("enable", "post", "", {"enabled": True})
+
+    def _change(self, what: str, method: _Method, path: str, body: dict[str, Any] | None = None) -> None:
+        try:
+            self._server.call(method, f"/proxies/{self.name}{path}", body)
+        except (Wedged, NotFound) as trouble:
+            # NotFound: a toxic that an earlier recreation has taken away, or a proxy whose recreation was cut short.
+            self._recreate(what, "not there" if isinstance(trouble, NotFound) else trouble.message)
+
+    def _recreate(self, what: str, why: str) -> None:
+        with suppress(NotFound):
+            self._server.call("delete", f"/proxies/{self.name}")
+        self.create()
+        # An event of the harness, not of the product: connections of this proxy were closed, which no scenario asked for.
+        self._server.emit("harness.proxy-recreated", proxy=self.name, doing=what, why=why)
+
+    def __repr__(self) -> str:
+        return f"<ToxiproxyProxy {self.name} {self.listen} -> {self.upstream}>"
+
+
+def _error_text(content: bytes) -> str:
+    """Toxiproxy's errors are JSON with an ``error`` key, except where they are not."""
+    try:
+        return str(json.loads(content)["error"])
+    except (ValueError, KeyError, TypeError):
+        return content.decode(errors="replace").strip()
