@@ -27,7 +27,7 @@ def test_all_scenarios_ship_with_their_jobs() -> None:
     [
         "py.typed",
         "chaos/crash/kind.py",
-        "src/onceproof/instruments/jvm/onceproof/CheckpointFiles.java",
+        "instruments/jvm/onceproof/CheckpointFiles.java",
         "checkers/duplicate.py",
         "reports/junit.py",
         "sinks/postgres.py",
