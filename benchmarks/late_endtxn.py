@@ -18,7 +18,7 @@ import duckdb
 from measure import machine, measure
 from ruamel.yaml import YAML
 
-from onceproof.scenario.load import find, folder
+from onceproof.scenario_files.load import find, folder
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--times", type=int, default=20)

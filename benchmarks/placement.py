@@ -26,7 +26,7 @@ from state_left import Sink, Trial, Truth, look
 
 import onceproof.run
 from onceproof.base.timeline import Event
-from onceproof.scenario.load import find, folder
+from onceproof.scenario_files.load import find, folder
 from onceproof.stack.embedded import EmbeddedStack
 
 _CRASHES = ("before-offset-log", "after-offset-log", "after-sink-commit", "after-commit-log")

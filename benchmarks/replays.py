@@ -17,10 +17,10 @@ from pathlib import Path
 
 from measure import machine
 
-from onceproof.consumers.replay import Replay, replay
+from onceproof.explore.replay import Replay, replay
 from onceproof.judge.findings import Verdict
 from onceproof.run import run
-from onceproof.scenario.load import find, load, names
+from onceproof.scenario_files.load import find, load, names
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="default: each shipped one with consumers")

@@ -10,8 +10,8 @@ from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import checkers
 from onceproof.judge.findings import Finding, Witness
-from onceproof.judge.values.canonical import literal
 from onceproof.judge.witness import Row, by, shown, sums, times
+from onceproof.values.canonical import literal
 
 # One row a partition with open records: who opened first, and what cannot be read for it. Without the partition's own
 # row (an imported history) its first open record stands for the last stable offset.

@@ -11,9 +11,9 @@ from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
-from onceproof.judge.values import digest
-from onceproof.judge.values.canonical import literal
 from onceproof.judge.witness import Row, by, cause_of, identity_of, noun, shown, sums, times
+from onceproof.values import digest
+from onceproof.values.canonical import literal
 
 _CREATE = """
     CREATE OR REPLACE TEMP TABLE precommitted (output VARCHAR, rule VARCHAR, h UBIGINT, lane BIGINT, pos BIGINT, id VARCHAR,

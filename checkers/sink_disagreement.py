@@ -11,9 +11,9 @@ from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
-from onceproof.judge.values.canonical import literal
 from onceproof.judge.witness import Row, by, cause_of, holding, identity_of, input_of, noun, places, shown, sums, times
 from onceproof.scenario.model import OutputSpec
+from onceproof.values.canonical import literal
 
 # What one output lacks, has too often or, of the states that it keeps, has wrong. ``extra``: copies beyond the expected number.
 _FAULTY = """

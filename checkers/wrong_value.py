@@ -12,8 +12,8 @@ from onceproof.judge.case.case import Case
 from onceproof.judge.checker import checkers
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
-from onceproof.judge.values.canonical import literal, member
 from onceproof.judge.witness import Row, cause_of, identity_of, input_of, noun, places, shown, sums, times
+from onceproof.values.canonical import literal, member
 
 # Of each identity one content that should be there and is short, and one that is there and should not be (so often).
 _WRONG = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onceproof.scenario.load import find, load, names
+from onceproof.scenario_files.load import find, load, names
 
 #: Together each kind of fault once, and each anomaly that takes Spark to show. Consumers' scenarios are seconds each: all.
 SCENARIOS = frozenset(

@@ -14,9 +14,9 @@ from onceproof.base.registry import Registry
 from onceproof.faults.contract import Fault, Occurrence, faults
 from onceproof.judge.checker import checkers
 from onceproof.judge.implications import IMPLIES, table
-from onceproof.scenario.load import load
 from onceproof.scenario.model import At, KafkaStack, StackSpec
 from onceproof.scenario.points import Point
+from onceproof.scenario_files.load import load
 
 pytestmark = pytest.mark.sources
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from onceproof.consumers.faults import consumer_faults
 from onceproof.faults.contract import faults
-from onceproof.scenario.load import find, load, names
+from onceproof.scenario_files.load import find, load, names
 
 from .gate import SCENARIOS
 

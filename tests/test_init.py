@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from onceproof.cli.app import app
-from onceproof.scenario.load import load
 from onceproof.scenario.model import Scenario
+from onceproof.scenario_files.load import load
 
 ORDERS = [
     {
@@ -295,7 +295,7 @@ def test_nothing_is_overwritten_without_force() -> None:
 
 
 def test_what_does_not_load_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onceproof.scenario.drafts.draft._claim", lambda draft: "claim: {delivery: perhaps}\n")
+    monkeypatch.setattr("onceproof.scenario_files.drafts.draft._claim", lambda draft: "claim: {delivery: perhaps}\n")
     assert "no scenario can be made from this: unknown delivery 'perhaps'" in refused("--", "python", "job.py")
     Path("job.yaml").write_text("mine")
     refused("--force", "--", "python", "job.py")

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from onceproof.cli.app import app
-from onceproof.scenario.load import load
 from onceproof.scenario.model import Scenario
+from onceproof.scenario_files.load import load
 
 
 @pytest.fixture(autouse=True)

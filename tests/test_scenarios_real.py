@@ -21,7 +21,7 @@ from onceproof.faults.takeover import NOTHING_WRITTEN
 from onceproof.judge.findings import Finding, Outcome, Verdict
 from onceproof.judge.verdict import check
 from onceproof.run import Result
-from onceproof.scenario.load import find, folder, load, names
+from onceproof.scenario_files.load import find, folder, load, names
 
 from .gate import gate
 

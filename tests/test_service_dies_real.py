@@ -14,7 +14,7 @@ from onceproof.base.errors import ServiceFailed
 from onceproof.base.timeline import Event
 from onceproof.base.waiting import wait_until
 from onceproof.run import run
-from onceproof.scenario.load import find
+from onceproof.scenario_files.load import find
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 

@@ -22,11 +22,11 @@ from onceproof.faults.controller import Site
 from onceproof.faults.evidence import leadership
 from onceproof.faults.frames import is_planned, wait_for_commit
 from onceproof.faults.placement import committed, leader_problems, placement, planned, split_leader_of
-from onceproof.history.kafka_log import PartitionLog
 from onceproof.instruments.proxy.frames import Reply
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stack.api import Leadership, Proxy, Replicas
+from onceproof.stack.kafka.partition_log import PartitionLog
 
 _WRITES_S = 60.0
 """From the plan of a batch to its first record in the output; under two seconds when nobody else is at work."""

@@ -26,10 +26,10 @@ from onceproof.base.timeline import Listener, Timeline
 from onceproof.consumers import execution as stage
 from onceproof.data import datasets, open_dataset
 from onceproof.expectation.ask import ask_oracle
+from onceproof.expectation.decode import decode_topics
 from onceproof.faults.contract import reads_frames, strikes_tasks
 from onceproof.faults.controller import Conductor, Site
 from onceproof.history.collect import collect
-from onceproof.history.decode import decode_topics
 from onceproof.history.run_directory import RunDir, private_files, run_dir_problem
 from onceproof.history.schema import VERSION
 from onceproof.history.writer import HistoryWriter
@@ -43,10 +43,10 @@ from onceproof.pipeline.feed import Feeder
 from onceproof.pipeline.spark_conf import FILE_MANAGER, CheckpointFiles, job_environment
 from onceproof.pipeline.supervisor import Pipeline
 from onceproof.qualify.survey import watch
-from onceproof.scenario.load import load
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario.templates import fill
+from onceproof.scenario_files.load import load
 from onceproof.stack.api import Stack
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch import components

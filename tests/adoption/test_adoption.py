@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from onceproof.cli.app import app
 from onceproof.run import Result
-from onceproof.scenario.load import load
+from onceproof.scenario_files.load import load
 
 HERE = Path(__file__).parent
 MOST_EDITED = 10

@@ -11,8 +11,8 @@ from onceproof.base.errors import ScenarioError
 from onceproof.chaos.consumers.cut import Cut, CutSpec
 from onceproof.consumers.routes import Disconnects
 from onceproof.consumers.trace import Move
-from onceproof.scenario.load import find, load
-from onceproof.scenario.plan import plan
+from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.plan import plan
 
 TEXT = find("amqp-cut-reorders").read_text()
 SPEC = CutSpec.model_validate({"fault": "cut", "target": "c2", "at": {"message": 3}})

@@ -13,8 +13,8 @@ from onceproof.chaos.consumers.lost_ack import LostAck, LostAckSpec
 from onceproof.consumers.trace import Kind, Move
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.rules import Hit
-from onceproof.scenario.load import find, load
-from onceproof.scenario.plan import plan
+from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.plan import plan
 
 TEXT = find("ack-lost-duplicates").read_text()
 SPEC = LostAckSpec.model_validate({"fault": "lost-ack", "target": "c1", "at": {"message": 3, "after": "effect"}})

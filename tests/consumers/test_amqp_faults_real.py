@@ -14,12 +14,12 @@ import pytest
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.consumers.brokers import services
 from onceproof.consumers.brokers.contract import Broker
-from onceproof.consumers.replay import play_once, start_broker
+from onceproof.explore.replay import play_once, start_broker
 from onceproof.history.run_directory import RunDir
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
 from onceproof.run import Result
-from onceproof.scenario.load import find, load
+from onceproof.scenario_files.load import find, load
 from onceproof.stack.amqp import rabbitmq
 from onceproof.stack.processes.owner import Owner
 

@@ -14,13 +14,13 @@ import pytest
 
 from onceproof.base.errors import EnvironmentProblem, UsageError
 from onceproof.consumers.brokers.amqp import AmqpBroker
-from onceproof.consumers.replay import play_once, replay
+from onceproof.explore.replay import play_once, replay
 from onceproof.history.run_directory import RunDir
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
-from onceproof.reports import picture_files
+from onceproof.reports.picture import files as picture_files
 from onceproof.run import Result
-from onceproof.scenario.load import find, load
+from onceproof.scenario_files.load import find, load
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner
 

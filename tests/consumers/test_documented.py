@@ -15,7 +15,7 @@ from onceproof.consumers.brokers import amqp as amqp_broker
 from onceproof.consumers.brokers import kafka as kafka_broker
 from onceproof.consumers.brokers import tables
 from onceproof.consumers.gate import Ask
-from onceproof.scenario.load import find, load
+from onceproof.scenario_files.load import find, load
 
 pytestmark = pytest.mark.sources
 

@@ -12,7 +12,7 @@ import pytest
 from onceproof.judge.findings import Finding, Outcome
 from onceproof.judge.verdict import judge
 from onceproof.run import Result
-from onceproof.scenario.load import find, load
+from onceproof.scenario_files.load import find, load
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 

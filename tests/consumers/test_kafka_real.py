@@ -16,11 +16,11 @@ from onceproof.consumers.brokers import services
 from onceproof.consumers.brokers.contract import Broker
 from onceproof.consumers.brokers.kafka import GroupQueues, KafkaBroker
 from onceproof.consumers.brokers.share import ShareQueues
-from onceproof.consumers.replay import play_once
+from onceproof.explore.replay import play_once
 from onceproof.history.run_directory import RunDir
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
-from onceproof.scenario.load import find, load
+from onceproof.scenario_files.load import find, load
 from onceproof.stack.processes.owner import Owner
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]

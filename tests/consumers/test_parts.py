@@ -28,8 +28,8 @@ from onceproof.consumers.gate import Gate
 from onceproof.consumers.processes import ConsumerDied, Crew
 from onceproof.consumers.trace import Move, event_kind, holder, of_event, of_run
 from onceproof.data import Record, open_dataset
-from onceproof.scenario.load import find, load
 from onceproof.scenario.model import AtMessage, ConsumerFaultSpec, Scenario
+from onceproof.scenario_files.load import find, load
 from onceproof.stack.kafka.clients import client_config
 from onceproof.stack.processes.owner import Owner
 

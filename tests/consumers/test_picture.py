@@ -10,10 +10,11 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from onceproof.base.errors import HistoryError
-from onceproof.consumers.picture import Picture, of_moves, of_run
 from onceproof.consumers.trace import Kind, Move
-from onceproof.reports import picture_svg, picture_text
-from onceproof.scenario.load import find, load
+from onceproof.reports.picture import svg as picture_svg
+from onceproof.reports.picture import text as picture_text
+from onceproof.reports.picture.picture import Picture, of_moves, of_run
+from onceproof.scenario_files.load import find, load
 
 QUEUE = "orders"
 

@@ -10,8 +10,8 @@ import pytest
 
 from onceproof.base.errors import HistoryError, UsageError
 from onceproof.cli.run import _drawn
-from onceproof.consumers.replay import replay
-from onceproof.scenario.load import find, load
+from onceproof.explore.replay import replay
+from onceproof.scenario_files.load import find, load
 
 SHIPPED = load(find("amqp-redelivery-reorders"))
 

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from onceproof.base.errors import EnvironmentProblem, Interrupted, OnceproofError, WaitTimeout
 from onceproof.chaos.consumers.crash import CrashSpec
-from onceproof.consumers.shrinking import minimal as minimal_module
-from onceproof.consumers.shrinking.hints import Clues
-from onceproof.consumers.shrinking.minimal import Minimal
-from onceproof.consumers.shrinking.schedule import Schedule, Whole, named
-from onceproof.consumers.shrinking.shrink import Played, Shrink, Shrunk, Try, to_json
 from onceproof.consumers.trace import Kind, Move
 from onceproof.data import open_dataset
+from onceproof.explore import minimal as minimal_module
+from onceproof.explore.hints import Clues
+from onceproof.explore.minimal import Minimal
+from onceproof.explore.schedule import Schedule, Whole, named
+from onceproof.explore.shrink import Played, Shrink, Shrunk, Try, to_json
 from onceproof.judge.findings import Outcome
-from onceproof.scenario.checks import consumers as consumer_check
-from onceproof.scenario.load import find, load
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
+from onceproof.scenario_files.checks import consumers as consumer_check
+from onceproof.scenario_files.load import find, load
 
 NAMES = ("c1", "c2", "c3", "c4")
 WANTED = frozenset(["reordered"])

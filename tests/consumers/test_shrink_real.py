@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from onceproof.base.errors import Interrupted, UsageError
-from onceproof.consumers.shrinking.minimal import shrink_run
-from onceproof.consumers.shrinking.schedule import Schedule
+from onceproof.explore.minimal import shrink_run
+from onceproof.explore.schedule import Schedule
 from onceproof.run import Result
-from onceproof.scenario.load import find, load
+from onceproof.scenario_files.load import find, load
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 

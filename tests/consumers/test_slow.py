@@ -21,7 +21,7 @@ from onceproof.consumers.layout import Message, in_ranges
 from onceproof.consumers.state import Hand
 from onceproof.consumers.takeover import Takeover
 from onceproof.consumers.trace import Kind, Move
-from onceproof.scenario.load import find, load
+from onceproof.scenario_files.load import find, load
 
 SLOW = Slow(SlowSpec.model_validate({"fault": "slow", "target": "c2", "at": {"message": 3}}))
 

@@ -15,9 +15,9 @@ from onceproof.consumers import layout as layouts
 from onceproof.consumers.drive import Drive
 from onceproof.consumers.gate import Ask, Did
 from onceproof.consumers.layout import GROUP, Message
-from onceproof.consumers.picture import of_moves
 from onceproof.consumers.state import Hand
-from onceproof.scenario.load import find, load
+from onceproof.reports.picture.picture import of_moves
+from onceproof.scenario_files.load import find, load
 
 M4 = Message(4, "orders")
 Make = Callable[..., Drive]

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from onceproof.cli.app import app
-from onceproof.history.imports import Sources, import_history
 from onceproof.history.sanity import RULES
 from onceproof.history.schema import TABLES, VERSION
+from onceproof.imports import Sources, import_history
 from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import check
 

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from onceproof.base.errors import ScenarioError, UsageError
 from onceproof.cli.app import app
-from onceproof.history import foreign_files
-from onceproof.history.foreign_files import records, rows
-from onceproof.history.imports import Sources, import_history
+from onceproof.data import foreign_files
+from onceproof.data.foreign_files import records, rows
+from onceproof.imports import Sources, import_history
 from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import check
 

@@ -10,7 +10,7 @@ import pytest
 
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import check
-from onceproof.scenario.load import load
+from onceproof.scenario_files.load import load
 
 PLACE = {"partition": "p", "offset": "o"}
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceproof.judge.values import nested
-from onceproof.judge.values.canonical import as_text, canonical, is_canonical
+from onceproof.values import nested
+from onceproof.values.canonical import as_text, canonical, is_canonical
 
 Canon = Callable[[str, str], str]
 

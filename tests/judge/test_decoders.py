@@ -12,10 +12,10 @@ from uuid import UUID
 
 import pytest
 
-from onceproof.history.decode import as_document, decode_topics
+from onceproof.expectation.decode import as_document, decode_topics
 from onceproof.history.run_directory import RunDir
+from onceproof.judge.case import decoders
 from onceproof.judge.case.case import Case
-from onceproof.judge.values import decoders
 from onceproof.judge.verdict import judge
 from onceproof.scenario.model import Scenario
 

@@ -9,8 +9,8 @@ import duckdb
 import pytest
 
 from onceproof.judge.findings import Outcome
-from onceproof.judge.values import digest
 from onceproof.judge.verdict import judge
+from onceproof.values import digest
 
 from .conftest import StoredRun
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from onceproof.base.errors import HistoryError
-from onceproof.consumers.picture import stored_keys
-from onceproof.consumers.replay import start_broker
-from onceproof.consumers.shrinking.minimal import file_name
 from onceproof.consumers.trace import event_kind
+from onceproof.explore.minimal import file_name
+from onceproof.explore.replay import start_broker
 from onceproof.history.reader import read_document
 from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import check
-from onceproof.reports import picture_files
+from onceproof.reports.picture import files as picture_files
+from onceproof.reports.picture.picture import stored_keys
 
 SECRET = "what nobody else may read or write\n"
 

@@ -18,8 +18,8 @@ from onceproof.history import sanity
 from onceproof.history.reader import open_history
 from onceproof.history.schema import TABLES, VERSION, VERSION_KEY
 from onceproof.judge.findings import Outcome
-from onceproof.judge.relations.lanes import Lanes
 from onceproof.judge.verdict import judge
+from onceproof.values.lanes import Lanes
 
 
 def refused(run: Any) -> str:

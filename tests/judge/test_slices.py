@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from onceproof.history.decode import decode_topics
+from onceproof.expectation.decode import decode_topics
 from onceproof.history.run_directory import RunDir
 from onceproof.judge.case.case import Case
 from onceproof.judge.findings import Finding, Outcome, Verdict

@@ -15,8 +15,8 @@ from onceproof.qualify import session
 from onceproof.qualify.cells import Cell, cells
 from onceproof.qualify.schedule import Step, step
 from onceproof.qualify.session import Session, begin, resume
-from onceproof.scenario.load import find, load
 from onceproof.scenario.model import Scenario
+from onceproof.scenario_files.load import find, load
 
 from .made_up import PATH, Quiet, Told
 

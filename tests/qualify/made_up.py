@@ -11,7 +11,7 @@ from typing import Any
 from onceproof.base.timeline import Event
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.verdict import write_verdict
-from onceproof.scenario.load import find, load
+from onceproof.scenario_files.load import find, load
 
 PATH = find("foreign-psycopg-upsert")
 

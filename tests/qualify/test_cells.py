@@ -9,9 +9,9 @@ from onceproof.faults.contract import faults
 from onceproof.faults.job import Job, Query, Sink, at_commit, at_frames
 from onceproof.judge.findings import Outcome
 from onceproof.qualify.cells import SOME_BATCH, Cell, State, cells, outcome
-from onceproof.scenario.load import find, load
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
+from onceproof.scenario_files.load import find, load
 
 from .conftest import TABLE
 

@@ -13,8 +13,8 @@ from onceproof.judge.findings import Outcome
 from onceproof.qualify import matrix, session
 from onceproof.qualify.cells import Cell, State
 from onceproof.qualify.telling import Teller
-from onceproof.scenario.load import find, load
 from onceproof.scenario.model import Scenario
+from onceproof.scenario_files.load import find, load
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 

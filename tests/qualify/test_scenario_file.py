@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from onceproof.qualify.scenario_file import Template, files_beside
-from onceproof.scenario.load import find, load, names
+from onceproof.scenario_files.load import find, load, names
 
 FAULTS = [{"fault": "crash", "target": "driver", "at": {"batch": 2, "point": "after-sink-commit"}}]
 

@@ -16,7 +16,7 @@ from onceproof.qualify import matrix
 from onceproof.qualify.cells import State
 from onceproof.qualify.directory import FILE, Directory
 from onceproof.qualify.session import begin, resume
-from onceproof.scenario.load import find, load
+from onceproof.scenario_files.load import find, load
 
 from .made_up import PATH, Told
 

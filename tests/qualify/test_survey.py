@@ -11,8 +11,8 @@ from onceproof.base.timeline import Timeline
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.rules import Rule
 from onceproof.qualify.survey import read, watch
-from onceproof.scenario.load import find, load
 from onceproof.scenario.model import Scenario
+from onceproof.scenario_files.load import find, load
 
 
 def stored(folder: Path, *seen: dict[str, Any], query: str = "last_seen") -> Path:

@@ -13,8 +13,8 @@ from pydantic import Field
 from onceproof.base.errors import ScenarioError
 from onceproof.faults.contract import SpecProblem
 from onceproof.oracle import oracles
-from onceproof.scenario.load import load
 from onceproof.scenario.model import OracleSpec, Scenario
+from onceproof.scenario_files.load import load
 
 BASE = textwrap.dedent("""\
     about: a job

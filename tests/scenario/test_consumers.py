@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from onceproof.base.errors import ScenarioError
-from onceproof.scenario.load import find, load
 from onceproof.scenario.model import WORKER
-from onceproof.scenario.plan import plan
+from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.plan import plan
 
 TEXT = find("amqp-redelivery-reorders").read_text()
 

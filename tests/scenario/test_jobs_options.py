@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onceproof.scenario import document
+from onceproof.scenario_files import document
 
 pytestmark = pytest.mark.sources
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from onceproof.base.errors import ScenarioError
 from onceproof.cli.app import app
-from onceproof.scenario.document import MAX_ALIASES, MAX_BYTES, MAX_DEPTH, MAX_VALUES
-from onceproof.scenario.load import load
+from onceproof.scenario_files.document import MAX_ALIASES, MAX_BYTES, MAX_DEPTH, MAX_VALUES
+from onceproof.scenario_files.load import load
 
 Write = Callable[..., Path]
 

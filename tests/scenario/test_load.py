@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from onceproof.base.errors import ScenarioError, UsageError
-from onceproof.scenario import load as loading
-from onceproof.scenario.load import find, load, load_all, names
+from onceproof.scenario_files import load as loading
+from onceproof.scenario_files.load import find, load, load_all, names
 
 Told = Callable[..., str]
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from onceproof.cli.app import app
-from onceproof.scenario.load import find, folder
+from onceproof.scenario_files.load import find, folder
 
 #: A guard against hanging; a usual answer takes a few tenths of it, on a busy machine too.
 _PATIENCE_S = 10.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from onceproof.scenario.load import load
+from onceproof.scenario_files.load import load
 
 TOPIC = "copy: {topic: enriched, identity: [src_partition, src_offset]}"
 TABLE = "rows: {table: flights_out, identity: [src_partition, src_offset]}"

@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from onceproof.scenario.load import load
-from onceproof.scenario.plan import plan
+from onceproof.scenario_files.load import load
+from onceproof.scenario_files.plan import plan
 
 
 def test_a_plan_tells_faults_with_their_instrument_and_proof(write: Callable[..., Path]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onceproof.cli.show import planned, validated
-from onceproof.scenario.load import find, load, warnings
+from onceproof.scenario_files.load import find, load, warnings
 
 SCENARIO: dict[str, Any] = {
     "stack": {"postgres": {}},

@@ -13,8 +13,8 @@ from onceproof.base.errors import UsageError
 from onceproof.cli.show import listing, listing_of, schema_text
 from onceproof.faults.contract import faults
 from onceproof.oracle import oracles
-from onceproof.scenario import document
-from onceproof.scenario.load import find, names
+from onceproof.scenario_files import document
+from onceproof.scenario_files.load import find, names
 
 SCHEMA: dict[str, Any] = json.loads(schema_text())
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from onceproof.base.errors import ScenarioError
 from onceproof.cli.app import app
-from onceproof.scenario.load import load
+from onceproof.scenario_files.load import load
 
 Write = Callable[..., Path]
 

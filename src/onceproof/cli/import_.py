@@ -7,7 +7,7 @@ from pathlib import Path
 
 from onceproof.base.errors import UsageError
 from onceproof.base.paths import expanded
-from onceproof.history.imports import Sources, import_history
+from onceproof.imports import Sources, import_history
 
 
 def import_run(

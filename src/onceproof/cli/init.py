@@ -9,9 +9,9 @@ from pathlib import Path
 from onceproof.base.errors import ScenarioError, UsageError
 from onceproof.base.paths import exists, expanded, is_file, is_folder
 from onceproof.base.signals import uninterrupted
-from onceproof.scenario.checks.names import TOPIC_RULE, is_topic, table_problem
-from onceproof.scenario.drafts import command, draft, sample
-from onceproof.scenario.load import load
+from onceproof.scenario_files.checks.names import TOPIC_RULE, is_topic, table_problem
+from onceproof.scenario_files.drafts import command, draft, sample
+from onceproof.scenario_files.load import load
 
 
 def init_scenario(
@@ -30,7 +30,7 @@ def init_scenario(
 ) -> str:
     """Write the scenario, and tell where it is, what must be decided and what comes next.
 
-    ``samples`` are FILE or TOPIC=FILE; ``records`` says what their lines are (`onceproof.scenario.drafts.sample.read`).
+    ``samples`` are FILE or TOPIC=FILE; ``records`` says what their lines are (`onceproof.scenario_files.drafts.sample.read`).
     Raises `UsageError` for anything that no scenario can be made of; then no file is written or changed.
     """
     folder = (expanded(file).absolute() if file is not None else Path.cwd() / "any").parent

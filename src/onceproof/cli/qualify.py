@@ -9,7 +9,7 @@ from pathlib import Path
 from onceproof.base.errors import UsageError
 from onceproof.cli.output import Output
 from onceproof.history.run_directory import private_files
-from onceproof.scenario.load import find
+from onceproof.scenario_files.load import find
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smh])+")

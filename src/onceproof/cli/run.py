@@ -15,8 +15,8 @@ from onceproof.judge.findings import Outcome, Verdict
 from onceproof.reports.progress import Progress
 from onceproof.reports.report import RunSet, ScenarioResult, reports
 from onceproof.reports.terminal import TerminalReport
-from onceproof.scenario.load import load_all, names
 from onceproof.scenario.model import Expect, Scenario
+from onceproof.scenario_files.load import load_all, names
 
 #: Messages of a run of consumers whose picture is shown without being asked for.
 _MOST_DRAWN = 100
@@ -72,7 +72,7 @@ def _must_be_there(run: Path) -> None:
 def draw_run(run: Path) -> str:
     """Write the picture of a stored run into its directory; returns it as text."""
     _must_be_there(run)
-    from onceproof.reports import picture_files
+    from onceproof.reports.picture import files as picture_files
 
     return f"{picture_files.write(run)}\n\npicture: {run / picture_files.SVG}"
 
@@ -80,7 +80,7 @@ def draw_run(run: Path) -> str:
 def replay_run(run: Path, times: int, output: Output) -> int:
     """Play a stored run's schedule again; 0 if it came to the same each time, else 3."""
     _must_be_there(run)
-    from onceproof.consumers.replay import as_text, replay
+    from onceproof.explore.replay import as_text, replay
 
     with interruptible():
         done = replay(run.resolve(), times=times, tell=output.say)
@@ -93,7 +93,7 @@ def replay_run(run: Path, times: int, output: Output) -> int:
 def shrink_run(run: Path, anomaly: str | None, most: int, output: Output) -> int:
     """Shrink a stored run's schedule; 0 if the result is proved to be minimal, else 3, or 130 for the best until Ctrl-C."""
     _must_be_there(run)
-    from onceproof.consumers.shrinking import minimal
+    from onceproof.explore import minimal
 
     with interruptible():
         done = minimal.shrink_run(run.resolve(), anomaly=anomaly, most=most, tell=output.say)
@@ -122,7 +122,7 @@ def _run_one(path: Path, scenario: Scenario, runs_dir: Path, seed: int | None, o
 
 def _drawn(scenario: Scenario, run: Path) -> str:
     """The picture of a run that has its verdict, or one line that says why there is none: no picture costs a verdict."""
-    from onceproof.scenario.checks.consumers import rows_of
+    from onceproof.scenario_files.checks.consumers import rows_of
 
     try:
         if (messages := rows_of(scenario)) > _MOST_DRAWN:

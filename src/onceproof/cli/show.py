@@ -14,10 +14,10 @@ from pydantic import BaseModel
 
 from onceproof.base.errors import Problem, ScenarioError, UsageError
 from onceproof.base.registry import suggest
-from onceproof.scenario import document
-from onceproof.scenario.load import find, load, load_all, names, warnings
-from onceproof.scenario.plan import Plan, plan
 from onceproof.scenario.points import LEFT_BEHIND
+from onceproof.scenario_files import document
+from onceproof.scenario_files.load import find, load, load_all, names, warnings
+from onceproof.scenario_files.plan import Plan, plan
 
 _WIDTH = 80
 
@@ -36,7 +36,7 @@ def listing_of(what: str, name: str, as_json: bool) -> str:
     from onceproof.data import datasets
     from onceproof.faults.contract import faults
     from onceproof.oracle import oracles
-    from onceproof.scenario.schema import fields
+    from onceproof.scenario_files.schema import fields
 
     with_fields: dict[str, list[tuple[str, str, type[BaseModel]]]] = {
         "faults": [
@@ -67,7 +67,7 @@ def listing_of(what: str, name: str, as_json: bool) -> str:
 
 
 def schema_text() -> str:
-    from onceproof.scenario.schema import schema
+    from onceproof.scenario_files.schema import schema
 
     return json.dumps(schema(), indent=2)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from onceproof.scenario.checks.consumers import input_queues
 from onceproof.scenario.model import ConsumersSpec, Scenario
+from onceproof.scenario_files.checks.consumers import input_queues
 
 #: The group of all consumers, where a scenario names none.
 GROUP = "consumers"

@@ -14,8 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from onceproof.base.errors import UsageError
 from onceproof.base.paths import expanded, is_file
-from onceproof.data import Record, datasets
-from onceproof.history import foreign_files
+from onceproof.data import Record, datasets, foreign_files
 
 #: Fields of a row that is a record.
 _RECORD = ("key", "key_base64", "headers", "timestamp", "timestamp_ms", "value", "value_base64")
@@ -55,7 +54,7 @@ class FileOptions(BaseModel):
 
 @datasets.register("file")
 class FileRecords:
-    """The file's records in its order, as `onceproof.history.foreign_files` reads them.
+    """The file's records in its order, as `onceproof.data.foreign_files` reads them.
 
     With ``form: records`` each row is a record::
 

@@ -22,7 +22,7 @@ from onceproof.base.masking import masked
 from onceproof.base.waiting import wait_until
 from onceproof.judge.checker import NotEvaluated
 from onceproof.judge.relations import late
-from onceproof.judge.values.canonical import literal, quote
+from onceproof.values.canonical import literal, quote
 
 if TYPE_CHECKING:
     from onceproof.base.timeline import Timeline

@@ -9,8 +9,8 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from onceproof.base.errors import HistoryError
-from onceproof.history.kafka_log import Batch, Marker, PartitionLog
 from onceproof.history.schema import TABLES
+from onceproof.stack.kafka.partition_log import Batch, Marker, PartitionLog
 
 COMMITTED, ABORTED, OPEN = "committed", "aborted", "open"
 

@@ -21,7 +21,7 @@ from onceproof.base.errors import HistoryError
 from onceproof.base.registry import suggest
 from onceproof.history.reader import History
 from onceproof.history.schema import TABLES, VERSION
-from onceproof.judge.relations.lanes import Lanes
+from onceproof.values.lanes import Lanes
 
 _VISIBILITY = ("committed", "aborted", "open")
 _COPY = "copy the whole run directory again, or run the scenario again"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceproof.judge.values.canonical import document, literal, member
+from onceproof.values.canonical import document, literal, member
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case

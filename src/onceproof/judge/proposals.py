@@ -24,10 +24,10 @@ from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
 from onceproof.judge.case.statements import interruptible
 from onceproof.judge.checker import NotEvaluated
-from onceproof.judge.values import documents
-from onceproof.judge.values.canonical import literal, quote
 from onceproof.judge.witness import times
 from onceproof.scenario.model import OutputSpec
+from onceproof.values import documents
+from onceproof.values.canonical import literal, quote
 
 _BATCH_ROWS = 16_384
 
@@ -159,7 +159,7 @@ def _store_observed(case: Case, output: str, file: Path) -> None:
 
 def input_digest(case: Case) -> tuple[Any, ...]:
     """Equal for runs whose committed input is equal, record by record, and stands at the same offsets."""
-    # Not of the bytes themselves: DuckDB gives texts of one pattern few hashes (`onceproof.judge.values.digest`).
+    # Not of the bytes themselves: DuckDB gives texts of one pattern few hashes (`onceproof.values.digest`).
     query = """SELECT topic, "partition", count(*), sum(hash("offset", md5_number("key"), md5_number("value"))) FROM history.input
                WHERE visibility = 'committed' GROUP BY ALL ORDER BY ALL"""
     return tuple(case.sql(query).fetchall())

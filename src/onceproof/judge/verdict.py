@@ -19,13 +19,13 @@ from onceproof.history import run_files
 from onceproof.history.reader import read_document
 from onceproof.history.run_directory import private_files, run_dir_problem
 from onceproof.judge import batches, ledger
+from onceproof.judge.case import record_key
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Gap, NotEvaluated, checkers
 from onceproof.judge.claims import allowance, needs, undecided, unjudged
 from onceproof.judge.findings import NO_FAULT, FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.slices import cut as slices
 from onceproof.judge.unobserved import unobserved
-from onceproof.judge.values import record_key
 from onceproof.judge.witness import are, noun, times
 from onceproof.judge.witness_files import WitnessFiles
 from onceproof.pipeline import last_words

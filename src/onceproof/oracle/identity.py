@@ -24,10 +24,10 @@ from onceproof.base.registry import suggest
 from onceproof.faults.contract import SpecProblem
 from onceproof.judge.case.query import select_problem, unordered
 from onceproof.judge.checker import NotEvaluated
-from onceproof.judge.values.canonical import quote
 from onceproof.oracle import oracles
 from onceproof.oracle.sql import output_problems
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
+from onceproof.values.canonical import quote
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case

@@ -31,10 +31,10 @@ from pydantic import Field
 from onceproof.base.user_code import name_problem
 from onceproof.expectation import stored as expectation
 from onceproof.faults.contract import SpecProblem
-from onceproof.judge.values.canonical import literal, quote
 from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, Scenario
 from onceproof.scenario.templates import fill
+from onceproof.values.canonical import literal, quote
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case

@@ -25,7 +25,7 @@ so that records that came too late are left out; and the column ``_closes`` when
       windows:
         flights: {closes: "date_trunc('hour', sched_dep::TIMESTAMP) + INTERVAL 1 HOUR"}
 
-The types that the query gives decide how values are compared (`onceproof.judge.values.canonical`): cast a timestamp that the
+The types that the query gives decide how values are compared (`onceproof.values.canonical`): cast a timestamp that the
 input spells as a string to TIMESTAMP.
 """
 

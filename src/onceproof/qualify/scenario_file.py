@@ -13,8 +13,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from onceproof.base.paths import is_file
-from onceproof.scenario import document
 from onceproof.scenario.model import Limits
+from onceproof.scenario_files import document
 
 _WIDTH = 120
 _HERE = re.compile(r"\{here\}/(.+)")

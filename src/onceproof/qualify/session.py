@@ -27,9 +27,9 @@ from onceproof.qualify.strongest import Strongest, strongest
 from onceproof.qualify.unclear import unclear
 from onceproof.run import Result as RunResult
 from onceproof.run import run
-from onceproof.scenario.checks.crosscheck import rows_of
-from onceproof.scenario.load import load
 from onceproof.scenario.model import Scenario
+from onceproof.scenario_files.checks.crosscheck import rows_of
+from onceproof.scenario_files.load import load
 from onceproof.stack.fetch import components
 
 _LEAST_DEADLINE_S = 60.0

@@ -91,7 +91,7 @@ class Prepare(Model):
 
 
 def _key_as_number(key: Any) -> Any:
-    """Keys of a mapping are text on their way here (`onceproof.scenario.explain`), and text is no number there."""
+    """Keys of a mapping are text on their way here (`onceproof.scenario_files.explain`), and text is no number there."""
     return int(key) if isinstance(key, str) and key.isdecimal() else key
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onceproof.base.errors import ScenarioError
-from onceproof.scenario.load import load
+from onceproof.scenario_files.load import load
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 TEXT = (SCENARIOS / "held-against-a-batch.yaml").read_text().replace("{here}", str(SCENARIOS))

@@ -50,16 +50,16 @@ from onceproof.base.errors import HistoryError, UsageError
 from onceproof.history import sanity
 from onceproof.history.reader import History, open_history
 from onceproof.judge import aside
-from onceproof.judge.case import steady, views
+from onceproof.judge.case import decoders, record_key, steady, views
 from onceproof.judge.case.database import Database
 from onceproof.judge.case.inputs import Inputs
 from onceproof.judge.case.query import Unordered, statement_problem
 from onceproof.judge.checker import NotEvaluated
 from onceproof.judge.relations import caused, changes, compare, effects, late
-from onceproof.judge.values import decoders, digest, record_key
-from onceproof.judge.values.canonical import as_text, canonical_rows, document, is_canonical, literal, quote
 from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
+from onceproof.values import digest
+from onceproof.values.canonical import as_text, canonical_rows, document, is_canonical, literal, quote
 
 #: Columns of an oracle's rows that name the cause of an effect and are not compared.
 RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition", "_to_key", "_headers", late.CLOSES)

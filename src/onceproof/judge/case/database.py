@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from onceproof.history.reader import History
 from onceproof.history.schema import LATER, TABLES
 from onceproof.judge.case.statements import Rows, execute
-from onceproof.judge.values import documents, nested
-from onceproof.judge.values.canonical import literal
 from onceproof.scenario.model import Scenario
+from onceproof.values import documents, nested
+from onceproof.values.canonical import literal
 
 # Lean at first: what does not fit is spilled into the case's folder. Joining ten million causes with their effects is
 # several times quicker in memory, so a large run gets more, up to a bound. Some steps cannot spill (a single huge value, the details of many findings):

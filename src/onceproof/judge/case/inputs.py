@@ -20,8 +20,8 @@ import duckdb
 from onceproof.history.reader import History
 from onceproof.judge.case.database import Database, later_columns, observed_rows
 from onceproof.judge.checker import NotEvaluated
-from onceproof.judge.values.canonical import literal, quote
 from onceproof.scenario.model import OracleSpec, Scenario
+from onceproof.values.canonical import literal, quote
 
 #: Input records (with those of static tables) up to which every oracle's query is run twice: it costs less than a second.
 CHEAP_ROWS = 200_000

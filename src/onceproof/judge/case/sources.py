@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceproof.judge.values import digest, documents
-from onceproof.judge.values.canonical import literal, member
+from onceproof.values import digest, documents
+from onceproof.values.canonical import literal, member
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case

@@ -7,9 +7,9 @@ not from a sample, and hold every digit: integer -> BIGINT, or HUGEINT beyond 64
 double says the same, else (or if the oracle casts the column to decimals) DECIMAL; true/false -> BOOLEAN, string ->
 VARCHAR, object -> STRUCT, array -> LIST, different things in different records, and numbers beyond 38 digits, -> JSON;
 nothing but null -> VARCHAR. Fields whose names differ only by case get columns of other names
-(`onceproof.judge.values.documents`). A record whose value is null or no JSON object has NULL in all of them. A view takes precedence over ``input`` where a topic has that name; the bytes are then found in ``history.input``.
+(`onceproof.values.documents`). A record whose value is null or no JSON object has NULL in all of them. A view takes precedence over ``input`` where a topic has that name; the bytes are then found in ``history.input``.
 
-So it is with an input's ``decode: json``, and with a function's dicts (`onceproof.judge.values.decoders`); ``string`` and ``bytes`` give
+So it is with an input's ``decode: json``, and with a function's dicts (`onceproof.judge.case.decoders`); ``string`` and ``bytes`` give
 one column ``value`` instead, VARCHAR (NULL for bytes that are not UTF-8) or BLOB.
 """
 
@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow.parquet as pq
 
+from onceproof.judge.case import decoders
 from onceproof.judge.case.database import observed_rows
 from onceproof.judge.case.query import as_decimals
 from onceproof.judge.checker import NotEvaluated
-from onceproof.judge.values import decoders, documents
-from onceproof.judge.values.canonical import literal, member, quote
+from onceproof.values import documents
+from onceproof.values.canonical import literal, member, quote
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from onceproof.judge.case import sources
 from onceproof.judge.relations import misplacement
-from onceproof.judge.values.canonical import literal, member
+from onceproof.values.canonical import literal, member
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case

@@ -1,6 +1,6 @@
 """Which input caused which effect, and in which batch: the table ``judge.caused``.
 
-One row an effect whose identity has a cause: ``output``, ``h`` (the digest of its identity, `onceproof.judge.values.digest`; of a
+One row an effect whose identity has a cause: ``output``, ``h`` (the digest of its identity, `onceproof.values.digest`; of a
 changelog's, of identity and content), ``lane`` and ``pos`` (as in ``judge.effects``), ``commit_order``; its cause's
 ``topic``, ``partition``, ``offset`` and ``scope`` (a hash of its key; NULL without one); ``nth`` (1: the first effect of this
 cause; above: a repetition); ``query`` and ``batch`` that planned the cause, NULL where none did.
@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceproof.judge.values import digest
-from onceproof.judge.values.canonical import literal
 from onceproof.judge.witness import times
+from onceproof.values import digest
+from onceproof.values.canonical import literal
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case

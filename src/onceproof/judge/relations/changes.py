@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from onceproof.judge.case import sources
 from onceproof.judge.relations import effects
-from onceproof.judge.values.canonical import literal
+from onceproof.values.canonical import literal
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case

@@ -1,6 +1,6 @@
 """Expected against actual, as multisets: the tables that the checkers of single effects select from.
 
-Digest first (`onceproof.judge.values.digest`): both sides are reduced to a count and two independent 64-bit hashes for each of
+Digest first (`onceproof.values.digest`): both sides are reduced to a count and two independent 64-bit hashes for each of
 some buckets of the identity, summed exactly (an XOR would let a duplicated pair cancel). In unequal buckets the same is
 done for each identity, and only what differs then is compared text by text: a clean run costs one scan of some numbers.
 
@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceproof.judge.relations import struck
-from onceproof.judge.values import digest
+from onceproof.values import digest
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case

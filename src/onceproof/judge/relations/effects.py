@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from onceproof.judge.case import sources
+from onceproof.judge.case.record_key import BESIDE_THE_VALUE, HEADERS, KEY_TEXT
+from onceproof.judge.case.record_key import COLUMN as RECORD_KEY
 from onceproof.judge.relations import states
-from onceproof.judge.values import digest, documents
-from onceproof.judge.values.canonical import (
+from onceproof.judge.witness import times
+from onceproof.values import digest, documents
+from onceproof.values.canonical import (
     WHOLE_NUMBERS,
     canonical_rows,
     document,
@@ -24,10 +27,7 @@ from onceproof.judge.values.canonical import (
     member,
     quote,
 )
-from onceproof.judge.values.nested import EXACT_NUMBERS
-from onceproof.judge.values.record_key import BESIDE_THE_VALUE, HEADERS, KEY_TEXT
-from onceproof.judge.values.record_key import COLUMN as RECORD_KEY
-from onceproof.judge.witness import times
+from onceproof.values.nested import EXACT_NUMBERS
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
@@ -103,7 +103,7 @@ def decoded(case: Case, output: str, source: str, *more: str) -> str:
 
 @dataclass(frozen=True)
 class Reading:
-    """How the values of an output are read (`onceproof.judge.values.documents`)."""
+    """How the values of an output are read (`onceproof.values.documents`)."""
 
     exact: bool = False
     """All of them in Python: names that differ only by case or stand twice, or texts where numbers are expected."""
@@ -132,7 +132,7 @@ def _all_texts(case: Case, output: str) -> bool:
 
 
 def _kind(sql_type: str) -> str:
-    """As what the member of a topic's value is compared: see `onceproof.judge.values.canonical`."""
+    """As what the member of a topic's value is compared: see `onceproof.values.canonical`."""
     kind = sql_type.split("(")[0].strip()
     if is_nested(sql_type):
         return documents.JSON

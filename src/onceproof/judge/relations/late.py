@@ -29,9 +29,9 @@ from onceproof.base.registry import suggest
 from onceproof.faults.contract import SpecProblem
 from onceproof.judge.case.query import select_problem
 from onceproof.judge.checker import NotEvaluated
-from onceproof.judge.values.canonical import literal, quote
 from onceproof.judge.witness import times
 from onceproof.scenario.model import Model, Scenario
+from onceproof.values.canonical import literal, quote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -27,10 +27,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onceproof.judge.case.record_key import BESIDE_THE_VALUE, KEY_TEXT
 from onceproof.judge.relations import dirty_reads as dirty
-from onceproof.judge.values import digest
-from onceproof.judge.values.canonical import literal, member
-from onceproof.judge.values.record_key import BESIDE_THE_VALUE, KEY_TEXT
+from onceproof.values import digest
+from onceproof.values.canonical import literal, member
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceproof.judge.case import sources
-from onceproof.judge.values.canonical import literal, member
+from onceproof.values.canonical import literal, member
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case

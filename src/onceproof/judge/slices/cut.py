@@ -25,8 +25,8 @@ from onceproof.judge.findings import Finding, Verdict, Witness
 from onceproof.judge.slices.excerpt import Excerpt, Identity, Mentions, Part
 from onceproof.judge.slices.gather import WRITES, Gatherer
 from onceproof.judge.slices.stored_rows import StoredRows
-from onceproof.judge.values.canonical import document, literal
 from onceproof.oracle import oracles
+from onceproof.values.canonical import document, literal
 
 Judge = Callable[[Case, str, Callable[[Finding], bool]], Verdict | None]
 """From an open case, an anomaly and whether a finding is the sought one to the verdict, or None without such a finding."""

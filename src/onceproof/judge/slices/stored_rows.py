@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 from onceproof.expectation.stored import expected_file
 from onceproof.history.writer import PARQUET
 from onceproof.judge.case.case import Case
+from onceproof.judge.case.record_key import BESIDE_THE_VALUE, HEADERS
+from onceproof.judge.case.record_key import COLUMN as RECORD_KEY
 from onceproof.judge.case.statements import interruptible
-from onceproof.judge.values.canonical import is_nested, literal, member, quote
-from onceproof.judge.values.record_key import BESIDE_THE_VALUE, HEADERS
-from onceproof.judge.values.record_key import COLUMN as RECORD_KEY
 from onceproof.oracle.slice import uncommitted_file
+from onceproof.values.canonical import is_nested, literal, member, quote
 
 _ID = "=id"
 

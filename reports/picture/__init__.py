@@ -1,0 +1,1 @@
+"""The picture of a run of consumers: who had which message when."""

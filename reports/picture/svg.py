@@ -1,0 +1,174 @@
+"""The picture of a run of consumers as one self-contained SVG: no script, no font, no address; light and dark."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree as ET
+
+from onceproof.reports.picture.picture import Picture, Result, Row
+
+_LEFT, _LANE, _TOP, _ROW = 52, 168, 92, 26
+_CHIP, _CHIP_HEIGHT, _GAP, _HEADING = 152, 40, 12, 30
+_NAME, _KEY = 20, 18
+_NOT_XML = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
+
+_STYLE = """
+:root { color-scheme: light dark; }
+svg { --back: #ffffff; --ink: #1f2328; --faint: #6e7781; --line: #d0d7de; --box: #ddf4ff; --edge: #0969da; --bad: #cf222e; --badbox: #ffebe9; }
+@media (prefers-color-scheme: dark) {
+  svg { --back: #0d1117; --ink: #e6edf3; --faint: #9198a1; --line: #3d444d; --box: #0f2d4a; --edge: #4493f8; --bad: #f85149; --badbox: #4b1113; }
+}
+text { font: 13px system-ui, sans-serif; fill: var(--ink); }
+.title { font-size: 17px; font-weight: 600; } .head { font-weight: 600; } .small { font-size: 11px; fill: var(--faint); }
+.lane { stroke: var(--line); stroke-width: 1.5; } .gone { stroke: var(--back); stroke-width: 4; } .dead { stroke: var(--bad); stroke-width: 1.5; stroke-dasharray: 2 5; }
+.hold { fill: var(--box); stroke: var(--edge); } .hold.bad { fill: var(--badbox); stroke: var(--bad); }
+.arrow { stroke: var(--ink); stroke-width: 1.5; fill: none; } .arrow.ack { stroke: var(--faint); stroke-width: 1; stroke-dasharray: 3 3; }
+.arrow.bad { stroke: var(--bad); stroke-width: 2; stroke-dasharray: 7 4; } .tip { fill: var(--ink); } .tip.ack { fill: var(--faint); } .tip.bad, .badtext { fill: var(--bad); }
+.badtext { font-weight: 600; } .cross { stroke: var(--bad); stroke-width: 4; } .back { fill: var(--back); }
+.label { paint-order: stroke; stroke: var(--back); stroke-width: 5px; stroke-linejoin: round; }
+"""
+
+
+def render(picture: Picture) -> str:
+    """The whole file. What comes from a scenario is escaped, and shortened where it is long: a tooltip holds all of it."""
+    return _Drawing(picture).text()
+
+
+class _Drawing:
+    def __init__(self, picture: Picture) -> None:
+        self._picture = picture
+        width = max(_LEFT * 2 + _LANE * len(picture.lanes), 560)
+        self._bottom = _TOP + _ROW * (len(picture.rows) + 1)
+        self._across = max((width - 2 * _LEFT) // _CHIP, 1)
+        lines = sum(-(-len(results) // self._across) for results in picture.by_queue().values())
+        height = self._bottom + 24 + len(picture.by_queue()) * _HEADING + lines * (_CHIP_HEIGHT + _GAP)
+        self._svg = ET.Element(
+            "svg",
+            {
+                "xmlns": "http" + "://www.w3.org/2000/svg",
+                "viewBox": f"0 0 {width} {height}",
+                "width": str(width),
+                "height": str(height),
+                "role": "img",
+            },
+        )
+        ET.SubElement(self._svg, "title").text = _clean(picture.title)
+        ET.SubElement(self._svg, "style").text = _STYLE
+        self._add("rect", {"class": "back", "width": "100%", "height": "100%"})
+        self._write(16, 28, picture.title, "title", most=60)
+        for number in range(len(picture.lanes)):
+            self._lane(number)
+        for lane, first, last in picture.absences:
+            self._absence(lane, first, last)
+        for hold in picture.holds:
+            self._hold(hold.lane, hold.first, hold.last, hold.message, bad=hold.crashed)
+        tick = -1
+        for number, row in enumerate(picture.rows):
+            if row.tick != tick:
+                self._write(12, self._y(number) + 4, f"t={row.tick}", "small")
+                tick = row.tick
+            self._row(number, row)
+        self._results()
+
+    def text(self) -> str:
+        return ET.tostring(self._svg, encoding="unicode") + "\n"
+
+    def _lane(self, number: int) -> None:
+        lane, x = self._picture.lanes[number], self._x(number)
+        self._write(x, _TOP - 36, lane.name, "head", most=_NAME, middle=True)
+        self._write(x, _TOP - 20, "" if lane.kind == lane.name else lane.said or lane.kind, "small", middle=True)
+        self._line("lane", x, _TOP - 12, x, self._bottom)
+
+    def _absence(self, lane: int, first: int, last: int) -> None:
+        x = self._x(lane)
+        below = self._y(last) if last < len(self._picture.rows) else self._bottom
+        self._line("gone", x, self._y(first), x, below)
+        self._line("dead", x, self._y(first), x, below)
+
+    def _hold(self, lane: int, first: int, last: int, message: int, *, bad: bool) -> None:
+        x, top, below = self._x(lane), self._y(first), self._y(last)
+        box = {"x": str(x - 7), "y": str(top - 6), "width": "14", "height": str(below - top + 12), "rx": "4"}
+        self._add("rect", {"class": "hold bad" if bad else "hold", **box})
+        ET.SubElement(self._svg[-1], "title").text = f"m{message}"
+
+    def _row(self, number: int, row: Row) -> None:
+        y, bad = self._y(number), row.kind in ("again", "return", "refuse", "retry", "lost", "fenced", "fail")
+        if row.kind in ("crash", "cut"):
+            x = self._x(row.source)
+            for one, other in ((-9, 9), (9, -9)):
+                self._line("cross", x - 9, y + one, x + 9, y + other)
+            self._write(x + 16, y + 5, "crash" if row.kind == "crash" else "cut off", "badtext label")
+        elif row.kind == "start":
+            self._write(self._x(row.source) + 12, y + 5, "back again", "small label")
+        else:
+            late = self._picture.is_late(row)
+            style = " bad" if bad else " ack" if row.kind == "acknowledge" else ""
+            self._arrow(self._x(row.source), self._x(row.target), y, style)
+            label = {"again": f"m{row.message} again", "return": f"m{row.message} back", "acknowledge": "ack"}
+            label |= {
+                "refuse": f"m{row.message} refused",
+                "lost": "ack lost",
+                "fenced": "ack refused",
+                "fail": "fails",
+                "retry": f"m{row.message} later",
+            }
+            text = label.get(row.kind, f"m{row.message}")
+            kind = "badtext label" if bad or late else "small label" if row.kind == "acknowledge" else "label"
+            self._write(self._mid(row), y - 6, text, kind, middle=True)
+
+    def _mid(self, row: Row) -> float:
+        """Beside the end that the message goes to: arrows to far lanes cross others on their way."""
+        near = 1 if row.target > row.source else -1
+        return self._x(row.target) - near * _LANE / 2
+
+    def _arrow(self, start: float, end: float, y: float, style: str) -> None:
+        way = 1 if end > start else -1
+        start, end = start + 8 * way, end - 8 * way
+        self._line(f"arrow{style}", start, y, end - 7 * way, y)
+        points = f"{end},{y} {end - 9 * way},{y - 5} {end - 9 * way},{y + 5}"
+        self._add("polygon", {"class": f"tip{style}", "points": points})
+
+    def _results(self) -> None:
+        """Queue by queue, for that is where an order is promised."""
+        several = len(self._picture.by_queue()) > 1
+        y = self._bottom + 24.0
+        for queue, results in self._picture.by_queue().items():
+            of = f" of {queue}" if several else ""
+            self._write(16, y, f"what came out{of}, in this order", "head", most=80)
+            for number, result in enumerate(results):
+                line, column = divmod(number, self._across)
+                self._chip(_LEFT + column * _CHIP, y + 14 + line * (_CHIP_HEIGHT + _GAP), result)
+            y += _HEADING + -(-len(results) // self._across) * (_CHIP_HEIGHT + _GAP)
+
+    def _chip(self, x: float, y: float, result: Result) -> None:
+        bad = result.late or result.repeated
+        said = "  out of order" if result.late else "  again" if result.repeated else ""
+        box = {"x": str(x), "y": str(y), "width": str(_CHIP - 10), "height": str(_CHIP_HEIGHT), "rx": "6"}
+        self._add("rect", {"class": "hold bad" if bad else "hold", **box})
+        self._write(x + 10, y + 17, f"m{result.message}{said}", "badtext" if bad else "head")
+        self._write(x + 10, y + 32, result.key, "small", most=_KEY)
+
+    def _x(self, lane: int) -> float:
+        return _LEFT + _LANE * lane + _LANE / 2
+
+    def _y(self, row: int) -> float:
+        return _TOP + _ROW * row + _ROW / 2
+
+    def _line(self, style: str, x1: float, y1: float, x2: float, y2: float) -> None:
+        self._add("line", {"class": style, "x1": str(x1), "y1": str(y1), "x2": str(x2), "y2": str(y2)})
+
+    def _write(self, x: float, y: float, text: str, style: str, *, most: int = 80, middle: bool = False) -> None:
+        text = _clean(text)
+        anchor = {"text-anchor": "middle"} if middle else {}
+        written = self._add("text", {"class": style, "x": str(x), "y": str(y), **anchor})
+        written.text = text if len(text) <= most else f"{text[: most - 1]}\u2026"
+        if len(text) > most:
+            ET.SubElement(written, "title").text = text
+
+    def _add(self, tag: str, attributes: dict[str, str]) -> ET.Element:
+        return ET.SubElement(self._svg, tag, attributes)
+
+
+def _clean(text: str) -> str:
+    """Without what no XML document can hold, not even escaped."""
+    return _NOT_XML.sub("\ufffd", text)

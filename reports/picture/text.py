@@ -1,0 +1,95 @@
+"""The picture of a run of consumers as plain text, for a terminal or a log."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+
+from onceproof.reports.picture.picture import Picture, Row
+
+_WIDTH = 80
+_TICK = 6
+_LANE = 14
+_NAME = _LANE - 2
+
+
+def render(picture: Picture) -> str:
+    """One line a move, lanes as columns; then the order in which the effects stand."""
+    head = [" " * _TICK, *(_short(lane.name, _NAME).center(_LANE) for lane in picture.lanes)]
+    lines = ["".join(head).rstrip()]
+    stems = _stems(picture)
+    tick = -1
+    for number, row in enumerate(picture.rows):
+        mark = f"t={row.tick}" if row.tick != tick else ""
+        tick = row.tick
+        lines.append((mark.ljust(_TICK) + _row(len(picture.lanes), stems, number, row)).rstrip())
+    several = len(picture.by_queue()) > 1
+    lines.append("")
+    for queue, results in picture.by_queue().items():
+        order = [
+            f"m{result.message}" + (" (out of order)" if result.late else " (again)" if result.repeated else "")
+            for result in results
+        ]
+        said = f"what came out{f' of {_short(queue, 40)}' if several else ''}: {', '.join(order)}"
+        lines.append(textwrap.fill(said, _WIDTH, subsequent_indent="  ", break_long_words=False))
+    return "\n".join(lines if picture.results else [*lines, "nothing came out"])
+
+
+def _row(lanes: int, stems: Mapping[tuple[int, int], str], number: int, row: Row) -> str:
+    cells = [" "] * (_LANE * lanes + _LANE)
+    for lane in range(lanes):
+        cells[_middle(lane)] = stems.get((lane, number), "|")
+    if row.source == row.target:
+        said = {"crash": " X crash", "cut": " X cut off"}.get(row.kind, " back again")
+        _put(cells, _middle(row.source) + (1 if row.kind == "start" else -1), said)
+        return "".join(cells)
+    one, other = _middle(row.source), _middle(row.target)
+    way = 1 if other > one else -1
+    stroke = {
+        "again": "=",
+        "return": "=",
+        "retry": "=",
+        "refuse": "~",
+        "lost": ".",
+        "fenced": ".",
+        "fail": "~",
+        "acknowledge": ".",
+    }.get(row.kind, "-")
+    for place in range(one + way, other, way):
+        cells[place] = stroke
+    cells[other - way] = "x" if row.kind in ("lost", "fenced", "fail") else ">" if way > 0 else "<"
+    label = {"again": f" m{row.message} again ", "return": f" m{row.message} back ", "acknowledge": " ack "}
+    label |= {
+        "refuse": " refused ",
+        "lost": " ack lost ",
+        "fenced": " ack refused ",
+        "fail": " fails ",
+        "retry": f" m{row.message} later ",
+    }
+    text = label.get(row.kind, f" m{row.message} ")
+    # Beside the end that it goes to: the middle of a long way may lie on another lane.
+    centre = other - way * _LANE // 2
+    _put(cells, centre - len(text) // 2, text)
+    return "".join(cells)
+
+
+def _stems(picture: Picture) -> dict[tuple[int, int], str]:
+    """What a lane looks like in a row, by lane and row, where its consumer has a message or is dead."""
+    held = {(hold.lane, row): "#" for hold in picture.holds for row in range(hold.first, hold.last + 1)}
+    return held | {(lane, row): " " for lane, first, last in picture.absences for row in range(first + 1, last)}
+
+
+def _put(cells: list[str], at: int, text: str) -> None:
+    for offset, letter in enumerate(text):
+        if 0 <= at + offset < len(cells):
+            cells[at + offset] = letter
+
+
+def _middle(lane: int) -> int:
+    return _LANE * lane + _LANE // 2
+
+
+def _short(name: str, most: int) -> str:
+    """Printable, and no longer than that."""
+    clean = "".join(letter if letter.isprintable() else "?" for letter in name)
+    return clean if len(clean) <= most else f"{clean[: most - 1]}~"

@@ -1,1 +1,0 @@
-"""`onceproof shrink`: the fewest messages, consumers and faults that still show a finding."""

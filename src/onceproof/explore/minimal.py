@@ -1,0 +1,308 @@
+"""`onceproof shrink RUN`: searches on one broker that stays up, and leaves ``RUN/shrunk``: the minimal scenario, and a run of it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from ruamel.yaml import YAML
+
+from onceproof.base.errors import Interrupted, OnceproofError, UsageError
+from onceproof.base.masking import hiding, of_environment
+from onceproof.base.registry import suggest
+from onceproof.base.signals import uninterrupted
+from onceproof.consumers import trace as moves_module
+from onceproof.consumers.brokers import services
+from onceproof.consumers.brokers.contract import Broker
+from onceproof.explore.hints import Clues
+from onceproof.explore.replay import Told, play_once, playable, start_broker
+from onceproof.explore.schedule import Schedule, Whole
+from onceproof.explore.shrink import Played, Shrink, Shrunk, to_json
+from onceproof.history import run_files
+from onceproof.history.reader import read_document
+from onceproof.history.run_directory import RunDir, private_files
+from onceproof.judge.findings import Outcome, Verdict
+from onceproof.judge.verdict import check, judge
+from onceproof.reports.picture import files as picture_files
+from onceproof.scenario.model import WORKER, Scenario
+from onceproof.scenario.templates import fill
+from onceproof.scenario_files.checks import consumers as consumer_check
+from onceproof.scenario_files.load import load
+from onceproof.stack.processes.owner import Owner
+
+FOLDER = "shrunk"
+_RUN = "run"
+_ORDER = ("about", "seed", "stack", "input", "pipeline", "chaos", "outputs", "oracle", "claim", "expect", "limits")
+
+
+@dataclass(frozen=True)
+class Minimal:
+    """What `shrink_run` leaves, and what it saw on the way."""
+
+    run: Path
+    anomalies: tuple[str, ...]
+    whole: Schedule
+    shrunk: Shrunk
+    scenario: Path
+    """The minimal scenario, as YAML."""
+    run_dir: Path | None
+    """A run of it; None: there is none, the search having ended early."""
+    confirmed: bool
+    """That run, made of the file, came to the same anomalies."""
+    seconds: float
+    unconfirmed: str = ""
+    """Why there is no run of the file."""
+
+    @property
+    def exit_code(self) -> int:
+        if self.shrunk.interrupted:
+            return Outcome.INTERRUPTED.exit_code
+        return 0 if self.shrunk.minimal and self.confirmed else Outcome.INCONCLUSIVE.exit_code
+
+    def to_json(self) -> dict[str, Any]:
+        return to_json(
+            self.shrunk,
+            self.whole,
+            run=str(self.run),
+            anomalies=list(self.anomalies),
+            scenario=str(self.scenario),
+            run_dir=str(self.run_dir) if self.run_dir is not None else None,
+            confirmed=self.confirmed,
+            unconfirmed=self.unconfirmed or None,
+            seconds=self.seconds,
+        )
+
+    def as_text(self) -> str:
+        shrunk = self.shrunk
+        lines = [
+            f"{', '.join(self.anomalies)}: from {self.whole}",
+            f"  to {shrunk.best}, in {shrunk.executions} executions ({self.seconds:.0f} s)",
+        ]
+        if shrunk.minimal:
+            lines.append("nothing more can be taken away:")
+            lines += [f"  {line}" for line in _proof(shrunk)]
+        else:
+            lines.append(f"not proved to be minimal: {shrunk.why_not}")
+        if self.unconfirmed:
+            lines.append(f"it was not run as it was written: {self.unconfirmed}")
+        elif not shrunk.interrupted and not self.confirmed:
+            lines.append(
+                "the last run of it did not come to the same anomalies: the schedule does not show them each time"
+            )
+        lines.append(f"scenario: {self.scenario}")
+        lines += [f"run: {self.run_dir}"] if self.run_dir is not None else []
+        return "\n".join(lines)
+
+
+def shrink_run(run_dir: Path, *, anomaly: str | None, most: int, tell: Told) -> Minimal:
+    """Shrink the schedule of the stored run ``run_dir``, in at most ``most`` executions.
+
+    All its anomalies must stay, or ``anomaly`` alone. Raises `UsageError` for a run that shows none, and as a replay does.
+    An interruption, or a play that cannot be done, ends the search: the best schedule found until then is written all the same.
+    """
+    scenario = playable(run_dir)
+    with private_files(), hiding(of_environment(scenario.pipeline.secrets)):
+        return _shrink(run_dir, scenario, anomaly, most, tell)
+
+
+def _shrink(run_dir: Path, scenario: Scenario, anomaly: str | None, most: int, tell: Told) -> Minimal:
+    began = time.monotonic()
+    verdict = judge(run_dir)
+    known = frozenset(verdict.anomalies())
+    wanted = _wanted(known, anomaly, verdict)
+    here = Path(str(read_document(run_dir).get("scenario_path", run_dir))).resolve().parent
+    whole = Whole(scenario)
+    clues = Clues(whole.schedule, moves_module.of_run(run_dir), _witnesses(run_dir, verdict, wanted))
+    folder = run_dir / FOLDER
+    start = services.fetched(scenario)
+    with Owner() as owner:
+        broker = start_broker(start, owner, run_dir / "logs" / "shrink")
+        run_files.remove(folder)
+        plays = _Plays(whole, here, broker, folder, most, tell)
+        # One execution is left for the run of what it comes to.
+        search = Shrink(whole.schedule, wanted, known, plays.play, most - 1, plays.keep, whole.alike)
+        run, confirmed, unconfirmed = None, False, ""
+        try:
+            shrunk = search.run(clues.schedules())
+            path = _write(whole, shrunk.best, folder, here, sorted(wanted))
+            try:
+                if not shrunk.interrupted:
+                    run, confirmed = plays.confirm(path, known, wanted)
+            except Interrupted as interrupted:
+                shrunk, unconfirmed = replace(shrunk, interrupted=True), interrupted.message
+            except OnceproofError as failed:
+                unconfirmed = failed.message
+            if run is None:
+                run = plays.best()
+        finally:
+            with uninterrupted("removing the executions of the search"):
+                plays.clear()
+        shrunk = replace(shrunk, executions=plays.executions)
+    seconds = round(time.monotonic() - began, 1)
+    return Minimal(run_dir, tuple(sorted(wanted)), whole.schedule, shrunk, path, run, confirmed, seconds, unconfirmed)
+
+
+def _wanted(known: frozenset[str], anomaly: str | None, verdict: Verdict) -> frozenset[str]:
+    if not known:
+        raise UsageError(
+            f"the run is {verdict.outcome}, and shows nothing that a smaller schedule could show",
+            hint="shrink a run that is violated",
+        )
+    if anomaly is None:
+        return known
+    if anomaly not in known:
+        raise UsageError(f"the run shows no {anomaly!r}; {suggest(anomaly, sorted(known))}")
+    return frozenset([anomaly])
+
+
+def _witnesses(run_dir: Path, verdict: Verdict, wanted: frozenset[str]) -> list[list[int]]:
+    """Of each anomaly, the numbers of the messages that its witnesses name."""
+    sent = pq.read_table(run_dir / "history" / "sent.parquet", columns=["topic", "partition", "offset", "seq"])
+    numbers = {f"{row['topic']}/{row['partition']}@{row['offset']}": row["seq"] + 1 for row in sent.to_pylist()}
+    return [
+        [
+            numbers[witness.cause]
+            for finding in verdict.findings
+            if finding.anomaly == anomaly and finding.violates
+            for witness in finding.witnesses
+            if witness.cause in numbers
+        ]
+        for anomaly in sorted(wanted)
+    ]
+
+
+class _Plays:
+    """Plays schedules, each in a folder and with queues of its own, and keeps that of the best."""
+
+    def __init__(self, whole: Whole, here: Path, broker: Broker, folder: Path, most: int, tell: Told) -> None:
+        self._whole = whole
+        self._here = here
+        self._broker = broker
+        self._folder = folder
+        self._most = most
+        self._tell = tell
+        self._number = 0
+        self._played: dict[Hashable, Path] = {}
+        self._best: Path | None = None
+
+    def play(self, schedule: Schedule) -> Played | None:
+        directory = self._directory(self._number + 1)
+        scenario = self._whole.of(schedule, directory.with_suffix(".jsonl"))
+        if any(consumer_check.complaints(scenario)):
+            return None
+        self._once(scenario, directory, self._here)
+        verdict = judge(directory)
+        told = _in_a_line(verdict)
+        self._tell(f"{self._number} of at most {self._most}: {schedule}: {told}")
+        self._played[self._whole.alike(schedule)] = directory
+        return Played(frozenset(verdict.anomalies()), told)
+
+    def keep(self, schedule: Schedule) -> None:
+        self._best = self._played[self._whole.alike(schedule)]
+
+    def confirm(self, path: Path, known: frozenset[str], wanted: frozenset[str]) -> tuple[Path, bool]:
+        """Run the scenario that was written, as it stands there; whether it came to the same."""
+        directory = self._folder / _RUN
+        self._once(load(path), directory, path.parent)
+        verdict = check(directory)
+        picture_files.write(directory)
+        self._tell(f"{self._number} of at most {self._most}: {path.name}: {_in_a_line(verdict)}")
+        return directory, wanted <= verdict.anomalies().keys() <= known
+
+    @property
+    def executions(self) -> int:
+        return self._number
+
+    def best(self) -> Path | None:
+        """The run of the best that was played, where a reader looks for it."""
+        directory = self._folder / _RUN
+        self._remove(directory)  # half a play says nothing
+        if self._best is None:
+            return None
+        self._best.rename(directory)
+        check(directory)
+        picture_files.write(directory)
+        return directory
+
+    def clear(self) -> None:
+        """Remove every play, also one that did not come to its end, and the folder if nothing else is in it."""
+        for number in range(1, self._number + 2):
+            self._remove(self._directory(number))
+        with suppress(OSError):
+            self._folder.rmdir()
+
+    def _directory(self, number: int) -> Path:
+        return self._folder / f"{number:04d}"
+
+    def _once(self, scenario: Scenario, directory: Path, here: Path) -> None:
+        self._number += 1
+        run = RunDir.below(directory)
+        run.update(scenario_path=str(here / f"{scenario.name}.yaml"))
+        play_once(scenario, here, self._broker, run, self._number)
+
+    def _remove(self, directory: Path) -> None:
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.with_suffix(".jsonl").unlink(missing_ok=True)
+
+
+def _proof(shrunk: Shrunk) -> Iterator[str]:
+    """A line for each thing that was taken away: what came of it, in each way to place the faults."""
+    for without in dict.fromkeys(tried.without for tried in shrunk.tried):
+        came_to = [tried.came_to for tried in shrunk.tried if tried.without == without]
+        ways = f" ({len(came_to)} ways)" if len(came_to) > 1 else ""
+        yield f"without {without}{ways}: {'; '.join(dict.fromkeys(came_to))}"
+
+
+def _in_a_line(verdict: Verdict) -> str:
+    shown = ", ".join(f"{anomaly} {count}" for anomaly, count in sorted(verdict.anomalies().items()))
+    if shown:
+        return shown
+    reason = verdict.reasons[0].splitlines()[0] if verdict.reasons else ""
+    return str(verdict.outcome) if verdict.outcome is Outcome.HELD else f"{verdict.outcome}: {reason}"
+
+
+def _write(whole: Whole, best: Schedule, folder: Path, here: Path, anomalies: Sequence[str]) -> Path:
+    """The scenario of ``best`` as a file that can be run, with its records beside it where it needs them."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{file_name(whole.scenario.name)}-minimal.yaml"
+    scenario = whole.of(best, path.with_suffix(".jsonl"))
+    pipeline = scenario.pipeline.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    if pipeline["command"] == WORKER:
+        del pipeline["command"]
+    at_home = {"here": str(here)}  # the file lies elsewhere, and what it names does not
+    pipeline |= {name: _filled(pipeline[name], at_home) for name in ("command", "env") if name in pipeline}
+    document = scenario.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    document |= {
+        "about": f"The smallest schedule found of {whole.scenario.name} that still shows {', '.join(anomalies)}: {best}.",
+        "pipeline": pipeline,
+        "expect": {"verdict": "violated", "anomalies": list(anomalies)},
+    }
+    del document["name"]  # it is the file's
+    if slow := pipeline["consumers"].get("slow"):
+        pipeline["consumers"]["slow"] = {int(number): ticks for number, ticks in slow.items()}
+    text = StringIO()
+    yaml = YAML()
+    yaml.width = 120
+    yaml.default_flow_style = None  # lists and mappings of plain values on one line, as people write them
+    yaml.dump({name: document[name] for name in _ORDER if name in document}, text)
+    path.write_text(text.getvalue(), encoding="utf-8")
+    return path
+
+
+def file_name(scenario: str) -> str:
+    """The name of a scenario as part of a file's name: a stored one may be anything, a path among others."""
+    return re.sub(r"[^\w.-]+", "-", scenario)[:100]
+
+
+def _filled(given: Any, values: Mapping[str, str]) -> Any:
+    if isinstance(given, dict):
+        return {name: fill(text, values) for name, text in given.items()}
+    return [fill(text, values) for text in given]

@@ -1,0 +1,221 @@
+"""`onceproof import`: a run directory that `check` judges, from a user's own files or from a live topic and table.
+
+Nobody watched a job here: there are no batches, no recorded progress, no faults, and of Postgres no stream of commits.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+from confluent_kafka import KafkaException
+from psycopg.conninfo import conninfo_to_dict
+
+from onceproof import __version__
+from onceproof.base.errors import HistoryError, UsageError
+from onceproof.base.masking import hiding, of_environment
+from onceproof.base.registry import suggest
+from onceproof.base.signals import uninterrupted
+from onceproof.base.timeline import Timeline
+from onceproof.data import foreign_files
+from onceproof.expectation.ask import ask_oracle
+from onceproof.expectation.decode import decode_topics
+from onceproof.history.kafka import collect_topics
+from onceproof.history.kafka_rows import as_text
+from onceproof.history.postgres import collect_snapshots
+from onceproof.history.run_directory import RunDir, private_files
+from onceproof.history.schema import VERSION
+from onceproof.history.writer import HistoryWriter
+from onceproof.scenario.model import Scenario
+from onceproof.scenario_files.load import load_to_judge
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where a history comes from. What no file is given for is read from the live services."""
+
+    inputs: Mapping[str, Path] = field(default_factory=dict)
+    """Input topic -> file."""
+    outputs: Mapping[str, Path] = field(default_factory=dict)
+    """Output -> file."""
+    tables: Mapping[str, Path] = field(default_factory=dict)
+    """Static table that the oracle reads -> Parquet file."""
+    kafka: str | None = None
+    """Bootstrap addresses."""
+    postgres_env: str | None = None
+    """Name of the environment variable that holds the libpq URI: it carries a password."""
+
+
+@dataclass(frozen=True)
+class _Remote:
+    """A `onceproof.history.kafka.Cluster` whose files are out of reach."""
+
+    harness_bootstrap: str
+
+    def log_folders(self, _topic: str) -> Mapping[int, Path]:
+        return {}
+
+
+def import_history(scenario_path: Path, sources: Sources, *, runs_dir: Path, drained: bool = True) -> Path:
+    """Make the run directory and give its path. ``drained``: nothing more can come of the input.
+
+    Raises `UsageError` for what cannot be imported as asked (a file, its line, a name), `ScenarioError`, and `HistoryError`
+    for a service that cannot be read. Whatever is raised, nothing half-made is left.
+    """
+    scenario = load_to_judge(scenario_path)
+    if scenario.oracle.kind == "reference":
+        hint = "an imported history needs an oracle that goes by the input alone: sql, identity, python or batch"
+        raise UsageError("oracle reference runs the pipeline once more, and an import runs none", hint=hint)
+    _check_names(scenario, sources)
+    conninfo = _conninfo(sources.postgres_env)
+    hidden = [*of_environment(scenario.pipeline.secrets), *filter(None, [conninfo])]
+    with private_files(), hiding(hidden), _directory(runs_dir) as directory:
+        timeline = Timeline(directory.events)
+        try:
+            timeline.emit("phase", name="import")
+            said = {"drained": drained, "drain_note": None if drained else "imported as not drained", "job": None}
+            directory.update(
+                schema=VERSION,
+                onceproof=__version__,
+                scenario=scenario.model_dump(mode="json", by_alias=True),
+                scenario_path=str(scenario_path),
+                seed=scenario.seed,
+                imported=True,
+                wall_start=timeline.wall_start,
+                **said,
+            )
+            _static_tables(sources.tables, directory)
+            with HistoryWriter(directory.path) as writer:
+                found = _from_files(scenario, sources, writer)
+                found |= _from_services(scenario, sources, conninfo, writer, timeline)
+            directory.update(outputs=found)
+            decode_topics(scenario, scenario_path.resolve().parent, directory)
+            directory.update(observed=True)
+            ask_oracle(scenario, scenario_path, directory, timeline, observe=_runs_nothing)
+            timeline.emit("phase", name="stop")
+        finally:
+            timeline.close()
+        return directory.settle(runs_dir, scenario.name).path
+
+
+@contextmanager
+def _directory(runs_dir: Path) -> Iterator[RunDir]:
+    """A hidden directory that is gone if the body fails."""
+    directory = RunDir.below(runs_dir / f".importing-{secrets.token_hex(4)}")
+    try:
+        yield directory
+    except BaseException:
+        with uninterrupted("removing what was imported so far"):
+            shutil.rmtree(directory.path, ignore_errors=True)
+            with suppress(OSError):
+                runs_dir.rmdir()  # if it was made for this, and is empty
+        raise
+
+
+def _check_names(scenario: Scenario, sources: Sources) -> None:
+    topics = [spec.topic for spec in scenario.input]
+    for given, known, noun in (
+        (sources.inputs, topics, "input topic"),
+        (sources.outputs, list(scenario.outputs), "output"),
+    ):
+        for name in given:
+            if name not in known:
+                raise UsageError(f"the scenario has no {noun} {name!r}; {suggest(name, known)}")
+    for topic in topics:
+        if topic not in sources.inputs and sources.kafka is None:
+            hint = f"give --input {topic}=FILE, or --kafka ADDRESS to read it"
+            raise UsageError(f"nothing to import input topic {topic!r} from", hint=hint)
+    for name, spec in scenario.outputs.items():
+        live = sources.kafka if spec.topic is not None else sources.postgres_env
+        if name not in sources.outputs and live is None:
+            way = "--kafka ADDRESS" if spec.topic is not None else "--postgres-env VARIABLE"
+            raise UsageError(
+                f"nothing to import output {name!r} from", hint=f"give --output {name}=FILE, or {way} to read it"
+            )
+
+
+def _conninfo(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    value = os.environ.get(variable)
+    if not value:
+        hint = f"export {variable}=postgresql://user:password@host/database; give the variable's name, not the URI"
+        raise UsageError(f"no environment variable {variable!r} is set", hint=hint if "://" not in variable else None)
+    try:
+        conninfo_to_dict(value)
+    except psycopg.ProgrammingError:  # its message quotes what it could not read: the password, perhaps
+        raise UsageError(f"the value of {variable} is no libpq URI or connection string") from None
+    return value
+
+
+def _static_tables(tables: Mapping[str, Path], directory: RunDir) -> None:
+    for name, path in tables.items():
+        if Path(name).name != name:
+            raise UsageError(f"{name!r} is no name of a table")
+        if not path.is_file():
+            raise UsageError(f"file {str(path)!r} of table {name!r} does not exist")
+        try:
+            foreign_files.check_names(path, pq.read_schema(path))
+            shutil.copyfile(path, directory.tables / f"{name}.parquet")
+        except (OSError, pa.ArrowException) as error:
+            raise UsageError(f"{path} is no Parquet file: {error}") from None
+
+
+def _from_files(scenario: Scenario, sources: Sources, writer: HistoryWriter) -> dict[str, Any]:
+    for topic, path in sources.inputs.items():
+        writer.append("input", _input_rows(topic, path))
+    found: dict[str, Any] = {}
+    for name, path in sources.outputs.items():
+        table = scenario.outputs[name].table is not None
+        writer.append("snapshot" if table else "output", _table_rows(name, path) if table else _output_rows(name, path))
+        found[name] = {"from": path.name}
+    return found
+
+
+def _input_rows(topic: str, path: Path) -> Iterator[dict[str, Any]]:
+    for record in foreign_files.records(path):
+        yield {"topic": topic, "visibility": "committed", **record}
+
+
+def _output_rows(name: str, path: Path) -> Iterator[dict[str, Any]]:
+    for record in foreign_files.records(path):
+        content, raw = as_text(record.pop("value"))
+        yield {"output": name, "op": "insert", "visibility": "committed", "content": content, "raw": raw, **record}
+
+
+def _table_rows(name: str, path: Path) -> Iterator[dict[str, Any]]:
+    """Rows of a table as they stand, each value as text."""
+    for _, row in foreign_files.rows(path):
+        yield {"output": name, "content": foreign_files.as_json({k: foreign_files.as_text(v) for k, v in row.items()})}
+
+
+def _from_services(
+    scenario: Scenario, sources: Sources, conninfo: str | None, writer: HistoryWriter, timeline: Timeline
+) -> dict[str, Any]:
+    live = {name: spec for name, spec in scenario.outputs.items() if name not in sources.outputs}
+    found: dict[str, Any] = {}
+    if sources.kafka is not None:
+        inputs = [spec.topic for spec in scenario.input if spec.topic not in sources.inputs]
+        topics = {name: spec.topic for name, spec in live.items() if spec.topic is not None}
+        try:
+            _, back = collect_topics(_Remote(sources.kafka), inputs, topics, writer, timeline)
+        except KafkaException as error:
+            raise HistoryError(f"Kafka at {sources.kafka} cannot be read: {error.args[0].str()}") from error
+        found |= {name: {"columns": None, **asdict(counts)} for name, counts in back.items()}
+    if conninfo is not None:
+        tables = {name: spec.table for name, spec in live.items() if spec.table is not None}
+        found |= {name: asdict(table) for name, table in collect_snapshots(conninfo, tables, writer).items()}
+    return found
+
+
+def _runs_nothing(*_: object) -> None:
+    raise HistoryError("an import runs no pipeline")

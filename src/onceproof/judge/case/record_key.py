@@ -1,0 +1,82 @@
+"""Whether the key of a Kafka record is compared with what the oracle says, as one more column of its content.
+
+An output record must carry the key that the oracle's row gives as ``_to_key``, or else as ``_key``: the key of the input record
+that causes it. A job that drops the key breaks the order of every reader after it.
+
+``_key`` is first of all the key by which effects are ordered, and a job may give its records another one on purpose. So
+where no record of an output has any key that the oracle gives, and none lacks a key, nobody can say whether that is
+right: the scenario must (``compare_key``, or ``_to_key``), and until then the run is inconclusive.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from onceproof.values.canonical import literal
+
+if TYPE_CHECKING:
+    from onceproof.judge.case.case import Case
+
+#: The name of the column. It has a space, so that hardly a field of a value is named like it.
+COLUMN = "record key"
+
+#: Likewise for the headers, where the output wants them compared.
+HEADERS = "record headers"
+
+#: What is compared of a record beside its value.
+BESIDE_THE_VALUE = {COLUMN, HEADERS}
+
+#: SQL for a Kafka key as text; bytes that are not UTF-8 are escaped as ``\\xNN``.
+KEY_TEXT = 'coalesce(TRY(decode("key")), "key"::VARCHAR)'
+
+
+def source(case: Case, output: str, query: str, types: dict[str, str]) -> str | None:
+    """The column of the oracle's ``query`` that each record's key is compared with; None: keys are not compared.
+
+    Why not, where somebody may expect it, goes into ``case.not_compared`` or, where a claim of the run is open, ``case.doubts``.
+    """
+    spec, consumers = case.scenario.outputs[output], case.scenario.pipeline.consumers
+    if spec.topic is None or spec.compare_key is False or (consumers is not None and consumers.broker == "amqp"):
+        return None
+    name = next((name for name in ("_to_key", "_key") if name in types), None)
+    if name is None or name == "_to_key" or spec.compare_key:
+        return name
+    records = f"FROM history.output WHERE output = {literal(output)} AND visibility = 'committed'"
+    found = case.rows(f'SELECT count(*) AS n, count("key") AS keyed {records}')[0]
+    if not found["keyed"] and case.run.get("imported"):
+        case.not_compared[output] = "its records were imported without keys"
+        return None
+    # The oracle's query runs among the inputs, and what it gives is then compared here.
+    given = f"SELECT DISTINCT _key::VARCHAR AS given FROM (\n{query}\n) WHERE _key IS NOT NULL"  # noqa: S608
+    known = f"read_parquet({literal(str(case.inputs.store(given)))})"
+    if not case.number(f"SELECT count(*) FROM {known}"):  # noqa: S608
+        return None  # the input has no keys
+    if found["n"] == 0 or found["keyed"] < found["n"]:
+        return name
+    keys = f"SELECT {KEY_TEXT} {records}"
+    if case.number(f"SELECT 1 FROM {known} WHERE given IN ({keys}) LIMIT 1"):  # noqa: S608
+        return name
+    case.doubts.append(
+        f"every record of output {output!r} has another key than any input record: if that is meant, let the oracle give the right "
+        f"key as _to_key, or write `compare_key: false` under outputs: {output}; if it is not, `compare_key: true` makes it a finding"
+    )
+    return None
+
+
+def headers(sql_type: str) -> str:
+    """SQL for an oracle's ``_headers`` as a history has them: the text of a JSON list without spaces."""
+    return "_headers" if sql_type == "VARCHAR" else "json(to_json(_headers))::VARCHAR"
+
+
+def no_headers(case: Case, types: dict[str, str]) -> str | None:
+    """Why headers cannot be compared with what an oracle's query of these columns gives."""
+    if "_headers" not in types:
+        return "the oracle's query for it gives no _headers"
+    if "headers" not in pq.read_schema(case.history.tables["output"]).names:
+        return "this history was written without them"
+    known = "(SELECT count(headers) FROM history.input) + (SELECT count(headers) FROM history.output)"
+    if case.run.get("imported") and not case.number(f"SELECT {known}"):
+        return "they were not imported"
+    return None

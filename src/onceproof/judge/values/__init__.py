@@ -1,1 +1,0 @@
-"""When two values are equal, whatever wrote them."""

@@ -1,0 +1,1 @@
+"""Scenario files: read, checked, explained, drafted, and their schema. What a file says becomes a `Scenario`."""

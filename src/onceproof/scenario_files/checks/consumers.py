@@ -1,0 +1,258 @@
+"""What can be wrong with a scenario of consumers although each of its values is fine alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from onceproof.base.registry import suggest
+from onceproof.consumers.faults import consumer_faults
+from onceproof.data import open_dataset
+from onceproof.expectation.stored import WorksAhead
+from onceproof.oracle import oracles
+from onceproof.scenario import templates
+from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, InputSpec, Scenario
+from onceproof.scenario_files.document import Loc
+from onceproof.scenario_files.explain import Complaint
+
+#: What a run of consumers has a value for.
+_TEMPLATES = ("here", "python")
+_TWIN = "#input"
+
+
+def input_queues(spec: InputSpec, broker: str = "amqp") -> list[str]:
+    """The queues of an input: its topic, or as many as it has partitions."""
+    separator = "." if broker == "amqp" else "-"
+    return [spec.topic] if spec.partitions == 1 else [f"{spec.topic}{separator}{n}" for n in range(spec.partitions)]
+
+
+def twin(queue: str) -> str:
+    """The queue beside an input queue that keeps a copy of each of its messages."""
+    return f"{queue}{_TWIN}"
+
+
+def has_consumers(data: Any) -> bool:
+    """Whether the document of a scenario, valid or not, describes consumers: it decides which faults there are."""
+    pipeline = data.get("pipeline") if isinstance(data, dict) else None
+    return isinstance(pipeline, dict) and pipeline.get("consumers") is not None
+
+
+def complaints(scenario: Scenario) -> list[Complaint]:
+    """Those that a Spark job cannot have; what both have stands in `onceproof.scenario_files.checks.crosscheck`."""
+    spec = scenario.pipeline.consumers
+    assert spec is not None, "called for scenarios of consumers"
+    return [
+        *_stack(scenario, spec),
+        *_outputs(scenario, spec),
+        *_templates(scenario),
+        *_crew(scenario, spec),
+        *_groups(scenario, spec),
+        *_takeover(scenario, spec),
+        *_refusals(scenario, spec),
+        *_faults(scenario, spec),
+        *_oracle(scenario),
+    ]
+
+
+def _stack(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
+    if spec.broker == "amqp" and scenario.stack.amqp is None:
+        yield Complaint(
+            ("pipeline", "consumers"),
+            "consumers need an AMQP broker, and the stack has none",
+            "add 'amqp: {}' under stack",
+        )
+    if len(scenario.input) > 1:
+        message = f"consumers take from one input for now, and there are {len(scenario.input)}"
+        yield Complaint(("input", 1), message, "give it several queues with partitions")
+    if len(scenario.outputs) > 1 and not spec.groups:
+        message = f"consumers write to one output, and there are {len(scenario.outputs)}"
+        yield Complaint(
+            ("outputs",), message, "leave one of them, or give each a consumer group of its own", at_key=True
+        )
+    for name, output in scenario.outputs.items():
+        if (output.topic is None) == (output.table is None):
+            found = "neither" if output.topic is None else "both"
+            yield Complaint(("outputs", name), f"output {name!r} needs topic or table, and has {found}", at_key=True)
+            continue
+        if output.table is not None and spec.broker == "amqp":
+            message = f"output {name!r} is a table, which consumers of broker {spec.broker} do not write"
+            yield Complaint(("outputs", name, "table"), message, "name a queue with topic, or use broker: kafka-group")
+        if output.table is not None and scenario.stack.postgres is None:
+            message = f"output table {output.table!r} needs a Postgres, and the stack has none"
+            yield Complaint(("outputs", name, "table"), message, "add 'postgres: {}' under stack")
+        if output.table is not None and not scenario.pipeline.prepare.sql.strip():
+            message = f"nothing makes table {output.table!r} before the consumers start"
+            yield Complaint(("outputs", name, "table"), message, "write its CREATE TABLE under pipeline: prepare: sql")
+
+
+def _outputs(scenario: Scenario, consumers: ConsumersSpec) -> Iterator[Complaint]:
+    """An effect must not come back as a message."""
+    for name, output in scenario.outputs.items():
+        for spec in scenario.input:
+            queues = input_queues(spec, consumers.broker)
+            if output.topic == spec.topic:
+                message = f"output {name!r} is the input topic {spec.topic!r}"
+            elif output.topic in queues:
+                message = f"output {name!r} is {output.topic!r}, a queue of input {spec.topic!r}"
+            elif output.topic in [twin(queue) for queue in queues]:
+                message = f"output {name!r} is {output.topic!r}, where the copies of input {spec.topic!r} are kept"
+            else:
+                continue
+            yield Complaint(("outputs", name, "topic"), message, "give the output a queue of its own")
+
+
+def _templates(scenario: Scenario) -> Iterator[Complaint]:
+    texts: list[tuple[Loc, str]] = [
+        *((("pipeline", "command", index), text) for index, text in enumerate(scenario.pipeline.command)),
+        *((("pipeline", "env", name), text) for name, text in scenario.pipeline.env.items()),
+    ]
+    for loc, text in texts:
+        for misspelt, near in templates.misspelt(text):
+            yield Complaint(loc, f"template {{{misspelt}}}: there is none of that name", near)
+        for template in sorted(templates.used(text) - set(_TEMPLATES)):
+            message = f"template {{{template}}} has no value where consumers run"
+            yield Complaint(
+                loc, message, "there are {here} and {python}; the broker and the queues stand in ONCEPROOF_*"
+            )
+
+
+def _crew(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
+    for index, name in enumerate(spec.names):
+        if name in spec.names[:index]:
+            yield Complaint(("pipeline", "consumers", "names", index), f"consumer {name!r} occurs twice")
+        if not name.replace("-", "").replace("_", "").isalnum():
+            message = f"consumer {name!r}: its name becomes that of a queue and of a file"
+            yield Complaint(("pipeline", "consumers", "names", index), message, "use letters, digits, - and _")
+    queues = scenario.input[0].partitions
+    takers = len(spec.names) - (spec.retry is not None)
+    if spec.queues == "own" and queues != takers:
+        message = f"queues: own gives each of {takers} consumers a queue, and there are {queues}"
+        yield Complaint(("pipeline", "consumers", "queues"), message, f"input: partitions: {takers}")
+    rows = rows_of(scenario)
+    for number in spec.slow:
+        if number > rows:
+            message = f"there is no message {number}: they are numbered from 1 to {rows}"
+            yield Complaint(("pipeline", "consumers", "slow", number), message)
+
+
+def _groups(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
+    here: Loc = ("pipeline", "consumers")
+    crash = next((index for index, fault in enumerate(scenario.chaos) if fault.fault == "crash"), None)
+    if spec.broker == "kafka-group" and spec.restart_after is None and crash is not None:
+        message = (
+            "a consumer that dies never comes back, and its partitions wait for it: it is a static member of its group"
+        )
+        yield Complaint(("chaos", crash), message, "pipeline: consumers: restart_after: TICKS")
+    if spec.broker == "share-group" and spec.acknowledge == "with-effect":
+        message = "an acknowledgement to a share group is part of no transaction (KIP-1289 is not there yet)"
+        yield Complaint((*here, "acknowledge"), message, "use after-effect or before-effect")
+    if spec.broker == "share-group" and spec.queues == "own":
+        message = "members of a share group take from all partitions"
+        yield Complaint((*here, "queues"), message, "use queues: shared, or broker: kafka-group")
+    if spec.broker == "share-group" and scenario.input[0].partitions > 1:
+        message = "which members of a share group serve which of several partitions is up to the group, and not to the schedule"
+        yield Complaint(("input", 0, "partitions"), message, "use partitions: 1")
+    if not spec.groups:
+        return
+    if spec.broker == "amqp":
+        message = "what one takes from a queue no other has: groups that each read all need a log"
+        yield Complaint((*here, "groups"), message, "use broker: kafka-group or share-group", at_key=True)
+    members = [name for names in spec.groups.values() for name in names]
+    for name in spec.names:
+        if members.count(name) != 1:
+            message = f"consumer {name!r} is in {members.count(name)} groups"
+            yield Complaint((*here, "groups"), message, "name it in one", at_key=True)
+    for group, names in spec.groups.items():
+        for index, name in enumerate(names):
+            if name not in spec.names:
+                message = f"there is no consumer {name!r}"
+                yield Complaint((*here, "groups", group, index), message, suggest(name, spec.names))
+        count = sum(output.query == group for output in scenario.outputs.values())
+        if count != 1 or not names:
+            message = f"group {group!r} has {len(names)} consumers and {count} outputs"
+            yield Complaint((*here, "groups", group), message, f"give it consumers, and one output 'query: {group}'")
+    for output, its in scenario.outputs.items():
+        if its.query not in spec.groups:
+            message = f"output {output!r} is of no group: its query is {its.query!r}"
+            yield Complaint(("outputs", output), message, f"query: one of {', '.join(spec.groups)}", at_key=True)
+
+
+def _takeover(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
+    """Members that are not static: whoever is slower than the group waits loses its partitions to the others."""
+    here: Loc = ("pipeline", "consumers", "static")
+    if spec.static:
+        return
+    if spec.broker != "kafka-group":
+        message = f"static is about members of a consumer group, and these consumers have {spec.broker}"
+        yield Complaint(here, message, "leave it out, or use broker: kafka-group")
+    for index, fault in enumerate(scenario.chaos):
+        if fault.fault != "slow":
+            message = f"of members that are not static, {fault.fault} is not there yet: others take over after a session time-out"
+            yield Complaint(("chaos", index, "fault"), message, "use slow, or leave out static: false")
+    if spec.groups or spec.retry is not None or spec.on_refusal == "release":
+        message = "takeover is there for one consumer group whose members all take from the input"
+        yield Complaint(here, message, "leave out static: false, or groups, retry and release")
+    if spec.acknowledge == "with-effect" and any(output.table is not None for output in scenario.outputs.values()):
+        message = "positions in Postgres do not know of the group, which deals out partitions anew"
+        yield Complaint(here, message, "use an output that is a topic, or static members")
+
+
+def _refusals(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
+    """What becomes of a message whose effect was refused."""
+    here: Loc = ("pipeline", "consumers")
+    if (spec.on_refusal == "retry-topic") != (spec.retry is not None):
+        message = "on_refusal: retry-topic and retry go together"
+        yield Complaint(here, message, "retry: {topic: NAME, consumer: WHO, after: TICKS}", at_key=True)
+    if spec.retry is None:
+        return
+    taken = [scenario.input[0].topic, *(str(output.topic) for output in scenario.outputs.values())]
+    if spec.retry.topic in [*taken, *input_queues(scenario.input[0], spec.broker)]:
+        message = f"the retry topic {spec.retry.topic!r} is the input or an output"
+        yield Complaint((*here, "retry", "topic"), message, "give it a name of its own")
+    if spec.retry.consumer not in spec.names or len(spec.names) == 1:
+        message = f"there is no other consumer {spec.retry.consumer!r}, which would take from the retry topic alone"
+        yield Complaint((*here, "retry", "consumer"), message, f"others: {', '.join(spec.names)}")
+    if spec.acknowledge == "with-effect" and spec.broker == "kafka-group":
+        message = "a retry topic is not part of the transaction of effect and acknowledgement"
+        yield Complaint((*here, "acknowledge"), message, "use after-effect or before-effect")
+    if spec.groups or spec.broker == "share-group":
+        message = f"a retry topic is not there for {'several groups' if spec.groups else 'share groups'} yet"
+        yield Complaint((*here, "retry"), message, "use one consumer group", at_key=True)
+
+
+def _faults(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
+    rows = rows_of(scenario)
+    for index, fault in enumerate(scenario.chaos):
+        assert isinstance(fault, ConsumerFaultSpec), "validated by the kinds of consumers"
+        loc = ("chaos", index)
+        if fault.target not in spec.names:
+            message = f"there is no consumer {fault.target!r}"
+            yield Complaint((*loc, "target"), message, suggest(fault.target, spec.names))
+        if fault.at.message > rows:
+            message = f"there is no message {fault.at.message}: they are numbered from 1 to {rows}"
+            yield Complaint((*loc, "at", "message"), message)
+        if (other := fault.at.while_) is not None:
+            if other.consumer not in spec.names or other.consumer == fault.target:
+                message = f"there is no other consumer {other.consumer!r}"
+                rest = [name for name in spec.names if name != fault.target]
+                yield Complaint((*loc, "at", "while", "consumer"), message, f"others: {', '.join(rest) or 'none'}")
+            if other.holds > rows:
+                message = f"there is no message {other.holds}: they are numbered from 1 to {rows}"
+                yield Complaint((*loc, "at", "while", "holds"), message)
+        for problem in consumer_faults.get(fault.fault).problems(fault, scenario):
+            yield Complaint(loc + problem.loc, problem.message, problem.hint)
+
+
+def _oracle(scenario: Scenario) -> Iterator[Complaint]:
+    kind = oracles.get(scenario.oracle.kind)
+    for problem in kind.problems(scenario.oracle, scenario):
+        yield Complaint(("oracle", *problem.loc), problem.message, problem.hint)
+    if isinstance(kind(scenario.oracle), WorksAhead):
+        message = f"oracle {scenario.oracle.kind!r} runs code, which is not done for consumers yet"
+        yield Complaint(("oracle", "kind"), message, "use sql or identity")
+
+
+def rows_of(scenario: Scenario) -> int:
+    """How many messages there will be."""
+    spec = scenario.input[0]
+    return spec.rows if spec.rows is not None else open_dataset(spec.dataset, spec.options, seed=scenario.seed).rows()

@@ -1,0 +1,341 @@
+"""What can be wrong although every value of a scenario is fine alone.
+
+A batch that the input never reaches, a file that is not there, a topic that nobody creates.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from onceproof.base.paths import exists, is_folder
+from onceproof.base.registry import suggest
+from onceproof.data import datasets, open_dataset
+from onceproof.expectation.stored import WorksAhead
+from onceproof.faults.contract import SpecProblem, faults, reads_frames, strikes_at
+from onceproof.faults.controller import struck_by
+from onceproof.faults.placement import has_own_file_manager
+from onceproof.judge.case import decoders
+from onceproof.judge.checker import checkers
+from onceproof.oracle import oracles
+from onceproof.pipeline.spark_conf import FILE_MANAGER
+from onceproof.scenario import templates
+from onceproof.scenario.model import FaultSpec, InputSpec, Scenario
+from onceproof.scenario.points import Point
+from onceproof.scenario_files.checks import consumers as consumer_check
+from onceproof.scenario_files.checks import names, output_models
+from onceproof.scenario_files.document import Loc
+from onceproof.scenario_files.explain import Complaint
+
+
+def rows_of(spec: InputSpec, seed: int) -> int:
+    """How many records the input will have: ``rows``, or all that its data set has."""
+    return spec.rows if spec.rows is not None else _dataset_rows(spec, seed)
+
+
+def complaints(scenario: Scenario, here: Path) -> list[Complaint]:
+    """Everything wrong with a scenario whose values are each valid. ``here`` is the folder of its file."""
+    if scenario.pipeline.consumers is not None:
+        return [
+            *names.complaints(scenario),
+            *consumer_check.complaints(scenario),
+            *output_models.complaints(scenario),
+            *_input(scenario),
+            *_command(scenario, here),
+            *_secrets(scenario),
+            *_expectation(scenario),
+            *_oracle_files(scenario, here),
+            *_decoder_files(scenario, here),
+        ]
+    return [
+        *names.complaints(scenario),
+        *_input(scenario),
+        *_batches(scenario),
+        *_same_place(scenario),
+        *_attempts(scenario),
+        *_outputs(scenario),
+        *output_models.complaints(scenario),
+        *_queries(scenario),
+        *_prepared(scenario),
+        *_templates(scenario),
+        *_command(scenario, here),
+        *_secrets(scenario),
+        *_expectation(scenario),
+        *_specs(scenario),
+        *_oracle_files(scenario, here),
+        *_decoder_files(scenario, here),
+    ]
+
+
+def of_judgement(scenario: Scenario, here: Path) -> list[Complaint]:
+    """What is wrong with a scenario that is only judged by, never run."""
+    topics = [spec.topic for spec in scenario.input]
+    return [
+        *(
+            Complaint(("input", index, "topic"), f"topic {topic!r} occurs twice", "one input per topic")
+            for index, topic in enumerate(topics)
+            if topic in topics[:index]
+        ),
+        *_outputs(scenario),
+        *output_models.complaints(scenario),
+        *_expectation(scenario),
+        *_specs(scenario),
+        *_oracle_files(scenario, here),
+        *_decoder_files(scenario, here),
+    ]
+
+
+def _input(scenario: Scenario) -> Iterator[Complaint]:
+    fed: set[str] = set()
+    for index, spec in enumerate(scenario.input):
+        loc: Loc = ("input", index)
+        if spec.topic in fed:
+            yield Complaint((*loc, "topic"), f"topic {spec.topic!r} is fed twice", "one input per topic")
+        fed.add(spec.topic)
+        if spec.topic in scenario.pipeline.prepare.topics:
+            where: Loc = ("pipeline", "prepare", "topics", spec.topic)
+            yield Complaint(
+                where, f"topic {spec.topic!r} is an input already", "set its partitions at the input", at_key=True
+            )
+        if problem := decoders.problem(spec.decode):
+            yield Complaint((*loc, "decode"), *problem)
+        has = _dataset_rows(spec, scenario.seed)
+        if spec.rows is not None and spec.rows > has:
+            yield Complaint((*loc, "rows"), f"data set {spec.dataset!r} has {has} records, not {spec.rows}")
+        elif scenario.pipeline.consumers is None and spec.chunks > rows_of(spec, scenario.seed):
+            message = f"{spec.chunks} chunks of {rows_of(spec, scenario.seed)} records: some would be empty"
+            yield Complaint((*loc, "chunks"), message, "a chunk needs at least one record")
+
+
+def _dataset_rows(spec: InputSpec, seed: int) -> int:
+    return open_dataset(spec.dataset, spec.options, seed=seed).rows()
+
+
+def _batches(scenario: Scenario) -> Iterator[Complaint]:
+    sure = scenario.guaranteed_batches()
+    fed = " and ".join(f"{rows_of(s, scenario.seed)} records in {s.chunks} chunks" for s in scenario.input)
+    with_data = {1: "none that surely holds data", 2: "batch 1"}.get(sure, f"batches 1 to {sure - 1}")
+    for index, spec in enumerate(scenario.chaos):
+        loc: Loc = ("chaos", index, "at", "batch")
+        if spec.at.batch == 0:
+            message = "batch 0 holds no data (the feed begins once the job has fixed its start offsets)"
+            yield Complaint(loc, message, "use 1 or later" if sure > 1 else "use 1 or later, and at least 2 chunks")
+        elif spec.at.batch >= sure:
+            chunks = f"at least {spec.at.batch + 1} chunks"
+            hint = f"a batch from 1 to {sure - 1}, or {chunks}" if sure > 1 else chunks
+            message = f"batch {spec.at.batch} is never surely reached: {fed} give {with_data}"
+            yield Complaint(loc, message, hint)
+
+
+def _same_place(scenario: Scenario) -> Iterator[Complaint]:
+    """Two faults of which the second could never strike: its target, or its frame, is the first one's already."""
+    for index, spec in enumerate(scenario.chaos):
+        for number, other in enumerate(scenario.chaos[:index], start=1):
+            clash = _clash(spec, other)
+            if clash is not None:
+                where = f"batch {spec.at.batch}, {spec.at.point}"
+                another = spec.at.attempt or 1
+                yield Complaint(
+                    ("chaos", index, "at"),
+                    f"fault {number} ({other.fault} {other.target}) is at {where} already{clash}",
+                    f"use another batch, or `attempt: {another + 1}` for its next attempt",
+                )
+                break
+
+
+def _clash(spec: FaultSpec, other: FaultSpec) -> str | None:
+    """None if both can strike; else why not, to be read after "already"."""
+    queries = {spec.at.query, other.at.query}
+    if (spec.at.batch, spec.at.attempt or 1) != (other.at.batch, other.at.attempt or 1):
+        return None
+    if strikes_at(spec) is not strikes_at(other) or (None not in queries and len(queries) > 1):
+        return None
+    if spec.fault == other.fault == "reject":
+        return ", and one service refuses at a time"  # the second would wait for its turn until the batch is over
+    frames = [reads_frames([one]) for one in (spec, other)]
+    if struck_by(spec) != struck_by(other) or frames == [True, False] or frames == [False, True]:
+        return None
+    if all(frames):
+        wanted = [(one.at.point, getattr(one, "frame", None)) for one in (spec, other)]
+        return ", for the same frame" if wanted[0] == wanted[1] else None
+    return ""
+
+
+def _attempts(scenario: Scenario) -> Iterator[Complaint]:
+    """An attempt at a batch that never comes, or that nobody can tell from the first."""
+    for index, spec in enumerate(scenario.chaos):
+        at, loc = spec.at, ("chaos", index, "at", "attempt")
+        if at.attempt is None:
+            continue
+        if has_own_file_manager(scenario):
+            message = f"attempts are counted by the checkpoint file system, and the job sets {FILE_MANAGER} itself"
+            yield Complaint(loc, message, "leave `attempt` out, or let the job use Spark's default")
+            continue
+        earlier = [
+            other
+            for other in scenario.chaos
+            if other is not spec and other.at.batch == at.batch and (other.at.attempt or 1) < at.attempt
+        ]
+        if at.attempt > 1 and not any(other.at.point is not Point.AFTER_COMMIT_LOG for other in earlier):
+            message = (
+                f"nothing makes batch {at.batch} be attempted {at.attempt} times: no fault breaks an earlier attempt"
+            )
+            mend = f"for example {{fault: crash, target: driver, at: {{batch: {at.batch}, point: after-sink-commit}}}}"
+            yield Complaint(loc, message, mend)
+
+
+def _outputs(scenario: Scenario) -> Iterator[Complaint]:
+    topics = scenario.topics()
+    for name, output in scenario.outputs.items():
+        loc: Loc = ("outputs", name)
+        if (output.topic is None) == (output.table is None):
+            found = "neither" if output.topic is None else "both"
+            yield Complaint(loc, f"output {name!r} needs topic or table, and has {found}", at_key=True)
+        if output.table is not None and scenario.stack.postgres is None:
+            message = f"output table {output.table!r} needs a Postgres, and the stack has none"
+            yield Complaint((*loc, "table"), message, "add 'postgres: {}' under stack")
+        if output.topic is not None and output.topic not in topics:
+            message = f"output topic {output.topic!r} is not created"
+            hint = f"add it under pipeline: prepare: topics; {suggest(output.topic, topics)}"
+            yield Complaint((*loc, "topic"), message, hint)
+        if output.progress is not None and scenario.stack.postgres is None:
+            message = f"progress table {output.progress.table!r} needs a Postgres, and the stack has none"
+            yield Complaint((*loc, "progress"), message, "add 'postgres: {}' under stack")
+
+
+def _queries(scenario: Scenario) -> Iterator[Complaint]:
+    """Where the queries are named, another name is one that will never come."""
+    known = scenario.pipeline.queries
+    named: list[tuple[Loc, str | None]] = [
+        (("chaos", i, "at", "query"), s.at.query) for i, s in enumerate(scenario.chaos)
+    ]
+    named += [(("outputs", name, "query"), output.query) for name, output in scenario.outputs.items()]
+    for loc, query in named:
+        if known and query is not None and query not in known:
+            yield Complaint(loc, f"pipeline.queries has no query {query!r}", suggest(query, known))
+
+
+def _prepared(scenario: Scenario) -> Iterator[Complaint]:
+    if scenario.pipeline.prepare.sql.strip() and scenario.stack.postgres is None:
+        message = "prepare.sql needs a Postgres, and the stack has none"
+        yield Complaint(("pipeline", "prepare", "sql"), message, "add 'postgres: {}' under stack", at_key=True)
+    known = sorted({table for spec in scenario.input for table in datasets.get(spec.dataset).tables()})
+    for index, table in enumerate(scenario.pipeline.prepare.tables):
+        if table not in known:
+            message = f"no data set of the input has a static table {table!r}"
+            yield Complaint(("pipeline", "prepare", "tables", index), message, suggest(table, known))
+
+
+def _templates(scenario: Scenario) -> Iterator[Complaint]:
+    known = {"topic": scenario.topics(), "table": scenario.pipeline.prepare.tables}
+    texts: list[tuple[Loc, str]] = [
+        *((("pipeline", "command", i), text) for i, text in enumerate(scenario.pipeline.command)),
+        *((("pipeline", "env", name), text) for name, text in scenario.pipeline.env.items()),
+    ]
+    for loc, text in texts:
+        for misspelt, near in templates.misspelt(text):
+            message = f"template {{{misspelt}}}: there is none of that name"
+            yield Complaint(loc, message, near)
+        for template in sorted(templates.used(text)):
+            kind, _, name = template.partition(".")
+            if kind in known and name not in known[kind]:
+                declared = "prepare.topics or the input" if kind == "topic" else "prepare.tables"
+                hint = f"name it in {declared}; {suggest(name, known[kind])}"
+                yield Complaint(loc, f"template {{{template}}}: no {kind} {name!r}", hint)
+            if kind in ("input", "expected"):
+                message = f"template {{{template}}} is for the command of oracle batch"
+                yield Complaint(loc, message, "the job reads {topic.NAME} and writes to its outputs")
+            if template == "postgres.password" and loc[1] != "env":
+                message = "template {postgres.password} in the command: the list of processes would show the password"
+                hint = (
+                    'give it to the job by a variable, for example pipeline: env: {PGPASSWORD: "{postgres.password}"}'
+                )
+                yield Complaint(loc, message, hint)
+            if kind == "postgres" and scenario.stack.postgres is None:
+                message = f"template {{{template}}} needs a Postgres, and the stack has none"
+                yield Complaint(loc, message, "add 'postgres: {}' under stack")
+            if kind == "spark" and scenario.stack.spark is None:
+                message = f"template {{{template}}} needs a standalone Spark, and the stack has none"
+                yield Complaint(loc, message, "add 'spark: {}' under stack")
+
+
+def _command(scenario: Scenario, here: Path) -> Iterator[Complaint]:
+    values = {"here": str(here), "python": sys.executable}
+    program, *arguments = scenario.pipeline.command
+    filled = templates.fill(program, values)
+    if not templates.used(filled) and shutil.which(filled) is None:
+        hint = f"'{{python}}' is {sys.executable}" if "python" in filled else "give its path, or put its folder on PATH"
+        yield Complaint(("pipeline", "command", 0), f"program {filled!r} is not found", hint)
+    for index, argument in enumerate(arguments, start=1):
+        value = argument.partition("=")[2] if argument.startswith("-") else argument
+        for part in value.split(","):
+            if part.startswith("{here}/") or (part.endswith(".py") and "://" not in part):
+                yield from _file_argument(part, templates.fill(part, values), here, ("pipeline", "command", index))
+
+
+def _file_argument(argument: str, filled: str, here: Path, loc: Loc) -> Iterator[Complaint]:
+    path = Path(filled)
+    if templates.used(filled) or exists(path):
+        return
+    if not path.is_absolute() and exists(here / path):
+        hint = f"write '{{here}}/{argument}': the job runs in a folder of its own"
+        yield Complaint(loc, f"job file {argument!r} is a relative path", hint)
+        return
+    folder = (here / path).parent
+    near = sorted(entry.name for entry in folder.glob("*.py")) if is_folder(folder) else []
+    hint = suggest(path.name, near) if near else f"there is no .py file in {folder}"
+    yield Complaint(loc, f"job file {argument!r} does not exist", hint)
+
+
+def _secrets(scenario: Scenario) -> Iterator[Complaint]:
+    for index, name in enumerate(scenario.pipeline.secrets):
+        if name not in os.environ:
+            message = f"secret {name!r}: no environment variable of that name is set"
+            yield Complaint(("pipeline", "secrets", index), message, f"export {name}=... before the run")
+
+
+def _expectation(scenario: Scenario) -> Iterator[Complaint]:
+    expect = scenario.expect
+    for index, anomaly in enumerate(expect.anomalies):
+        if anomaly not in checkers.names():
+            hint = suggest(anomaly, checkers.names())
+            yield Complaint(("expect", "anomalies", index), f"unknown anomaly {anomaly!r}", hint)
+    if expect.verdict == "violated" and not expect.anomalies:
+        message = "expect: violated without anomalies can never be met"
+        yield Complaint(("expect", "verdict"), message, "name the anomalies under anomalies:")
+    if expect.verdict == "held" and expect.anomalies:
+        message = f"expect: held with anomalies {', '.join(expect.anomalies)} can never be met"
+        yield Complaint(("expect", "anomalies"), message, "did you mean verdict: violated?")
+
+
+def _specs(scenario: Scenario) -> Iterator[Complaint]:
+    """What each fault and the oracle say of themselves in this scenario."""
+    for index, spec in enumerate(scenario.chaos):
+        for problem in faults.get(spec.fault).problems(spec, scenario):
+            yield _complaint(("chaos", index), problem)
+    for problem in oracles.get(scenario.oracle.kind).problems(scenario.oracle, scenario):
+        yield _complaint(("oracle",), problem)
+
+
+def _oracle_files(scenario: Scenario, here: Path) -> Iterator[Complaint]:
+    oracle = oracles.get(scenario.oracle.kind)(scenario.oracle)
+    if isinstance(oracle, WorksAhead):
+        values = {"here": str(here), "python": sys.executable}
+        for loc, file in oracle.files():
+            yield from _file_argument(file, templates.fill(file, values), here, ("oracle", *loc))
+
+
+def _decoder_files(scenario: Scenario, here: Path) -> Iterator[Complaint]:
+    named: list[tuple[Loc, str]] = [(("input", i, "decode"), spec.decode) for i, spec in enumerate(scenario.input)]
+    named += [(("outputs", name, "decode"), spec.decode) for name, spec in scenario.outputs.items()]
+    for loc, decode in named:
+        file = decode.rpartition(":")[0]
+        if file.endswith(".py"):
+            yield from _file_argument(file, templates.fill(file, {"here": str(here)}), here, loc)
+
+
+def _complaint(above: Loc, problem: SpecProblem) -> Complaint:
+    return Complaint(above + problem.loc, problem.message, problem.hint)

@@ -1,0 +1,84 @@
+"""What is likely wrong with a scenario that could be run all the same: `validate` and `plan` say it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from onceproof.base.paths import is_file
+from onceproof.scenario import templates
+from onceproof.scenario.model import Scenario
+from onceproof.scenario_files.checks import names
+from onceproof.scenario_files.document import Loc
+from onceproof.scenario_files.drafts import meaning
+from onceproof.scenario_files.explain import Complaint
+
+#: Of a job's source, as much as is looked through.
+_SOURCE_BYTES = 1_000_000
+_ASKS_IN_CODE = re.compile(rf"{re.escape(meaning.PACKAGES)}[\"']\s*,\s*[\"']([^\"']+)")
+
+
+def warnings(scenario: Scenario, here: Path) -> list[Complaint]:
+    """``here`` is the folder of its file. Of consumers nothing is said: they have no checkpoint and no options of ours."""
+    if scenario.pipeline.consumers is not None:
+        return []
+    return [*_checkpoint(scenario), *_topics(scenario), *_paths(scenario, here), *_packages(scenario, here)]
+
+
+def _checkpoint(scenario: Scenario) -> Iterator[Complaint]:
+    spec = scenario.pipeline
+    if not any("checkpoint" in templates.used(text) for text in (*spec.command, *spec.env.values())):
+        message = "the job does not use {checkpoint}: its progress cannot be seen, and no fault can be placed by it"
+        hint = "give it a folder below {checkpoint}, by an argument or a variable"
+        yield Complaint(("pipeline", "command"), message, hint, at_key=True)
+
+
+def _topics(scenario: Scenario) -> Iterator[Complaint]:
+    known = scenario.topics()
+    spec = scenario.pipeline
+    for loc, name, value in meaning.named_values(spec.command, spec.env):
+        if not meaning.is_topic(name):
+            continue
+        for topic in value.split(","):
+            if names.is_topic(topic) and topic not in known:
+                message = f"topic {topic!r}, which {name} names, is never created: it is neither an input nor prepared"
+                yield Complaint(
+                    ("pipeline", *loc), message, f"pipeline: prepare: topics: {{{topic}: {{partitions: 3}}}}"
+                )
+
+
+def _paths(scenario: Scenario, here: Path) -> Iterator[Complaint]:
+    spec = scenario.pipeline
+    for loc, _name, value in meaning.named_values(spec.command, spec.env):
+        if not meaning.is_outside(value) or templates.used(value):
+            continue
+        if is_file(here / value.removeprefix("file://")):
+            continue
+        message = f"{value!r} is outside the run: what one run leaves there, the next one finds"
+        hint = "if the job writes to it, use a relative path (the job runs in a folder of its own) or {checkpoint}"
+        yield Complaint(("pipeline", *loc), message, hint)
+
+
+def _packages(scenario: Scenario, here: Path) -> Iterator[Complaint]:
+    spec = scenario.pipeline
+    asked: list[tuple[Loc, str]] = [
+        (("pipeline", "command", index), listed) for index, listed in meaning.packages(spec.command)
+    ]
+    submit = spec.env.get("PYSPARK_SUBMIT_ARGS", "")
+    asked += [(("pipeline", "env", "PYSPARK_SUBMIT_ARGS"), listed) for _, listed in meaning.packages(submit.split())]
+    for index, word in enumerate(spec.command):
+        file = Path(templates.fill(word, {"here": str(here)}))
+        if word.endswith(".py") and is_file(here / file):
+            with (here / file).open("rb") as source:
+                text = source.read(_SOURCE_BYTES).decode(errors="replace")
+            asked += [(("pipeline", "command", index), listed) for listed in _ASKS_IN_CODE.findall(text)]
+    for loc, listed in asked:
+        needless, needed = meaning.needless_packages(listed), meaning.needed_packages(listed)
+        if needless:
+            message = f"the job asks for {', '.join(needless)}, which Spark fetches from the network at each start"
+            hint = "leave it out: the Kafka connector and Postgres' driver are on the job's class path"
+            yield Complaint(loc, message, hint)
+        if needed:
+            message = f"the job asks for {', '.join(needed)}, which Spark fetches from the network at each start"
+            yield Complaint(loc, message, "without a network name the jar: --jars {here}/lib/NAME.jar")

@@ -1,0 +1,154 @@
+"""What an oracle's queries would run into, found by preparing them: over the columns that the data sets' records have.
+
+The first and the last records of each data set become views as they will when the run is judged; no query is run over them. What is
+found are warnings: a later record may have a field that these lack.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import duckdb
+import pyarrow.parquet as pq
+
+from onceproof.data import datasets, open_dataset
+from onceproof.history.reader import History
+from onceproof.history.schema import TABLES
+from onceproof.history.writer import HistoryWriter
+from onceproof.judge.case import decoders, views
+from onceproof.judge.case.case import check_columns, compared
+from onceproof.judge.case.inputs import Inputs
+from onceproof.judge.case.query import Unordered, unordered
+from onceproof.judge.checker import NotEvaluated
+from onceproof.judge.relations import late
+from onceproof.oracle import oracles
+from onceproof.oracle.identity import IdentitySpec, expressions
+from onceproof.oracle.reference import ReferenceSpec
+from onceproof.oracle.sql import SqlSpec
+from onceproof.scenario.model import OracleSpec, Scenario
+from onceproof.scenario_files.checks.crosscheck import rows_of
+from onceproof.scenario_files.document import Loc
+from onceproof.scenario_files.explain import Complaint
+
+if TYPE_CHECKING:
+    from onceproof.judge.case.case import Case
+
+#: How many records of each data set are looked at: closing ones, with fields of their own, come last.
+FIRST, LAST = 2_000, 200
+
+
+def warnings(scenario: Scenario) -> list[Complaint]:
+    """What is doubtful about a valid scenario's oracle, each with its place."""
+    oracle, loc = scenario.oracle, cast("Loc", ("oracle",))
+    if isinstance(oracle, ReferenceSpec) and oracle.anchor is not None:
+        oracle, loc = oracle.anchor, ("oracle", "anchor")
+    if not isinstance(oracle, SqlSpec | IdentitySpec):
+        return []
+    return [*_unordered(oracle, loc), *_unprepared(scenario, oracle, loc)]
+
+
+def _unordered(oracle: SqlSpec | IdentitySpec, loc: Loc) -> Iterator[Complaint]:
+    found: list[tuple[Loc, list[Unordered]]]
+    if isinstance(oracle, SqlSpec):
+        found = [(("queries", output), unordered(query)) for output, query in oracle.queries.items()]
+    else:
+        found = [
+            (where, unordered(text, before, "\n)"))
+            for output in oracle.columns
+            for where, text, before in expressions(oracle, output)
+        ]
+    for where, parts in found:
+        for part in parts:
+            yield Complaint(
+                (*loc, *where), f"the rows that the oracle expects may change from check to check: {part}", part.mend
+            )
+
+
+def _unprepared(scenario: Scenario, oracle: OracleSpec, loc: Loc) -> list[Complaint]:
+    if any(decoders.needs_code(spec.decode) for spec in scenario.input):
+        return []  # what columns a function gives is known when it has run
+    with tempfile.TemporaryDirectory(prefix="onceproof-") as folder:
+        rehearsal = _Rehearsal(scenario, oracle, Path(folder), loc)
+        try:
+            rehearsal.ask()
+        finally:
+            rehearsal.inputs.close()
+    return rehearsal.found
+
+
+class _Rehearsal:
+    """What an oracle needs of a `Case`, over some records of the data sets and without any output."""
+
+    def __init__(self, scenario: Scenario, oracle: OracleSpec, folder: Path, loc: Loc) -> None:
+        self.scenario = scenario
+        self.oracle = oracle
+        self.found: list[Complaint] = []
+        self.closing: set[str] = set()
+        self.notes: dict[str, int] = {}
+        self.unordered: dict[str, list[Unordered]] = {}
+        self._loc = loc
+        self._field = "queries" if isinstance(oracle, SqlSpec) else "columns"
+        self.inputs = Inputs(_written(scenario, folder), scenario, oracle, folder / "inputs")
+        self.rows, self.number = self.inputs.rows, self.inputs.number
+
+    def ask(self) -> None:
+        case = cast("Case", self)
+        try:
+            self.inputs.observe()
+            views.decoded(self.inputs)
+            late.filter_input(case)
+            oracles.get(self.oracle.kind)(self.oracle).expect(case)
+        except NotEvaluated as gap:
+            self.found.append(Complaint(self._loc, str(gap), _seen(self.scenario)))
+
+    def expect_rows(self, output: str, query: str, *, whole: bool) -> None:
+        """As `Case.expect_rows`, but the query is only prepared."""
+        spec = self.scenario.outputs[output]
+        try:
+            types = self.inputs.types(query)
+            check_columns(self.scenario, output, types, compared(spec, types))
+        except duckdb.Error as error:
+            why = " ".join(str(error).partition("\n\nLINE ")[0].split())
+            self._complain(output, f"the oracle's query for output {output!r} cannot be run: {why}")
+        except NotEvaluated as gap:
+            self._complain(output, str(gap))
+
+    def _complain(self, output: str, message: str) -> None:
+        self.found.append(Complaint((*self._loc, self._field, output), message, _seen(self.scenario)))
+
+
+def _written(scenario: Scenario, folder: Path) -> History:
+    """The first and the last records of each input, as a history of its own."""
+    with HistoryWriter(folder) as writer:
+        for spec in scenario.input:
+            dataset, rows = open_dataset(spec.dataset, spec.options, seed=scenario.seed), rows_of(spec, scenario.seed)
+            first = dataset.records(0, min(FIRST, rows))
+            last = dataset.records(max(FIRST, rows - LAST), rows) if rows > FIRST else ()
+            where: dict[str, Any] = {"topic": spec.topic, "partition": 0, "visibility": "committed"}
+            writer.append(
+                "input",
+                (
+                    {**where, "offset": at, "key": r.key, "value": r.value, "timestamp_ms": r.timestamp_ms}
+                    for at, r in enumerate(chain(first, last))
+                ),
+            )
+    static = {}
+    for name in scenario.pipeline.prepare.tables:
+        owner = next(datasets.get(i.dataset) for i in scenario.input if name in datasets.get(i.dataset).tables())
+        static[name] = folder / f"{name}.parquet"
+        pq.write_table(owner.table(name), static[name])
+    return History(folder, {}, {name: folder / "history" / f"{name}.parquet" for name in TABLES}, static)
+
+
+def _seen(scenario: Scenario) -> str | None:
+    """Which records were looked at, where there are more."""
+    more = [
+        f"the first {FIRST:,} and the last {LAST} of the {rows:,} records of {spec.topic}"
+        for spec in scenario.input
+        if (rows := rows_of(spec, scenario.seed)) > FIRST + LAST
+    ]
+    return f"looked at: {', '.join(more)}" if more else None

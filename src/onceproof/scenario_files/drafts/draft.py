@@ -1,0 +1,326 @@
+"""A first scenario for a user's job, as text: it validates, and its comments say what only the user can decide."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+
+from onceproof.scenario_files.drafts.command import DECIDE, Job, Word
+from onceproof.scenario_files.drafts.sample import Sample
+from onceproof.values.canonical import quote
+
+_PLAIN = re.compile(r"^[A-Za-z_{][\w.{}/-]*$")
+#: A word of the command that may stand bare in a list of a line each, where braces mean nothing.
+_BARE_WORD = re.compile(r"^--?[A-Za-z][\w.,=/{}@+-]*$")
+_YAML_WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
+#: Fields of the data set that is fed where there is no sample.
+_NUMBERS = {"id": "bigint", "key": "text", "seq": "bigint", "payload": "text"}
+_CHUNKS = 6
+
+
+@dataclass(frozen=True)
+class Fed:
+    """A topic that the job reads, and what it is fed with; generated records where there is no sample."""
+
+    topic: str
+    sample: Sample | None
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What is known of the job."""
+
+    job: Job
+    file: Path
+    inputs: tuple[Fed, ...]
+    output_topics: tuple[str, ...]
+    tables: tuple[str, ...]
+    schema: str = ""
+    """Statements that make the tables."""
+    guessed: frozenset[str] = frozenset()
+    """Of ``topic`` and ``output``, what nobody has said."""
+
+    @property
+    def sample(self) -> Sample | None:
+        """Of the first topic, from which identities are proposed."""
+        return self.inputs[0].sample
+
+    @property
+    def fields(self) -> dict[str, str]:
+        return self.sample.fields if self.sample else _NUMBERS
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return self.sample.identity if self.sample else ("id",)
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """Name -> the setting that says where it is."""
+        found = {}
+        for table in self.tables:
+            found[_name(table, "table")] = f"table: {scalar(table)}"
+        for topic in self.output_topics:
+            found[_name(topic, "topic")] = f"topic: {scalar(topic)}"
+        return found
+
+
+def text(draft: Draft) -> str:
+    """The whole file."""
+    parts = [_head(draft), _stack(draft), _input(draft), _pipeline(draft), _chaos(draft), _outputs(draft)]
+    return "\n".join([*parts, _oracle(draft), _claim(draft)])
+
+
+def decisions(drafted: str) -> list[str]:
+    """The lines that begin with `DECIDE`, each as one sentence."""
+    found: list[str] = []
+    going_on = False
+    for line in drafted.splitlines():
+        words = line.strip()
+        if words.startswith(f"# {DECIDE}: "):
+            found.append(words.removeprefix(f"# {DECIDE}: "))
+            going_on = True
+        elif going_on and words.startswith("#   "):
+            found[-1] += " " + words.removeprefix("#").strip()
+        else:
+            going_on = False
+    return found
+
+
+def scalar(value: str) -> str:
+    """``value`` as YAML: bare where it can only be read as that text, else in double quotes, which JSON's are."""
+    bare = _PLAIN.match(value) and "{" not in value and value.lower() not in _YAML_WORDS
+    return value if bare else json.dumps(value, ensure_ascii=False)
+
+
+def _head(draft: Draft) -> str:
+    name = draft.file.name
+    return f"""\
+# Written by `onceproof init`. It validates as it stands; what only you can know is marked {DECIDE}.
+#   onceproof validate {name}    every problem, with its line
+#   onceproof plan {name}        what a run would do, and how exactly its faults can be placed
+#   onceproof run {name}         run it; the first time with `chaos: []`: is the job right at all?
+about: {scalar(f"{draft.job.stem}: what it does, in a sentence or two")}
+"""
+
+
+def _stack(draft: Draft) -> str:
+    lines = ["stack:", "  kafka: {brokers: 1}  # 3, where brokers are to crash or to be cut off"]
+    if draft.tables or draft.schema or draft.job.uses("postgres") or draft.job.uses("postgres."):
+        lines.append("  postgres: {}")
+    return "\n".join(lines) + "\n"
+
+
+def _input(draft: Draft) -> str:
+    lines = ["input:"]
+    if "topic" in draft.guessed:
+        lines.append(f"  # {DECIDE}: which topic does the job read? Nothing says so.")
+    for fed in draft.inputs:
+        lines += [
+            f"  - topic: {scalar(fed.topic)}",
+            *(_generated() if fed.sample is None else _sampled(draft, fed.sample)),
+        ]
+        lines += [
+            "    partitions: 3",
+            f"    chunks: {_chunks(fed)}  # each is fed once the previous one is committed: about one batch each",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _chunks(fed: Fed) -> int:
+    return _CHUNKS if fed.sample is None else min(_CHUNKS, fed.sample.rows)
+
+
+def _generated() -> list[str]:
+    return [
+        f"    # {DECIDE}: these are generated records with id, key, seq and payload. Does the job understand them? If not:",
+        '    #   dataset: file, options: {file: "{here}/records.jsonl"}, with a few hundred of your own, one JSON object per line.',
+        "    dataset: numbers",
+        "    rows: 6000",
+    ]
+
+
+def _sampled(draft: Draft, sample: Sample) -> list[str]:
+    lines = ["    dataset: file"]
+    file = scalar("{here}/" + Path(os.path.relpath(sample.file, draft.file.parent)).as_posix())
+    if sample.records:
+        lines.append(f"    options: {{file: {file}, form: records}}")
+    elif sample.key is None:
+        lines += [
+            f"    # {DECIDE}: which field is the key of the topic's records? No field looks like one; without a key there is",
+            "    #   no order between records. Then: options: {file: ..., key: FIELD}",
+            f"    options: {{file: {file}, form: values}}",
+        ]
+    else:
+        lines += [
+            f"    # {DECIDE}: is {_shown(sample.key)} the key of the topic's records? It is named like one, and records share it.",
+            f"    options: {{file: {file}, form: values, key: {scalar(sample.key)}}}",
+        ]
+    if sample.rows < 100:
+        lines.append(f"    # {sample.rows} records make small batches; some hundred show more.")
+    return lines
+
+
+def _pipeline(draft: Draft) -> str:
+    lines = [
+        "pipeline:",
+        "  # Templates: {kafka} {postgres} {postgres.jdbc} {checkpoint} {topic.NAME} {here} {python};",
+        "  #   {postgres.host} .port .user .database, in env {postgres.password}. Kafka's connector for Spark and Postgres' JDBC",
+        "  #   driver are on the class path: no --packages; where a jar must be named, {postgres.driver}.",
+    ]
+    lines += ["  command:", *(f"    - {_word(word)}" for word in draft.job.words)]
+    if draft.job.env:
+        lines += ["  env:", *(f"    {name}: {_word(word)}" for name, word in draft.job.env.items())]
+    else:
+        lines.append('  # env: {NAME: "{kafka}"}  # variables of the job; of your shell it sees few')
+    if not draft.job.uses("kafka"):
+        lines += _decide("how does the job learn Kafka's address? Give it {kafka} by an argument or a variable.")
+    if draft.tables and not (draft.job.uses("postgres") or draft.job.uses("postgres.")):
+        lines += _decide("how does it learn Postgres' address? Give it {postgres} (libpq) or {postgres.jdbc}.")
+    if not draft.job.uses("checkpoint"):
+        lines += _decide(
+            "where is its checkpoint? Give it a folder below {checkpoint}: faults are placed by what it writes there,",
+            "and without one nothing good can be said of the job.",
+        )
+    for text in draft.job.decide:
+        lines += _decide(_shown(text))
+    if any(word.text.endswith("CHANGE-ME") for word in (*draft.job.words, *draft.job.env.values())):
+        lines += _decide("what was a secret is now CHANGE-ME. The services of a run need none: password in PGPASSFILE.")
+        lines.append("  # secrets: [NAME]  # variables that are passed on and never written down")
+    return "\n".join([*lines, *_prepare(draft)]) + "\n"
+
+
+def _prepare(draft: Draft) -> list[str]:
+    lines = ["  prepare:"] if draft.output_topics or draft.schema else []
+    if draft.output_topics:
+        lines += ["    topics:", *(f"      {scalar(topic)}: {{partitions: 3}}" for topic in draft.output_topics)]
+    if draft.schema:
+        return [*lines, "    sql: |", *(f"      {line}".rstrip() for line in draft.schema.strip().splitlines())]
+    for number, table in enumerate(draft.tables):
+        lines += _decide(
+            f"must table {_shown(table)} be there before the job starts? If so, with the types that it has",
+            "(or: onceproof init --schema FILE.sql):",
+        )
+        if number == 0:
+            lines += [*([] if draft.output_topics else ["  # prepare:"]), "  #   sql: |"]
+        lines.append(f"  #     CREATE TABLE {_column(table)} (")
+        columns = [f"  #       {_column(name)} {kind}" for name, kind in draft.fields.items()]
+        lines += [*(f"{column}," for column in columns[:-1]), *columns[-1:], "  #     );"]
+    return lines
+
+
+def _chaos(draft: Draft) -> str:
+    batches = max(map(_chunks, draft.inputs))
+    if batches < 2:
+        return (
+            "# A single record makes a single batch: with more, put a fault here (onceproof list faults).\nchaos: []\n"
+        )
+    return f"""\
+# The most telling fault first: the sink has the batch, Spark does not know it yet, and will do it again.
+chaos:
+  - {{fault: crash, target: driver, at: {{batch: {min(2, batches - 1)}, point: after-sink-commit}}}}
+"""
+
+
+def _outputs(draft: Draft) -> str:
+    lines = ["outputs:"]
+    if "output" in draft.guessed:
+        lines.append(f"  # {DECIDE}: where do the job's results appear? Nothing says so. A topic, or table: NAME.")
+    lines.append(f"  # {DECIDE}: append (each row is an effect), upsert (the last state of an identity) or changelog?")
+    if draft.identity:
+        names = _shown(", ".join(draft.identity))
+        why = "no two records of the sample share it" if draft.sample else "the generated records have it"
+        lines.append(f"  # {DECIDE}: which columns name one effect? Proposed is {names}: {why}; is it in the output?")
+    else:
+        lines += [
+            f"  # {DECIDE}: which columns name one effect? No three fields of the sample do. Proposed is the record's position,",
+            "  #   if the job writes it.",
+        ]
+    identity = ", ".join(scalar(name) for name in draft.identity or ("src_partition", "src_offset"))
+    for name, where in draft.outputs.items():
+        lines += [f"  {name}:", f"    {where}", "    kind: append", f"    identity: [{identity}]"]
+        lines.append("    # ignore: [loaded_at]  # columns that may differ on a replay: load times, generated ids")
+    return "\n".join(lines) + "\n"
+
+
+def _oracle(draft: Draft) -> str:
+    lines = [
+        "# Each record of the input has exactly one effect, named by its identity; other columns are not compared."
+    ]
+    lines += ["oracle:", "  kind: identity"]
+    if len(draft.inputs) > 1:
+        lines.append(f"  # {DECIDE}: which of the topics has the records that the outputs are about?")
+        lines.append(f"  topic: {scalar(draft.inputs[0].topic)}")
+    lines.append("  columns:")
+    if draft.identity:
+        columns = ", ".join(f"{scalar(name)}: {scalar(_sql(name))}" for name in draft.identity)
+    else:
+        columns = "src_partition: _partition, src_offset: _offset"
+    lines += [f"    {name}: {{{columns}}}" for name in draft.outputs]
+    lines.append(f"  # {DECIDE}: does the job leave records out? Say which it keeps, in SQL over the record's fields:")
+    lines += ["  # where:", *(f"  #   {name}: status <> 'test'" for name in draft.outputs)]
+    lines += [
+        "  # More is compared with kind sql, a query (DuckDB) for each output that says which rows it must hold:",
+        "  # kind: sql",
+        "  # queries:",
+    ]
+    if draft.sample is not None and draft.sample.renamed:
+        pairs = ", ".join(f"{_shown(name)} is {_shown(column)}" for name, column in draft.sample.renamed.items())
+        lines.append(
+            f"  # Fields whose names differ only by case are columns of their own here, also of outputs: {pairs}."
+        )
+        lines.append(
+            "  # (Spark takes them for one, unless the job sets spark.sql.caseSensitive=true or uses get_json_object.)"
+        )
+    fields = ", ".join([*(_shown(_sql(name)) for name in draft.fields), "_topic", "_partition", "_offset", "_key"])
+    for name in draft.outputs:
+        lines += [f"  #   {name}: |", f"  #     SELECT {fields}"]
+        lines.append(f"  #     FROM {_sql(draft.inputs[0].topic)}")
+    return "\n".join(lines) + "\n"
+
+
+def _claim(draft: Draft) -> str:
+    return f"""\
+# {DECIDE}: what does the job promise? delivery: effectively-once, at-least-once or at-most-once;
+#   order: per-key, per-partition or none; atomic: batch, transaction or none.
+claim: {{delivery: effectively-once, order: none}}
+"""
+
+
+def _decide(first: str, *more: str) -> list[str]:
+    return [f"  # {DECIDE}: {first}", *(f"  #   {line}" for line in more)]
+
+
+def _word(word: Word) -> str:
+    said = word.text if _BARE_WORD.match(word.text) else scalar(word.text)
+    return f"{said}  # {_shown(word.note)}" if word.note else said
+
+
+def _name(place: str, kind: str) -> str:
+    return f"{re.sub(r'[^A-Za-z0-9]+', '_', place).strip('_') or 'output'}_{kind}"
+
+
+def _shown(words: str) -> str:
+    """Text of the user's within a comment: on one line, whatever it holds."""
+    return " ".join("".join(c if c.isprintable() else " " for c in words).split())
+
+
+def _sql(name: str) -> str:
+    """A field's name in DuckDB's SQL, quoted only where it must be."""
+    return name if re.match(r"^[A-Za-z_]\w*$", name, re.ASCII) and name.lower() not in _reserved() else quote(name)
+
+
+def _column(name: str) -> str:
+    """A column's or table's name in a Postgres statement within a comment."""
+    plain = ".".join(part if re.match(r"^[a-z_][a-z0-9_]*$", part) else quote(part) for part in name.split("."))
+    return _shown(plain if name.lower() not in _reserved() else quote(name))
+
+
+def _reserved() -> set[str]:
+    query = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'"
+    with duckdb.connect() as db:
+        return {name for (name,) in db.execute(query).fetchall()}

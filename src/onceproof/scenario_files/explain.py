@@ -1,0 +1,149 @@
+"""What pydantic found wrong, said as an author of a scenario needs it: the value, what is wanted, what is near."""
+
+from __future__ import annotations
+
+import enum
+import json
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from onceproof.base.registry import suggest
+from onceproof.scenario_files.document import Loc
+
+M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T", str, str | None)
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """Something wrong at ``loc``; ``at_key`` points at the key instead of the value."""
+
+    loc: Loc
+    message: str
+    hint: str | None = None
+    at_key: bool = False
+
+
+def validate(model: type[M], data: Any, above: Loc = ()) -> tuple[M | None, list[Complaint]]:
+    """``data`` as ``model``, or what is wrong with it; ``above`` is where ``data`` stands in the document.
+
+    Goes through JSON so that strictness is JSON's: text is no number and ``true`` is no 1, yet lists become
+    tuples and names become enum members.
+    """
+    try:
+        return model.model_validate_json(json.dumps(data), strict=True), []
+    except ValidationError as error:
+        return None, [_complaint(model, detail, above) for detail in error.errors(include_url=False)]
+
+
+def shown(value: Any) -> str:
+    """The user's own value, short enough for a message."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 70 else text[:67] + "..."
+
+
+def in_part(text: T, longest: int = 200) -> T:
+    """``text`` as it is, or its beginning and end where it is too long to be read."""
+    if text is None or len(text) <= longest:
+        return text
+    return f"{text[: longest // 2]} ... {text[-(longest // 2) :]}"
+
+
+_WANTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "string": "text",
+    "bool": "true or false",
+    "list": "a list",
+    "tuple": "a list",
+    "dict": "a mapping",
+    "model": "a mapping",
+}
+_BOUNDS = {
+    "greater_than": ("gt", "more than {}"),
+    "greater_than_equal": ("ge", "at least {}"),
+    "less_than": ("lt", "less than {}"),
+    "less_than_equal": ("le", "at most {}"),
+    "too_short": ("min_length", "at least {} entry"),
+    "too_long": ("max_length", "at most {} entries"),
+}
+
+
+def _complaint(model: type[BaseModel], detail: ErrorDetails, above: Loc) -> Complaint:
+    below: Loc = detail["loc"]
+    loc, kind, value = above + below, detail["type"], detail["input"]
+    if kind == "extra_forbidden":
+        known = _keys(_annotation_at(model, below[:-1]))
+        return Complaint(loc, f"unknown key {below[-1]!r}", suggest(str(below[-1]), known), at_key=True)
+    if kind == "missing":
+        owner = _annotation_at(model, below[:-1])
+        return Complaint(loc[:-1], f"key {below[-1]!r} is missing", _description(owner, str(below[-1])), at_key=True)
+    name = next((step for step in reversed(loc) if isinstance(step, str)), "value")
+    if kind in ("literal_error", "enum"):
+        choices = _choices(_annotation_at(model, below))
+        if isinstance(value, str):
+            return Complaint(loc, f"unknown {name} {value!r}", suggest(value, [str(choice) for choice in choices]))
+        return Complaint(loc, f"{name}: {shown(value)} cannot be; want {' or '.join(map(str, choices))}")
+    if kind == "too_long":
+        return Complaint(loc, f"{name}: want {_BOUNDS[kind][1].format(detail['ctx']['max_length'])}", at_key=True)
+    if kind in _BOUNDS:
+        bound, wanted = _BOUNDS[kind]
+        return Complaint(loc, f"{name}: {shown(value)} cannot be; want {wanted.format(detail['ctx'][bound])}")
+    kind_wanted = _WANTED.get(kind.split("_")[0])
+    if kind_wanted is None or not kind.endswith(("_type", "_parsing", "_from_float")):
+        why = detail["msg"].removeprefix("Value error, ")
+        return Complaint(loc, f"{name}: {shown(value)}: {why}")
+    hint = f'quote it: "{value}"' if kind_wanted == "text" and isinstance(value, bool | int | float) else None
+    return Complaint(loc, f"{name}: {shown(value)} is not {kind_wanted}", hint)
+
+
+def _annotation_at(model: Any, loc: Loc) -> Any:
+    """The type that stands at ``loc`` below ``model``; None where the path leaves what is known."""
+    here = _bare(model)
+    for step in loc:
+        if isinstance(here, type) and issubclass(here, BaseModel):
+            field = next((f for name, f in here.model_fields.items() if step in (name, f.alias)), None)
+            here = None if field is None else _bare(field.annotation)
+        elif get_origin(here) in (list, tuple, dict, Mapping):
+            here = _bare(next(arg for arg in reversed(get_args(here)) if arg is not Ellipsis))
+        else:
+            return None
+    return here
+
+
+def _bare(annotation: Any) -> Any:
+    """Without ``Annotated`` and ``| None``."""
+    while True:
+        if get_origin(annotation) is Annotated:
+            annotation = get_args(annotation)[0]
+        elif get_origin(annotation) in (Union, types.UnionType):
+            rest = [arg for arg in get_args(annotation) if arg is not type(None)]
+            if len(rest) != 1:
+                return annotation
+            annotation = rest[0]
+        else:
+            return annotation
+
+
+def _keys(model: Any) -> list[str]:
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        return []
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _description(model: Any, key: str) -> str | None:
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        return None
+    field = next((f for name, f in model.model_fields.items() if key in (name, f.alias)), None)
+    return None if field is None or not field.description else f"{key}: {field.description}"
+
+
+def _choices(annotation: Any) -> list[Any]:
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return [member.value for member in annotation]
+    return list(get_args(annotation)) if get_origin(annotation) is Literal else []

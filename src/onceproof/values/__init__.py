@@ -1,0 +1,1 @@
+"""When two values are equal, whatever wrote them, and which positions rise."""

@@ -1,0 +1,173 @@
+"""SQL expressions that bring a value to one canonical text, so that equal values have equal texts whatever wrote them.
+
+Every output arrives as text: Postgres' output functions, or the fields of a JSON value. The type that decides is the
+one that the *oracle* gives the column. Both sides go through the same expression, from text to text:
+
+==================  ===========================================================================================
+expected type       two values are equal when
+==================  ===========================================================================================
+integer, DECIMAL    their digits are, without trailing zeros after the point (never rounded: 1.7 is not 2)
+FLOAT, DOUBLE       they are the same float or double; -0.0 equals 0.0 and NaN equals NaN
+TIMESTAMP, DATE     they are the same microsecond; a text without a zone is UTC
+TIME                likewise
+INTERVAL            their months are, and their days and times together, a day being 24 hours
+BOOLEAN             ``t`` and ``true`` are the same
+BLOB                their bytes are: Postgres' ``\\x`` hex, or base64 as in JSON
+UUID                they differ in case only
+JSON, lists, maps   what they hold is: `onceproof.values.nested`
+other               their texts are
+==================  ===========================================================================================
+
+A text that is no value of the type stays as it is, and so equals nothing that the oracle can expect. NULL is a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from onceproof.values import nested
+
+#: Types of whole numbers up to 64 bits.
+WHOLE_NUMBERS = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"}
+_INTEGERS = WHOLE_NUMBERS | nested.EXACT_NUMBERS - {"DECIMAL"}
+
+# Not those of other precisions, whose texts have other digits. Likewise FLOAT: its text names another DOUBLE.
+_INSTANTS = {"TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE"}
+
+
+def quote(name: str) -> str:
+    """A SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A SQL string."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def member(name: str) -> str:
+    """A SQL string: the JSON pointer (RFC 6901) to a member of an object. A path (``$."name"``) fails for names with quotes."""
+    return literal("/" + name.replace("~", "~0").replace("/", "~1"))
+
+
+def canonical(sql_type: str, text: str) -> str:
+    """SQL for the canonical form of the text expression ``text``, read as DuckDB type ``sql_type``."""
+    for step in _steps(sql_type):
+        text = step(text)
+    return text
+
+
+def canonical_rows(source: str, columns: Mapping[str, str]) -> str:
+    """SQL that gives the rows of ``source`` with these text columns (name -> DuckDB type) in canonical form.
+
+    One nested SELECT a step: each step names its argument several times, and steps put into one another would make an
+    expression so large that planning it takes longer than running it.
+    """
+    steps = {name: _steps(sql_type) for name, sql_type in columns.items()}
+    for depth in range(max(map(len, steps.values()), default=0)):
+        replaced = [f"{some[depth](quote(name))} AS {quote(name)}" for name, some in steps.items() if depth < len(some)]
+        source = f"SELECT * REPLACE ({', '.join(replaced)}) FROM ({source})"  # noqa: S608
+    return source
+
+
+def _steps(sql_type: str) -> list[Callable[[str], str]]:
+    """What is done to a text of this type, one after the other: each from SQL to SQL."""
+    kind = sql_type.split("(")[0].strip()
+    if is_nested(sql_type):
+        return [lambda text: f"{nested.FUNCTION}({text}, {literal(sql_type)})"]
+    if kind in _INTEGERS or kind == "DECIMAL":
+        return [_plain, _trimmed, lambda text: f"CASE {text} WHEN '-0' THEN '0' ELSE {text} END"]
+    if kind in {"FLOAT", "DOUBLE"}:
+        return [lambda text: _as_number(text, kind)]
+    if kind == "TIME":
+        return [lambda text: f"coalesce(TRY_CAST({text} AS TIME)::VARCHAR, {text})"]
+    if kind == "INTERVAL":
+        return [_interval]
+    if kind == "DATE" or kind.startswith("TIMESTAMP"):
+        return [lambda text: f"coalesce(TRY_CAST({text} AS TIMESTAMPTZ)::VARCHAR, {text})"]
+    if kind == "BOOLEAN":
+        return [lambda text: f"CASE {text} WHEN 't' THEN 'true' WHEN 'f' THEN 'false' ELSE {text} END"]
+    if kind == "BLOB":
+        return [_hexed]
+    if kind == "UUID":
+        return [lambda text: f"lower({text})"]
+    return []
+
+
+def as_text(sql_type: str, value: str) -> str:
+    """SQL for an expected value as text: the canonical one where `is_canonical` says so, or else what `canonical` takes."""
+    if sql_type == "DOUBLE":
+        return f"(({value}) + 0.0)::VARCHAR"
+    if sql_type in _INSTANTS:  # a day may lie beyond the instants
+        return f"coalesce(TRY_CAST({value} AS TIMESTAMPTZ)::VARCHAR, ({value})::VARCHAR)"
+    if sql_type == "BLOB":
+        return f"('\\x' || hex({value}))"
+    if sql_type == "JSON":  # as it is: to_json would give some numbers other digits
+        return f"({value})::VARCHAR"
+    if is_nested(sql_type):
+        return f"to_json({value})::VARCHAR"
+    return f"({value})::VARCHAR"
+
+
+def is_canonical(sql_type: str) -> bool:
+    """Whether `as_text` gives the canonical text of such a value, so that nothing is parsed that was just written."""
+    return sql_type in {*_INTEGERS, *_INSTANTS, "DOUBLE", "BOOLEAN", "UUID"}
+
+
+def is_nested(sql_type: str) -> bool:
+    return sql_type == "JSON" or sql_type.endswith("]") or sql_type.startswith(("STRUCT(", "MAP(", "UNION("))
+
+
+def document(fields: dict[str, str]) -> str:
+    """SQL for the JSON object of these fields (name -> text expression)."""
+    packed = ", ".join(f"{quote(name)} := {expression}" for name, expression in fields.items())
+    return f"to_json(struct_pack({packed}))::VARCHAR"
+
+
+# A number with an exponent, as Java writes a small decimal (1E-10) and anybody a round one (1e3).
+_SCIENTIFIC = "[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)[eE][+-]?[0-9]{1,2}"
+# No exponent of two digits moves the point out of these.
+_ZEROS = "0" * 99
+
+
+def _plain(text: str) -> str:
+    """Without an exponent. Most numbers have none, and looking for a letter is quicker than matching."""
+    some = f"contains({text}, 'e') OR contains({text}, 'E')"
+    scientific = f"({some}) AND regexp_full_match({text}, '{_SCIENTIFIC}')"
+    return f"CASE WHEN {scientific} THEN {_without_exponent(text)} ELSE {text} END"
+
+
+def _trimmed(text: str) -> str:
+    return f"CASE WHEN contains({text}, '.') THEN rtrim(rtrim({text}, '0'), '.') ELSE {text} END"
+
+
+def _as_number(text: str, kind: str) -> str:
+    # DuckDB would take 1_000 for a number, and blanks around one.
+    number = f"coalesce((TRY_CAST({text} AS {kind}) + 0.0)::VARCHAR, {text})"
+    return f"CASE WHEN contains({text}, '_') OR contains({text}, ' ') THEN {text} ELSE {number} END"
+
+
+def _interval(text: str) -> str:
+    """Months, and days and times as one: a duration of 24 hours is a day."""
+    value = f"TRY_CAST({text} AS INTERVAL)"
+    months = f"(12 * datepart('year', {value}) + datepart('month', {value}))"
+    time = f"(epoch_us({value}) - epoch_us(to_months({months}::INTEGER)))"
+    return f"coalesce((to_months({months}::INTEGER) + to_microseconds({time}))::VARCHAR, {text})"
+
+
+def _hexed(text: str) -> str:
+    # The mark stays, or a text that is neither would pass for the bytes whose digits it looks like.
+    in_base64 = f"coalesce(TRY('\\x' || lower(hex(from_base64({text})))), {text})"
+    return f"CASE WHEN starts_with({text}, '\\x') THEN lower({text}) ELSE {in_base64} END"
+
+
+def _without_exponent(text: str) -> str:
+    """The same number with its point moved, digit by digit: a cast would round, and a wrong value would pass for right."""
+    whole = f"regexp_extract({text}, '^[+-]?([0-9]*)', 1)"
+    fraction = f"regexp_extract({text}, '[.]([0-9]*)', 1)"
+    exponent = f"TRY_CAST(regexp_extract({text}, '[eE](.*)$', 1) AS INTEGER)"
+    digits = f"('{_ZEROS}' || {whole} || {fraction} || '{_ZEROS}')"
+    point = f"({len(_ZEROS)} + length({whole}) + {exponent})"
+    before = f"coalesce(nullif(ltrim(left({digits}, {point}), '0'), ''), '0')"
+    sign = f"CASE WHEN starts_with({text}, '-') THEN '-' ELSE '' END"
+    return f"{sign} || {before} || '.' || substr({digits}, {point} + 1)"

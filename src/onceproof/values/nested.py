@@ -1,0 +1,209 @@
+"""The canonical text of a nested value: what a list or an object holds counts, not how somebody wrote it down.
+
+Objects are equal whatever the order of their members (RFC 8259, section 4); of members with one name the last counts. Numbers
+are equal if they say the same (``1.0`` and ``1``, ``1e3`` and ``1000``), to the last digit; only where the expected type has a
+DOUBLE or a FLOAT at their place, if they are the same double or float. A DECIMAL or a number of 128 bits may be written as
+text. Postgres writes an array as ``{1,NULL,"a b"}`` (its documentation, section 8.15.6) and not as JSON; where the expected
+type is a list, both are read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+import duckdb
+
+from onceproof.values.documents import Number, parse
+
+#: The SQL function: (text, DuckDB type) -> canonical text.
+FUNCTION = "canonical_nested"
+
+
+def register(db: duckdb.DuckDBPyConnection) -> None:
+    db.create_function(FUNCTION, canonical_nested, ["VARCHAR", "VARCHAR"], "VARCHAR")
+
+
+def canonical_nested(text: str, sql_type: str) -> str:
+    """``text`` as minified JSON with members in order and numbers in their shortest digits; what is no such value, as it is."""
+    try:
+        array = sql_type.endswith("]") and text.startswith("{")
+        value = _array(text, sql_type) if array else parse(text)
+        result = _written(value, _tree(sql_type))
+        result.encode()  # half of a surrogate pair is JSON, and no text
+        return result
+    except (ValueError, ArithmeticError, RecursionError):
+        return text
+
+
+# A point that is moved farther than this stays an exponent.
+_FARTHEST = 64
+
+#: Types of numbers that many readers of JSON would not keep: they may be written as text.
+EXACT_NUMBERS = {"DECIMAL", "HUGEINT", "UHUGEINT", "BIGNUM"}
+
+_PIECE = re.compile(r'[{},]|"(?:[^"\\]|\\.)*"|[^{},"\\\s](?:[^{},"\\]|\\.)*', re.DOTALL)
+_NUMERIC = ("INT", "DECIMAL", "DOUBLE", "FLOAT", "BIGNUM")
+
+
+@dataclass(frozen=True)
+class _Type:
+    """A DuckDB type. ``members``: of a STRUCT; ``element``: of a list or an array, or the values of a MAP."""
+
+    name: str
+    members: Mapping[str, _Type] = field(default_factory=dict)
+    element: _Type | None = None
+
+    def inner(self, name: str | None) -> _Type:
+        return self.members.get(name or "", self.element or _ANY)
+
+
+_ANY = _Type("JSON")
+
+
+@lru_cache(maxsize=256)
+def _tree(sql_type: str) -> _Type:
+    """The type that DuckDB writes so. What is in a UNION, or in a type not known here, counts as it is written."""
+    sql_type = sql_type.strip()
+    if sql_type.endswith("]"):
+        return _Type("LIST", element=_tree(sql_type[: sql_type.rindex("[")]))
+    name, _, rest = sql_type.partition("(")
+    parts = list(_parts(rest[:-1])) if rest.endswith(")") else []
+    if name == "STRUCT" and parts:
+        return _Type(name, members=dict(map(_member, parts)))
+    if name == "MAP" and len(parts) == 2:  # its keys are names in JSON
+        return _Type(name, element=_tree(parts[1]))
+    return _Type(name)
+
+
+def _parts(text: str) -> Iterator[str]:
+    """What commas separate, outside of quotes and parentheses."""
+    depth, quoted, start = 0, "", 0
+    for at, letter in enumerate(text):
+        if quoted:
+            quoted = "" if letter == quoted else quoted
+        elif letter in "\"'":
+            quoted = letter
+        elif letter in "()":
+            depth += 1 if letter == "(" else -1
+        elif letter == "," and not depth:
+            yield text[start:at].strip()
+            start = at + 1
+    yield text[start:].strip()
+
+
+def _member(part: str) -> tuple[str, _Type]:
+    named = re.match(r'"((?:[^"]|"")*)"\s+(.*)|(\S+)\s+(.*)', part, re.DOTALL)
+    if named is None:
+        raise ValueError("no member of a STRUCT")
+    if named[1] is not None:
+        return named[1].replace('""', '"'), _tree(named[2])
+    return named[3], _tree(named[4])
+
+
+def _written(value: Any, type_: _Type) -> str:
+    if isinstance(value, dict):
+        pieces = (
+            f"{json.dumps(name, ensure_ascii=False)}:{_written(value[name], type_.inner(name))}"
+            for name in sorted(value)
+        )
+        return "{" + ",".join(pieces) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(_written(inner, type_.inner(None)) for inner in value) + "]"
+    if type_.name in EXACT_NUMBERS and isinstance(value, str) and _is_number(value):
+        value = Number(value)
+    if isinstance(value, Number):
+        return _digits(value, type_.name)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _digits(number: str, kind: str) -> str:
+    """The one shortest text of a number."""
+    exact = Decimal(number)
+    if kind in ("DOUBLE", "FLOAT"):
+        double = float(number)
+        if kind == "FLOAT":
+            with suppress(OverflowError):  # then it is no float, and equals none
+                double = struct.unpack("f", struct.pack("f", double))[0]
+        if math.isinf(double):
+            return json.dumps("Infinity" if double > 0 else "-Infinity")
+        exact = Decimal(repr(double))
+    sign, digits, exponent = exact.as_tuple()
+    assert isinstance(exponent, int), "neither NaN nor an infinity"
+    whole = "".join(map(str, digits)).lstrip("0")
+    shortest = whole.rstrip("0")
+    exponent += len(whole) - len(shortest)
+    if not shortest:
+        return "0"
+    minus = "-" if sign else ""
+    if not -_FARTHEST <= exponent <= _FARTHEST:
+        return f"{minus}{shortest}e{exponent}"
+    if exponent >= 0:
+        return minus + shortest + "0" * exponent
+    padded = shortest.rjust(1 - exponent, "0")
+    return f"{minus}{padded[:exponent]}.{padded[exponent:]}"
+
+
+def _array(text: str, sql_type: str) -> list[Any]:
+    """A Postgres array as lists. Raises ValueError for a text that is none."""
+    element = re.sub(r"(\[\d*\])+$", "", sql_type)
+    pieces = _pieces(text)
+    if next(pieces) != "{":
+        raise ValueError("an array begins with {")
+    value = _list(pieces, element)
+    if next(pieces, None) is not None:
+        raise ValueError("something stands behind the array")
+    return value
+
+
+def _pieces(text: str) -> Iterator[str]:
+    end = 0
+    for match in _PIECE.finditer(text):
+        if text[end : match.start()].strip():
+            raise ValueError("no array")
+        end = match.end()
+        yield match.group().strip()
+    if text[end:].strip():
+        raise ValueError("no array")
+
+
+def _list(pieces: Iterator[str], element: str) -> list[Any]:
+    """What stands between an opening brace, which was read, and its closing one."""
+    values: list[Any] = []
+    expected = "value or }"
+    for piece in pieces:
+        if piece == "}" and expected != "value":
+            return values
+        if (piece == ",") != (expected == ", or }"):
+            raise ValueError("no array")
+        if piece == ",":
+            expected = "value"
+            continue
+        values.append(_list(pieces, element) if piece == "{" else _element(piece, element))
+        expected = ", or }"
+    raise ValueError("the array does not end")
+
+
+def _element(piece: str, element: str) -> Any:
+    if piece == "}":
+        raise ValueError("a value is missing")
+    if piece.upper() == "NULL":
+        return None
+    bare = re.sub(r"\\(.)", r"\1", piece[1:-1] if piece.startswith('"') else piece, flags=re.DOTALL)
+    if element == "BOOLEAN" and bare in ("t", "f"):
+        return bare == "t"
+    if any(kind in element for kind in _NUMERIC) and _is_number(bare):
+        return Number(bare)
+    return bare
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?", text) is not None
