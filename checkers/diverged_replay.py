@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
+from onceproof.base.words import times
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.findings import Finding, Witness
-from onceproof.judge.witness import Row, by, identity_of, noun, shown, sums, times
+from onceproof.judge.witness import Row, by, identity_of, noun, shown, sums
 
 _CREATE = """
     CREATE OR REPLACE TEMP TABLE diverged (output VARCHAR, query VARCHAR, batch BIGINT, id VARCHAR, content VARCHAR,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
+from onceproof.base.words import are, times
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import checkers
@@ -13,7 +14,6 @@ from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
 from onceproof.judge.witness import (
     Row,
-    are,
     by,
     cause_of,
     holding,
@@ -24,7 +24,6 @@ from onceproof.judge.witness import (
     places,
     shown,
     sums,
-    times,
 )
 
 # One row a copy: of equal effects those beyond the expected number, the latest first.

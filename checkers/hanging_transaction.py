@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
+from onceproof.base.words import times
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import checkers
 from onceproof.judge.findings import Finding, Witness
-from onceproof.judge.witness import Row, by, shown, sums, times
+from onceproof.judge.witness import Row, by, shown, sums
 from onceproof.values.canonical import literal
 
 # One row a partition with open records: who opened first, and what cannot be read for it. Without the partition's own

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
+from onceproof.base.words import times
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import checkers
 from onceproof.judge.findings import Finding, Witness
-from onceproof.judge.witness import Row, by, cause_of, shown, sums, times
+from onceproof.judge.witness import Row, by, cause_of, shown, sums
 
 # Digest first, as in `onceproof.judge.relations.compare`: only stretches of offsets that differ are held against each other one by
 # one, so a clean run costs two scans and no memory to speak of.

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import ClassVar
 
+from onceproof.base.words import times
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
-from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, labelled, noun, shown, sums, times
+from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, labelled, noun, shown, sums
 
 # What is in a transaction that has not ended is not lost yet: that is a hanging transaction.
 _CHOSEN = "NOT hidden AND (covered OR $drained)"

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
+from onceproof.base.words import times
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import checkers
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
-from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, noun, shown, sums, times
+from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, noun, shown, sums
 
 _TOTALS = """
     SELECT output, CASE how WHEN 'topic' THEN 'in ' || found_output WHEN 'row' THEN 'in another row'

@@ -7,13 +7,14 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
+from onceproof.base.words import times
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.claims import ACROSS_KEYS
 from onceproof.judge.findings import Finding, Witness
-from onceproof.judge.witness import Row, cause_of, identity_of, noun, shown, sums, times
+from onceproof.judge.witness import Row, cause_of, identity_of, noun, shown, sums
 
 _SCOPED = """
     SELECT topic, "partition", lane, pos, "offset", query, batch, {scope} AS scope

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
+from onceproof.base.words import times
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
-from onceproof.judge.witness import Row, by, cause_of, holding, identity_of, input_of, noun, places, shown, sums, times
+from onceproof.judge.witness import Row, by, cause_of, holding, identity_of, input_of, noun, places, shown, sums
 from onceproof.scenario.model import OutputSpec
 from onceproof.values.canonical import literal
 

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
+from onceproof.base.words import are, times
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
-from onceproof.judge.witness import Row, are, by, cause_of, identity_of, noun, shown, sums, times
+from onceproof.judge.witness import Row, by, cause_of, identity_of, noun, shown, sums
 
 _TAIL = """judge.lost m LEFT JOIN judge.progress p ON p.output = m.output AND p.topic = m.topic AND p."partition" = m."partition"
     WHERE NOT m.covered AND NOT m.hidden AND m."offset" IS NOT NULL"""

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
+from onceproof.base.words import are, times
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
 from onceproof.judge.relations import torn_batches as parts
-from onceproof.judge.witness import Row, are, cause_of, identity_of, noun, shown, sums, times
+from onceproof.judge.witness import Row, cause_of, identity_of, noun, shown, sums
 
 _APART = """
     SELECT query || '/' || batch AS of_batch, count(*) AS total FROM judge.torn WHERE output = $output

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
+from onceproof.base.words import times
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import checkers
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
-from onceproof.judge.witness import Row, cause_of, identity_of, input_of, noun, places, shown, sums, times
+from onceproof.judge.witness import Row, cause_of, identity_of, input_of, noun, places, shown, sums
 from onceproof.values.canonical import literal, member
 
 # Of each identity one content that should be there and is short, and one that is there and should not be (so often).

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
+from onceproof.base.words import times
 from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import takeover
-from onceproof.judge.witness import Row, by, cause_of, identity_of, noun, shown, sums, times
+from onceproof.judge.witness import Row, by, cause_of, identity_of, noun, shown, sums
 
 # What it left behind. Of an identity whose content is right in the end nothing stays; then it matters what stood there
 # when the write landed.

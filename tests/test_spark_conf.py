@@ -12,14 +12,9 @@ from typing import Any
 
 import pytest
 
-from onceproof.pipeline.spark_conf import (
-    FILE_MANAGER,
-    CheckpointFiles,
-    Cluster,
-    job_environment,
-    spark_environment,
-)
+from onceproof.pipeline.spark_conf import FILE_MANAGER, CheckpointFiles, job_environment, spark_environment
 from onceproof.stack.fetch import components, driver_archive
+from onceproof.stack.spark_settings import Cluster
 
 JARS = (Path("/a folder/k1.jar"), Path("/k2.jar"))
 

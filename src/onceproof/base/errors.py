@@ -112,3 +112,7 @@ class NotARun(HistoryError):
 
 def _indent(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.rstrip().splitlines())
+
+
+class NotEvaluated(Exception):
+    """The history lacks what this checker needs. The message says what; the claim that needs it becomes inconclusive."""

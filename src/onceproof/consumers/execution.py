@@ -20,10 +20,10 @@ from onceproof.consumers.processes import Crew
 from onceproof.data import Record, open_dataset
 from onceproof.history.run_directory import RunDir
 from onceproof.history.writer import HistoryWriter
-from onceproof.pipeline.spark_conf import inherited
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
 from onceproof.scenario.templates import fill
 from onceproof.stack.processes.owner import Owner
+from onceproof.stack.spark_settings import inherited
 
 
 def keys_to_queues(records: list[Record], queues: int) -> list[int]:

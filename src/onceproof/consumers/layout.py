@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onceproof.scenario.model import ConsumersSpec, Scenario
-from onceproof.scenario_files.checks.consumers import input_queues
+from onceproof.scenario.queues import input_queues
 
 #: The group of all consumers, where a scenario names none.
 GROUP = "consumers"

@@ -17,10 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from onceproof.base.errors import EnvironmentProblem, WaitTimeout
+from onceproof.base.errors import EnvironmentProblem, NotEvaluated, WaitTimeout
 from onceproof.base.masking import masked
 from onceproof.base.waiting import wait_until
-from onceproof.judge.checker import NotEvaluated
 from onceproof.judge.relations import late
 from onceproof.values.canonical import literal, quote
 

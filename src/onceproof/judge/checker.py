@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
 
 
-class NotEvaluated(Exception):
-    """The history lacks what this checker needs. The message says what; the claim that needs it becomes inconclusive."""
-
-
 @dataclass(frozen=True)
 class Gap:
     """The same for one output only: the others are still judged."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceproof.judge.witness import times
+from onceproof.base.words import times
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case

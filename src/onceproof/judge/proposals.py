@@ -18,13 +18,12 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from onceproof.base.errors import UsageError
+from onceproof.base.errors import NotEvaluated, UsageError
+from onceproof.base.words import times
 from onceproof.history.writer import PARQUET
 from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
 from onceproof.judge.case.statements import interruptible
-from onceproof.judge.checker import NotEvaluated
-from onceproof.judge.witness import times
 from onceproof.scenario.model import OutputSpec
 from onceproof.values import documents
 from onceproof.values.canonical import literal, quote

@@ -14,19 +14,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from onceproof.base.errors import NotEvaluated
 from onceproof.base.masking import hiding, masked_value, of_environment
+from onceproof.base.words import are, times
 from onceproof.history import run_files
 from onceproof.history.reader import read_document
 from onceproof.history.run_directory import private_files, run_dir_problem
 from onceproof.judge import batches, ledger
 from onceproof.judge.case import record_key
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Gap, NotEvaluated, checkers
+from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.claims import allowance, needs, undecided, unjudged
 from onceproof.judge.findings import NO_FAULT, FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.slices import cut as slices
 from onceproof.judge.unobserved import unobserved
-from onceproof.judge.witness import are, noun, times
+from onceproof.judge.witness import noun
 from onceproof.judge.witness_files import WitnessFiles
 from onceproof.pipeline import last_words
 from onceproof.scenario.model import Claim, Scenario

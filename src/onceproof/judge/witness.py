@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from onceproof.base.words import times
 from onceproof.judge.findings import MAX_WITNESSES, Witness
 
 if TYPE_CHECKING:
@@ -75,15 +76,6 @@ def labelled(total: int, what: str, labels: Mapping[str, int]) -> str:
 def identity_of(row: Row) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(row["id"])
     return document
-
-
-def times(count: int, noun: str) -> str:
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith(("s", "ch")) else f"{noun}s"
-    return f"{count:,} {noun if count == 1 else plural}"
-
-
-def are(count: int) -> str:
-    return "is" if count == 1 else "are"
 
 
 def places(case: Case, output: str, ids: Iterable[str]) -> Mapping[str, tuple[str, ...]]:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from onceproof.base.errors import NotEvaluated
 from onceproof.base.registry import suggest
 from onceproof.faults.contract import SpecProblem
 from onceproof.judge.case.query import select_problem, unordered
-from onceproof.judge.checker import NotEvaluated
 from onceproof.oracle import oracles
 from onceproof.oracle.sql import output_problems
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from onceproof.base.errors import NotEvaluated
 from onceproof.data import open_dataset
 from onceproof.expectation import stored as expectation
 from onceproof.faults.contract import SpecProblem
-from onceproof.judge.checker import NotEvaluated
 from onceproof.oracle import oracles
 from onceproof.oracle.sql import SqlOracle, SqlSpec
 from onceproof.pipeline import last_words

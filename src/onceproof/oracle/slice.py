@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from onceproof.base.errors import NotEvaluated
 from onceproof.expectation.stored import expected_file
 from onceproof.faults.contract import SpecProblem
-from onceproof.judge.checker import NotEvaluated
 from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, Scenario
 

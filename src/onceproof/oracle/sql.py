@@ -36,11 +36,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from onceproof.base.errors import NotEvaluated
 from onceproof.base.registry import suggest
 from onceproof.expectation.stored import with_source
 from onceproof.faults.contract import SpecProblem
 from onceproof.judge.case.query import select_problem, unordered
-from onceproof.judge.checker import NotEvaluated
 from onceproof.judge.relations import late
 from onceproof.judge.relations.late import WindowSpec
 from onceproof.oracle import oracles

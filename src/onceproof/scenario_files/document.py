@@ -21,9 +21,7 @@ from ruamel.yaml.events import (
 )
 
 from onceproof.base.errors import Place, Problem, ScenarioError, UsageError
-
-Loc = tuple[str | int, ...]
-"""Path of keys and list indexes from the top of the document."""
+from onceproof.scenario.problem import Loc
 
 #: What a scenario needs by far less of, and what is read and checked within two seconds.
 MAX_BYTES = 64 * 1024

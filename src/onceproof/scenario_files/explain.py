@@ -6,27 +6,16 @@ import enum
 import json
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from onceproof.base.registry import suggest
-from onceproof.scenario_files.document import Loc
+from onceproof.scenario.problem import Complaint, Loc, shown
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T", str, str | None)
-
-
-@dataclass(frozen=True)
-class Complaint:
-    """Something wrong at ``loc``; ``at_key`` points at the key instead of the value."""
-
-    loc: Loc
-    message: str
-    hint: str | None = None
-    at_key: bool = False
 
 
 def validate(model: type[M], data: Any, above: Loc = ()) -> tuple[M | None, list[Complaint]]:
@@ -39,12 +28,6 @@ def validate(model: type[M], data: Any, above: Loc = ()) -> tuple[M | None, list
         return model.model_validate_json(json.dumps(data), strict=True), []
     except ValidationError as error:
         return None, [_complaint(model, detail, above) for detail in error.errors(include_url=False)]
-
-
-def shown(value: Any) -> str:
-    """The user's own value, short enough for a message."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 70 else text[:67] + "..."
 
 
 def in_part(text: T, longest: int = 200) -> T:

@@ -17,12 +17,13 @@ from onceproof.data import datasets
 from onceproof.faults.contract import faults
 from onceproof.oracle import oracles
 from onceproof.scenario.model import FaultSpec, OracleSpec, Scenario
+from onceproof.scenario.problem import Complaint, Loc, shown
 from onceproof.scenario.templates import fill
 from onceproof.scenario_files import document, judged
 from onceproof.scenario_files.checks import consumers as consumer_check
 from onceproof.scenario_files.checks import crosscheck, doubts
-from onceproof.scenario_files.document import Document, Loc
-from onceproof.scenario_files.explain import Complaint, in_part, shown, validate
+from onceproof.scenario_files.document import Document
+from onceproof.scenario_files.explain import in_part, validate
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from onceproof.instruments.proxy.frames import Reply
     from onceproof.instruments.proxy.rules import Rule
-    from onceproof.pipeline.spark_conf import Cluster
+    from onceproof.stack.spark_settings import Cluster
 
 Stream = Literal["upstream", "downstream"]
 

@@ -21,7 +21,6 @@ from typing import Self
 from onceproof.base.errors import EnvironmentProblem, ServiceFailed, WaitTimeout
 from onceproof.base.masking import hide
 from onceproof.base.waiting import wait_until
-from onceproof.pipeline.spark_conf import Cluster, inherited
 from onceproof.scenario.model import SparkStack
 from onceproof.stack.fetch import driver_archive
 from onceproof.stack.fetch.components import Components
@@ -29,6 +28,7 @@ from onceproof.stack.fetch.java import FOREIGN_OPTIONS
 from onceproof.stack.kafka.settings import HOST
 from onceproof.stack.processes.owner import Owner, Service
 from onceproof.stack.processes.ports import lease
+from onceproof.stack.spark_settings import Cluster, inherited
 
 _READY_S = 60.0
 """Master and workers take 2 s each, one after the other, on two idle cores."""

@@ -19,7 +19,7 @@ from onceproof.consumers.routes import Road
 from onceproof.data import Record
 from onceproof.history.writer import HistoryWriter
 from onceproof.instruments.proxy.engine import Emit
-from onceproof.scenario_files.checks.consumers import twin
+from onceproof.scenario.queues import twin
 from onceproof.stack.amqp.broker import EmbeddedAmqp
 from onceproof.stack.amqp.routes import AmqpRoads
 from onceproof.stack.fetch.components import AmqpComponents

@@ -46,7 +46,7 @@ from typing import Self
 
 import duckdb
 
-from onceproof.base.errors import HistoryError, UsageError
+from onceproof.base.errors import HistoryError, NotEvaluated, UsageError
 from onceproof.history import sanity
 from onceproof.history.reader import History, open_history
 from onceproof.judge import aside
@@ -54,7 +54,6 @@ from onceproof.judge.case import decoders, record_key, steady, views
 from onceproof.judge.case.database import Database
 from onceproof.judge.case.inputs import Inputs
 from onceproof.judge.case.query import Unordered, statement_problem
-from onceproof.judge.checker import NotEvaluated
 from onceproof.judge.relations import caused, changes, compare, effects, late
 from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario

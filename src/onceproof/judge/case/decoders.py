@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote as percent_encoded
 
+from onceproof.base.errors import NotEvaluated
 from onceproof.base.registry import suggest
 from onceproof.base.user_code import name_problem
-from onceproof.judge.checker import NotEvaluated
-from onceproof.judge.witness import times
+from onceproof.base.words import times
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case

@@ -10,7 +10,7 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from onceproof.judge.witness import times
+from onceproof.base.words import times
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow.parquet as pq
 
+from onceproof.base.errors import NotEvaluated
 from onceproof.judge.case import decoders
 from onceproof.judge.case.database import observed_rows
 from onceproof.judge.case.query import as_decimals
-from onceproof.judge.checker import NotEvaluated
 from onceproof.values import documents
 from onceproof.values.canonical import literal, member, quote
 

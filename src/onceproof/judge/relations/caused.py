@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceproof.judge.witness import times
+from onceproof.base.words import times
 from onceproof.values import digest
 from onceproof.values.canonical import literal
 

@@ -12,11 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from onceproof.base.words import times
 from onceproof.judge.case import sources
 from onceproof.judge.case.record_key import BESIDE_THE_VALUE, HEADERS, KEY_TEXT
 from onceproof.judge.case.record_key import COLUMN as RECORD_KEY
 from onceproof.judge.relations import states
-from onceproof.judge.witness import times
 from onceproof.values import digest, documents
 from onceproof.values.canonical import (
     WHOLE_NUMBERS,

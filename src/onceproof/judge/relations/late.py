@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING
 import duckdb
 from pydantic import Field
 
+from onceproof.base.errors import NotEvaluated
 from onceproof.base.registry import suggest
+from onceproof.base.words import times
 from onceproof.faults.contract import SpecProblem
 from onceproof.judge.case.query import select_problem
-from onceproof.judge.checker import NotEvaluated
-from onceproof.judge.witness import times
 from onceproof.scenario.model import Model, Scenario
 from onceproof.values.canonical import literal, quote
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+from onceproof.base.errors import NotEvaluated
 from onceproof.expectation.stored import WorksAhead
 from onceproof.judge.case import views
-from onceproof.judge.checker import NotEvaluated
 from onceproof.oracle import oracles
 
 if TYPE_CHECKING:

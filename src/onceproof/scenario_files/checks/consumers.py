@@ -11,24 +11,12 @@ from onceproof.data import open_dataset
 from onceproof.expectation.stored import WorksAhead
 from onceproof.oracle import oracles
 from onceproof.scenario import templates
-from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, InputSpec, Scenario
-from onceproof.scenario_files.document import Loc
-from onceproof.scenario_files.explain import Complaint
+from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, Scenario
+from onceproof.scenario.problem import Complaint, Loc
+from onceproof.scenario.queues import input_queues, twin
 
 #: What a run of consumers has a value for.
 _TEMPLATES = ("here", "python")
-_TWIN = "#input"
-
-
-def input_queues(spec: InputSpec, broker: str = "amqp") -> list[str]:
-    """The queues of an input: its topic, or as many as it has partitions."""
-    separator = "." if broker == "amqp" else "-"
-    return [spec.topic] if spec.partitions == 1 else [f"{spec.topic}{separator}{n}" for n in range(spec.partitions)]
-
-
-def twin(queue: str) -> str:
-    """The queue beside an input queue that keeps a copy of each of its messages."""
-    return f"{queue}{_TWIN}"
 
 
 def has_consumers(data: Any) -> bool:

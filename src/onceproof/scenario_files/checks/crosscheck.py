@@ -25,10 +25,9 @@ from onceproof.pipeline.spark_conf import FILE_MANAGER
 from onceproof.scenario import templates
 from onceproof.scenario.model import FaultSpec, InputSpec, Scenario
 from onceproof.scenario.points import Point
+from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario_files.checks import consumers as consumer_check
 from onceproof.scenario_files.checks import names, output_models
-from onceproof.scenario_files.document import Loc
-from onceproof.scenario_files.explain import Complaint
 
 
 def rows_of(spec: InputSpec, seed: int) -> int:

@@ -9,10 +9,9 @@ from pathlib import Path
 from onceproof.base.paths import is_file
 from onceproof.scenario import templates
 from onceproof.scenario.model import Scenario
+from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario_files.checks import names
-from onceproof.scenario_files.document import Loc
 from onceproof.scenario_files.drafts import meaning
-from onceproof.scenario_files.explain import Complaint
 
 #: Of a job's source, as much as is looked through.
 _SOURCE_BYTES = 1_000_000

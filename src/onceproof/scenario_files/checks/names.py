@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from onceproof.scenario.model import Scenario
-from onceproof.scenario_files.checks.consumers import input_queues
-from onceproof.scenario_files.document import Loc
-from onceproof.scenario_files.explain import Complaint, shown
+from onceproof.scenario.problem import Complaint, Loc, shown
+from onceproof.scenario.queues import input_queues
 
 _TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}", re.ASCII)
 TOPIC_RULE = "a topic's name has letters, digits, '.', '_' and '-', at most 249 of them"

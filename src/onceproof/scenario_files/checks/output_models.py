@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from onceproof.base.registry import suggest
 from onceproof.judge.case import decoders
 from onceproof.scenario.model import OutputSpec, Scenario
-from onceproof.scenario_files.document import Loc
-from onceproof.scenario_files.explain import Complaint
+from onceproof.scenario.problem import Complaint, Loc
 
 
 def complaints(scenario: Scenario) -> Iterator[Complaint]:

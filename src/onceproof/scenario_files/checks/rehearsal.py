@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import duckdb
 import pyarrow.parquet as pq
 
+from onceproof.base.errors import NotEvaluated
 from onceproof.data import datasets, open_dataset
 from onceproof.history.reader import History
 from onceproof.history.schema import TABLES
@@ -23,16 +24,14 @@ from onceproof.judge.case import decoders, views
 from onceproof.judge.case.case import check_columns, compared
 from onceproof.judge.case.inputs import Inputs
 from onceproof.judge.case.query import Unordered, unordered
-from onceproof.judge.checker import NotEvaluated
 from onceproof.judge.relations import late
 from onceproof.oracle import oracles
 from onceproof.oracle.identity import IdentitySpec, expressions
 from onceproof.oracle.reference import ReferenceSpec
 from onceproof.oracle.sql import SqlSpec
 from onceproof.scenario.model import OracleSpec, Scenario
+from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario_files.checks.crosscheck import rows_of
-from onceproof.scenario_files.document import Loc
-from onceproof.scenario_files.explain import Complaint
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case

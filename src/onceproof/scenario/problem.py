@@ -1,0 +1,26 @@
+"""What is wrong with a scenario, and where in its file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+Loc = tuple[str | int, ...]
+"""Path of keys and list indexes from the top of the document."""
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """Something wrong at ``loc``; ``at_key`` points at the key instead of the value."""
+
+    loc: Loc
+    message: str
+    hint: str | None = None
+    at_key: bool = False
+
+
+def shown(value: Any) -> str:
+    """The user's own value, short enough for a message."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 70 else text[:67] + "..."

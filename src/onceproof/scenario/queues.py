@@ -1,0 +1,18 @@
+"""The queues behind an input of consumers."""
+
+from __future__ import annotations
+
+from onceproof.scenario.model import InputSpec
+
+_TWIN = "#input"
+
+
+def input_queues(spec: InputSpec, broker: str = "amqp") -> list[str]:
+    """The queues of an input: its topic, or as many as it has partitions."""
+    separator = "." if broker == "amqp" else "-"
+    return [spec.topic] if spec.partitions == 1 else [f"{spec.topic}{separator}{n}" for n in range(spec.partitions)]
+
+
+def twin(queue: str) -> str:
+    """The queue beside an input queue that keeps a copy of each of its messages."""
+    return f"{queue}{_TWIN}"
