@@ -76,7 +76,7 @@ def test_a_job_that_hangs_again_after_progress_is_started_again_and_one_that_mak
     driven._watcher.batches = lambda: batches
     driven._watcher.has_started = lambda: True
     driven._scenario = SimpleNamespace(limits=SimpleNamespace(stuck_s=30))
-    driven._conductor = SimpleNamespace(quiet=True, any_fired=True)
+    driven._faults = SimpleNamespace(quiet=True, any_fired=True)
     driven._watcher.stateful = lambda _query: False
     driven._timeline = SimpleNamespace(emit=lambda *_, **__: None, now=lambda: 0.0)
     kills: list[int] = []
@@ -100,7 +100,7 @@ def joined(*batches: Batch, at: float, start: int = 0) -> Any:
     driven = drive(batches)
     driven._watcher.covers = lambda _ends: True
     driven._watcher.stateful = lambda _query: True
-    driven._conductor = SimpleNamespace(quiet=True, feeds=True, armed=[])
+    driven._faults = SimpleNamespace(quiet=True, feeds=True, active=[])
     driven._scenario = SimpleNamespace(limits=SimpleNamespace(stuck_s=60.0))
     driven._job = SimpleNamespace(current_start=start, exits=[])
     driven._timeline = SimpleNamespace(now=lambda: at, emit=lambda *_, **__: None)

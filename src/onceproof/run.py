@@ -29,6 +29,7 @@ from onceproof.expectation.ask import ask_oracle
 from onceproof.expectation.decode import decode_topics
 from onceproof.faults.contract import reads_frames, strikes_tasks
 from onceproof.faults.controller import Conductor, Site
+from onceproof.faults.survey import watch
 from onceproof.history.collect import collect
 from onceproof.history.run_directory import RunDir, private_files, run_dir_problem
 from onceproof.history.schema import VERSION
@@ -42,7 +43,6 @@ from onceproof.pipeline.drive import Drive
 from onceproof.pipeline.feed import Feeder
 from onceproof.pipeline.spark_conf import FILE_MANAGER, CheckpointFiles, job_environment
 from onceproof.pipeline.supervisor import Pipeline
-from onceproof.qualify.survey import watch
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario.templates import fill
@@ -75,7 +75,7 @@ def run(
     listeners: Sequence[Listener] = (),
     survey: bool = False,
 ) -> Result:
-    """Run one scenario on a stack of its own and judge it. ``survey``: also note what it commits (`onceproof.qualify.survey`).
+    """Run one scenario on a stack of its own and judge it. ``survey``: also note what it commits (`onceproof.faults.survey`).
 
     Raises `UsageError` before anything is started, `EnvironmentProblem` (a service that does not come up, a full disk),
     `Interrupted` on a signal (`onceproof.base.signals`). In each case the run directory, if there is one already, says so.

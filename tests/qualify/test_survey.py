@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from onceproof.base.timeline import Timeline
+from onceproof.faults.survey import read, watch
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.rules import Rule
-from onceproof.qualify.survey import read, watch
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import find, load
 

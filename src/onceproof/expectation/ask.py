@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onceproof.base.timeline import Timeline
-from onceproof.expectation.stored import Workbench, WorksAhead, work_out
 from onceproof.history.run_directory import RunDir
+from onceproof.judge.case.stored_expectation import Workbench, WorksAhead, work_out
 from onceproof.oracle import oracles
 from onceproof.pipeline.spark_conf import job_environment
 from onceproof.scenario.model import Scenario

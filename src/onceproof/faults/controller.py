@@ -128,6 +128,11 @@ class Conductor:
         return not any(a.in_progress for a in self.armed)
 
     @property
+    def active(self) -> list[str]:
+        """The kinds of the faults between firing and healing."""
+        return [a.spec.fault for a in self.armed if a.in_progress]
+
+    @property
     def feeds(self) -> bool:
         """Whether the next chunk may be released: each fault between firing and healing is one that needs input to go on."""
         return all(getattr(a.fault, "needs_input", False) for a in self.armed if a.in_progress)

@@ -33,9 +33,9 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from onceproof.base.registry import suggest
-from onceproof.expectation import stored as expectation
 from onceproof.faults.contract import SpecProblem
 from onceproof.history.writer import PARQUET
+from onceproof.judge.case import stored_expectation as expectation
 from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, Scenario
 from onceproof.scenario.templates import fill, misspelt, used

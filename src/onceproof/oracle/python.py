@@ -29,8 +29,8 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from onceproof.base.user_code import name_problem
-from onceproof.expectation import stored as expectation
 from onceproof.faults.contract import SpecProblem
+from onceproof.judge.case import stored_expectation as expectation
 from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, Scenario
 from onceproof.scenario.templates import fill

@@ -24,8 +24,8 @@ from pydantic import Field
 
 from onceproof.base.errors import NotEvaluated
 from onceproof.data import open_dataset
-from onceproof.expectation import stored as expectation
 from onceproof.faults.contract import SpecProblem
+from onceproof.judge.case import stored_expectation as expectation
 from onceproof.oracle import oracles
 from onceproof.oracle.sql import SqlOracle, SqlSpec
 from onceproof.pipeline import last_words

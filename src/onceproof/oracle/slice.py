@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from onceproof.base.errors import NotEvaluated
-from onceproof.expectation.stored import expected_file
 from onceproof.faults.contract import SpecProblem
+from onceproof.judge.case.stored_expectation import expected_file
 from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, Scenario
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
 from onceproof.base.errors import EnvironmentProblem, WaitTimeout
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
-from onceproof.faults.controller import Conductor
 from onceproof.instruments.checkpoint_watcher import Batch, CheckpointWatcher
 from onceproof.pipeline.feed import Feeder
 from onceproof.pipeline.no_data import BETWEEN_CHUNKS_S, Owed, owed, ran_without_input
@@ -48,6 +47,24 @@ class _Enough(Exception):
         self.stuck = stuck
 
 
+class Faults(Protocol):
+    """What feeding has to know of the run's faults; `onceproof.faults.controller` has it."""
+
+    @property
+    def quiet(self) -> bool: ...
+
+    @property
+    def feeds(self) -> bool: ...
+
+    @property
+    def any_fired(self) -> bool: ...
+
+    @property
+    def active(self) -> list[str]: ...
+
+    def check(self) -> None: ...
+
+
 class Drive:
     """Feeds, waits and notes how it ended; judges nothing."""
 
@@ -57,14 +74,14 @@ class Drive:
         stack: Stack,
         job: Pipeline,
         watcher: CheckpointWatcher,
-        conductor: Conductor,
+        faults: Faults,
         timeline: Timeline,
     ) -> None:
         self._scenario = scenario
         self._stack = stack
         self._job = job
         self._watcher = watcher
-        self._conductor = conductor
+        self._faults = faults
         self._timeline = timeline
         self._ends: dict[str, dict[int, int]] = {}
         self._fed = False
@@ -175,12 +192,12 @@ class Drive:
 
     def _committed(self) -> bool:
         """Whether the input is drained: all of it is committed, and no query has a batch to come that waiting could bring."""
-        drained = self._watcher.covers(self._ends) and self._conductor.quiet
+        drained = self._watcher.covers(self._ends) and self._faults.quiet
         return drained and not any(one.waiting_helps for one in self._owed())
 
     def _ready_for_more(self) -> bool:
         """Whether the next chunk may be sent: a batch without input that is about to come would race with it for its number."""
-        if not (self._watcher.covers(self._ends) and self._conductor.feeds):
+        if not (self._watcher.covers(self._ends) and self._faults.feeds):
             return False
         now = self._timeline.now()
         return not any(one.reason == "open" or self._comes_at_once(one, now) for one in self._owed())
@@ -245,7 +262,7 @@ class Drive:
     def _abandon(self) -> None:
         """Give up early where waiting cannot help: a broken job, a dead service, no progress for too long."""
         self._watcher.check()
-        self._conductor.check()
+        self._faults.check()
         if self._job.failure is not None:
             raise EnvironmentProblem(f"the supervisor of the job failed: {self._job.failure}")
         if self._job.died_before_fault:
@@ -253,7 +270,7 @@ class Drive:
         if self._job.given_up:
             raise _Enough(
                 f"the job was started again {self._scenario.limits.restarts} times in a row without any progress",
-                stuck=self._conductor.any_fired,  # one that only ever ends, before any fault, is broken by itself
+                stuck=self._faults.any_fired,  # one that only ever ends, before any fault, is broken by itself
             )
         now = self._timeline.now()
         if now - self._healthy_at > _HEALTH_EVERY_S:
@@ -273,7 +290,7 @@ class Drive:
     def _check_progress(self, now: float) -> None:
         """No progress for ``limits.stuck_s``: start the job once more, as an operator would. Without any progress after that it is stuck."""
         sign = self._sign()
-        if sign != self._last_sign[1] or not self._conductor.quiet:
+        if sign != self._last_sign[1] or not self._faults.quiet:
             self._last_sign = (now, sign)
             return
         stuck_s = self._scenario.limits.stuck_s
@@ -296,7 +313,7 @@ class Drive:
             raise _Enough(
                 f"no progress for {stuck_s:.0f} s with every service healthy, and none after a restart{self._unended()} "
                 "(a batch that takes longer needs a larger limits.stuck_s)",
-                stuck=self._conductor.any_fired,
+                stuck=self._faults.any_fired,
             )
         self._nudged_at = sign
         self._timeline.emit("warning", message=f"no progress for {stuck_s:.0f} s: starting the job once more")
@@ -340,7 +357,7 @@ class Drive:
     def _explain(self) -> str:
         planned, committed = self._sign()
         state = "running" if self._job.is_running() else "not running"
-        active = [a.spec.fault for a in self._conductor.armed if a.in_progress]
+        active = self._faults.active
         awaited = self._watcher.awaited()
         return (
             f"{planned} batches planned, {committed} committed; job {state} (start {self._job.current_start}); "

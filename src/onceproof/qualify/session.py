@@ -13,10 +13,11 @@ from typing import Protocol
 from onceproof.base.errors import EnvironmentProblem, Interrupted, OnceproofError, UsageError
 from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Event
+from onceproof.faults import survey
 from onceproof.faults.job import Job
 from onceproof.history.reader import read_document
 from onceproof.judge.findings import Outcome, Verdict
-from onceproof.qualify import attribution, survey, telling, windows
+from onceproof.qualify import attribution, telling, windows
 from onceproof.qualify.cells import Cell, State, cells
 from onceproof.qualify.cells import outcome as outcome_of
 from onceproof.qualify.directory import Directory, Progress, digest_of

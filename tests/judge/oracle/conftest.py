@@ -13,8 +13,8 @@ import pytest
 
 from onceproof.base.masking import hiding
 from onceproof.base.timeline import Timeline
-from onceproof.expectation.stored import Workbench, WorksAhead, work_out
 from onceproof.history.run_directory import RunDir
+from onceproof.judge.case.stored_expectation import Workbench, WorksAhead, work_out
 from onceproof.oracle import oracles
 from onceproof.scenario.model import Scenario
 from onceproof.stack.processes.owner import Owner

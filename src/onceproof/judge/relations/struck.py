@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from onceproof.base.errors import NotEvaluated
-from onceproof.expectation.stored import WorksAhead
 from onceproof.judge.case import views
+from onceproof.judge.case.stored_expectation import WorksAhead
 from onceproof.oracle import oracles
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from typing import Any
 import duckdb
 
 from onceproof.base.errors import HistoryError
-from onceproof.expectation.stored import WorksAhead
 from onceproof.history import run_files
 from onceproof.judge.case.case import Case
+from onceproof.judge.case.stored_expectation import WorksAhead
 from onceproof.judge.findings import Finding, Verdict, Witness
 from onceproof.judge.slices.excerpt import Excerpt, Identity, Mentions, Part
 from onceproof.judge.slices.gather import WRITES, Gatherer

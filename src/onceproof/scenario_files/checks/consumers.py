@@ -8,7 +8,7 @@ from typing import Any
 from onceproof.base.registry import suggest
 from onceproof.consumers.faults import consumer_faults
 from onceproof.data import open_dataset
-from onceproof.expectation.stored import WorksAhead
+from onceproof.judge.case.stored_expectation import WorksAhead
 from onceproof.oracle import oracles
 from onceproof.scenario import templates
 from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, Scenario

@@ -14,11 +14,11 @@ from pathlib import Path
 from onceproof.base.paths import exists, is_folder
 from onceproof.base.registry import suggest
 from onceproof.data import datasets, open_dataset
-from onceproof.expectation.stored import WorksAhead
 from onceproof.faults.contract import SpecProblem, faults, reads_frames, strikes_at
 from onceproof.faults.controller import struck_by
 from onceproof.faults.placement import has_own_file_manager
 from onceproof.judge.case import decoders
+from onceproof.judge.case.stored_expectation import WorksAhead
 from onceproof.judge.checker import checkers
 from onceproof.oracle import oracles
 from onceproof.pipeline.spark_conf import FILE_MANAGER
