@@ -13,18 +13,20 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "whats-here.md"
 
-#: In the order in which data flows through a run; a package that is not named here comes after these.
+#: In the order of a run, as `tests/test_rooms.py` has it; a package that is not named here comes after these, below its own.
 ORDER = [
+    *("src/onceproof", "src/onceproof/cli", "src/onceproof/base", "src/onceproof/values", "src/onceproof/scenario"),
+    *("src/onceproof/scenario_files", "scenarios/jobs", "scenarios/jobs/foreign", "src/onceproof/data"),
     *(
-        "src/onceproof",
-        "src/onceproof/scenario",
-        "scenarios/jobs",
-        "scenarios/jobs/foreign",
-        "src/onceproof/data",
+        "src/onceproof/instruments",
         "src/onceproof/stack",
+        "src/onceproof/pipeline",
+        "src/onceproof/faults",
+        "chaos",
+        "sinks",
     ),
-    *("chaos", "sinks", "src/onceproof/history", "src/onceproof/oracle", "src/onceproof/judge", "checkers", "reports"),
-    *("tools", "benchmarks"),
+    *("src/onceproof/history", "src/onceproof/oracle", "src/onceproof/expectation", "src/onceproof/judge", "checkers"),
+    *("reports", "src/onceproof/qualify", "src/onceproof/consumers", "src/onceproof/explore", "tools", "benchmarks"),
 ]
 
 HEAD = """# What's here
@@ -52,8 +54,21 @@ def main() -> int:
 def render() -> str:
     found = {folder for top in ("src", *(o for o in ORDER if "/" not in o)) for folder in _packages(ROOT / top)}
     known = [ROOT / name for name in ORDER]
-    ordered = [*(p for p in known if p in found or p.is_dir()), *sorted(found - set(known))]
+    inner = found - set(known)
+    ordered = [
+        folder
+        for room in (
+            *(p for p in known if p in found or p.is_dir()),
+            *sorted(p for p in inner if not _nearest(p, known)),
+        )
+        for folder in (room, *sorted(p for p in inner if _nearest(p, known) == room))
+    ]
     return "\n".join([HEAD, *(line for folder in ordered for line in _section(folder))])
+
+
+def _nearest(folder: Path, known: list[Path]) -> Path | None:
+    """The innermost of ``known`` that ``folder`` is below, but for the root of all."""
+    return next((parent for parent in folder.parents if parent in known[1:]), None)
 
 
 def _packages(top: Path) -> Iterator[Path]:

@@ -1,0 +1,81 @@
+"""Data flows one way: a package imports those that come before it in a run, never one that comes after."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.sources
+
+ROOT = Path(__file__).parent.parent
+LINKED = ("chaos", "sinks", "checkers", "reports")
+
+#: In the order of a run. `imports` is the other way to a history: of data that somebody else recorded.
+ORDER = (
+    *("base", "values", "sinks", "scenario", "data"),
+    *("instruments", "stack", "pipeline", "faults", "history", "consumers", "chaos"),
+    *("oracle", "judge", "expectation", "checkers", "reports"),
+    *("scenario_files", "imports", "run", "qualify", "explore", "cli"),
+)
+
+#: (package, later package) -> why.
+EXCEPTIONS = {
+    ("oracle", "judge"): "an oracle is handed the opened case, and says in its tables what it expects",
+}
+
+#: Python files in one folder. Checkers are one file per anomaly, however many there are.
+MOST_FILES = 16
+ROOT_FILES = 4
+
+
+def package(module: str) -> str:
+    """The top-level package (or module) of onceproof that ``module`` belongs to."""
+    return [*module.split("."), ""][1]
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for top in (ROOT / "src/onceproof", *(ROOT / name for name in LINKED)):
+        for path in sorted(top.rglob("*.py")):
+            if "scenarios" not in path.relative_to(ROOT).parts:
+                inside = path.relative_to(top if top.name == "onceproof" else ROOT).with_suffix("")
+                yield ".".join(("onceproof", *inside.parts)).removesuffix(".__init__"), path
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Dotted names of all imports of onceproof, also inside functions and for types only."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("onceproof."))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "onceproof":
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_no_package_imports_a_later_one() -> None:
+    at = {name: number for number, name in enumerate(ORDER)}
+    wrong: dict[tuple[str, str], list[str]] = {}
+    for module, path in modules():
+        here = package(module)
+        for name in imported(path):
+            there = package(name)
+            if here in at and there in at and at[there] > at[here]:
+                wrong.setdefault((here, there), []).append(f"{module} -> {name}")
+    unknown = {pair: found for pair, found in wrong.items() if pair not in EXCEPTIONS}
+    assert unknown == {}
+    assert set(wrong) == set(EXCEPTIONS), "an exception that nothing needs any more"
+    assert len(EXCEPTIONS) <= 5 and all(EXCEPTIONS.values())
+
+
+def test_every_package_has_its_place_in_the_order() -> None:
+    there = {package(module) for module, _ in modules()} - {"", "__main__", "__version__"}
+    assert there == set(ORDER)
+
+
+def test_no_folder_is_a_heap() -> None:
+    root = [path.name for path in (ROOT / "src/onceproof").glob("*.py")]
+    assert len(root) <= ROOT_FILES, root
+    folders = {path.parent for _, path in modules()} - {ROOT / "src/onceproof", ROOT / "checkers"}
+    sizes = {str(folder.relative_to(ROOT)): len(list(folder.glob("[!_]*.py"))) for folder in folders}
+    assert {folder: size for folder, size in sizes.items() if size > MOST_FILES} == {}
