@@ -16,8 +16,8 @@ from onceproof.base.errors import ServiceFailed
 from onceproof.base.registry import suggest
 from onceproof.base.waiting import wait_until
 from onceproof.data import open_dataset
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.faults.controller import Site
 from onceproof.faults.evidence.sink_state import stable_ends
 from onceproof.faults.placement import RESTART_S, WATCHED, instruments_of, placement, point_problems
 from onceproof.instruments.checkpoint_watcher import TopicOffsets
@@ -75,14 +75,14 @@ class AbortedInput:
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
-    def strike(self, site: Site, seen: Occurrence) -> None:
-        assert site.scenario is not None, "a run has told it"
-        source = _source(self._spec, site.scenario)
-        data = open_dataset(source.dataset, source.options, seed=site.scenario.seed)
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
+        assert context.scenario is not None, "a run has told it"
+        source = _source(self._spec, context.scenario)
+        data = open_dataset(source.dataset, source.options, seed=context.scenario.seed)
         start = source.rows or data.rows()
         producer = Producer(
             {
-                **client_config(site.stack.kafka.harness_bootstrap),
+                **client_config(context.stack.kafka.harness_bootstrap),
                 "transactional.id": f"onceproof-aborted-{source.topic}",
                 "partitioner": "murmur2_random",
             }
@@ -111,11 +111,13 @@ class AbortedInput:
                 f"of {self._spec.records} records to be aborted, {written} were written to {source.topic}"
             )
         # The abort is decided before its markers are written. A reader is not to find them open.
-        wait_until("the aborted records to be decided", lambda: self._decided(site, source.topic), deadline_s=_ANSWER_S)
+        wait_until(
+            "the aborted records to be decided", lambda: self._decided(context, source.topic), deadline_s=_ANSWER_S
+        )
 
-    def prove(self, site: Site, seen: Occurrence) -> Proof:
-        assert site.scenario is not None
-        topic = _source(self._spec, site.scenario).topic
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
+        assert context.scenario is not None
+        topic = _source(self._spec, context.scenario).topic
         ends = {partition: max(offsets) + 1 for partition, offsets in self._written.items()}
         ranges = ", ".join(f"{topic}/{p}@{min(o)} to {max(o)}" for p, o in sorted(self._written.items()))
         words = [
@@ -124,7 +126,7 @@ class AbortedInput:
         words.append("the last stable offsets are behind them: they are decided")
 
         def taken() -> list[int]:
-            done = [b for b in site.checkpoint.batches() if b.query == seen.query and b.committed_at is not None]
+            done = [b for b in context.checkpoint.batches() if b.query == seen.query and b.committed_at is not None]
             past = [b for b in done if all(b.ends.get(topic, {}).get(p, 0) >= end for p, end in ends.items())]
             took = [
                 b.batch for b in done if any(_takes(b.starts, b.ends, topic, p, o) for p, o in self._written.items())
@@ -136,11 +138,11 @@ class AbortedInput:
             True, (*words, f"their offsets were taken by batch {', '.join(map(str, batches))}, which is committed")
         )
 
-    def heal(self, site: Site) -> None:
+    def heal(self, context: FaultContext) -> None:
         """Nothing is left to undo: the transaction has ended."""
 
-    def _decided(self, site: Site, topic: str) -> bool:
-        stable = stable_ends(site.stack.kafka)[topic]
+    def _decided(self, context: FaultContext, topic: str) -> bool:
+        stable = stable_ends(context.stack.kafka)[topic]
         return all(stable[partition] > max(offsets) for partition, offsets in self._written.items())
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:

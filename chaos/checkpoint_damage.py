@@ -15,8 +15,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from onceproof.base.waiting import wait_until
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.faults.controller import Site
 from onceproof.faults.placement import RESTART_S, committed, instruments_of, placement, point_problems
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
@@ -79,39 +79,41 @@ class CheckpointDamage:
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
-    def strike(self, site: Site, seen: Occurrence) -> None:
-        folder, n = site.checkpoint.folder(seen.query), seen.batch
-        with site.job.frozen():
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
+        folder, n = context.checkpoint.folder(seen.query), seen.batch
+        with context.job.frozen():
             # The watcher reads what it hears of: it must not be about to read what is removed here.
-            wait_until(f"the plan of batch {n}", lambda: site.checkpoint.batch(seen.query, n), deadline_s=_KNOWN_S)
+            wait_until(f"the plan of batch {n}", lambda: context.checkpoint.batch(seen.query, n), deadline_s=_KNOWN_S)
             self._id = _query_id(folder)
             self._gone = _damage(folder, self._spec.what, n)
-            self._struck_at = site.timeline.now()
-            self._start = site.job.kill_driver()  # frozen until now, so it has written nothing since
+            self._struck_at = context.timeline.now()
+            self._start = context.job.kill_driver()  # frozen until now, so it has written nothing since
 
-    def prove(self, site: Site, seen: Occurrence) -> Proof:
-        n, folder = seen.batch, site.checkpoint.folder(seen.query)
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
+        n, folder = seen.batch, context.checkpoint.folder(seen.query)
         if not self._gone:
             return Proof(False, (f"there was nothing of it to damage below {folder.name}",))
         how = "cut to nothing" if self._spec.what == "truncated-commit" else "removed"
         words = [f"while the driver was down at {seen.point} of batch {n}, {', '.join(self._gone)} was {how}"]
         wait_until(
-            "the driver to be started again", lambda: site.job.restarted_since(self._start), deadline_s=RESTART_S
+            "the driver to be started again", lambda: context.job.restarted_since(self._start), deadline_s=RESTART_S
         )
-        words.append(wait_until("the damage to show", lambda: self._symptom(site, seen, folder), deadline_s=RESTART_S))
+        words.append(
+            wait_until("the damage to show", lambda: self._symptom(context, seen, folder), deadline_s=RESTART_S)
+        )
         return Proof(True, tuple(words))
 
-    def heal(self, site: Site) -> None:
+    def heal(self, context: FaultContext) -> None:
         """What is lost is lost: the pipeline goes on from what is left."""
 
-    def _symptom(self, site: Site, seen: Occurrence, folder: Path) -> str | None:
+    def _symptom(self, context: FaultContext, seen: Occurrence, folder: Path) -> str | None:
         n = seen.batch
-        now = site.checkpoint.batches()
+        now = context.checkpoint.batches()
         done = [
             b for b in now if b.query == seen.query and b.committed_at is not None and b.committed_at > self._struck_at
         ]
-        failed, said = site.job.failed_since(self._struck_at), _SAID.get(self._spec.what)
-        if failed is not None and not done and said is not None and site.job.said(said):
+        failed, said = context.job.failed_since(self._struck_at), _SAID.get(self._spec.what)
+        if failed is not None and not done and said is not None and context.job.said(said):
             return f"the next driver failed (exit code {failed.code}), and Spark said: {said}"
         match self._spec.what:
             case "metadata":
@@ -122,7 +124,9 @@ class CheckpointDamage:
                     else f"the next driver runs as query {new}, not {self._id} as before"
                 )
             case "commit":
-                return f"batch {n} was replayed: commits/{n} is there again" if committed(site, seen.query, n) else None
+                return (
+                    f"batch {n} was replayed: commits/{n} is there again" if committed(context, seen.query, n) else None
+                )
             case "truncated-commit":
                 return f"the next driver committed batch {done[-1].batch}" if done and done[-1].batch > n else None
             case "folder":

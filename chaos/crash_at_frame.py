@@ -13,8 +13,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from onceproof.base.waiting import wait_until
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.faults.controller import Site
 from onceproof.faults.evidence.sink_state import changes, sink_state, undecided_topics
 from onceproof.faults.frames import (
     FrameSpec,
@@ -88,45 +88,45 @@ class CrashAtFrame:
     def matches(self, seen: Occurrence) -> bool:
         return is_planned(seen)
 
-    def strike(self, site: Site, seen: Occurrence) -> None:
-        with site.job.frozen():
-            self._before = sink_state(site.stack)
-            self._stopped.arm(site, seen)
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
+        with context.job.frozen():
+            self._before = sink_state(context.stack)
+            self._stopped.arm(context, seen)
 
-    def prove(self, site: Site, seen: Occurrence) -> Proof:
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         n = seen.batch
-        found = self._stopped.found(site, seen)
+        found = self._stopped.found(context, seen)
         if isinstance(found, Proof):
             return found
-        start = site.job.kill_driver()
-        state = (planned(site, seen.query, n), committed(site, seen.query, n))
+        start = context.job.kill_driver()
+        state = (planned(context, seen.query, n), committed(context, seen.query, n))
         self._stopped.rule.release()  # it goes nowhere: the rule loses it
         words = [f"the driver was killed while {which(found.frame)} was held by {found.proxy}"]
         if state != (True, False) or found.delivered_at is not None:
             return Proof(False, (*words, f"batch {n} was not open any more, or the request had been delivered"))
         words.append(f"left behind: offsets/{n} there, commits/{n} missing, and the request never delivered")
-        after = sink_state(site.stack)
+        after = sink_state(context.stack)
         by_then = changes(self._before, after)
         words += [f"in the batch until then, {change}" for change in by_then] or ["no sink had anything of the batch"]
         if self._spec.at.point is Point.BETWEEN_SINKS:
-            others = _other_places(site, seen.query, found.frame)
+            others = _other_places(context, seen.query, found.frame)
             written = sorted(place for place in others if self._before.get(place) != after.get(place))
             if not written:
                 why = f"of the query's other outputs ({', '.join(sorted(others)) or 'none'}) none had anything of the batch"
                 return Proof(False, (*words, f"that is not the state of {self._spec.at.point}: {why}"))
             words.append(f"so {', '.join(written)} had something of the batch, and the request was of another sink")
-        wait_until("the driver to be started again", lambda: site.job.restarted_since(start), deadline_s=RESTART_S)
-        return Proof(True, (*words, "the driver was started again", wait_for_commit(site, seen)))
+        wait_until("the driver to be started again", lambda: context.job.restarted_since(start), deadline_s=RESTART_S)
+        return Proof(True, (*words, "the driver was started again", wait_for_commit(context, seen)))
 
-    def heal(self, site: Site) -> None:
-        self._stopped.close(site)
+    def heal(self, context: FaultContext) -> None:
+        self._stopped.close(context)
 
 
-def _other_places(site: Site, query: str, frame: Frame) -> set[str]:
+def _other_places(context: FaultContext, query: str, frame: Frame) -> set[str]:
     """The outputs of that query, as `onceproof.faults.evidence.sink_state` names them, but those that the frame itself writes to."""
-    assert site.scenario is not None, "a run has told it"
-    alone = len({*site.checkpoint.queries(), *site.scenario.pipeline.queries}) < 2
-    outputs = [o for o in site.scenario.outputs.values() if o.query == query or (o.query is None and alone)]
+    assert context.scenario is not None, "a run has told it"
+    alone = len({*context.checkpoint.queries(), *context.scenario.pipeline.queries}) < 2
+    outputs = [o for o in context.scenario.outputs.values() if o.query == query or (o.query is None and alone)]
     topics = {one.topic for one in outputs if one.topic is not None}
     tables = {one.table.rpartition(".")[2] for one in outputs if one.table is not None}
     if "sql" in frame.facts:
@@ -135,5 +135,5 @@ def _other_places(site: Site, query: str, frame: Frame) -> set[str]:
         own = {name for name in tables if re.search(rf"\b{re.escape(name)}\b", text, re.IGNORECASE)} or tables
         return {f"topic {name}" for name in topics} | {f"table {name}" for name in tables - own}
     # EndTxn names no topic: it is of those in which a transaction is open now that nobody will end so soon.
-    own = set(frame.facts.get("topics") or undecided_topics(site.stack.kafka))
+    own = set(frame.facts.get("topics") or undecided_topics(context.stack.kafka))
     return {f"topic {name}" for name in topics - own} | {f"table {name}" for name in tables}

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.faults.controller import Site
 from onceproof.faults.evidence.sink_state import sink_state
 from onceproof.faults.placement import has_own_file_manager, instruments_of, placement, point_problems
 from onceproof.faults.takeover import PLACES, Takeover, batch_problems
@@ -96,18 +96,18 @@ class Fence:
         held = seen.instrument != "watcher" and seen.sink != "postgres"
         return seen.point is self._spec.at.point and held and seen.instrument in instruments_of(seen.point)
 
-    def strike(self, site: Site, seen: Occurrence) -> None:
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
         # A parked sink waits for its release; a log write would go on when this returns.
         self._go = seen.hold() if seen.hold is not None else seen.release
         assert self._go is not None, "it matches only where the driver waits"
-        if len(site.checkpoint.queries()) > 1:  # as the scenario need not say
+        if len(context.checkpoint.queries()) > 1:  # as the scenario need not say
             self._go()
             return
-        self._takeover = Takeover(site, seen, stopped=False)
+        self._takeover = Takeover(context, seen, stopped=False)
         self._pids = _driver_of(self._takeover.first)
-        site.timeline.emit("driver.doubled", start=self._takeover.start, query=seen.query, batch=seen.batch)
+        context.timeline.emit("driver.doubled", start=self._takeover.start, query=seen.query, batch=seen.batch)
 
-    def prove(self, site: Site, seen: Occurrence) -> Proof:
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         if self._takeover is None:
             why = "the job has several queries, of which only one could wait: the others of both drivers would write at once"
             return Proof(False, (why,))
@@ -122,8 +122,8 @@ class Fence:
         words.append(said)
         if not gone_on:
             return Proof(False, tuple(words))
-        before = sink_state(site.stack)
-        second = site.job.pids()
+        before = sink_state(context.stack)
+        second = context.job.pids()
         if (dead := _not_alive(taken.first, self._pids)) is not None or not second:
             which = taken.start if dead is not None else taken.start + 1
             return Proof(False, (*words, f"driver start {which} was not alive any more: {dead or 'it is gone'}"))
@@ -133,7 +133,7 @@ class Fence:
         )
         return taken.let_go(self._go, before, words, how="let go")
 
-    def heal(self, site: Site) -> None:
+    def heal(self, context: FaultContext) -> None:
         try:
             if self._takeover is not None:
                 self._takeover.end()

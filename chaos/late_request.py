@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from onceproof.base.errors import WaitTimeout
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.faults.controller import Site
 from onceproof.faults.frames import (
     ANSWER_S,
     HIT_S,
@@ -98,11 +98,11 @@ class LateRequest:
     def matches(self, seen: Occurrence) -> bool:
         return is_planned(seen)
 
-    def strike(self, site: Site, seen: Occurrence) -> None:
-        self._late.arm(site, seen, self._next)
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
+        self._late.arm(context, seen, self._next)
 
-    def prove(self, site: Site, seen: Occurrence) -> Proof:
-        hit = self._late.found(site, seen)
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
+        hit = self._late.found(context, seen)
         if isinstance(hit, Proof):
             return hit
         words = [f"{which(hit.frame)} was stopped by {hit.proxy} in batch {seen.batch}, and its client cut off"]
@@ -118,17 +118,17 @@ class LateRequest:
             f"while {which(following.frame)} waited"
         )
         words.append(f"the service answered it: {_said(hit)}")
-        became = self._late.became(site)
+        became = self._late.became(context)
         if became is not None:
             words.append(f"pg_xact_status of transaction {self._late.xid}: {became}")
-        self.heal(site)
-        words.append(wait_for_commit(site, seen))
+        self.heal(context)
+        words.append(wait_for_commit(context, seen))
         return Proof(answer is hit.answer, tuple(words))
 
-    def heal(self, site: Site) -> None:
-        self._late.close(site)
-        if site.stack.frames is not None:
-            site.stack.frames.disarm(self._spec.target, self._next)
+    def heal(self, context: FaultContext) -> None:
+        self._late.close(context)
+        if context.stack.frames is not None:
+            context.stack.frames.disarm(self._spec.target, self._next)
 
     def _follows(self, frame: Frame) -> bool:
         """Whether the late one is behind us, and this is of the same producer, or over a connection made since.

@@ -13,8 +13,8 @@ import psutil
 from pydantic import Field, PositiveFloat
 
 from onceproof.base.waiting import wait_until
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.faults.controller import Site
 from onceproof.faults.evidence import leadership
 from onceproof.faults.placement import (
     RESTART_S,
@@ -80,9 +80,9 @@ class Partition:
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
-    def strike(self, site: Site, seen: Occurrence) -> None:
-        kafka = site.stack.kafka
-        with site.job.frozen():
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
+        kafka = context.stack.kafka
+        with context.job.frozen():
             self._before = kafka.leader(*split_leader_of(self._spec.leader_of))
             broker = self._before.broker
             if self._spec.from_ == "clients":
@@ -92,8 +92,8 @@ class Partition:
             for proxy in self._proxies:
                 for stream in self._lost_on(proxy, broker):
                     proxy.add_toxic("timeout", stream, timeout=0)
-            self._open = planned(site, seen.query, seen.batch) and not committed(site, seen.query, seen.batch)
-        self._struck_at = site.timeline.now()
+            self._open = planned(context, seen.query, seen.batch) and not committed(context, seen.query, seen.batch)
+        self._struck_at = context.timeline.now()
 
     def _lost_on(self, proxy: Proxy, broker: int) -> tuple[Stream, ...]:
         """Everybody asks the leader, but the controller: that one is asked by the leader."""
@@ -102,39 +102,41 @@ class Partition:
         asks = proxy.name == f"controller-{broker}"
         return ("downstream",) if asks == (self._spec.lost == "to-leader") else ("upstream",)
 
-    def prove(self, site: Site, seen: Occurrence) -> Proof:
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         if not self._open:
             return Proof(False, (f"batch {seen.batch} was not open any more when the partition began",))
-        return self._prove_clients(site, seen) if self._spec.from_ == "clients" else self._prove_cluster(site, seen)
+        return (
+            self._prove_clients(context, seen) if self._spec.from_ == "clients" else self._prove_cluster(context, seen)
+        )
 
-    def _prove_clients(self, site: Site, seen: Occurrence) -> Proof:
+    def _prove_clients(self, context: FaultContext, seen: Occurrence) -> Proof:
         assert self._before is not None
-        starts = site.job.starts
+        starts = context.job.starts
         ends_at = self._struck_at + self._spec.for_s
         felt = False
 
         def over() -> bool:
             nonlocal felt
-            felt = felt or _connected(site.job.pids(), self._proxies[0])
-            return site.timeline.now() >= ends_at or committed(site, seen.query, seen.batch)
+            felt = felt or _connected(context.job.pids(), self._proxies[0])
+            return context.timeline.now() >= ends_at or committed(context, seen.query, seen.batch)
 
         wait_until(
             f"the {self._spec.for_s} s of the partition to pass", over, deadline_s=self._spec.for_s + 5, every_s=0.2
         )
-        lasted = site.timeline.now() - self._struck_at
-        if committed(site, seen.query, seen.batch):
+        lasted = context.timeline.now() - self._struck_at
+        if committed(context, seen.query, seen.batch):
             return Proof(
                 False, (f"batch {seen.batch} committed {lasted:.1f} s into the partition: it did not need the leader",)
             )
         if not felt:
             return Proof(False, (f"no process of the job was connected to broker {self._before.broker} meanwhile",))
-        self.heal(site)
+        self.heal(context)
         wait_until(
             f"batch {seen.batch} to be committed after the partition",
-            lambda: committed(site, seen.query, seen.batch),
+            lambda: committed(context, seen.query, seen.batch),
             deadline_s=RESTART_S,
         )
-        restarted = " (the driver gave up and was started again)" if site.job.starts > starts else ""
+        restarted = " (the driver gave up and was started again)" if context.job.starts > starts else ""
         return Proof(
             True,
             (
@@ -145,21 +147,23 @@ class Partition:
             ),
         )
 
-    def _prove_cluster(self, site: Site, seen: Occurrence) -> Proof:
+    def _prove_cluster(self, context: FaultContext, seen: Occurrence) -> Proof:
         assert self._before is not None
         before = self._before
-        after = leadership.wait_for_another(site.stack.kafka, self._spec.leader_of, before)
+        after = leadership.wait_for_another(context.stack.kafka, self._spec.leader_of, before)
         ends_at = self._struck_at + self._spec.for_s
         wait_until(
             f"the {self._spec.for_s} s of the partition to pass",
-            lambda: site.timeline.now() >= ends_at,
+            lambda: context.timeline.now() >= ends_at,
             deadline_s=self._spec.for_s + 5,
         )
         # An acknowledgement that the leader gave by itself: what it had written is cut off when it follows another.
-        when = "meanwhile" if committed(site, seen.query, seen.batch) else "afterwards"
-        self.heal(site)
+        when = "meanwhile" if committed(context, seen.query, seen.batch) else "afterwards"
+        self.heal(context)
         wait_until(
-            f"batch {seen.batch} to be committed", lambda: committed(site, seen.query, seen.batch), deadline_s=RESTART_S
+            f"batch {seen.batch} to be committed",
+            lambda: committed(context, seen.query, seen.batch),
+            deadline_s=RESTART_S,
         )
         return Proof(
             True,
@@ -174,7 +178,7 @@ class Partition:
         ways = {"both": "", "to-leader": " (it heard nothing)", "from-leader": " (it was not heard)"}
         return ways[self._spec.lost]
 
-    def heal(self, site: Site) -> None:
+    def heal(self, context: FaultContext) -> None:
         for proxy in self._proxies:
             proxy.heal()
 

@@ -18,8 +18,8 @@ from pydantic import Field
 from onceproof.base.errors import WaitTimeout
 from onceproof.base.registry import suggest
 from onceproof.base.waiting import wait_until
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.faults.controller import Site
 from onceproof.faults.evidence.refused_query import Whose, whose_refusals
 from onceproof.faults.job import Job, Try, untold
 from onceproof.faults.placement import (
@@ -137,9 +137,9 @@ class Reject:
         if not job.sinks and not job.gaps:
             yield Try(point, n_a=job.no_commit())
 
-    def watch(self, site: Site) -> None:
+    def watch(self, context: FaultContext) -> None:
         """Note when the job talks to Postgres: with several queries this shows which of them do."""
-        if self._spec.how in _OF_THE_SERVER and site.stack.frames is not None:
+        if self._spec.how in _OF_THE_SERVER and context.stack.frames is not None:
 
             def note(_frame: Frame) -> bool:
                 now = time.monotonic()
@@ -147,48 +147,48 @@ class Reject:
                     self._requests.append(now)
                 return False  # not one to stop
 
-            site.stack.frames.arm("postgres", Rule(Condition("statement"), "park", name="requests", proceed=note))
+            context.stack.frames.arm("postgres", Rule(Condition("statement"), "park", name="requests", proceed=note))
 
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
-    def strike(self, site: Site, seen: Occurrence) -> None:
-        assert site.stack.frames is not None, "the run has started the proxy: this fault reads frames"
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
+        assert context.stack.frames is not None, "the run has started the proxy: this fault reads frames"
         # A batch that follows on one whose job hid the refusal may come before that one is over: its driver waits here.
-        turn = _turn_of(site.stack)
+        turn = _turn_of(context.stack)
         if not turn.acquire(timeout=_ATTEMPT_S):
             raise WaitTimeout(f"the refusal of an earlier batch was not over after {_ATTEMPT_S:.0f} s")
         self._turn = turn
-        self._struck_at = site.timeline.now()
+        self._struck_at = context.timeline.now()
         self._began = True
-        with site.job.frozen():
-            self._done = self._form.begin(site)
-            site.stack.frames.listen(self._spec.target, self._heard)  # from here on it is the batch's
-            self._open = planned(site, seen.query, seen.batch) and not committed(site, seen.query, seen.batch)
+        with context.job.frozen():
+            self._done = self._form.begin(context)
+            context.stack.frames.listen(self._spec.target, self._heard)  # from here on it is the batch's
+            self._open = planned(context, seen.query, seen.batch) and not committed(context, seen.query, seen.batch)
 
-    def prove(self, site: Site, seen: Occurrence) -> Proof:
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         n, at_it = seen.batch, False
         if not self._open:
             return Proof(False, (f"batch {n} was not open any more when {self._spec.target} began to refuse",))
         try:
             ended = wait_until(
-                f"an attempt at batch {n} to end", lambda: self._ended(site, seen), deadline_s=_ATTEMPT_S
+                f"an attempt at batch {n} to end", lambda: self._ended(context, seen), deadline_s=_ATTEMPT_S
             )
         except WaitTimeout:
             at_it, ended = True, f"the job was still at it after {_ATTEMPT_S:.0f} s"
-        refused, hidden = self._refused(), committed(site, seen.query, n)
-        why = "" if refused or hidden else self._form.why_nobody(site)
-        with site.job.frozen():  # the batch after it is none of this fault's business
-            self._form.end(site)
-        self.heal(site)  # a broker may take minutes, and two replicas of three are enough meanwhile
+        refused, hidden = self._refused(), committed(context, seen.query, n)
+        why = "" if refused or hidden else self._form.why_nobody(context)
+        with context.job.frozen():  # the batch after it is none of this fault's business
+            self._form.end(context)
+        self.heal(context)  # a broker may take minutes, and two replicas of three are enough meanwhile
         words = [self._done, f"{_counted(refused)} while batch {n} was open", ended]
         if refused:
-            site.tried[seen.query, n] = f"{self._spec.target} refused what it sent"
+            context.tried[seen.query, n] = f"{self._spec.target} refused what it sent"
         if not refused:
             told = f"{self._spec.target} refused nothing of batch {n}: {ended}"
             return Proof(False, (self._done, told, *([why] if why else [])))
-        if len(site.checkpoint.queries()) > 1:
-            whose = self._whose(site, seen, refused)
+        if len(context.checkpoint.queries()) > 1:
+            whose = self._whose(context, seen, refused)
             if not whose.decided:
                 return Proof(False, (*words, whose.why))
             words.append(whose.why)
@@ -200,28 +200,28 @@ class Reject:
             return Proof(True, (*words, f"batch {n} was still open when {self._spec.target} gave in"))
         wait_until(
             f"batch {n} to be committed after {self._spec.target} gave in",
-            lambda: committed(site, seen.query, n),
+            lambda: committed(context, seen.query, n),
             deadline_s=RESTART_S,
         )
         return Proof(True, (*words, f"batch {n} was committed after {self._spec.target} gave in"))
 
-    def heal(self, site: Site) -> None:
+    def heal(self, context: FaultContext) -> None:
         if not self._began:
             return
         try:
-            self._form.end(site)
-            self._form.mend(site)
+            self._form.end(context)
+            self._form.mend(context)
             self._began = False  # once and for all: after this the next one may refuse
         finally:
-            if site.stack.frames is not None:
-                site.stack.frames.unlisten(self._spec.target, self._heard)
+            if context.stack.frames is not None:
+                context.stack.frames.unlisten(self._spec.target, self._heard)
             turn, self._turn = self._turn, None
             if turn is not None:
                 turn.release()
 
-    def _whose(self, site: Site, seen: Occurrence, refused: list[Reply]) -> Whose:
+    def _whose(self, context: FaultContext, seen: Occurrence, refused: list[Reply]) -> Whose:
         """Whether it was the struck query that was refused."""
-        outputs = site.scenario.outputs if site.scenario is not None else {}
+        outputs = context.scenario.outputs if context.scenario is not None else {}
         place = self._spec.table or self._spec.topic
         if place is not None:
             named = [spec.query for spec in outputs.values() if place in (spec.table, spec.topic)]
@@ -229,10 +229,10 @@ class Reject:
                 return Whose(False, f"{place} is written by query {named[0]}, not by {seen.query}")
             return Whose(True, f"only {place} was refused")
         # Replies and requests carry the monotonic clock's time.
-        zero = time.monotonic() - site.timeline.now()
+        zero = time.monotonic() - context.timeline.now()
         return whose_refusals(
             seen.query,
-            site.checkpoint.batches(),
+            context.checkpoint.batches(),
             outputs,
             requests=[at - zero for at in list(self._requests)],
             refusals=[reply.at - zero for reply in refused],
@@ -241,17 +241,17 @@ class Reject:
     def _refused(self) -> list[Reply]:
         return [reply for reply in list(self._heard) if self._form.is_it(reply)]
 
-    def _ended(self, site: Site, seen: Occurrence) -> str | None:
+    def _ended(self, context: FaultContext, seen: Occurrence) -> str | None:
         """How the attempt at the batch ended, as far as the fault is meant to last."""
         if self._spec.lasts == "try" and self._refused():
             return "it was let go on after the first refusal"
-        if committed(site, seen.query, seen.batch):
+        if committed(context, seen.query, seen.batch):
             return f"batch {seen.batch} was committed by Spark meanwhile"
         wanted = {"sink": self._spec.target, "query": seen.query, "batch": seen.batch}
-        failed = site.told_since(self._struck_at, "attempt-failed", **wanted)  # type: ignore[arg-type]  # str and int
+        failed = context.told_since(self._struck_at, "attempt-failed", **wanted)  # type: ignore[arg-type]  # str and int
         if failed is not None:
             return f"the sink reported: {one_line(failed.facts.get('message'))}"
-        gone = site.job.failed_since(self._struck_at)
+        gone = context.job.failed_since(self._struck_at)
         return None if gone is None else f"the driver's attempt failed (exit code {gone.code})"
 
 

@@ -79,14 +79,14 @@ def test_the_guides_noop_releases_a_parked_sink(documented: Registry[type[Fault]
     released: list[bool] = []
     kind = documented.get("noop")
     fault = kind(kind.Spec(fault="noop", target="driver", at=At(batch=1, point=Point.BEFORE_SINK_COMMIT)))
-    site: Any = None  # the no-op never looks at it
+    context: Any = None  # the no-op never looks at it
     parked = Occurrence(
         "q", 1, Point.BEFORE_SINK_COMMIT, "failpoint", "postgres", release=lambda: released.append(True)
     )
     assert fault.matches(parked)
-    fault.strike(site, parked)
+    fault.strike(context, parked)
     assert released == [True]
-    assert fault.prove(site, parked).hit
+    assert fault.prove(context, parked).hit
 
 
 def test_the_implications_are_those_of_the_judge() -> None:

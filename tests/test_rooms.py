@@ -26,6 +26,9 @@ EXCEPTIONS = {
     ("oracle", "judge"): "an oracle is handed the opened case, and says in its tables what it expects",
 }
 
+#: The one import cycle: an opened case asks the oracles, and they write into it. See decision 24.
+CYCLE = {"onceproof.oracle", "onceproof.judge.aside", "onceproof.judge.case", "onceproof.judge.relations"}
+
 #: Python files in one folder. Checkers are one file per anomaly, however many there are.
 MOST_FILES = 16
 ROOT_FILES = 4
@@ -66,6 +69,24 @@ def test_no_package_imports_a_later_one() -> None:
     assert unknown == {}
     assert set(wrong) == set(EXCEPTIONS), "an exception that nothing needs any more"
     assert len(EXCEPTIONS) <= 5 and all(EXCEPTIONS.values())
+
+
+def test_there_is_one_import_cycle_and_no_second() -> None:
+    """Counting imports inside functions, and those for types only."""
+    files = dict(modules())
+    graph: dict[str, set[str]] = {}
+    for module, path in files.items():
+        names = ((name, name.rpartition(".")[0]) for name in imported(path))
+        graph[module] = {next((n for n in pair if n in files), module) for pair in names} - {module}
+    while leaves := [module for module, needs in graph.items() if not needs]:
+        graph = {module: needs - set(leaves) for module, needs in graph.items() if module not in leaves}
+    # What is left is in a cycle, or needs one.
+    needed = set().union(*graph.values())
+    while users := [module for module in graph if module not in needed]:
+        graph = {module: needs for module, needs in graph.items() if module not in users}
+        needed = set().union(*graph.values())
+    outside = [module for module in graph if not any(module == of or module.startswith(f"{of}.") for of in CYCLE)]
+    assert outside == []
 
 
 def test_every_package_has_its_place_in_the_order() -> None:

@@ -16,8 +16,8 @@ import psutil
 
 from onceproof.base.errors import EnvironmentProblem, WaitTimeout
 from onceproof.base.waiting import wait_until
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
-from onceproof.faults.controller import Site
 from onceproof.faults.evidence import leadership
 from onceproof.faults.frames import wait_for_commit
 from onceproof.faults.placement import (
@@ -115,9 +115,9 @@ class BrokerAway:
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
-    def strike(self, site: Site, seen: Occurrence) -> None:
-        kafka = site.stack.kafka
-        with site.job.frozen():
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
+        kafka = context.stack.kafka
+        with context.job.frozen():
             if self._who.controller:
                 self._node, self._epoch = kafka.controller, kafka.quorum_epoch()
             else:
@@ -128,52 +128,52 @@ class BrokerAway:
                 kafka.kill_broker(self._node)
             else:
                 kafka.pause_broker(self._node)
-            self._open = planned(site, seen.query, seen.batch) and not committed(site, seen.query, seen.batch)
+            self._open = planned(context, seen.query, seen.batch) and not committed(context, seen.query, seen.batch)
         if seen.release is not None:
             seen.release()
 
-    def prove(self, site: Site, seen: Occurrence) -> Proof:
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         assert self._node is not None
         if not self._open:
             return Proof(False, (f"batch {seen.batch} was not open any more when node {self._node} was {self._how}",))
         words = [f"node {self._node}, {self._who.said()}, was {self._how} while batch {seen.batch} was open"]
-        words.append(self._without_controller(site, seen) if self._who.controller else self._moved(site))
-        if not self._is_away(site):
+        words.append(self._without_controller(context, seen) if self._who.controller else self._moved(context))
+        if not self._is_away(context):
             return Proof(False, (*words, f"node {self._node} was not away any more"))
-        self.heal(site)
+        self.heal(context)
         if self._who.controller and self._how == "killed":
-            epoch = site.stack.kafka.quorum_epoch()
+            epoch = context.stack.kafka.quorum_epoch()
             words.append(f"it was started again, and leads the quorum in epoch {epoch} (before: {self._epoch})")
             if epoch <= self._epoch:
                 return Proof(False, tuple(words))
-        if not committed(site, seen.query, seen.batch) or not self._who.controller:
-            words.append(wait_for_commit(site, seen))
+        if not committed(context, seen.query, seen.batch) or not self._who.controller:
+            words.append(wait_for_commit(context, seen))
         return Proof(True, tuple(words))
 
-    def heal(self, site: Site) -> None:
+    def heal(self, context: FaultContext) -> None:
         with self._healing:  # who proves, and who ends the run
             if self._node is None:
                 return
             if self._how == "stopped":
-                site.stack.kafka.resume_broker(self._node)
-            elif not site.stack.kafka.is_running(self._node):
-                site.stack.kafka.restart_broker(self._node)
+                context.stack.kafka.resume_broker(self._node)
+            elif not context.stack.kafka.is_running(self._node):
+                context.stack.kafka.restart_broker(self._node)
             self._node = None  # once it is done: one that failed is tried again, and told
 
-    def _is_away(self, site: Site) -> bool:
+    def _is_away(self, context: FaultContext) -> bool:
         assert self._node is not None
         if self._how == "killed":
-            return not site.stack.kafka.is_running(self._node)
-        return bool(psutil.Process(site.stack.kafka.pid(self._node)).status() == psutil.STATUS_STOPPED)
+            return not context.stack.kafka.is_running(self._node)
+        return bool(psutil.Process(context.stack.kafka.pid(self._node)).status() == psutil.STATUS_STOPPED)
 
-    def _moved(self, site: Site) -> str:
+    def _moved(self, context: FaultContext) -> str:
         assert self._before is not None
-        after = leadership.wait_for_another(site.stack.kafka, self._leader_of, self._before)
+        after = leadership.wait_for_another(context.stack.kafka, self._leader_of, self._before)
         return leadership.said(self._leader_of, self._before, after)
 
-    def _without_controller(self, site: Site, seen: Occurrence) -> str:
+    def _without_controller(self, context: FaultContext, seen: Occurrence) -> str:
         try:
-            wait_until("", lambda: committed(site, seen.query, seen.batch), deadline_s=_ALONE_S)
+            wait_until("", lambda: committed(context, seen.query, seen.batch), deadline_s=_ALONE_S)
         except WaitTimeout:
             return f"batch {seen.batch} was not committed within {_ALONE_S:.0f} s without it"
         return f"batch {seen.batch} was committed without it"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from onceproof.base.waiting import wait_until
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
-from onceproof.faults.controller import Site
 from onceproof.faults.placement import (
     GATED,
     PARKED,
@@ -53,14 +53,14 @@ class DriverCrash:
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
-    def strike(self, site: Site, seen: Occurrence) -> None:
-        self._start = site.job.kill_driver()
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
+        self._start = context.job.kill_driver()
         # What the kill left behind decides, and it must be read before the next driver writes anything.
-        self._state = (planned(site, seen.query, seen.batch), committed(site, seen.query, seen.batch))
-        self._next_planned = planned(site, seen.query, seen.batch + 1)
-        self._stores = state_written(site, seen.query, seen.batch)
+        self._state = (planned(context, seen.query, seen.batch), committed(context, seen.query, seen.batch))
+        self._next_planned = planned(context, seen.query, seen.batch + 1)
+        self._stores = state_written(context, seen.query, seen.batch)
 
-    def prove(self, site: Site, seen: Occurrence) -> Proof:
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         offsets, commits = self._state
         n = seen.batch
         left = f"left behind: offsets/{n} {_there(offsets)}, commits/{n} {_there(commits)}"
@@ -75,21 +75,21 @@ class DriverCrash:
                 return Proof(False, (left, f"that is not the state of {self._spec.at.point}"))
         wait_until(
             f"the driver to be started again after the crash in batch {n}",
-            lambda: site.job.restarted_since(self._start),
+            lambda: context.job.restarted_since(self._start),
             deadline_s=RESTART_S,
         )
         if wanted_commit:
             return Proof(True, (left, f"offsets/{n + 1} missing", "the driver was started again"))
         wait_until(
             f"batch {n} to be committed",
-            lambda: committed(site, seen.query, n),
+            lambda: committed(context, seen.query, n),
             deadline_s=RESTART_S,
-            explain=lambda: f"driver start {site.job.current_start}, commits/{n} missing",
+            explain=lambda: f"driver start {context.job.current_start}, commits/{n} missing",
         )
         again = "replayed" if wanted_plan else "planned afterwards"
         return Proof(True, (left, "the driver was started again", f"batch {n} was {again} and committed"))
 
-    def heal(self, site: Site) -> None:
+    def heal(self, context: FaultContext) -> None:
         """The supervisor starts the next driver."""
 
 

@@ -17,8 +17,8 @@ from typing import Literal
 
 from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
-from onceproof.faults.controller import Site
 from onceproof.faults.evidence import leadership
 from onceproof.faults.frames import is_planned, wait_for_commit
 from onceproof.faults.placement import committed, leader_problems, placement, planned, split_leader_of
@@ -88,11 +88,11 @@ class LeaderCrash:
     def matches(self, seen: Occurrence) -> bool:
         return is_planned(seen)
 
-    def strike(self, site: Site, seen: Occurrence) -> None:
-        assert site.stack.frames is not None, "the run has started the proxy: this fault reads frames"
-        kafka = site.stack.kafka
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
+        assert context.stack.frames is not None, "the run has started the proxy: this fault reads frames"
+        kafka = context.stack.kafka
         topic, partition = split_leader_of(self._leader_of)
-        with site.job.frozen():
+        with context.job.frozen():
             self._before = kafka.leader(topic, partition)
             broker = self._before.broker
             self._folder = kafka.log_folders(topic)[partition]
@@ -102,12 +102,12 @@ class LeaderCrash:
                 proxy.add_toxic("timeout", "upstream", timeout=0)
                 proxy.add_toxic("timeout", "downstream", timeout=0)
             self._size = _bytes_in(self._folder)
-            site.stack.frames.listen("kafka", self._heard)
-            self._open = planned(site, seen.query, seen.batch) and not committed(site, seen.query, seen.batch)
+            context.stack.frames.listen("kafka", self._heard)
+            self._open = planned(context, seen.query, seen.batch) and not committed(context, seen.query, seen.batch)
 
-    def prove(self, site: Site, seen: Occurrence) -> Proof:
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         assert self._before is not None
-        before, kafka, n = self._before, site.stack.kafka, seen.batch
+        before, kafka, n = self._before, context.stack.kafka, seen.batch
         topic, partition = split_leader_of(self._leader_of)
         if not self._open:
             return Proof(False, (f"batch {n} was not open any more when broker {before.broker} was cut off",))
@@ -116,7 +116,7 @@ class LeaderCrash:
             return _bytes_in(self._folder) - self._size
 
         def came_to_an_end() -> None:
-            if committed(site, seen.query, n) and not grown():
+            if committed(context, seen.query, n) and not grown():
                 raise WaitTimeout(f"batch {n} was committed without a record in {self._leader_of}")
 
         wait_until(
@@ -132,8 +132,8 @@ class LeaderCrash:
                 deadline_s=_SHRINK_S,
                 explain=lambda: f"{kafka.replicas(topic, partition)}",
             )
-        alone = self._wait_for_acknowledgements(site, seen)
-        size, was_committed = grown(), committed(site, seen.query, n)
+        alone = self._wait_for_acknowledgements(context, seen)
+        size, was_committed = grown(), committed(context, seen.query, n)
         with self._lock:
             if self._over:
                 return Proof(False, (f"the run ended before broker {before.broker} was to be killed",))
@@ -149,8 +149,8 @@ class LeaderCrash:
             words.insert(0, f"its followers lagged until broker {before.broker} was the only replica in sync")
             if not alone:
                 return Proof(False, tuple(words))
-            if self._nobody_elected(site):
-                return self._came_back(site, seen, size, was_committed, words)
+            if self._nobody_elected(context):
+                return self._came_back(context, seen, size, was_committed, words)
         after = leadership.wait_for_another(kafka, self._leader_of, before)
         follower = kafka.log_folders(topic)[partition]
         (first,) = wait_until(
@@ -164,52 +164,56 @@ class LeaderCrash:
             why = f"broker {after.broker}, which leads from offset {first} on, had all of them"
             return Proof(False, (*words, why))
         words.append(f"from offset {first} on, where broker {after.broker} began to lead, nobody else had them")
-        self.heal(site)
+        self.heal(context)
         words.append(leadership.said(self._leader_of, before, after))
-        return Proof(True, (*words, self._committed_then(site, seen, was_committed)))
+        return Proof(True, (*words, self._committed_then(context, seen, was_committed)))
 
-    def _nobody_elected(self, site: Site) -> bool:
+    def _nobody_elected(self, context: FaultContext) -> bool:
         """Whether the partition is without a leader once the dead one is known to be dead: nobody in sync was left."""
         assert self._before is not None
         dead, (topic, partition) = self._before.broker, split_leader_of(self._leader_of)
 
         def decided() -> Replicas | None:
-            now = site.stack.kafka.replicas(topic, partition, asking_not=dead)
+            now = context.stack.kafka.replicas(topic, partition, asking_not=dead)
             return now if now is not None and now.leader != dead else None
 
         return (
             wait_until(f"the end of broker {dead}'s leadership", decided, deadline_s=leadership.ELECTION_S).leader == -1
         )
 
-    def _came_back(self, site: Site, seen: Occurrence, size: int, was_committed: bool, words: list[str]) -> Proof:
+    def _came_back(
+        self, context: FaultContext, seen: Occurrence, size: int, was_committed: bool, words: list[str]
+    ) -> Proof:
         """The remedy at work: the partition waits for the only replica that has everything."""
         assert self._before is not None
         before, (topic, partition) = self._before, split_leader_of(self._leader_of)
         words.append(f"nobody else was elected to lead {self._leader_of}: it was offline")
-        self.heal(site)
-        after = site.stack.kafka.leader(topic, partition)
+        self.heal(context)
+        after = context.stack.kafka.leader(topic, partition)
         if after.broker != before.broker or _bytes_in(self._folder) < self._size + size:
             return Proof(False, (*words, f"broker {after.broker} leads it now, without all of them"))
         words.append(f"broker {after.broker} came back with all of them and leads again (epoch {after.epoch})")
-        return Proof(True, (*words, self._committed_then(site, seen, was_committed)))
+        return Proof(True, (*words, self._committed_then(context, seen, was_committed)))
 
     @staticmethod
-    def _committed_then(site: Site, seen: Occurrence, was_committed: bool) -> str:
+    def _committed_then(context: FaultContext, seen: Occurrence, was_committed: bool) -> str:
         return (
-            f"batch {seen.batch} was committed by Spark before that" if was_committed else wait_for_commit(site, seen)
+            f"batch {seen.batch} was committed by Spark before that"
+            if was_committed
+            else wait_for_commit(context, seen)
         )
 
-    def heal(self, site: Site) -> None:
+    def heal(self, context: FaultContext) -> None:
         with self._lock:  # who proves may come to the kill only now, and nobody would heal that
             self._over = True
         for proxy in self._proxies:
             proxy.heal()
-        if site.stack.frames is not None:
-            site.stack.frames.unlisten("kafka", self._heard)
-        if self._before is not None and not site.stack.kafka.is_running(self._before.broker):
-            site.stack.kafka.restart_broker(self._before.broker)
+        if context.stack.frames is not None:
+            context.stack.frames.unlisten("kafka", self._heard)
+        if self._before is not None and not context.stack.kafka.is_running(self._before.broker):
+            context.stack.kafka.restart_broker(self._before.broker)
 
-    def _wait_for_acknowledgements(self, site: Site, seen: Occurrence) -> list[Reply]:
+    def _wait_for_acknowledgements(self, context: FaultContext, seen: Occurrence) -> list[Reply]:
         """What the leader acknowledged by itself: nothing, or all that there is to the batch."""
         assert self._before is not None
         road = f"client-{self._before.broker}"
@@ -224,7 +228,7 @@ class LeaderCrash:
             return []
         wait_until(
             f"batch {seen.batch} to be committed on the word of a leader that is alone",
-            lambda: committed(site, seen.query, seen.batch),
+            lambda: committed(context, seen.query, seen.batch),
             deadline_s=_WRITES_S,
         )
         return acknowledged()

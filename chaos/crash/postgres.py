@@ -11,8 +11,8 @@ import threading
 from typing import LiteralString
 
 from onceproof.base.waiting import wait_until
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
-from onceproof.faults.controller import Site
 from onceproof.faults.evidence.commits import postgres_status
 from onceproof.faults.frames import (
     ANSWER_S,
@@ -62,13 +62,13 @@ class PostgresCrash:
     def matches(self, seen: Occurrence) -> bool:
         return is_planned(seen)
 
-    def strike(self, site: Site, seen: Occurrence) -> None:
-        assert site.stack.frames is not None, "the run has started the proxy: this fault reads frames"
-        self._commit.arm(site, seen)
-        site.stack.frames.listen("postgres", self._heard)
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
+        assert context.stack.frames is not None, "the run has started the proxy: this fault reads frames"
+        self._commit.arm(context, seen)
+        context.stack.frames.listen("postgres", self._heard)
 
-    def prove(self, site: Site, seen: Occurrence) -> Proof:
-        found = self._commit.found(site, seen)
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
+        found = self._commit.found(context, seen)
         if isinstance(found, Proof):
             return found
         words = [f"{which(found.frame)} was stopped by {found.proxy} while batch {seen.batch} was open"]
@@ -76,34 +76,34 @@ class PostgresCrash:
             return Proof(False, (*words, "its transaction had no id: it had written nothing, so nothing was in danger"))
         pid = int(found.frame.facts["backend_pid"])
         if self._spec.target == "postgres":
-            aborted, said = self._crash(site, self._commit.xid)
+            aborted, said = self._crash(context, self._commit.xid)
             words += said
         else:
-            words.append(self._terminate(site, pid))
-            became = self._commit.became(site)
+            words.append(self._terminate(context, pid))
+            became = self._commit.became(context)
             words.append(f"pg_xact_status of transaction {self._commit.xid}: {became}")
             aborted = became == "aborted"
-        self.heal(site)
+        self.heal(context)
         if not aborted:
             return Proof(False, tuple(words))
-        words.append(wait_for_commit(site, seen))
+        words.append(wait_for_commit(context, seen))
         return Proof(True, tuple(words))
 
-    def heal(self, site: Site) -> None:
+    def heal(self, context: FaultContext) -> None:
         with self._lock:  # who proves may come to the kill only now, and nobody would heal that
             self._over = True
         if self._struck:
-            postgres_of(site).restart()
-            postgres_of(site).proxy.heal()
+            postgres_of(context).restart()
+            postgres_of(context).proxy.heal()
             self._struck = False  # once and for all: after this the next fault may cut it off
-        self._commit.close(site)
-        if site.stack.frames is not None:
-            site.stack.frames.unlisten("postgres", self._heard)
+        self._commit.close(context)
+        if context.stack.frames is not None:
+            context.stack.frames.unlisten("postgres", self._heard)
 
-    def _crash(self, site: Site, xid: str) -> tuple[bool, list[str]]:
+    def _crash(self, context: FaultContext, xid: str) -> tuple[bool, list[str]]:
         """Whether the transaction is gone for good, and what was seen. Nobody is let in until both are known."""
-        postgres = postgres_of(site)
-        before = _ask(site, _STARTED)
+        postgres = postgres_of(context)
+        before = _ask(context, _STARTED)
         with self._lock:
             if self._over:
                 return False, ["the run ended before Postgres was to be killed"]
@@ -112,13 +112,13 @@ class PostgresCrash:
         postgres.proxy.turn_away()
         gone = not postgres.is_running()
         postgres.restart()
-        after = _ask(site, _STARTED)
+        after = _ask(context, _STARTED)
         words = [
             f"the Postgres server was killed (SIGKILL, every backend too) and recovered: started {before}, now {after}"
         ]
         # What was never flushed is not in the log either: the ids of such transactions are given out a second time, so that
         # later nobody could tell this one from its replay.
-        following = _ask(site, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
+        following = _ask(context, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
         if int(following) <= int(xid):
             words.append(f"of transaction {xid} nothing is left: the next one to begin has the id {following}")
             aborted = True
@@ -128,8 +128,8 @@ class PostgresCrash:
             aborted = status == "aborted"
         return gone and after != before and aborted, words
 
-    def _terminate(self, site: Site, pid: int) -> str:
-        with administrator(postgres_of(site)) as connection:
+    def _terminate(self, context: FaultContext, pid: int) -> str:
+        with administrator(postgres_of(context)) as connection:
             row = connection.execute("SELECT pg_terminate_backend(%s, %s)", (pid, int(ANSWER_S * 1000))).fetchone()
         if row is None or row[0] is not True:
             raise RuntimeError(f"backend {pid} was not there any more, or did not end")
@@ -144,8 +144,8 @@ class PostgresCrash:
 _STARTED = "SELECT pg_postmaster_start_time()::text"
 
 
-def _ask(site: Site, question: LiteralString) -> str:
-    with administrator(postgres_of(site)) as connection:
+def _ask(context: FaultContext, question: LiteralString) -> str:
+    with administrator(postgres_of(context)) as connection:
         row = connection.execute(question).fetchone()
     assert row is not None
     return str(row[0])

@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import partial
 
 from onceproof.base.waiting import wait_until
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof
-from onceproof.faults.controller import Site
 from onceproof.faults.frames import frame_placement, wait_for_commit
 from onceproof.faults.placement import RESTART_S, committed, planned
 from onceproof.faults.tasks import TaskFault, Victim, retried, told
@@ -32,18 +32,18 @@ class TaskCrash(TaskFault):
         )
         return frame_placement(spec.at.point, proof, scenario)
 
-    def prove(self, site: Site, seen: Occurrence) -> Proof:
-        victim = self._task.find(site, seen)
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
+        victim = self._task.find(context, seen)
         if isinstance(victim, Proof):
             return victim
         if self._spec.target == "driver":
-            return self._prove_driver(site, seen, victim)
+            return self._prove_driver(context, seen, victim)
         process = victim.process
-        tree = self._stop(site, seen, victim)
+        tree = self._stop(context, seen, victim)
         if isinstance(tree, Proof):
             return tree
         words = list(victim.words)
-        start = site.job.current_start
+        start = context.job.current_start
         tree.kill()
         others = len(tree.stats) - 1
         below = f" and {others} below it" if others else ""
@@ -53,18 +53,18 @@ class TaskCrash(TaskFault):
         if victim.hit.delivered_at is not None:
             return Proof(False, (*words, "its frame was delivered all the same"))
         words.append("its frame was never delivered")
-        words.append(wait_for_commit(site, seen))
+        words.append(wait_for_commit(context, seen))
         words.append(
-            told(site, seen, partial(retried, victim=process), "an attempt that failed and one that succeeded")
+            told(context, seen, partial(retried, victim=process), "an attempt that failed and one that succeeded")
         )
-        if site.job.current_start > start:
+        if context.job.current_start > start:
             words.append("the query failed with it: the driver was started again, and the batch replayed")
         return Proof(True, tuple(words))
 
-    def _prove_driver(self, site: Site, seen: Occurrence, victim: Victim) -> Proof:
+    def _prove_driver(self, context: FaultContext, seen: Occurrence, victim: Victim) -> Proof:
         n, words = seen.batch, list(victim.words)
-        start = site.job.kill_driver()
-        if committed(site, seen.query, n) or not planned(site, seen.query, n):
+        start = context.job.kill_driver()
+        if committed(context, seen.query, n) or not planned(context, seen.query, n):
             return Proof(False, (*words, f"batch {n} was not open any more when the driver was killed"))
         # An executor's Python worker learns of it from its daemon; until then its frame must not go on.
         wait_until("the task that waited to be gone", lambda: victim.hit.client_left_at, deadline_s=_LEFT_S)
@@ -72,6 +72,6 @@ class TaskCrash(TaskFault):
             return Proof(False, (*words, "the driver was killed (SIGKILL), and the frame was delivered all the same"))
         words.append("the driver was killed (SIGKILL) over it, and the frame never delivered")
         words.append(f"left behind: offsets/{n} there, commits/{n} missing")
-        wait_until("the driver to be started again", lambda: site.job.restarted_since(start), deadline_s=RESTART_S)
-        words += ["the driver was started again", wait_for_commit(site, seen)]
+        wait_until("the driver to be started again", lambda: context.job.restarted_since(start), deadline_s=RESTART_S)
+        words += ["the driver was started again", wait_for_commit(context, seen)]
         return Proof(True, tuple(words))

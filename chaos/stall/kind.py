@@ -17,8 +17,8 @@ from pydantic import Field
 from onceproof.chaos.crash.broker import BrokerAway, Who
 from onceproof.chaos.stall.task import TaskStall
 from onceproof.faults.by_target import HandedOver, ignored_problems
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.faults.controller import Site
 from onceproof.faults.evidence.sink_state import sink_state
 from onceproof.faults.job import Job, Try, at_checkpoint
 from onceproof.faults.placement import LeaderOf, instruments_of, placement, point_problems
@@ -116,18 +116,18 @@ class Stall:
             return self._other.matches(seen)
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
-    def strike(self, site: Site, seen: Occurrence) -> None:
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
         if self._other is not None:
-            self._other.strike(site, seen)
+            self._other.strike(context, seen)
             return
-        self._takeover = Takeover(site, seen, stopped=True)
-        site.timeline.emit("driver.stalled", start=self._takeover.start, query=seen.query, batch=seen.batch)
+        self._takeover = Takeover(context, seen, stopped=True)
+        context.timeline.emit("driver.stalled", start=self._takeover.start, query=seen.query, batch=seen.batch)
         if seen.release is not None:
             seen.release()  # it waits for an answer that it can read only when it is awake
 
-    def prove(self, site: Site, seen: Occurrence) -> Proof:
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         if self._other is not None:
-            return self._other.prove(site, seen)
+            return self._other.prove(context, seen)
         assert self._takeover is not None
         taken, n = self._takeover, seen.batch
         if not taken.was_open:
@@ -139,16 +139,16 @@ class Stall:
         words.append(said)
         if not gone_on:
             return Proof(False, tuple(words))
-        before = sink_state(site.stack)
+        before = sink_state(context.stack)
         if not _stands(taken.first):
             return Proof(
                 False, (*words, f"driver start {taken.start} was not stopped any more: somebody woke or ended it")
             )
         return taken.let_go(taken.first.thaw, before, words, how="awake again")
 
-    def heal(self, site: Site) -> None:
+    def heal(self, context: FaultContext) -> None:
         if self._other is not None:
-            self._other.heal(site)
+            self._other.heal(context)
         if self._takeover is not None:
             self._takeover.end()
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof
-from onceproof.faults.controller import Site
 from onceproof.faults.frames import ANSWER_S, frame_placement
 from onceproof.faults.placement import RESTART_S, committed
 from onceproof.faults.tasks import TaskFault, Victim, told
@@ -40,29 +40,29 @@ class TaskStall(TaskFault):
         proof = f"{n} committed by another attempt while the process was stopped; what it wrote when it was awake again"
         return frame_placement(spec.at.point, proof, scenario)
 
-    def prove(self, site: Site, seen: Occurrence) -> Proof:
-        victim = self._task.find(site, seen)
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
+        victim = self._task.find(context, seen)
         if isinstance(victim, Proof):
             return victim
         process = victim.process
-        tree = self._stop(site, seen, victim)
+        tree = self._stop(context, seen, victim)
         if isinstance(tree, Proof):
             return tree
         words = list(victim.words)
-        n, start = seen.batch, site.job.current_start
+        n, start = seen.batch, context.job.current_start
         words.append(f"stopped (SIGSTOP): process {tree.stats[0].pid}" + _others(tree))
         try:
-            wait_until(f"batch {n} to be committed", lambda: committed(site, seen.query, n), deadline_s=RESTART_S)
+            wait_until(f"batch {n} to be committed", lambda: committed(context, seen.query, n), deadline_s=RESTART_S)
         except WaitTimeout:
             return Proof(False, (*words, _NOBODY))
-        if site.job.current_start > start:
+        if context.job.current_start > start:
             return Proof(
                 False, (*words, "the driver was started again meanwhile: what committed the batch is no other attempt")
             )
         if awake := tree.awake():
             return Proof(False, (*words, _woken(awake)))
         words.append(f"batch {n} was committed by Spark while it was stopped")
-        words.append(told(site, seen, partial(won, victim=process), "another attempt that succeeded"))
+        words.append(told(context, seen, partial(won, victim=process), "another attempt that succeeded"))
         if awake := tree.awake():
             return Proof(False, (*words, _woken(awake)))
         if process.pid not in tree.alive():

@@ -27,8 +27,9 @@ from onceproof.consumers import execution as stage
 from onceproof.data import datasets, open_dataset
 from onceproof.expectation.ask import ask_oracle
 from onceproof.expectation.decode import decode_topics
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import reads_frames, strikes_tasks
-from onceproof.faults.controller import Conductor, Site
+from onceproof.faults.controller import FaultController
 from onceproof.faults.survey import watch
 from onceproof.history.collect import collect
 from onceproof.history.run_directory import RunDir, private_files, run_dir_problem
@@ -167,11 +168,11 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
         ]
         for feeder in feeders:
             healing.callback(feeder.close)
-        conductor = Conductor(list(scenario.chaos), timeline, survey=survey)
-        with _pipeline(scenario, path, stack, owner, conductor, directory, timeline) as (job, watcher):
-            drive = Drive(scenario, stack, job, watcher, conductor, timeline)
+        controller = FaultController(list(scenario.chaos), timeline, survey=survey)
+        with _pipeline(scenario, path, stack, owner, controller, directory, timeline) as (job, watcher):
+            drive = Drive(scenario, stack, job, watcher, controller, timeline)
             drive.feed_and_drain(feeders)
-        conductor.check()
+        controller.check()
         if stack.frames is not None:
             stack.frames.check()  # what the proxy could not do, or had to refuse, since the drive last looked
         for feeder in feeders:
@@ -180,7 +181,7 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
         timeline.emit("phase", name="collect")
         writer.append("batches", _batch_rows(watcher))
         writer.append("progress", _progress_rows(watcher))
-        writer.append("faults", conductor.rows())
+        writer.append("faults", controller.rows())
         outputs, ends = collect(scenario, stack, writer, timeline)
         stack.check_health()
         directory.update(outputs=outputs, ends=ends, **drive.summary(), seconds=round(timeline.now(), 3))
@@ -219,7 +220,7 @@ def _pipeline(
     path: Path,
     stack: Stack,
     owner: Owner,
-    conductor: Conductor,
+    controller: FaultController,
     directory: RunDir,
     timeline: Timeline,
 ) -> Iterator[tuple[Pipeline, CheckpointWatcher]]:
@@ -259,9 +260,9 @@ def _pipeline(
         logs=directory.logs,
         cwd=scratch,
         limit=scenario.limits.restarts,
-        may_restart=lambda: conductor.any_fired,
+        may_restart=lambda: controller.any_fired,
         progress=committed_batches,
-        calm=lambda: conductor.quiet,
+        calm=lambda: controller.quiet,
     )
 
     past_the_gate: set[str] = set()
@@ -270,7 +271,7 @@ def _pipeline(
         if gate.serves(query):
             gate.meet(query, batch, point)  # faults strike there; here, the news of what they struck at
         else:
-            conductor.on_log(query, batch, point)  # before anything else: a fault may have to strike at once
+            controller.on_log(query, batch, point)  # before anything else: a fault may have to strike at once
         if point is Point.AFTER_OFFSET_LOG:
             if not gate.serves(query) and query not in past_the_gate:
                 past_the_gate.add(query)
@@ -278,7 +279,7 @@ def _pipeline(
             timeline.emit("batch.planned", query=query, batch=batch)
         elif point is Point.AFTER_COMMIT_LOG:
             done = watcher.batch(query, batch)
-            wrote = conductor.wrote(query, batch)
+            wrote = controller.wrote(query, batch)
             told = {} if wrote is None else {"wrote": list(wrote)}
             timeline.emit("batch.committed", query=query, batch=batch, records=done.records() if done else 0, **told)
 
@@ -292,11 +293,11 @@ def _pipeline(
     gate = CheckpointGate(
         owner.scratch / "checkpoint",
         directory.checkpoint,
-        wanted=conductor.wanted,
-        on_point=conductor.on_write,
+        wanted=controller.wanted,
+        on_point=controller.on_write,
         on_failure=watcher.fail,
     )
-    failpoints = FailpointServer(socket, clock=timeline.now, on_point=conductor.on_point, on_told=conductor.on_told)
+    failpoints = FailpointServer(socket, clock=timeline.now, on_point=controller.on_point, on_told=controller.on_told)
     with ExitStack() as ending:
         ending.callback(watcher.stop)
         watcher.start()
@@ -304,15 +305,17 @@ def _pipeline(
         gate.start()
         ending.callback(failpoints.close)
         failpoints.start()
-        conductor.arm(Site(stack, job, watcher, timeline, events=events, attempt=gate.attempt, scenario=scenario))
+        controller.arm(
+            FaultContext(stack, job, watcher, timeline, events=events, attempt=gate.attempt, scenario=scenario)
+        )
         ending.callback(job.stop)
         job.start()
         try:
             yield job, watcher
         except BaseException:
-            conductor.heal_briefly(_LAST_HEAL_S)
+            controller.heal_briefly(_LAST_HEAL_S)
             raise
-        conductor.heal_all()  # before the job is stopped: what waits on a cut connection ends sooner once it is healed
+        controller.heal_all()  # before the job is stopped: what waits on a cut connection ends sooner once it is healed
 
 
 def _template_values(scenario: Scenario, path: Path, stack: Stack, directory: RunDir) -> dict[str, str]:

@@ -73,9 +73,9 @@ def test_a_transaction_that_fails_midway_is_not_left_open(
 ) -> None:
     monkeypatch.setattr("onceproof.chaos.aborted_input.Producer", Full)
     kafka = SimpleNamespace(harness_bootstrap="127.0.0.1:1")
-    site: Any = SimpleNamespace(scenario=fed, stack=SimpleNamespace(kafka=kafka))
+    context: Any = SimpleNamespace(scenario=fed, stack=SimpleNamespace(kafka=kafka))
     with pytest.raises(BufferError):
-        AbortedInput(AbortedInputSpec.model_validate(SPEC)).strike(site, seen(Point.AFTER_OFFSET_LOG))
+        AbortedInput(AbortedInputSpec.model_validate(SPEC)).strike(context, seen(Point.AFTER_OFFSET_LOG))
     assert Full.aborted == 1
 
 

@@ -127,11 +127,11 @@ def test_a_broker_that_did_not_come_back_is_tried_again(fault: Callable[..., Fau
         if len(tried) == 1:
             raise EnvironmentProblem("it does not answer")
 
-    site: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(
         stack=SimpleNamespace(kafka=SimpleNamespace(is_running=lambda _: False, restart_broker=restart))
     )
     with pytest.raises(EnvironmentProblem):
-        away.heal(site)
-    away.heal(site)
-    away.heal(site)
+        away.heal(context)
+    away.heal(context)
+    away.heal(context)
     assert tried == [2, 2]

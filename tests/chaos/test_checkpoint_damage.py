@@ -61,8 +61,8 @@ def test_a_driver_that_fails_shows_the_damage_only_in_sparks_words_for_it(
     damage = CheckpointDamage(CheckpointDamageSpec.model_validate(spec(what, "after-commit-log")))
     job = SimpleNamespace(failed_since=lambda _at: Exit(1, 1, 5.0), said=lambda words: words in log)
     checkpoint = SimpleNamespace(batches=list, log_exists=lambda *_: False)
-    site: Any = SimpleNamespace(job=job, checkpoint=checkpoint)
-    assert bool(damage._symptom(site, seen(Point.AFTER_COMMIT_LOG), tmp_path)) is shows
+    context: Any = SimpleNamespace(job=job, checkpoint=checkpoint)
+    assert bool(damage._symptom(context, seen(Point.AFTER_COMMIT_LOG), tmp_path)) is shows
 
 
 @pytest.fixture

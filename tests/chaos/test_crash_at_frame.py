@@ -66,14 +66,16 @@ def test_between_sinks_counts_the_other_outputs_of_its_query(
         update={"outputs": {name: OutputSpec.model_validate(output | more) for name, more in outputs.items()}}
     )
     checkpoint = SimpleNamespace(queries=lambda: ["q", "another"])
-    site: Any = SimpleNamespace(scenario=two, checkpoint=checkpoint, stack=SimpleNamespace(kafka=None))
+    context: Any = SimpleNamespace(scenario=two, checkpoint=checkpoint, stack=SimpleNamespace(kafka=None))
     monkeypatch.setattr("onceproof.chaos.crash_at_frame.undecided_topics", lambda _kafka: {"out", "elsewhere"})
-    assert _other_places(site, "q", frame(topics=["out"])) == {"table a", "table b"}
-    assert _other_places(site, "q", frame(topics=None)) == {"table a", "table b"}, "EndTxn: what is open now is its own"
+    assert _other_places(context, "q", frame(topics=["out"])) == {"table a", "table b"}
+    assert _other_places(context, "q", frame(topics=None)) == {"table a", "table b"}, (
+        "EndTxn: what is open now is its own"
+    )
     insert = {"sql": "COMMIT", "transaction": ["INSERT INTO b VALUES (1)", "UPDATE a_progress SET x = 1"]}
-    assert _other_places(site, "q", frame(**insert)) == {"topic out", "table a"}
-    assert _other_places(site, "q", frame(sql="COMMIT", transaction=["SELECT f()"])) == {"topic out"}
-    assert _other_places(site, "another", frame(topics=["out"])) == {"table c"}
+    assert _other_places(context, "q", frame(**insert)) == {"topic out", "table a"}
+    assert _other_places(context, "q", frame(sql="COMMIT", transaction=["SELECT f()"])) == {"topic out"}
+    assert _other_places(context, "another", frame(topics=["out"])) == {"table c"}
 
 
 def test_what_is_lost_is_not_a_crash(problems: Problems) -> None:

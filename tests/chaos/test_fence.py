@@ -100,27 +100,29 @@ def test_the_first_driver_is_let_go_only_when_it_is_gone(fault: Callable[..., Fa
     done: list[str] = []
     first = SimpleNamespace(pid=1, members=list, kill=lambda: done.append("killed"))
     job = SimpleNamespace(take_over=lambda *, stopped: done.append(f"stopped={stopped}") or (0, first))
-    site: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(
         job=job,
         checkpoint=SimpleNamespace(log_exists=lambda *_: True, queries=lambda: ["q"]),
         timeline=SimpleNamespace(emit=lambda *_, **__: None),
     )
     fence = fault(spec("after-offset-log"))
-    fence.heal(site)  # nothing was struck
-    fence.strike(site, Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint", hold=lambda: lambda: done.append("go")))
+    fence.heal(context)  # nothing was struck
+    fence.strike(
+        context, Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint", hold=lambda: lambda: done.append("go"))
+    )
     assert done == ["stopped=False"]
-    fence.heal(site)
+    fence.heal(context)
     assert done == ["stopped=False", "killed", "go"]
 
 
 def test_of_several_queries_that_nobody_told_of_none_is_held(fault: Callable[..., Fault]) -> None:
     done: list[str] = []
-    site: Any = SimpleNamespace(checkpoint=SimpleNamespace(queries=lambda: ["q", "r"]))
+    context: Any = SimpleNamespace(checkpoint=SimpleNamespace(queries=lambda: ["q", "r"]))
     seen = Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint", hold=lambda: lambda: done.append("go"))
     fence = fault(spec("after-offset-log"))
-    fence.strike(site, seen)
+    fence.strike(context, seen)
     assert done == ["go"]
-    proof = fence.prove(site, seen)
+    proof = fence.prove(context, seen)
     assert not proof.hit and "several queries" in proof.evidence[-1]
 
 
@@ -129,13 +131,13 @@ def test_a_zombie_that_was_killed_has_not_come_to_its_own_end(code: int) -> None
     first = SimpleNamespace(
         returncode=code, is_running=lambda: False, log_tail=lambda _lines: "", members=list, kill=lambda: None
     )
-    site: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(
         job=SimpleNamespace(take_over=lambda *, stopped: (0, first)),
         checkpoint=SimpleNamespace(log_exists=lambda *_: True, queries=lambda: ["q"]),
         timeline=SimpleNamespace(emit=lambda *_, **__: None),
         stack=SimpleNamespace(kafka=None),
     )
-    taken = Takeover(site, Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint"), stopped=True)
+    taken = Takeover(context, Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint"), stopped=True)
     taken._written = lambda _before: []  # type: ignore[method-assign]
     proof = taken.let_go(lambda: None, {}, [], how="awake again")
     assert proof.hit is (code == 1), proof.evidence

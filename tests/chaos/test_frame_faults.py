@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from onceproof.base.timeline import Timeline
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, SpecProblem, faults
-from onceproof.faults.controller import Site
 from onceproof.faults.frames import FrameSpec, StoppedFrame, not_applied, prove_loss
 from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
 from onceproof.instruments.proxy.frames import Answer, Frame
@@ -111,7 +111,7 @@ class Running:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def context(tmp_path: Path) -> Iterator[FaultContext]:
     """A checkpoint with a batch in doubt, and a proxy's board; no service is asked."""
     root = tmp_path / "checkpoint"
     for log in ("offsets", "commits"):
@@ -125,25 +125,25 @@ def site(tmp_path: Path) -> Iterator[Site]:
     )
     stack: Any = SimpleNamespace(frames=rules, postgres=None)
     job: Any = Running()
-    yield Site(stack, job, watcher, timeline)
+    yield FaultContext(stack, job, watcher, timeline)
     timeline.close()
 
 
 @pytest.mark.parametrize("passed", [0, 1])
 def test_a_rule_that_never_matched_names_the_nearest_frames(
-    site: Site, seen: Callable[..., Occurrence], passed: int
+    context: FaultContext, seen: Callable[..., Occurrence], passed: int
 ) -> None:
     stopped = StoppedFrame(FrameSpec(kind="Produce", topic="out", nth=2), "kafka", "drop-answer", hold=True)
     occurrence = seen(Point.AFTER_OFFSET_LOG)
-    stopped.arm(site, occurrence)
-    frames: Any = site.stack.frames
+    stopped.arm(context, occurrence)
+    frames: Any = context.stack.frames
     for number in range(passed):
         assert frames.board.wants("Produce")
         frame = Frame(b"", "Produce", {"correlation_id": 40 + number, "topics": ["out"]})
         assert frames.board.rule_for(frame) is None
     assert not frames.board.wants("Metadata")
-    (site.checkpoint.folder("q") / "commits" / "2").touch()
-    proof = prove_loss(stopped, site, occurrence)
+    (context.checkpoint.folder("q") / "commits" / "2").touch()
+    proof = prove_loss(stopped, context, occurrence)
     nearest = "correlation_id 40, topics ['out']: it was number 1, not 2" if passed else "seen were Metadata (1)"
     assert not proof.hit
     assert proof.evidence[0] == "batch 2 was committed without a Produce number 2 with topic 'out'"
@@ -152,15 +152,15 @@ def test_a_rule_that_never_matched_names_the_nearest_frames(
 
 @pytest.mark.parametrize("action", ["drop-answer", "drop-request"])
 def test_a_peer_that_goes_while_its_frame_is_held_is_told_at_once(
-    site: Site, seen: Callable[..., Occurrence], action: Action
+    context: FaultContext, seen: Callable[..., Occurrence], action: Action
 ) -> None:
     stopped = StoppedFrame(FrameSpec(), "kafka", action, hold=True)
     occurrence = seen(Point.AFTER_OFFSET_LOG)
-    stopped.arm(site, occurrence)
+    stopped.arm(context, occurrence)
     hit = Hit(Frame(b"", "EndTxn", {"correlation_id": 9}), "client-1", "127.0.0.1:9", 0.0)
     stopped.rule.hits.append(hit)
     hit.undeliverable = "its client left while it was parked; it was never delivered"
-    proof = prove_loss(stopped, site, occurrence)
+    proof = prove_loss(stopped, context, occurrence)
     assert not proof.hit and proof.evidence[-1] == hit.undeliverable
 
 

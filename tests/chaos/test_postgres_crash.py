@@ -47,11 +47,11 @@ def test_nobody_is_killed_after_the_run_has_healed_it() -> None:
     killed: list[str] = []
     postgres = SimpleNamespace(kill=lambda: killed.append("postgres"))
     frames = SimpleNamespace(disarm=lambda *_: None, unlisten=lambda *_: None)
-    site: Any = SimpleNamespace(stack=SimpleNamespace(frames=frames, postgres=postgres))
-    crash.heal(site)
+    context: Any = SimpleNamespace(stack=SimpleNamespace(frames=frames, postgres=postgres))
+    crash.heal(context)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("onceproof.chaos.crash.postgres._ask", lambda *_: "now")
-        aborted, words = crash._crash(site, "7")
+        aborted, words = crash._crash(context, "7")
     assert not aborted and not killed and "the run ended" in words[0]
 
 

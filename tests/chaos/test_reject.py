@@ -12,8 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 from onceproof.chaos.reject import Reject, RejectSpec
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, SpecProblem
-from onceproof.faults.controller import Site
 from onceproof.faults.refusals import (
     Locked,
     Refusing,
@@ -110,14 +110,14 @@ class Service(Refusing):
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def begin(self, site: Site) -> str:
+    def begin(self, context: FaultContext) -> str:
         raise NotImplementedError
 
-    def end(self, site: Site) -> None:
-        self.calls.append("end frozen" if site.job.is_frozen else "end")  # type: ignore[attr-defined]
+    def end(self, context: FaultContext) -> None:
+        self.calls.append("end frozen" if context.job.is_frozen else "end")  # type: ignore[attr-defined]
 
-    def mend(self, site: Site) -> None:
-        self.calls.append("mend frozen" if site.job.is_frozen else "mend")  # type: ignore[attr-defined]
+    def mend(self, context: FaultContext) -> None:
+        self.calls.append("mend frozen" if context.job.is_frozen else "mend")  # type: ignore[attr-defined]
 
     def is_it(self, reply: Reply) -> bool:
         return True
@@ -142,29 +142,29 @@ def struck(monkeypatch: pytest.MonkeyPatch) -> tuple[Reject, Service, Any]:
     monkeypatch.setattr("onceproof.chaos.reject.committed", lambda *_: True)
     frames = SimpleNamespace(unlisten=lambda *_: None)
     stack, checkpoint = SimpleNamespace(frames=frames), SimpleNamespace(queries=list)
-    site = SimpleNamespace(job=Job(), stack=stack, checkpoint=checkpoint, tried={})
-    return reject, service, site
+    context = SimpleNamespace(job=Job(), stack=stack, checkpoint=checkpoint, tried={})
+    return reject, service, context
 
 
 def test_what_takes_time_to_come_back_holds_up_no_driver_and_is_mended_once(
     monkeypatch: pytest.MonkeyPatch, seen: Callable[..., Occurrence]
 ) -> None:
-    reject, service, site = struck(monkeypatch)
+    reject, service, context = struck(monkeypatch)
     reject._heard.append(said("error", "1"))
-    assert reject.prove(site, seen(Point.AFTER_OFFSET_LOG)).hit
+    assert reject.prove(context, seen(Point.AFTER_OFFSET_LOG)).hit
     assert service.calls[0] == "end frozen" and "mend" in service.calls and "mend frozen" not in service.calls
     before = list(service.calls)
-    reject.heal(site)  # by the conductor; the next refusal may have begun by then
+    reject.heal(context)  # by the controller; the next refusal may have begun by then
     assert service.calls == before
 
 
 def test_why_nobody_was_refused_is_asked_while_it_is_so(
     monkeypatch: pytest.MonkeyPatch, seen: Callable[..., Occurrence]
 ) -> None:
-    reject, service, site = struck(monkeypatch)
+    reject, service, context = struck(monkeypatch)
     monkeypatch.setattr("onceproof.chaos.reject.committed", lambda *_: False)
-    monkeypatch.setattr(service, "why_nobody", lambda _site: "it waits" if not service.calls else "too late")
-    proof = reject.prove(site, seen(Point.AFTER_OFFSET_LOG))
+    monkeypatch.setattr(service, "why_nobody", lambda _context: "it waits" if not service.calls else "too late")
+    proof = reject.prove(context, seen(Point.AFTER_OFFSET_LOG))
     assert not proof.hit and proof.evidence[-1] == "it waits"
 
 
@@ -177,41 +177,41 @@ def test_the_plan_says_what_a_locked_table_needs(scenario: Callable[..., Scenari
 def test_a_job_that_hangs_over_a_refusal_was_refused_all_the_same(
     monkeypatch: pytest.MonkeyPatch, seen: Callable[..., Occurrence]
 ) -> None:
-    reject, service, site = struck(monkeypatch)
+    reject, service, context = struck(monkeypatch)
     monkeypatch.setattr(reject, "_ended", lambda *_: None)
     monkeypatch.setattr("onceproof.chaos.reject._ATTEMPT_S", 0.0)
     monkeypatch.setattr("onceproof.chaos.reject.RESTART_S", 0.0)
     monkeypatch.setattr("onceproof.chaos.reject.committed", lambda *_: False)
-    assert not reject.prove(site, seen(Point.AFTER_OFFSET_LOG)).hit, "nothing was refused"
+    assert not reject.prove(context, seen(Point.AFTER_OFFSET_LOG)).hit, "nothing was refused"
     reject._heard.append(said("error", "1"))
-    proof = reject.prove(site, seen(Point.AFTER_OFFSET_LOG))
+    proof = reject.prove(context, seen(Point.AFTER_OFFSET_LOG))
     assert proof.hit and "still open when postgres gave in" in proof.evidence[-1], proof.evidence
     assert "mend" in service.calls
-    reject, _, site = struck(monkeypatch)
+    reject, _, context = struck(monkeypatch)
     monkeypatch.setattr(reject, "_ended", lambda *_: None)
     reject._heard.append(said("error", "1"))
-    site.checkpoint = SimpleNamespace(
+    context.checkpoint = SimpleNamespace(
         queries=lambda: ["q", "other"],
         batches=lambda: [Batch(name, 2, {}, {"in": {0: 5}}, None, 0.0, 0) for name in ("q", "other")],
     )
-    site.scenario, site.timeline = None, SimpleNamespace(now=time.monotonic)
-    proof = reject.prove(site, seen(Point.AFTER_OFFSET_LOG))
+    context.scenario, context.timeline = None, SimpleNamespace(now=time.monotonic)
+    proof = reject.prove(context, seen(Point.AFTER_OFFSET_LOG))
     assert not proof.hit and "not decidable: queries q and other were open" in proof.evidence[-1]
     tables = {"one": OutputSpec(table="one", identity=["id"], query="q"), "two": TOPIC}
-    site.scenario = SimpleNamespace(outputs=tables)
+    context.scenario = SimpleNamespace(outputs=tables)
     reject, _, _ = struck(monkeypatch)
     reject._heard.append(said("error", "1"))
-    proof = reject.prove(site, seen(Point.AFTER_OFFSET_LOG))
+    proof = reject.prove(context, seen(Point.AFTER_OFFSET_LOG))
     assert proof.hit and "of the queries that were open only q uses postgres (other does not)" in proof.evidence
 
 
 def test_a_heal_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    reject, service, site = struck(monkeypatch)
+    reject, service, context = struck(monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(service, "mend", lambda _site: 1 // 0)
+        patch.setattr(service, "mend", lambda _context: 1 // 0)
         with pytest.raises(ZeroDivisionError):
-            reject.heal(site)
-    reject.heal(site)
+            reject.heal(context)
+    reject.heal(context)
     assert service.calls == ["end", "end", "mend"]
 
 

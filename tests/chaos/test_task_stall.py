@@ -63,8 +63,8 @@ def proven(
 
         monkeypatch.setattr("onceproof.chaos.stall.task.committed", committed)
         monkeypatch.setattr("onceproof.chaos.stall.task.told", lambda *_: "another attempt won")
-        site: Any = SimpleNamespace(job=SimpleNamespace(current_start=0))
-        return stall.prove(site, seen(Point.AFTER_OFFSET_LOG))
+        context: Any = SimpleNamespace(job=SimpleNamespace(current_start=0))
+        return stall.prove(context, seen(Point.AFTER_OFFSET_LOG))
 
     return prove
 

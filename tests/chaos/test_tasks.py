@@ -161,8 +161,8 @@ def test_a_dead_process_frame_is_called_undelivered_when_the_proxy_says_so(
         monkeypatch.setattr("onceproof.chaos.crash.task.wait_until", wait)
         monkeypatch.setattr("onceproof.chaos.crash.task.wait_for_commit", lambda *_: "committed")
         monkeypatch.setattr("onceproof.chaos.crash.task.told", lambda *_: "another attempt")
-        site: Any = SimpleNamespace(job=SimpleNamespace(current_start=0))
-        proof = crash.prove(site, seen(Point.AFTER_OFFSET_LOG))
+        context: Any = SimpleNamespace(job=SimpleNamespace(current_start=0))
+        proof = crash.prove(context, seen(Point.AFTER_OFFSET_LOG))
     assert proof.hit is not delivered and asked == ["its connection to be gone"]
     assert ("its frame was never delivered" in proof.evidence) is not delivered
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from onceproof.consumers.clients.kafka import KafkaGroup
+from onceproof.consumers.clients.kafka_group import KafkaGroup
 
 
 class Record:

@@ -14,7 +14,7 @@ from onceproof.base.errors import ScenarioError
 from onceproof.chaos.consumers.slow import Slow, SlowSpec
 from onceproof.consumers import layout as layouts
 from onceproof.consumers.brokers.kafka import GroupQueues
-from onceproof.consumers.clients import kafka as kafka_client
+from onceproof.consumers.clients import kafka_group as kafka_client
 from onceproof.consumers.clients.contract import Client, Fenced, Lost
 from onceproof.consumers.clients.worker import Worker
 from onceproof.consumers.layout import Message, in_ranges

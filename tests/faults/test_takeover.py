@@ -29,12 +29,12 @@ def taken(tmp_path: Path) -> Any:
         checkpoint = SimpleNamespace(
             queries=lambda: dict.fromkeys(queries, tmp_path), folder=lambda _query: tmp_path, log_exists=lambda *_: True
         )
-        site: Any = SimpleNamespace(
+        context: Any = SimpleNamespace(
             job=SimpleNamespace(take_over=lambda *, stopped: (0, first)),
             checkpoint=checkpoint,
             timeline=SimpleNamespace(emit=lambda *_, **__: None),
         )
-        return Takeover(site, Occurrence("a", 2, Point.AFTER_OFFSET_LOG, "checkpoint"), stopped=True), done
+        return Takeover(context, Occurrence("a", 2, Point.AFTER_OFFSET_LOG, "checkpoint"), stopped=True), done
 
     return make
 
@@ -59,7 +59,7 @@ def test_a_driver_that_another_query_ended_shows_nothing(taken: Any) -> None:
 def test_unchanged_sinks_say_nothing_about_what_was_written_before(taken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The successor may have written the batch a second time by then: a duplicate that the old driver's end does not show."""
     takeover, done = taken(REPLACED, "a")
-    takeover._site.stack = SimpleNamespace(kafka=None)
+    takeover._context.stack = SimpleNamespace(kafka=None)
     held = {"table t": "400 rows (the newest of transaction 9)"}
     monkeypatch.setattr(module, "sink_state", lambda _stack: held)
     monkeypatch.setattr(module, "undecided", lambda _kafka: False)
@@ -69,6 +69,6 @@ def test_unchanged_sinks_say_nothing_about_what_was_written_before(taken: Any, m
     assert proof.evidence[-1].endswith("what was written before that is not compared")
     monkeypatch.setattr(module, "sink_state", lambda _stack: {"table t": "401 rows (the newest of transaction 10)"})
     wrote = taken(REPLACED, "a")[0]
-    wrote._site.stack = SimpleNamespace(kafka=None)
+    wrote._context.stack = SimpleNamespace(kafka=None)
     last = wrote.let_go(lambda: None, held, [], how="awake again").evidence[-1]
     assert last.startswith("meanwhile table t: 400 rows") and "401 rows" in last

@@ -11,8 +11,9 @@ import pytest
 
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Proof, faults
-from onceproof.faults.controller import Conductor, Site
+from onceproof.faults.controller import FaultController
 from onceproof.instruments.checkpoint_watcher import Batch
 from onceproof.scenario.model import At, FaultSpec, OutputSpec
 from onceproof.scenario.points import Point
@@ -27,24 +28,24 @@ class Hits:
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point
 
-    def strike(self, _site: Site, _seen: Occurrence) -> None: ...
+    def strike(self, _context: FaultContext, _seen: Occurrence) -> None: ...
 
-    def prove(self, _site: Site, _seen: Occurrence) -> Proof:
+    def prove(self, _context: FaultContext, _seen: Occurrence) -> Proof:
         return Proof(True, ("seen",))
 
-    def heal(self, _site: Site) -> None: ...
+    def heal(self, _context: FaultContext) -> None: ...
 
 
 @pytest.fixture
-def conduct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[FaultSpec], Conductor]]:
+def conduct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[FaultSpec], FaultController]]:
     timeline = Timeline(tmp_path / "events.jsonl")
 
-    def make(spec: FaultSpec) -> Conductor:
+    def make(spec: FaultSpec) -> FaultController:
         monkeypatch.setattr(faults, "get", lambda _name: Hits)
-        conductor = Conductor([spec], timeline)
+        controller = FaultController([spec], timeline)
         job = SimpleNamespace(masked=lambda text: text)
-        conductor.arm(Site(cast(Any, None), cast(Any, job), cast(Any, NoInput()), timeline))
-        return conductor
+        controller.arm(FaultContext(cast(Any, None), cast(Any, job), cast(Any, NoInput()), timeline))
+        return controller
 
     yield make
     timeline.close()
@@ -54,8 +55,8 @@ def spec() -> FaultSpec:
     return FaultSpec(fault="hits", target="driver", at=At(batch=2, point=Point.AFTER_SINK_COMMIT))
 
 
-def settle(conductor: Conductor) -> None:
-    wait_until("its proof", lambda: conductor.quiet and all(a.proof for a in conductor.armed), deadline_s=5)
+def settle(controller: FaultController) -> None:
+    wait_until("its proof", lambda: controller.quiet and all(a.proof for a in controller.armed), deadline_s=5)
 
 
 class NoInput:
@@ -77,7 +78,7 @@ class TwoQueries(NoInput):
 
 
 def without_input(
-    conduct: Callable[[FaultSpec], Conductor],
+    conduct: Callable[[FaultSpec], FaultController],
     monkeypatch: pytest.MonkeyPatch,
     *held: str,
     checkpoint: NoInput | None = None,
@@ -88,21 +89,21 @@ def without_input(
     monkeypatch.setattr(
         "onceproof.faults.evidence.writes.output_state", lambda _stack, _outputs: {"table totals": next(states)}
     )
-    conductor = conduct(spec())
-    site = conductor._site
-    assert site is not None
-    site.checkpoint = cast(Any, checkpoint or NoInput())
+    controller = conduct(spec())
+    context = controller._context
+    assert context is not None
+    context.checkpoint = cast(Any, checkpoint or NoInput())
     output = {"table": "totals", "identity": ["id"], "query": query}
-    site.scenario = cast(Any, SimpleNamespace(outputs={"totals": OutputSpec.model_validate(output)}))
-    conductor.on_log("checkpoint", 2, Point.AFTER_OFFSET_LOG)
-    conductor.on_log("checkpoint", 2, Point.AFTER_COMMIT_LOG)
-    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
-    settle(conductor)
-    return conductor.rows()[0]
+    context.scenario = cast(Any, SimpleNamespace(outputs={"totals": OutputSpec.model_validate(output)}))
+    controller.on_log("checkpoint", 2, Point.AFTER_OFFSET_LOG)
+    controller.on_log("checkpoint", 2, Point.AFTER_COMMIT_LOG)
+    controller.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+    settle(controller)
+    return controller.rows()[0]
 
 
 def test_a_batch_that_reads_nothing_and_writes_is_in_danger(
-    conduct: Callable[[FaultSpec], Conductor], monkeypatch: pytest.MonkeyPatch
+    conduct: Callable[[FaultSpec], FaultController], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = without_input(conduct, monkeypatch, "3 rows", "5 rows")
     assert row["hit"] is True
@@ -110,7 +111,7 @@ def test_a_batch_that_reads_nothing_and_writes_is_in_danger(
 
 
 def test_one_that_neither_reads_nor_writes_is_not(
-    conduct: Callable[[FaultSpec], Conductor], monkeypatch: pytest.MonkeyPatch
+    conduct: Callable[[FaultSpec], FaultController], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = without_input(conduct, monkeypatch, "3 rows", "3 rows")
     assert row["hit"] is False
@@ -129,7 +130,7 @@ class Input(NoInput):
 
 @pytest.mark.parametrize(("after", "hit"), [("3 rows", False), ("5 rows", True)])
 def test_a_batch_that_reads_must_also_write_if_the_fault_comes_after_its_commit(
-    conduct: Callable[[FaultSpec], Conductor], monkeypatch: pytest.MonkeyPatch, after: str, hit: bool
+    conduct: Callable[[FaultSpec], FaultController], monkeypatch: pytest.MonkeyPatch, after: str, hit: bool
 ) -> None:
     row = without_input(conduct, monkeypatch, "3 rows", after, checkpoint=Input())
     assert row["hit"] is hit
@@ -138,7 +139,7 @@ def test_a_batch_that_reads_must_also_write_if_the_fault_comes_after_its_commit(
 
 @pytest.mark.parametrize(("query", "hit"), [(None, False), ("checkpoint", True)])
 def test_whose_writes_they_were_must_be_known(
-    conduct: Callable[[FaultSpec], Conductor], monkeypatch: pytest.MonkeyPatch, query: str | None, hit: bool
+    conduct: Callable[[FaultSpec], FaultController], monkeypatch: pytest.MonkeyPatch, query: str | None, hit: bool
 ) -> None:
     row = without_input(conduct, monkeypatch, "3 rows", "5 rows", checkpoint=TwoQueries(), query=query)
     assert row["hit"] is hit
@@ -147,21 +148,21 @@ def test_whose_writes_they_were_must_be_known(
 
 
 def test_a_batch_whose_write_was_stopped_or_refused_is_in_danger_whatever_came_of_it(
-    conduct: Callable[[FaultSpec], Conductor],
+    conduct: Callable[[FaultSpec], FaultController],
 ) -> None:
-    conductor = conduct(spec())
-    site = conductor._site
-    assert site is not None
-    site.checkpoint = cast(Any, NoInput())
-    site.tried["checkpoint", 2] = "postgres refused what it sent"
-    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
-    settle(conductor)
-    assert conductor.rows()[0]["hit"] is True
-    assert "batch 2 read no input, and postgres refused what it sent" in conductor.rows()[0]["evidence"]
+    controller = conduct(spec())
+    context = controller._context
+    assert context is not None
+    context.checkpoint = cast(Any, NoInput())
+    context.tried["checkpoint", 2] = "postgres refused what it sent"
+    controller.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+    settle(controller)
+    assert controller.rows()[0]["hit"] is True
+    assert "batch 2 read no input, and postgres refused what it sent" in controller.rows()[0]["evidence"]
 
 
 def test_a_service_that_is_away_at_the_commit_is_no_failure_of_the_run(
-    conduct: Callable[[FaultSpec], Conductor], monkeypatch: pytest.MonkeyPatch
+    conduct: Callable[[FaultSpec], FaultController], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that hides a refusal commits its batch while Postgres is still stopped."""
     looks = 0
@@ -174,13 +175,13 @@ def test_a_service_that_is_away_at_the_commit_is_no_failure_of_the_run(
         return {"table totals": f"{looks} rows"}
 
     monkeypatch.setattr("onceproof.faults.evidence.writes.output_state", look)
-    conductor = conduct(spec())
-    assert conductor._site is not None
+    controller = conduct(spec())
+    assert controller._context is not None
     totals = OutputSpec.model_validate({"table": "totals", "identity": ["id"]})
-    conductor._site.scenario = cast(Any, SimpleNamespace(outputs={"totals": totals}))
+    controller._context.scenario = cast(Any, SimpleNamespace(outputs={"totals": totals}))
     for point in (Point.AFTER_OFFSET_LOG, Point.AFTER_COMMIT_LOG):
-        conductor.on_log("checkpoint", 2, point)
-    assert conductor.wrote("checkpoint", 2) is None
-    conductor.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
-    settle(conductor)
-    assert conductor.rows()[0]["evidence"].endswith("wrote: table totals: 1 rows -> 3 rows"), "looked at again"
+        controller.on_log("checkpoint", 2, point)
+    assert controller.wrote("checkpoint", 2) is None
+    controller.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
+    settle(controller)
+    assert controller.rows()[0]["evidence"].endswith("wrote: table totals: 1 rows -> 3 rows"), "looked at again"

@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from onceproof.base.errors import EnvironmentProblem, ServiceFailed
 from onceproof.base.waiting import wait_until
-from onceproof.faults.controller import Site
+from onceproof.faults.context import FaultContext
 from onceproof.faults.refusals import Locked, Revoked
 from onceproof.instruments.proxy.frames import Reply
 from onceproof.stack import postgres as module
@@ -236,37 +236,37 @@ def test_a_killed_server_recovers_and_a_stopped_one_says_goodbye(tmp_path: Path)
 @pytest.mark.real
 def test_postgres_refuses_for_as_long_as_it_is_told_to(tmp_path: Path) -> None:
     with direct(tmp_path) as postgres:
-        site = cast("Site", SimpleNamespace(stack=SimpleNamespace(postgres=postgres)))
+        context = cast("FaultContext", SimpleNamespace(stack=SimpleNamespace(postgres=postgres)))
         with as_pipeline(postgres) as connection:
             connection.execute("CREATE TABLE t (id int)")
         for form, error in ((Revoked("t"), "42501"), (Locked("public.t"), "55P03")):
-            assert "t" in form.begin(site)
+            assert "t" in form.begin(context)
             with as_pipeline(postgres) as connection, pytest.raises(psycopg.Error) as refused:
                 connection.execute("SET lock_timeout = 200")
                 connection.execute("INSERT INTO t VALUES (1)")
             assert refused.value.sqlstate == error
             assert form.is_it(Reply(0.0, "postgres", "error", error, str(refused.value)))
-            form.end(site)
-            form.end(site)
+            form.end(context)
+            form.end(context)
             with as_pipeline(postgres) as connection:
                 connection.execute("INSERT INTO t VALUES (1)")
-        _one_without_a_timeout_waits(postgres, site)
+        _one_without_a_timeout_waits(postgres, context)
         with as_pipeline(postgres) as connection:
             connection.execute("REVOKE INSERT ON t FROM pipeline")
         revoked = Revoked("t")
         with pytest.raises(EnvironmentProblem, match="no right to INSERT into t"):
-            revoked.begin(site)
-        revoked.end(site)
+            revoked.begin(context)
+        revoked.end(context)
         with as_pipeline(postgres) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("INSERT INTO t VALUES (1)")
 
 
-def _one_without_a_timeout_waits(postgres: EmbeddedPostgres, site: Site) -> None:
+def _one_without_a_timeout_waits(postgres: EmbeddedPostgres, context: FaultContext) -> None:
     """It is not refused, and why that is so can be told only while it is so."""
     locked = Locked("t")
-    assert locked.why_nobody(site) == ""
-    locked.begin(site)
-    assert "no session of the job has come" in locked.why_nobody(site)
+    assert locked.why_nobody(context) == ""
+    locked.begin(context)
+    assert "no session of the job has come" in locked.why_nobody(context)
 
     def insert() -> None:
         with as_pipeline(postgres) as connection:
@@ -274,8 +274,8 @@ def _one_without_a_timeout_waits(postgres: EmbeddedPostgres, site: Site) -> None
 
     waits = threading.Thread(target=insert)
     waits.start()
-    said = wait_until("it to wait", lambda: "waiting for table t" in locked.why_nobody(site), deadline_s=20)
-    assert said and "lock_timeout" in locked.why_nobody(site)
-    locked.end(site)
+    said = wait_until("it to wait", lambda: "waiting for table t" in locked.why_nobody(context), deadline_s=20)
+    assert said and "lock_timeout" in locked.why_nobody(context)
+    locked.end(context)
     waits.join(20)
-    assert not waits.is_alive() and locked.why_nobody(site) == ""
+    assert not waits.is_alive() and locked.why_nobody(context) == ""

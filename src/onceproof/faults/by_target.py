@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
-from onceproof.faults.controller import Site
 from onceproof.scenario.model import Scenario
 
 
@@ -16,11 +16,11 @@ class Striking(Protocol):
 
     def matches(self, seen: Occurrence) -> bool: ...
 
-    def strike(self, site: Site, seen: Occurrence) -> None: ...
+    def strike(self, context: FaultContext, seen: Occurrence) -> None: ...
 
-    def prove(self, site: Site, seen: Occurrence) -> Proof: ...
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof: ...
 
-    def heal(self, site: Site) -> None: ...
+    def heal(self, context: FaultContext) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class ByTarget:
     def matches(self, seen: Occurrence) -> bool:
         return self._to.matches(seen)
 
-    def strike(self, site: Site, seen: Occurrence) -> None:
-        self._to.strike(site, seen)
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
+        self._to.strike(context, seen)
 
-    def prove(self, site: Site, seen: Occurrence) -> Proof:
-        return self._to.prove(site, seen)
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
+        return self._to.prove(context, seen)
 
-    def heal(self, site: Site) -> None:
-        self._to.heal(site)
+    def heal(self, context: FaultContext) -> None:
+        self._to.heal(context)
 
 
 def ignored_problems(target: str, *, leader_of: str | None, coordinator_of: str | None) -> list[SpecProblem]:

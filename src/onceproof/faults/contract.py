@@ -15,7 +15,7 @@ from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 
 if TYPE_CHECKING:
-    from onceproof.faults.controller import Site
+    from onceproof.faults.context import FaultContext
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Fault(Protocol):
 
     A fault that cannot go on without input has a property ``needs_input`` as well: while it is true the feed goes on,
     which otherwise waits until the fault is healed. One that must know what went on before its batch has a method
-    ``watch(site)``, called before the job starts; it must not change anything.
+    ``watch(context)``, called before the job starts; it must not change anything.
     """
 
     Spec: ClassVar[type[FaultSpec]]
@@ -92,13 +92,13 @@ class Fault(Protocol):
     def matches(self, seen: Occurrence) -> bool:
         """Whether this is the position to strike at (query and batch are already known to match)."""
 
-    def strike(self, site: Site, seen: Occurrence) -> None:
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
         """Act, at once: called in the thread that saw the point, while a parked sink is still parked."""
 
-    def prove(self, site: Site, seen: Occurrence) -> Proof:
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         """Wait for the symptom, heal, and say from the state left behind whether it hit. Own thread; may block."""
 
-    def heal(self, site: Site) -> None:
+    def heal(self, context: FaultContext) -> None:
         """Undo whatever strike did. Idempotent; always called, also when nothing was struck."""
 
 

@@ -1,6 +1,6 @@
 """Conducts the faults of one run: armed before the job starts, fired at their logical position, proven, healed.
 
-The instruments (checkpoint file system, checkpoint watcher, failpoints) tell the conductor which point a batch has just reached; the conductor
+The instruments (checkpoint file system, checkpoint watcher, failpoints) tell the controller which point a batch has just reached; the controller
 strikes with the fault that waits for it, in the instrument's own thread, and proves the hit in a thread of the fault's.
 """
 
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +16,11 @@ from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.masking import masked
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Fault, Occurrence, Proof, faults, reads_frames, strikes_at
 from onceproof.faults.evidence.writes import NOTHING_IN_DANGER, WriteWatch
 from onceproof.instruments.failpoints import Parked, Told
-from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.scenario.model import FaultSpec
 from onceproof.scenario.points import Point
 
 _LONGEST = 1000
@@ -30,34 +30,7 @@ _SURVEYED = frozenset(range(1000))
 """Batches that a survey looks at: more than a first run has."""
 
 if TYPE_CHECKING:
-    from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
-    from onceproof.pipeline.supervisor import Pipeline
-    from onceproof.stack.api import Stack
-
-
-@dataclass
-class Site:
-    """What a fault may see and touch."""
-
-    stack: Stack
-    job: Pipeline
-    checkpoint: CheckpointWatcher
-    timeline: Timeline
-    told: list[Told] = field(default_factory=list)
-    """What the sinks reported, in order."""
-    scenario: Scenario | None = None
-    """Of a run; None where a test needs none."""
-    events: Path | None = None
-    """Folder of Spark's own event logs (`onceproof.pipeline.spark_events`), in a run with a fault that strikes tasks."""
-    tried: dict[tuple[str, int], str] = field(default_factory=dict)
-    """Query and batch -> what the batch was seen to send to a service, whether or not that has come to anything."""
-    attempt: Callable[[str, int], int | None] = lambda _query, _batch: None
-    """Which attempt at a batch of a query is the last that has begun, from 1; None where nobody counts them."""
-
-    def told_since(self, at: float, event: str, *, sink: str, query: str, batch: int) -> Told | None:
-        """The first such report about the batch that came after ``at`` (seconds of the run's clock)."""
-        wanted = (event, sink, query, batch)
-        return next((t for t in list(self.told) if t.at >= at and (t.event, t.sink, t.query, t.batch) == wanted), None)
+    pass
 
 
 @dataclass
@@ -95,7 +68,7 @@ class Armed:
         }
 
 
-class Conductor:
+class FaultController:
     """Owns the armed faults. `heal_all` must be called however the run ends."""
 
     def __init__(self, specs: list[FaultSpec], timeline: Timeline, *, survey: bool = False) -> None:
@@ -106,16 +79,16 @@ class Conductor:
         self._writes = WriteWatch(_SURVEYED, _SURVEYED) if survey else WriteWatch(struck, committed)
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
-        self._site: Site | None = None
+        self._context: FaultContext | None = None
         self.armed = [Armed(i, spec, faults.get(spec.fault)(spec), spec.at.query or "") for i, spec in enumerate(specs)]
 
-    def arm(self, site: Site) -> None:
+    def arm(self, context: FaultContext) -> None:
         """From here on a point that is reached may fire a fault."""
-        self._site = site
+        self._context = context
         for armed in self.armed:
-            watch: Callable[[Site], None] | None = getattr(armed.fault, "watch", None)
+            watch: Callable[[FaultContext], None] | None = getattr(armed.fault, "watch", None)
             if watch is not None:
-                watch(site)
+                watch(context)
             armed.armed_at = self._timeline.emit("fault.armed", **armed.describe()).at
 
     @property
@@ -146,7 +119,7 @@ class Conductor:
 
     def wrote(self, query: str, batch: int) -> tuple[str, ...] | None:
         """The outputs that a committed batch was seen to change; None where nobody looked."""
-        written = self._writes.at_commit(self._site, query, batch) if self._site is not None else None
+        written = self._writes.at_commit(self._context, query, batch) if self._context is not None else None
         return None if written is None else written.outputs
 
     def on_log(self, query: str, batch: int, point: Point) -> None:
@@ -167,7 +140,7 @@ class Conductor:
     def on_point(self, parked: Parked) -> None:
         query = self._query(parked.query_id)
         self._timeline.emit("point", point=parked.point, sink=parked.sink, batch=parked.batch, query=query)
-        attempt = self._site.attempt(query, parked.batch) if self._site is not None else None
+        attempt = self._context.attempt(query, parked.batch) if self._context is not None else None
         seen = Occurrence(
             query, parked.batch, parked.point, "failpoint", parked.sink, parked.facts, parked.release, attempt=attempt
         )
@@ -175,12 +148,12 @@ class Conductor:
             parked.release()
 
     def on_told(self, told: Told) -> None:
-        if self._site is not None:
-            self._site.told.append(replace(told, query=self._query(told.query)))
+        if self._context is not None:
+            self._context.told.append(replace(told, query=self._query(told.query)))
         self._timeline.emit(f"sink.{told.event}", sink=told.sink, batch=told.batch, facts=told.facts)
 
     def _query(self, query_id: str) -> str:
-        known = self._site.checkpoint.query_of_id(query_id) if self._site is not None else None
+        known = self._context.checkpoint.query_of_id(query_id) if self._context is not None else None
         return known or query_id
 
     def _reached(self, seen: Occurrence) -> bool:
@@ -189,11 +162,11 @@ class Conductor:
         Those that end the driver last: a rule on frames, or a broker's end, must stand before the driver is gone. Of several
         that do something to one and the same target the first strikes, and the others go on waiting.
         """
-        site = self._site
-        if site is None:
+        context = self._context
+        if context is None:
             return False
         if seen.instrument != "failpoint":
-            self._writes.reached(site, seen.query, seen.batch, seen.point)
+            self._writes.reached(context, seen.query, seen.batch, seen.point)
         with self._lock:
             ready: list[Armed] = []
             taken: set[str] = set()
@@ -215,15 +188,15 @@ class Conductor:
 
         parked = replace(seen, release=release) if seen.release is not None else seen
         for armed in ready:
-            self._strike(armed, site, parked)
+            self._strike(armed, context, parked)
         all_struck.set()
         if go.is_set():
             release()
         return bool(ready)
 
-    def _strike(self, armed: Armed, site: Site, seen: Occurrence) -> None:
+    def _strike(self, armed: Armed, context: FaultContext, seen: Occurrence) -> None:
         try:
-            armed.fault.strike(site, seen)
+            armed.fault.strike(context, seen)
         except Exception as failure:  # a fault that breaks must show as one that did not hit, with the cause
             self._finish(armed, seen, Proof(False, (f"the fault could not act: {failure!r}",)))
             return
@@ -248,18 +221,18 @@ class Conductor:
         )
 
     def _prove(self, armed: Armed, seen: Occurrence) -> None:
-        assert self._site is not None
+        assert self._context is not None
         try:
-            proof = self._in_danger(self._site, seen, armed.fault.prove(self._site, seen))
+            proof = self._in_danger(self._context, seen, armed.fault.prove(self._context, seen))
         except Exception as failure:  # see above
             proof = Proof(False, (f"the hit could not be proven: {failure}",))
         if armed.spec.at.attempt is not None:
             proof = replace(proof, evidence=(f"attempt {seen.attempt} at batch {seen.batch}", *proof.evidence))
         self._finish(armed, seen, proof)
 
-    def _has_written(self, site: Site, seen: Occurrence, proof: Proof) -> Proof:
+    def _has_written(self, context: FaultContext, seen: Occurrence, proof: Proof) -> Proof:
         """The proof for a batch that read input, unless it is known that it wrote nothing."""
-        written = self._writes.written(site, seen.query, seen.batch)
+        written = self._writes.written(context, seen.query, seen.batch)
         if written is None or written.unclear is not None or written.changes:
             return proof
         why = (
@@ -267,21 +240,21 @@ class Conductor:
         )
         return replace(proof, hit=False, evidence=(*proof.evidence, why))
 
-    def _in_danger(self, site: Site, seen: Occurrence, proof: Proof) -> Proof:
+    def _in_danger(self, context: FaultContext, seen: Occurrence, proof: Proof) -> Proof:
         """The proof, unless the batch neither held data nor wrote any: then nothing was in danger, whatever the fault did.
 
         After the sink's commit what is in danger is what was written: a batch that only read (a join that found no pair) is
         replayed without a trace, whatever the sink is.
         """
         n = seen.batch
-        batch = wait_until(f"the ranges of batch {n}", lambda: site.checkpoint.batch(seen.query, n), deadline_s=5)
+        batch = wait_until(f"the ranges of batch {n}", lambda: context.checkpoint.batch(seen.query, n), deadline_s=5)
         if not proof.hit:
             return proof
         if batch.records() > 0:
-            return self._has_written(site, seen, proof) if seen.point is Point.AFTER_SINK_COMMIT else proof
-        if (tried := site.tried.get((seen.query, n))) is not None:
+            return self._has_written(context, seen, proof) if seen.point is Point.AFTER_SINK_COMMIT else proof
+        if (tried := context.tried.get((seen.query, n))) is not None:
             return replace(proof, evidence=(*proof.evidence, f"batch {n} read no input, and {tried}"))
-        written = self._writes.written(site, seen.query, n)
+        written = self._writes.written(context, seen.query, n)
         if written is None:
             why = f"batch {n} held no data, and whether it wrote any is not known: nobody looked at the outputs in time"
         elif written.unclear is not None:
@@ -291,7 +264,7 @@ class Conductor:
                 proof, evidence=(*proof.evidence, f"batch {n} read no input, and wrote: {'; '.join(written.changes)}")
             )
         else:
-            read = [b.batch for b in site.checkpoint.batches() if b.query == seen.query and b.records()]
+            read = [b.batch for b in context.checkpoint.batches() if b.query == seen.query and b.records()]
             other = f"one that reads input, such as batch {read[-1]}" if read else "another batch"
             why = f"batch {n} held no data and wrote none: {NOTHING_IN_DANGER}; choose {other}"
         return Proof(False, (*proof.evidence, why))
@@ -309,10 +282,10 @@ class Conductor:
     # -- healing --------------------------------------------------------------------------------------------------
 
     def _heal(self, armed: Armed) -> None:
-        if armed.healed_at is not None or self._site is None:
+        if armed.healed_at is not None or self._context is None:
             return
         try:
-            armed.fault.heal(self._site)
+            armed.fault.heal(self._context)
         except Exception as failure:
             why = f"fault {armed.spec.fault} {armed.spec.target} could not be healed: {failure}"
             armed.not_healed = masked(why)

@@ -14,8 +14,8 @@ from pydantic import Field, PositiveInt
 
 from onceproof.base.errors import UsageError, WaitTimeout
 from onceproof.base.waiting import wait_until
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
-from onceproof.faults.controller import Site
 from onceproof.faults.evidence.commits import postgres_status, postgres_xid
 from onceproof.faults.frame_checks import never_found
 from onceproof.faults.placement import RESTART_S, committed, has_own_file_manager, instruments_of, planned
@@ -134,21 +134,21 @@ class StoppedFrame:
         self.xid: str | None = None
         self._was_open = False
 
-    def arm(self, site: Site, seen: Occurrence, *others: Rule) -> None:
+    def arm(self, context: FaultContext, seen: Occurrence, *others: Rule) -> None:
         """With the job stopped: nothing of the batch passes before the rules stand."""
-        assert site.stack.frames is not None, "the run has started the proxy: a fault of it reads frames"
-        with site.job.frozen():
+        assert context.stack.frames is not None, "the run has started the proxy: a fault of it reads frames"
+        with context.job.frozen():
             for rule in (self.rule, *others):
-                site.stack.frames.arm(self.target, rule)
-            self._was_open = planned(site, seen.query, seen.batch) and not committed(site, seen.query, seen.batch)
+                context.stack.frames.arm(self.target, rule)
+            self._was_open = planned(context, seen.query, seen.batch) and not committed(context, seen.query, seen.batch)
 
-    def found(self, site: Site, seen: Occurrence) -> Hit | Proof:
+    def found(self, context: FaultContext, seen: Occurrence) -> Hit | Proof:
         """The frame, stopped while its batch was open; or why there is none."""
         if not self._was_open:
             return Proof(False, (f"batch {seen.batch} was not open any more when the rule was armed",))
 
         def ended() -> None:
-            if committed(site, seen.query, seen.batch) and not self.rule.hits:
+            if committed(context, seen.query, seen.batch) and not self.rule.hits:
                 raise WaitTimeout(f"batch {seen.batch} was committed without a {self.rule.describe()}")
 
         try:
@@ -157,23 +157,23 @@ class StoppedFrame:
             )
         except WaitTimeout as never:
             return Proof(False, (never.message, f"nearest: {self.rule.nearest()}"))
-        if (self.rule.hold or self.rule.action == "late") and committed(site, seen.query, seen.batch):
+        if (self.rule.hold or self.rule.action == "late") and committed(context, seen.query, seen.batch):
             return Proof(False, (f"the {hit.frame.kind} that was stopped came after batch {seen.batch} was committed",))
         if _writes(hit.frame):
-            site.tried[seen.query, seen.batch] = f"sent {which(hit.frame)}"
+            context.tried[seen.query, seen.batch] = f"sent {which(hit.frame)}"
         pid = hit.frame.facts.get("backend_pid")
         if self.target == "postgres" and pid is not None:
-            assert site.stack.postgres is not None
-            self.xid = postgres_xid(site.stack.postgres, pid)
+            assert context.stack.postgres is not None
+            self.xid = postgres_xid(context.stack.postgres, pid)
         return hit
 
-    def close(self, site: Site) -> None:
-        if site.stack.frames is not None:
-            site.stack.frames.disarm(self.target, self.rule)
+    def close(self, context: FaultContext) -> None:
+        if context.stack.frames is not None:
+            context.stack.frames.disarm(self.target, self.rule)
 
-    def became(self, site: Site) -> str | None:
+    def became(self, context: FaultContext) -> str | None:
         """``committed`` or ``aborted``, as Postgres says; None where there is no transaction to ask for."""
-        postgres, xid = site.stack.postgres, self.xid
+        postgres, xid = context.stack.postgres, self.xid
         if postgres is None or xid is None:
             return None
 
@@ -209,12 +209,12 @@ def which(frame: Frame) -> str:
     return " ".join([*words, f"with correlation id {facts['correlation_id']}"])
 
 
-def wait_for_commit(site: Site, seen: Occurrence) -> str:
+def wait_for_commit(context: FaultContext, seen: Occurrence) -> str:
     wait_until(
         f"batch {seen.batch} to be committed after the fault",
-        lambda: committed(site, seen.query, seen.batch),
+        lambda: committed(context, seen.query, seen.batch),
         deadline_s=RESTART_S,
-        explain=lambda: f"driver start {site.job.current_start}",
+        explain=lambda: f"driver start {context.job.current_start}",
     )
     return f"batch {seen.batch} was committed by Spark afterwards"
 
@@ -242,9 +242,9 @@ def not_applied(frame: Frame, answer: Answer, xid: str | None) -> str | None:
     return None
 
 
-def prove_loss(stopped: StoppedFrame, site: Site, seen: Occurrence) -> Proof:
+def prove_loss(stopped: StoppedFrame, context: FaultContext, seen: Occurrence) -> Proof:
     """Both losses: the frame is held, its state looked at, then it (or its answer) is lost, and the service asked."""
-    found = stopped.found(site, seen)
+    found = stopped.found(context, seen)
     if isinstance(found, Proof):
         return found
     words = [f"{which(found.frame)} was stopped by {found.proxy} while batch {seen.batch} was open"]
@@ -279,12 +279,12 @@ def prove_loss(stopped: StoppedFrame, site: Site, seen: Occurrence) -> Proof:
                 "Kafka itself was not asked: what is proven is that this request did not reach it; the client may have sent "
                 "it again by itself, over another connection, before the job noticed anything"
             )
-    became, wanted = stopped.became(site), "committed" if lost_answer else "aborted"
+    became, wanted = stopped.became(context), "committed" if lost_answer else "aborted"
     if became is not None:
         words.append(f"pg_xact_status of transaction {stopped.xid}: {became}")
         if became != wanted:
             return Proof(False, tuple(words))
-    words.append(wait_for_commit(site, seen))
+    words.append(wait_for_commit(context, seen))
     since = stopped.rule.fitting - stopped.rule.nth
     if since > 0:
         words.append(f"{since} more like it were sent since: the client came back")

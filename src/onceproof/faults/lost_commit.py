@@ -13,8 +13,8 @@ from typing import Literal
 from pydantic import Field
 
 from onceproof.base.waiting import wait_until
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
-from onceproof.faults.controller import Site
 from onceproof.faults.evidence.commits import OpenTransaction, postgres_status
 from onceproof.faults.frames import (
     FrameSpec,
@@ -120,18 +120,18 @@ class CutCommit:
             return is_planned(seen)
         return seen.instrument == "failpoint" and seen.point is self._spec.at.point and seen.sink == self._spec.target
 
-    def strike(self, site: Site, seen: Occurrence) -> None:
-        self._struck_at = site.timeline.now()
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
+        self._struck_at = context.timeline.now()
         if self._stopped is not None:
-            self._stopped.arm(site, seen)
+            self._stopped.arm(context, seen)
             return
         if self._spec.target == "postgres":
-            assert site.stack.postgres is not None
-            self._proxies = [site.stack.postgres.proxy]
+            assert context.stack.postgres is not None
+            self._proxies = [context.stack.postgres.proxy]
             # The connection is closed at the first byte of that direction: at once, so the sink need not time out.
             self._proxies[0].add_toxic("limit_data", self.stream, bytes=0)
         else:
-            kafka = site.stack.kafka
+            kafka = context.stack.kafka
             self._open = OpenTransaction(kafka, seen.facts["topic"])
             self._proxies = [kafka.client_proxy(broker) for broker in kafka.brokers]
             # A closed connection would be retried inside the client over another one, and succeed: swallow instead.
@@ -140,15 +140,19 @@ class CutCommit:
         if seen.release is not None:
             seen.release()
 
-    def prove(self, site: Site, seen: Occurrence) -> Proof:
+    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         if self._stopped is not None:
-            return prove_loss(self._stopped, site, seen)
+            return prove_loss(self._stopped, context, seen)
         applied = (
-            self._applied_postgres(site, seen) if self._spec.target == "postgres" else self._applied_kafka(site, seen)
+            self._applied_postgres(context, seen)
+            if self._spec.target == "postgres"
+            else self._applied_kafka(context, seen)
         )
 
         def told(event: str) -> Told | None:
-            return site.told_since(self._struck_at, event, sink=self._spec.target, query=seen.query, batch=seen.batch)
+            return context.told_since(
+                self._struck_at, event, sink=self._spec.target, query=seen.query, batch=seen.batch
+            )
 
         error = wait_until(
             f"the {self._spec.target} sink to report that its commit failed",
@@ -160,26 +164,26 @@ class CutCommit:
             return Proof(False, (applied[1], "the sink saw its commit acknowledged: nothing was lost"))
         if self._open is not None and self.stream == "upstream" and (self._open.ended() or self._open.visible()):
             return Proof(False, ("the transaction ended although EndTxn should have been lost", reported))
-        self.heal(site)
+        self.heal(context)
         if not applied[0]:
             return Proof(False, (applied[1], reported))
         wait_until(
             f"batch {seen.batch} to be committed after the fault",
-            lambda: committed(site, seen.query, seen.batch),
+            lambda: committed(context, seen.query, seen.batch),
             deadline_s=RESTART_S,
         )
         return Proof(True, (applied[1], reported, f"batch {seen.batch} was committed by Spark afterwards"))
 
-    def heal(self, site: Site) -> None:
+    def heal(self, context: FaultContext) -> None:
         if self._stopped is not None:
-            self._stopped.close(site)
+            self._stopped.close(context)
         for proxy in self._proxies:
             proxy.heal()
 
-    def _applied_postgres(self, site: Site, seen: Occurrence) -> tuple[bool, str]:
+    def _applied_postgres(self, context: FaultContext, seen: Occurrence) -> tuple[bool, str]:
         """Whether the commit came to what this fault wants, and the sentence that says what was seen."""
-        assert site.stack.postgres is not None
-        postgres, xid = site.stack.postgres, str(seen.facts["xid"])
+        assert context.stack.postgres is not None
+        postgres, xid = context.stack.postgres, str(seen.facts["xid"])
         wanted = "committed" if self.stream == "downstream" else "aborted"
 
         def settled() -> str | None:
@@ -189,7 +193,7 @@ class CutCommit:
         status = wait_until(f"transaction {xid} to be committed or aborted", settled, deadline_s=_SETTLE_S)
         return status == wanted, f"pg_xact_status of transaction {xid}: {status}"
 
-    def _applied_kafka(self, site: Site, seen: Occurrence) -> tuple[bool, str]:
+    def _applied_kafka(self, context: FaultContext, seen: Occurrence) -> tuple[bool, str]:
         opened = self._open
         assert opened is not None
         who = f"transactional.id {seen.facts.get('transactional_id')}"

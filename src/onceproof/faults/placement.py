@@ -8,8 +8,8 @@ from typing import Annotated
 from pydantic import Field
 
 from onceproof.base.registry import suggest
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Placement, SpecProblem
-from onceproof.faults.controller import Site
 from onceproof.pipeline.spark_conf import FILE_MANAGER
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import LEFT_BEHIND, Point
@@ -114,18 +114,18 @@ def split_leader_of(leader_of: str) -> tuple[str, int]:
     return match.group(1), int(match.group(2))
 
 
-def committed(site: Site, query: str, batch: int) -> bool:
-    return site.checkpoint.log_exists(query, "commits", batch)
+def committed(context: FaultContext, query: str, batch: int) -> bool:
+    return context.checkpoint.log_exists(query, "commits", batch)
 
 
-def planned(site: Site, query: str, batch: int) -> bool:
-    return site.checkpoint.log_exists(query, "offsets", batch)
+def planned(context: FaultContext, query: str, batch: int) -> bool:
+    return context.checkpoint.log_exists(query, "offsets", batch)
 
 
-def state_written(site: Site, query: str, batch: int) -> tuple[int, int]:
+def state_written(context: FaultContext, query: str, batch: int) -> tuple[int, int]:
     """How many state stores of the query hold what ``batch`` wrote, and how many there are."""
     files = re.compile(rf"{batch + 1}(_[^.]*)?\.(changelog|delta|snapshot|zip)")
-    root = site.checkpoint.folder(query) / "state"
+    root = context.checkpoint.folder(query) / "state"
     stores = {
         path.parent
         for path in root.rglob("*")

@@ -13,7 +13,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from onceproof.base.errors import EnvironmentProblem
-from onceproof.faults.controller import Site
+from onceproof.faults.context import FaultContext
 from onceproof.instruments.proxy.frames import Reply
 from onceproof.stack.api import Postgres
 
@@ -34,20 +34,20 @@ class Refusing(Protocol):
     """One form of refusal. ``begin`` and ``end`` may be called with the job stopped; ``end`` and ``mend`` are idempotent, also
     without a ``begin``."""
 
-    def begin(self, site: Site) -> str:
+    def begin(self, context: FaultContext) -> str:
         """Returns what was done, as a sentence."""
 
-    def end(self, site: Site) -> None:
+    def end(self, context: FaultContext) -> None:
         """From here on the service refuses nothing any more."""
 
-    def mend(self, site: Site) -> None:
+    def mend(self, context: FaultContext) -> None:
         """What else was broken, and takes its time to come back: nothing, by default. After `end`."""
         return
 
     def is_it(self, reply: Reply) -> bool:
         """Whether the service refused because of this."""
 
-    def why_nobody(self, site: Site) -> str:
+    def why_nobody(self, context: FaultContext) -> str:
         """Why nobody was refused so far, and what to set; asked before `end`. Empty where nothing is known."""
         return ""
 
@@ -55,12 +55,12 @@ class Refusing(Protocol):
 class Unavailable(Refusing):
     """Nobody gets through to a server that is well: who connects is reset, and so is who uses a connection that stands."""
 
-    def begin(self, site: Site) -> str:
-        postgres_of(site).proxy.turn_away()
+    def begin(self, context: FaultContext) -> str:
+        postgres_of(context).proxy.turn_away()
         return "Postgres was out of reach: connections were reset, old ones when they were used"
 
-    def end(self, site: Site) -> None:
-        postgres_of(site).proxy.heal()
+    def end(self, context: FaultContext) -> None:
+        postgres_of(context).proxy.heal()
 
     def is_it(self, reply: Reply) -> bool:
         # 57P: the server is shutting down, crashed, or cannot take connections yet.
@@ -70,16 +70,16 @@ class Unavailable(Refusing):
 class Stopped(Unavailable):
     """The server itself is shut down, and started again."""
 
-    def begin(self, site: Site) -> str:
-        postgres = postgres_of(site)
+    def begin(self, context: FaultContext) -> str:
+        postgres = postgres_of(context)
         postgres.stop()
         # Without this, a client would be let in by the proxies and dropped there, which no stopped server does.
         postgres.proxy.turn_away()
         return "Postgres was shut down (fast, as by its administrator)"
 
-    def end(self, site: Site) -> None:
-        postgres_of(site).restart()
-        super().end(site)
+    def end(self, context: FaultContext) -> None:
+        postgres_of(context).restart()
+        super().end(context)
 
 
 class Locked(Refusing):
@@ -89,13 +89,13 @@ class Locked(Refusing):
         self._table = table
         self._holder: psycopg.Connection[tuple[object, ...]] | None = None
 
-    def begin(self, site: Site) -> str:
-        self._holder = administrator(postgres_of(site), autocommit=False)
+    def begin(self, context: FaultContext) -> str:
+        self._holder = administrator(postgres_of(context), autocommit=False)
         self._holder.execute(f"SET LOCAL lock_timeout = '{_LOCK_S}s'".encode())
         self._holder.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(identifier(self._table)))
         return f"another session held table {self._table} in ACCESS EXCLUSIVE mode"
 
-    def end(self, site: Site) -> None:
+    def end(self, context: FaultContext) -> None:
         if self._holder is not None:
             self._holder.close()
 
@@ -103,11 +103,11 @@ class Locked(Refusing):
         # lock_not_available; query_canceled, which is what statement_timeout makes of it.
         return reply.what == "error" and reply.code in ("55P03", "57014")
 
-    def why_nobody(self, site: Site) -> str:
+    def why_nobody(self, context: FaultContext) -> str:
         if self._holder is None or self._holder.closed:
             return ""
-        with administrator(postgres_of(site)) as connection:
-            asked = (self._holder.info.backend_pid, _role(postgres_of(site)))
+        with administrator(postgres_of(context)) as connection:
+            asked = (self._holder.info.backend_pid, _role(postgres_of(context)))
             row = connection.execute(_WAITING, asked).fetchone()
         if row is None:
             return f"no session of the job has come for table {self._table}"
@@ -121,33 +121,33 @@ class Revoked(Refusing):
         self._table = table
         self._revoked = False
 
-    def begin(self, site: Site) -> str:
-        if not self._may_insert(site):
+    def begin(self, context: FaultContext) -> str:
+        if not self._may_insert(context):
             raise EnvironmentProblem(f"the job's role has no right to INSERT into {self._table} that could be revoked")
-        self._change(site, "REVOKE INSERT ON {} FROM {}")
+        self._change(context, "REVOKE INSERT ON {} FROM {}")
         self._revoked = True
-        if self._may_insert(site):
+        if self._may_insert(context):
             raise EnvironmentProblem(
                 f"the job's role may INSERT into {self._table} all the same, by way of another role"
             )
         return f"the right to INSERT into {self._table} was revoked"
 
-    def end(self, site: Site) -> None:
+    def end(self, context: FaultContext) -> None:
         if self._revoked:
-            self._change(site, "GRANT INSERT ON {} TO {}")
+            self._change(context, "GRANT INSERT ON {} TO {}")
 
     def is_it(self, reply: Reply) -> bool:
         return reply.what == "error" and reply.code == "42501" and self._table.rpartition(".")[2] in reply.message
 
-    def _may_insert(self, site: Site) -> bool:
-        postgres = postgres_of(site)
+    def _may_insert(self, context: FaultContext) -> bool:
+        postgres = postgres_of(context)
         question = "SELECT has_table_privilege(%s, %s, 'INSERT')"
         with administrator(postgres) as connection:
             row = connection.execute(question, (_role(postgres), identifier(self._table).as_string())).fetchone()
         return row is not None and row[0] is True
 
-    def _change(self, site: Site, statement: LiteralString) -> None:
-        postgres = postgres_of(site)
+    def _change(self, context: FaultContext, statement: LiteralString) -> None:
+        postgres = postgres_of(context)
         with administrator(postgres) as connection:
             connection.execute(sql.SQL(statement).format(identifier(self._table), sql.Identifier(_role(postgres))))
 
@@ -161,14 +161,14 @@ class TopicSetting(Refusing):
         self._codes = tuple(map(str, codes))
         self._before: Mapping[str, str | None] | None = None
 
-    def begin(self, site: Site) -> str:
-        self._before = site.stack.kafka.alter_topic(self._topic, self._settings)
+    def begin(self, context: FaultContext) -> str:
+        self._before = context.stack.kafka.alter_topic(self._topic, self._settings)
         told = ", ".join(f"{name}={value}" for name, value in self._settings.items())
         return f"topic {self._topic} was set to {told}"
 
-    def end(self, site: Site) -> None:
+    def end(self, context: FaultContext) -> None:
         if self._before is not None:
-            site.stack.kafka.restore_topic(self._topic, self._before)
+            context.stack.kafka.restore_topic(self._topic, self._before)
 
     def is_it(self, reply: Reply) -> bool:
         of_topic = reply.where.rpartition("/")[0] == self._topic
@@ -183,16 +183,16 @@ class TooFewReplicas(TopicSetting):
         super().__init__(topic, {"min.insync.replicas": "3"}, (19, 20))
         self._killed: int | None = None
 
-    def begin(self, site: Site) -> str:
-        kafka = site.stack.kafka
+    def begin(self, context: FaultContext) -> str:
+        kafka = context.stack.kafka
         leader = kafka.leader(self._topic, 0).broker
-        said = super().begin(site)
+        said = super().begin(context)
         self._killed = next(broker for broker in kafka.brokers if broker != leader)
         kafka.kill_broker(self._killed)
         return f"{said}, and broker {self._killed}, which holds a replica, was killed"
 
-    def mend(self, site: Site) -> None:
-        kafka = site.stack.kafka
+    def mend(self, context: FaultContext) -> None:
+        kafka = context.stack.kafka
         if self._killed is not None and not kafka.is_running(self._killed):
             kafka.restart_broker(self._killed)
 
@@ -201,9 +201,9 @@ def _role(postgres: Postgres) -> str:
     return str(conninfo_to_dict(postgres.client_uri)["user"])
 
 
-def postgres_of(site: Site) -> Postgres:
-    assert site.stack.postgres is not None, "validated: the fault needs Postgres"
-    return site.stack.postgres
+def postgres_of(context: FaultContext) -> Postgres:
+    assert context.stack.postgres is not None, "validated: the fault needs Postgres"
+    return context.stack.postgres
 
 
 def administrator(postgres: Postgres, *, autocommit: bool = True) -> psycopg.Connection[tuple[object, ...]]:

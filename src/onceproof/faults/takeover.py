@@ -10,8 +10,8 @@ from contextlib import suppress
 
 from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Proof, SpecProblem
-from onceproof.faults.controller import Site
 from onceproof.faults.evidence.sink_state import State, changes, sink_state, stable_ends, undecided
 from onceproof.faults.placement import PARKED, RESTART_S, WATCHED, committed, one_line, planned
 from onceproof.instruments.checkpoint_watcher import Batch
@@ -46,13 +46,13 @@ def batch_problems(spec: FaultSpec, scenario: Scenario) -> list[SpecProblem]:
 class Takeover:
     """One takeover: the first driver, which is set aside here and killed by `end`, and what its successor did meanwhile."""
 
-    def __init__(self, site: Site, seen: Occurrence, *, stopped: bool) -> None:
+    def __init__(self, context: FaultContext, seen: Occurrence, *, stopped: bool) -> None:
         """Start the second driver, with the first one stopped, or not."""
-        self._site = site
+        self._context = context
         self._seen = seen
-        self.start, self.first = site.job.take_over(stopped=stopped)
+        self.start, self.first = context.job.take_over(stopped=stopped)
         n, query = seen.batch, seen.query
-        self.was_open = planned(site, query, n) and not committed(site, query, n)
+        self.was_open = planned(context, query, n) and not committed(context, query, n)
 
     @property
     def needs_input(self) -> bool:
@@ -64,14 +64,14 @@ class Takeover:
 
         Raises `WaitTimeout` if it never comes so far.
         """
-        site, n, second = self._site, self._seen.batch, self.start + 1
+        context, n, second = self._context, self._seen.batch, self.start + 1
         wait_until(
             f"batch {n} and one of its own to be committed by the driver that took over",
             self._gone_on,
             deadline_s=RESTART_S,
-            explain=lambda: f"driver start {site.job.current_start}; {_newest(site, self._seen.query)}",
+            explain=lambda: f"driver start {context.job.current_start}; {_newest(context, self._seen.query)}",
         )
-        if site.job.current_start != second:
+        if context.job.current_start != second:
             return False, f"driver start {second} took over and was replaced by another one"
         own = ", ".join(str(b.batch) for b in self._own_batches())
         return (
@@ -87,7 +87,7 @@ class Takeover:
         """
         first = self.first
         go()
-        self._site.timeline.emit("driver.resumed", start=self.start)
+        self._context.timeline.emit("driver.resumed", start=self.start)
         try:
             wait_until(
                 "the old driver to end, or to be told that it was replaced",
@@ -106,7 +106,7 @@ class Takeover:
         code = "" if first.is_running() else f" (exit code {first.returncode})"
         said = _ERROR.findall(first.log_tail(400))
         self.end()
-        self._site.timeline.emit("driver.ended", start=self.start)
+        self._context.timeline.emit("driver.ended", start=self.start)
         last = one_line(said[-1]) if said else "its end, without an error"
         written = self._written(before)
         return Proof(
@@ -123,7 +123,7 @@ class Takeover:
         self.first.kill()
 
     def _several(self) -> bool:
-        return len(self._site.checkpoint.queries()) > 1
+        return len(self._context.checkpoint.queries()) > 1
 
     def _told(self) -> bool:
         """Whether the first was told that it was replaced: of several queries, the one that was struck has ended.
@@ -133,12 +133,14 @@ class Takeover:
         log = self.first.log_tail(_LINES)
         if not self._several():
             return _REPLACED.search(log) is not None
-        metadata = json.loads((self._site.checkpoint.folder(self._seen.query) / "metadata").read_text(encoding="utf-8"))
+        metadata = json.loads(
+            (self._context.checkpoint.folder(self._seen.query) / "metadata").read_text(encoding="utf-8")
+        )
         return re.search(rf"\[id = {re.escape(metadata['id'])}\b[^\n]*terminated with", log) is not None
 
     def _written(self, before: State) -> list[str]:
         """What differs since, once a commit that Kafka has just answered can be seen (its markers come after the answer)."""
-        stack = self._site.stack
+        stack = self._context.stack
         with suppress(WaitTimeout):  # then a transaction is open that nobody ends: there is no more to see
             wait_until(
                 "the old driver's transaction to be decided",
@@ -151,7 +153,7 @@ class Takeover:
         """Batches with data that the successor has planned."""
         return [
             b
-            for b in self._site.checkpoint.batches()
+            for b in self._context.checkpoint.batches()
             if (b.query, b.planned_by > self.start) == (self._seen.query, True)
             and b.batch > self._seen.batch
             and b.records() > 0
@@ -159,12 +161,14 @@ class Takeover:
 
     def _gone_on(self) -> bool:
         """Whether the successor has committed the batch, one of its own, and everything that there is to read: it is idle."""
-        site, own = self._site, self._own_batches()
-        done = committed(site, self._seen.query, self._seen.batch)
-        last = {batch.query: batch for batch in site.checkpoint.batches()}.values()  # its other queries write as well
+        context, own = self._context, self._own_batches()
+        done = committed(context, self._seen.query, self._seen.batch)
+        last = {
+            batch.query: batch for batch in context.checkpoint.batches()
+        }.values()  # its other queries write as well
         if not done or not own or any(b.committed_at is None for b in (*own, *last)):
             return False
-        ends = stable_ends(site.stack.kafka)
+        ends = stable_ends(context.stack.kafka)
         return all(
             ends.get(topic, {}).get(partition) == end
             for batch in last
@@ -173,6 +177,6 @@ class Takeover:
         )
 
 
-def _newest(site: Site, query: str) -> str:
-    batches = [b for b in site.checkpoint.batches() if b.query == query]
+def _newest(context: FaultContext, query: str) -> str:
+    batches = [b for b in context.checkpoint.batches() if b.query == query]
     return f"newest batch {batches[-1].batch}, planned by start {batches[-1].planned_by}" if batches else "no batch"

@@ -15,8 +15,8 @@ from typing import Literal
 from pydantic import Field
 
 from onceproof.base.waiting import wait_until
+from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Proof, SpecProblem
-from onceproof.faults.controller import Site
 from onceproof.faults.frames import WRITES, FrameSpec, StoppedFrame, frame_problems, is_planned, which
 from onceproof.faults.placement import committed, point_problems
 from onceproof.instruments.proxy.rules import Hit
@@ -100,20 +100,20 @@ class InTask:
         self._frame = frame or TaskFrame()
         self._stopped: StoppedFrame | None = None
 
-    def arm(self, site: Site, seen: Occurrence) -> None:
-        service = self._frame.service or ("kafka" if site.stack.postgres is None else "postgres")
+    def arm(self, context: FaultContext, seen: Occurrence) -> None:
+        service = self._frame.service or ("kafka" if context.stack.postgres is None else "postgres")
         self._stopped = StoppedFrame(_with_kind(self._frame, service), service, "park", hold=True)
-        self._stopped.arm(site, seen)
+        self._stopped.arm(context, seen)
 
-    def find(self, site: Site, seen: Occurrence) -> Victim | Proof:
+    def find(self, context: FaultContext, seen: Occurrence) -> Victim | Proof:
         """The process that sent the frame, while the frame waits and its batch is open; or why there is none to strike."""
         assert self._stopped is not None
-        found = self._stopped.found(site, seen)
+        found = self._stopped.found(context, seen)
         if isinstance(found, Proof):
             return found
         said = f"{which(found.frame)} was stopped by {found.proxy} while batch {seen.batch} was open"
-        pids = site.job.pids() + (site.stack.spark.pids() if site.stack.spark is not None else [])
-        to = self._listen(site, found.proxy)
+        pids = context.job.pids() + (context.stack.spark.pids() if context.stack.spark is not None else [])
+        to = self._listen(context, found.proxy)
         process = sender(found.client, pids, to)
         if process is None:
             return Proof(False, (said, f"no process of the job holds its connection ({found.client})"))
@@ -122,10 +122,10 @@ class InTask:
             return Proof(False, (said, f"it was sent by {process.describe()}: {why}"))
         return Victim(process, found, to, (said, f"it was sent by {process.describe()}"))
 
-    def _listen(self, site: Site, proxy: str) -> str:
+    def _listen(self, context: FaultContext, proxy: str) -> str:
         """Where clients of that protocol proxy connect to."""
         assert self._stopped is not None
-        postgres, kafka = site.stack.postgres, site.stack.kafka
+        postgres, kafka = context.stack.postgres, context.stack.kafka
         if self._stopped.target == "postgres":
             assert postgres is not None, "validated: the frame needs Postgres"
             return postgres.proxy.listen
@@ -149,27 +149,27 @@ class InTask:
         )
         return f"that is no Python worker; in this job {writer}"
 
-    def still_open(self, site: Site, seen: Occurrence, victim: Victim) -> bool:
+    def still_open(self, context: FaultContext, seen: Occurrence, victim: Victim) -> bool:
         """Whether the frame still waits, asked when nothing of the victim runs any more."""
-        return victim.hit.client_left_at is None and not committed(site, seen.query, seen.batch)
+        return victim.hit.client_left_at is None and not committed(context, seen.query, seen.batch)
 
     def release(self) -> None:
         assert self._stopped is not None
         self._stopped.rule.release()
 
-    def close(self, site: Site) -> None:
+    def close(self, context: FaultContext) -> None:
         if self._stopped is not None:
-            self._stopped.close(site)
+            self._stopped.close(context)
 
 
-def told(site: Site, seen: Occurrence, wanted: Callable[[list[Attempt]], str | None], reason: str) -> str:
+def told(context: FaultContext, seen: Occurrence, wanted: Callable[[list[Attempt]], str | None], reason: str) -> str:
     """What Spark's event log says of the batch's tasks once ``wanted`` finds it there, as a sentence.
 
     Raises `WaitTimeout` with the attempts that were told of instead.
     """
-    folder = site.events
+    folder = context.events
     assert folder is not None, "the run keeps an event log: a fault strikes tasks"
-    query_id = _query_id(site, seen.query)
+    query_id = _query_id(context, seen.query)
 
     def look() -> str | None:
         return wanted(attempts(folder, seen.batch, query_id))
@@ -183,10 +183,10 @@ def told(site: Site, seen: Occurrence, wanted: Callable[[list[Attempt]], str | N
     return wait_until(f"Spark's event log to tell of {reason}", look, deadline_s=_TOLD_S, explain=instead)
 
 
-def _query_id(site: Site, query: str) -> str | None:
+def _query_id(context: FaultContext, query: str) -> str | None:
     """As its checkpoint's ``metadata`` has it; it stays the same over restarts."""
     try:
-        told: dict[str, str] = json.loads((site.checkpoint.folder(query) / "metadata").read_text(encoding="utf-8"))
+        told: dict[str, str] = json.loads((context.checkpoint.folder(query) / "metadata").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return told.get("id")
@@ -236,19 +236,19 @@ class TaskFault:
     def matches(self, seen: Occurrence) -> bool:
         return is_planned(seen)
 
-    def strike(self, site: Site, seen: Occurrence) -> None:
-        self._task.arm(site, seen)
+    def strike(self, context: FaultContext, seen: Occurrence) -> None:
+        self._task.arm(context, seen)
 
-    def heal(self, site: Site) -> None:
+    def heal(self, context: FaultContext) -> None:
         if self._tree is not None:
             self._tree.thaw()  # for one that was stopped and then not struck
-        self._task.close(site)
+        self._task.close(context)
 
-    def _stop(self, site: Site, seen: Occurrence, victim: Victim) -> Tree | Proof:
+    def _stop(self, context: FaultContext, seen: Occurrence, victim: Victim) -> Tree | Proof:
         """Everything of the victim, stopped, with its frame still waiting; or that it was not the moment any more."""
         # A container takes its Python workers with it; one of them alone is struck alone.
         process = victim.process
         tree = self._tree = Tree.freeze(process.pid if self._spec.target == "python-worker" else process.jvm)
-        if self._task.still_open(site, seen, victim):
+        if self._task.still_open(context, seen, victim):
             return tree
         return Proof(False, (*victim.words, "it had gone on, or given up, by the time it was stopped"))

@@ -25,7 +25,7 @@ class Told:
     sink: str
     batch: int
     query: str
-    """Spark's id of the query, as the sink knows it; the conductor puts the checkpoint's name in its place."""
+    """Spark's id of the query, as the sink knows it; the controller puts the checkpoint's name in its place."""
     facts: dict[str, Any]
     at: float
 

@@ -207,7 +207,7 @@ class AtMessage(Model):
 class ConsumerFaultSpec(FaultSpec):
     """A fault of a consumer: one of those below ``chaos/consumers/``."""
 
-    # Consumers have no batches. What reads ``at.batch`` (conductor, placing) never sees a scenario with consumers.
+    # Consumers have no batches. What reads ``at.batch`` (controller, placing) never sees a scenario with consumers.
     at: AtMessage  # type: ignore[assignment]
 
 

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from onceproof.instruments.proxy.engine import ProxyLoop
+from onceproof.instruments.proxy.loop import ProxyLoop
 
 from .echo import Echo, Proxied
 

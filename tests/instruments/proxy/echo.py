@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from onceproof.base.waiting import wait_until
-from onceproof.instruments.proxy.engine import FrameProxy, ProxyLoop, Service, Target
+from onceproof.instruments.proxy.engine import FrameProxy
+from onceproof.instruments.proxy.loop import ProxyLoop, Service, Target
 from onceproof.instruments.proxy.rules import Board
 
 

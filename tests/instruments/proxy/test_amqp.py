@@ -13,8 +13,8 @@ from pika import spec
 from pika.frame import Heartbeat, Method, ProtocolHeader
 
 from onceproof.instruments.proxy.amqp import AmqpConversation
-from onceproof.instruments.proxy.engine import ProxyLoop
 from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame, Piece
+from onceproof.instruments.proxy.loop import ProxyLoop
 from onceproof.instruments.proxy.rules import Condition, Rule
 
 from .echo import Echo, Proxied, receive

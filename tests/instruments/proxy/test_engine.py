@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.waiting import wait_until
-from onceproof.instruments.proxy.engine import FrameProxy, ProxyLoop, Target
+from onceproof.instruments.proxy.engine import FrameProxy
 from onceproof.instruments.proxy.frames import Reply
+from onceproof.instruments.proxy.loop import ProxyLoop, Target
 from onceproof.instruments.proxy.rules import Board, Condition, Rule
 
 from . import wire

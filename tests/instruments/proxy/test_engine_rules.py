@@ -10,8 +10,8 @@ import pytest
 
 from onceproof.base.errors import UsageError, WaitTimeout
 from onceproof.base.waiting import wait_until
-from onceproof.instruments.proxy.engine import ProxyLoop
 from onceproof.instruments.proxy.frames import Frame
+from onceproof.instruments.proxy.loop import ProxyLoop
 from onceproof.instruments.proxy.rules import Action, Condition, Cut, Rule
 
 from . import wire

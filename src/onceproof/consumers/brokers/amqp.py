@@ -18,7 +18,7 @@ from onceproof.consumers.layout import Layout, Message
 from onceproof.consumers.routes import Road
 from onceproof.data import Record
 from onceproof.history.writer import HistoryWriter
-from onceproof.instruments.proxy.engine import Emit
+from onceproof.instruments.proxy.loop import Emit
 from onceproof.scenario.queues import twin
 from onceproof.stack.amqp.broker import EmbeddedAmqp
 from onceproof.stack.amqp.routes import AmqpRoads

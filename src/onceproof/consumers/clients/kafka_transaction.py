@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 
 from onceproof.consumers.clients.contract import Client, Fenced, Taken
-from onceproof.consumers.clients.kafka import KafkaGroup, lost
+from onceproof.consumers.clients.kafka_group import KafkaGroup, lost
 from onceproof.stack.kafka.clients import producer_config
 
 #: Shorter than the transaction's time-out at the broker (10 s): the client learns of a failure from its own clock.

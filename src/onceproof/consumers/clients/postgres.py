@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 
 from onceproof.consumers.clients.contract import Client, Taken
-from onceproof.consumers.clients.kafka import KafkaGroup
+from onceproof.consumers.clients.kafka_group import KafkaGroup
 
 _POSITIONS = sql.Identifier("consumer_positions")
 _READ = sql.SQL(

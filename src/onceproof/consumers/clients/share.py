@@ -7,7 +7,7 @@ import os
 from confluent_kafka import AcknowledgeType, KafkaError, KafkaException, Message, ShareConsumer
 
 from onceproof.consumers.clients.contract import Client, Fenced, Taken
-from onceproof.consumers.clients.kafka import KafkaTopic, taken_of
+from onceproof.consumers.clients.kafka_group import KafkaTopic, taken_of
 from onceproof.stack.kafka.clients import client_config
 
 #: For a record that is known to be there: a member that has just come has to be assigned its partitions first. Shorter than the

@@ -17,7 +17,7 @@ from onceproof.scenario.model import OutputSpec
 from onceproof.scenario.points import Point
 
 if TYPE_CHECKING:
-    from onceproof.faults.controller import Site
+    from onceproof.faults.context import FaultContext
 
 
 NOTHING_IN_DANGER = "nothing was in danger"
@@ -62,7 +62,7 @@ class WriteWatch:
         """Where a driver has to wait while the outputs are looked at."""
         return [(batch, point) for batch in sorted(self.numbers) for point in _ENDS]
 
-    def reached(self, site: Site, query: str, batch: int, point: Point) -> None:
+    def reached(self, context: FaultContext, query: str, batch: int, point: Point) -> None:
         """A batch has come to its plan or to its commit. The first plan counts: a replay writes the same batch."""
         key = (query, batch)
         if batch not in self.numbers or point not in _ENDS:
@@ -70,39 +70,41 @@ class WriteWatch:
         known = self._brackets.get(key)
         try:
             if point is Point.AFTER_OFFSET_LOG:
-                if known is None and (batch in self.also_reading or site.checkpoint.reads_nothing(query, batch)):
-                    state = self._look(site, query)
+                if known is None and (batch in self.also_reading or context.checkpoint.reads_nothing(query, batch)):
+                    state = self._look(context, query)
                     with self._lock:
-                        self._brackets.setdefault(key, _Bracket(state, site.timeline.now()))
+                        self._brackets.setdefault(key, _Bracket(state, context.timeline.now()))
             elif known is not None and known.after is None:
-                state = self._look(site, query)
-                known.after, known.until = state, site.timeline.now()
+                state = self._look(context, query)
+                known.after, known.until = state, context.timeline.now()
         except (
             Exception
         ) as failure:  # a service that a fault has taken away: the look is made up for later, if it can be
             words = f"the outputs could not be looked at when batch {batch} of query {query} reached {point}: {failure}"
-            site.timeline.emit("warning", message=masked(words))
+            context.timeline.emit("warning", message=masked(words))
 
-    def at_commit(self, site: Site, query: str, batch: int) -> Written | None:
+    def at_commit(self, context: FaultContext, query: str, batch: int) -> Written | None:
         """What it had written when it was committed; None where nobody looked then. Asks no service."""
         bracket = self._brackets.get((query, batch))
-        return None if bracket is None or bracket.after is None else self.written(site, query, batch)
+        return None if bracket is None or bracket.after is None else self.written(context, query, batch)
 
-    def written(self, site: Site, query: str, batch: int) -> Written | None:
+    def written(self, context: FaultContext, query: str, batch: int) -> Written | None:
         """What it has written until its commit, or until now if nobody looked then; None where nobody looked at its plan,
         and of a query that writes to no output of the scenario."""
         bracket = self._brackets.get((query, batch))
-        if bracket is None or not self._outputs(site, query):
+        if bracket is None or not self._outputs(context, query):
             return None
         try:
-            after = bracket.after if bracket.after is not None else self._look(site, query)
+            after = bracket.after if bracket.after is not None else self._look(context, query)
         except Exception as failure:  # a service that is still away
             return Written(unclear=f"the outputs could not be looked at: {failure}")
         changed = changes(bracket.before, after)
-        outputs = [name for name, spec in self._outputs(site, query).items() if _changed(spec, bracket.before, after)]
-        until = bracket.until if bracket.until is not None else site.timeline.now()
-        unnamed = [name for name in outputs if self._outputs(site, query)[name].query is None]
-        others = _open_meanwhile(site, query, bracket.since, until) if unnamed else []
+        outputs = [
+            name for name, spec in self._outputs(context, query).items() if _changed(spec, bracket.before, after)
+        ]
+        until = bracket.until if bracket.until is not None else context.timeline.now()
+        unnamed = [name for name in outputs if self._outputs(context, query)[name].query is None]
+        others = _open_meanwhile(context, query, bracket.since, until) if unnamed else []
         unclear = None
         if others and len(unnamed) == len(outputs):
             unclear = (
@@ -111,15 +113,15 @@ class WriteWatch:
             )
         return Written(tuple(outputs), tuple(changed), unclear)
 
-    def _look(self, site: Site, query: str) -> State:
-        return output_state(site.stack, self._outputs(site, query).values())
+    def _look(self, context: FaultContext, query: str) -> State:
+        return output_state(context.stack, self._outputs(context, query).values())
 
     @staticmethod
-    def _outputs(site: Site, query: str) -> Mapping[str, OutputSpec]:
+    def _outputs(context: FaultContext, query: str) -> Mapping[str, OutputSpec]:
         """The outputs that this query may write to."""
-        if site.scenario is None:
+        if context.scenario is None:
             return {}
-        return {name: spec for name, spec in site.scenario.outputs.items() if spec.query in (None, query)}
+        return {name: spec for name, spec in context.scenario.outputs.items() if spec.query in (None, query)}
 
 
 _ENDS = (Point.AFTER_OFFSET_LOG, Point.AFTER_COMMIT_LOG)
@@ -134,11 +136,11 @@ def _names(spec: OutputSpec, states: Iterable[str]) -> list[str]:
     return [name for name in states if name in (f"table {table}", f"topic {spec.topic}")]
 
 
-def _open_meanwhile(site: Site, query: str, since: float, until: float) -> list[str]:
+def _open_meanwhile(context: FaultContext, query: str, since: float, until: float) -> list[str]:
     """Other queries that had a batch open in that time."""
     found = [
         b.query
-        for b in site.checkpoint.batches()
+        for b in context.checkpoint.batches()
         if b.query != query and b.planned_at <= until and (b.committed_at is None or b.committed_at >= since)
     ]
     return list(dict.fromkeys(found))

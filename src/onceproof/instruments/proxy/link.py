@@ -12,13 +12,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from struct import pack
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
-from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame, Piece, Reply
-from onceproof.instruments.proxy.rules import Hit, Rule, now
-
-if TYPE_CHECKING:
-    from onceproof.instruments.proxy.engine import FrameProxy
+from onceproof.instruments.proxy.frames import Answer, Conversation, Encrypted, Frame, Piece, Reply
+from onceproof.instruments.proxy.loop import ProxyLoop, Target
+from onceproof.instruments.proxy.rules import Board, Hit, Rule, now
 
 #: What a client may send on while a frame of it is parked. TCP would keep about as much.
 _PARKED_MOST = 4 * 1024 * 1024
@@ -36,10 +34,27 @@ class _Parked:
     unread: bytearray = field(default_factory=bytearray)
 
 
+class Listener(Protocol):
+    """The proxy that a connection came in by, as `onceproof.instruments.proxy.engine` has it."""
+
+    name: str
+    target: Target
+    board: Board
+    loop: ProxyLoop
+    away: bool
+    refusals: list[str]
+    links: set[Link]
+    tasks: set[asyncio.Task[None]]
+
+    def conversation(self) -> Conversation: ...
+
+    def emit(self, kind: str, **data: Any) -> None: ...
+
+
 class Link:
     """One connection through the proxy: two sides and what is known of the frames between them."""
 
-    def __init__(self, proxy: FrameProxy) -> None:
+    def __init__(self, proxy: Listener) -> None:
         self.proxy = proxy
         self.client = Side(self, self._from_client, self._client_eof, self._client_lost)
         self.server = Side(self, self._from_server, self._server_eof, self._server_lost)

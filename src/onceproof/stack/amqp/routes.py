@@ -6,7 +6,8 @@ Without Toxiproxy behind: nothing is done to bytes. Only a run with a fault that
 from __future__ import annotations
 
 from onceproof.base.errors import EnvironmentProblem
-from onceproof.instruments.proxy.engine import Emit, FrameProxy, ProxyLoop, Target
+from onceproof.instruments.proxy.engine import FrameProxy
+from onceproof.instruments.proxy.loop import Emit, ProxyLoop, Target
 from onceproof.instruments.proxy.rules import Board, Rule
 from onceproof.stack.kafka.settings import HOST
 from onceproof.stack.processes.owner import Owner

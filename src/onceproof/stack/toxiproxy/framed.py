@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 
 from onceproof.base.errors import EnvironmentProblem
-from onceproof.instruments.proxy.engine import Emit, FrameProxy, ProxyLoop, Service, Target
+from onceproof.instruments.proxy.engine import FrameProxy
 from onceproof.instruments.proxy.frames import Reply
+from onceproof.instruments.proxy.loop import Emit, ProxyLoop, Service, Target
 from onceproof.instruments.proxy.rules import Board, Rule
 from onceproof.stack.api import Proxy, Stream
 from onceproof.stack.kafka.settings import HOST

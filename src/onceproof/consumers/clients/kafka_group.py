@@ -1,0 +1,263 @@
+"""A consumer's end of a Kafka consumer group: records one at a time from its own partitions, effects into a topic.
+
+A static member (KIP-345): the group's coordinator knows it by its name, so one that is killed and started again has its
+partitions back at once, from the offsets that it had committed, and nobody else's are touched. Without such a name others take
+its partitions over as soon as it is no member: it takes from whatever it is dealt then, and polls only while it has no message, as a
+consumer with one thread does (KIP-62).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from functools import partial
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from onceproof.consumers.clients.contract import Fenced, Lost, Refused, Taken
+from onceproof.stack.kafka.clients import client_config, producer_config
+
+#: To become a member, or to be given a record that is known to be there: a first rebalance takes a second. Shorter than the harness
+#: waits for a step, so that it is told why.
+_DEADLINE_S = 50.0
+_POLL_S = 0.05
+#: librdkafka's own; a client refuses to be without a poll for less than its session.
+_SESSION_MS = 45_000
+_ANSWER_S = 10.0
+_HEADER = "message"
+
+
+#: What the broker says to a commit of who is no member, or was one before partitions were dealt out anew.
+_NO_MEMBER = {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.FENCED_INSTANCE_ID}
+
+
+class KafkaGroup:
+    """Takes from the partitions that ``ONCEPROOF_QUEUES`` names, in this order: those that the group will assign to it.
+
+    One that is no static member takes from those that it is assigned at the moment.
+    """
+
+    def __init__(self) -> None:
+        self.is_static = "ONCEPROOF_MEMBER" in os.environ
+        wanted = [queue for queue in os.environ["ONCEPROOF_QUEUES"].split(",") if queue]
+        self._places = [_place(queue) for queue in wanted]
+        self.consumer = Consumer(
+            {
+                **client_config(os.environ["ONCEPROOF_KAFKA"]),
+                "group.id": os.environ["ONCEPROOF_GROUP"],
+                **_membership(),
+                "client.id": os.environ["ONCEPROOF_MARK"],
+                "partition.assignment.strategy": "range",
+                # A member learns of a rebalance from the answer to a heartbeat.
+                "heartbeat.interval.ms": 100,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 5,
+                "fetch.queue.backoff.ms": 5,
+            }
+        )
+        topics = sorted({topic for topic in os.environ["ONCEPROOF_TOPICS"].split(",") if topic})
+        if self.is_static:
+            self.consumer.subscribe(topics)
+        else:
+            self.consumer.subscribe(topics, on_revoke=self._forget)
+        self._busy = False
+        self._losses = 0
+        """How often it has lost what it was assigned: what is waited for under one assignment may never come under the next."""
+        self._next: dict[tuple[str, int], int] = {}
+        self._fetched: dict[tuple[str, int], deque[Message]] = {place: deque() for place in self._places}
+        self._held: Message | None = None
+
+    def idle(self) -> None:
+        """Take part in rebalances, and keep what was fetched ahead."""
+        if self.is_static or not self._busy:
+            self._poll(0.0)
+
+    def take(self) -> Taken | None:
+        if self.is_static:
+            self._await("its partitions", self._assigned)
+            return self._take_from(self._places)
+        found: list[Taken] = []
+        # It is let take where there is something for it, and may have to become a member once more before it is given that.
+        self._await("a message", lambda: bool(found) or self._find(found))
+        return found[0]
+
+    def _find(self, found: list[Taken]) -> bool:
+        losses = self._losses
+        self._poll(_POLL_S)
+        if self._losses != losses:
+            return False
+        taken = self._take_from(sorted((place.topic, place.partition) for place in self.consumer.assignment()))
+        if taken is not None:
+            found.append(taken)
+        return taken is not None
+
+    def _take_from(self, places: list[tuple[str, int]]) -> Taken | None:
+        for place in places:
+            position = self._position(place)
+            _low, high = self.consumer.get_watermark_offsets(TopicPartition(*place), timeout=_ANSWER_S)
+            if (
+                high > position
+            ):  # then it comes: waiting for it, not for whichever is here first, makes a play the same each time
+                losses = self._losses
+                self._await(f"the record of {place} at offset {position}", partial(self._has_or_lost, place, losses))
+                if self._losses != losses:
+                    return None
+                self._held = message = self._fetched[place].popleft()
+                self._next[place] = _number(message.offset()) + 1
+                self._busy = True
+                return taken_of(message, redelivered=False)
+        return None
+
+    def _assigned(self) -> bool:
+        if {(place.topic, place.partition) for place in self.consumer.assignment()} == set(self._places):
+            return True
+        self._poll(_POLL_S)
+        return False
+
+    def _position(self, place: tuple[str, int]) -> int:
+        """Where it goes on: behind what it took last, or where the group was when this process began."""
+        if place not in self._next:
+            (found,) = self.consumer.committed([TopicPartition(*place)], timeout=_ANSWER_S)
+            if found.error is not None:
+                raise KafkaException(found.error)
+            self._next[place] = max(found.offset, 0)
+        return self._next[place]
+
+    def _has_or_lost(self, place: tuple[str, int], losses: int) -> bool:
+        return self._losses != losses or self._has(place)
+
+    def _has(self, place: tuple[str, int]) -> bool:
+        """Whether the next record of the partition is here. What a rebalance made it fetch again is dropped."""
+        fetched = self._fetched.setdefault(place, deque())
+        while fetched and _number(fetched[0].offset()) < self._next[place]:
+            fetched.popleft()
+        if not fetched:
+            self._poll(_POLL_S)
+        return bool(fetched) and _number(fetched[0].offset()) >= self._next[place]
+
+    def _poll(self, timeout_s: float) -> None:
+        message = self.consumer.poll(timeout_s)
+        if message is None:
+            return
+        if (error := message.error()) is not None:
+            if error.code() == KafkaError._MAX_POLL_EXCEEDED and not self.is_static:
+                self._forget(self.consumer, [])
+                return  # it has left the group by then, and this poll has it join again
+            raise KafkaException(error)
+        fetched = self._fetched.setdefault((str(message.topic()), _number(message.partition())), deque())
+        if not fetched or _number(message.offset()) > _number(fetched[-1].offset()):
+            fetched.append(message)
+
+    def acknowledge(self, taken: Taken) -> None:
+        try:
+            for found in self.consumer.commit(offsets=[self.after(taken)], asynchronous=False):
+                if found.error is not None:
+                    raise KafkaException(found.error)
+        except KafkaException as error:
+            self.go_back(taken)
+            raise lost(error) from error
+        self._busy = False
+
+    def _forget(self, _consumer: Consumer, _places: list[TopicPartition]) -> None:
+        """All partitions are taken from it before they are dealt out anew."""
+        self._losses += 1
+        self._next.clear()
+        self._fetched.clear()
+
+    def go_back(self, taken: Taken) -> None:
+        """Go on from what the group has: this message again, unless it was acknowledged after all."""
+        topic, partition, offset = taken.tag
+        del self._next[topic, partition]
+        self._busy = False
+        if self._position((topic, partition)) <= offset:
+            self.release(taken)
+
+    def release(self, taken: Taken) -> None:
+        topic, partition, offset = taken.tag
+        self._next[topic, partition] = offset
+        self._busy = False
+        assert self._held is not None, "it was taken"
+        self._fetched[topic, partition].appendleft(self._held)
+
+    @staticmethod
+    def after(taken: Taken) -> TopicPartition:
+        """What is committed when it is done: the offset of the next."""
+        topic, partition, offset = taken.tag
+        return TopicPartition(topic, partition, offset + 1)
+
+    def _await(self, what: str, probe: Any) -> None:
+        # Not `onceproof.base.waiting`: it loads libraries that a consumer has no use for, and a replay starts many.
+        until = time.monotonic() + _DEADLINE_S
+        while not probe():
+            if time.monotonic() > until:
+                raise TimeoutError(f"{os.environ['ONCEPROOF_CONSUMER']} waited {_DEADLINE_S:.0f} s for {what}")
+
+
+def _membership() -> dict[str, Any]:
+    """As what it is in the group: a name that stays, or what may be without a poll until it is no member."""
+    if "ONCEPROOF_MEMBER" in os.environ:
+        return {"group.instance.id": os.environ["ONCEPROOF_MEMBER"]}
+    waits_ms = int(os.environ["ONCEPROOF_POLL_INTERVAL_MS"])
+    return {"max.poll.interval.ms": waits_ms, "session.timeout.ms": min(waits_ms, _SESSION_MS)}
+
+
+def lost(error: KafkaException) -> Lost:
+    """What an acknowledgement that failed is told as."""
+    return (Fenced if error.args[0].code() in _NO_MEMBER else Lost)(str(error))
+
+
+class KafkaTopic:
+    """Effects as records, all in partition 0: where the order of a topic is looked at, there is one order."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._producer = Producer(
+            {**producer_config(os.environ["ONCEPROOF_KAFKA"]), "enable.idempotence": True, "acks": "all"}
+        )
+
+    def write(self, taken: Taken) -> None:
+        answers: list[Any] = []
+        self._producer.produce(
+            self._topic,
+            taken.body,
+            taken.key,
+            partition=0,
+            headers={_HEADER: taken.message.encode()},
+            on_delivery=lambda error, _message: answers.append(error),
+        )
+        self._producer.flush(_DEADLINE_S)
+        if not answers:
+            raise TimeoutError(f"{self._topic} did not answer within {_DEADLINE_S:.0f} s")
+        (error,) = answers
+        if error is not None:
+            if error.name() == "MSG_SIZE_TOO_LARGE":
+                raise Refused(error.str())
+            raise KafkaException(error)
+
+
+def taken_of(message: Message, *, redelivered: bool, tag: Any = None) -> Taken:
+    """A record as a message: its name is in its header ``message``."""
+    place = (str(message.topic()), _number(message.partition()), _number(message.offset()))
+    headers: Any = dict(message.headers() or [])
+    name, key, value = headers.get(_HEADER, b""), message.key(), message.value()
+    queue = f"{place[0]}-{place[1]}"
+    return Taken(name.decode(), queue, _raw(key), _raw(value) or b"", redelivered, place if tag is None else tag)
+
+
+def _raw(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _number(value: int | None) -> int:
+    assert value is not None, "a record without an error stands somewhere"
+    return value
+
+
+def _place(queue: str) -> tuple[str, int]:
+    topic, _, partition = queue.rpartition("-")
+    return topic, int(partition)
