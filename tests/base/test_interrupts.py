@@ -25,9 +25,9 @@ COMMAND = """
 import sys, time
 from pathlib import Path
 import typer
-from onceproof.cli_output import Output, failing_well
-from onceproof.stack import processes
-from onceproof.stack.processes import Owner
+from onceproof.cli.output import Output, failing_well
+from onceproof.stack.processes import owner as processes
+from onceproof.stack.processes.owner import Owner
 
 STUBBORN = '''
 import pathlib, signal, sys, time
@@ -143,7 +143,7 @@ def test_a_signal_that_somebody_swallowed_still_ends_in_130() -> None:
     program = """
 import signal
 import typer
-from onceproof.cli_output import Output, failing_well
+from onceproof.cli.output import Output, failing_well
 
 class Noisy:
     def __del__(self):  # Python ignores what a destructor raises
@@ -163,7 +163,7 @@ except typer.Exit as done:
 def test_nohup_keeps_a_command_from_ending_with_its_terminal() -> None:
     program = """
 import signal
-from onceproof.interrupts import interruptible
+from onceproof.base.signals import interruptible
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 with interruptible():
     signal.raise_signal(signal.SIGHUP)

@@ -21,7 +21,7 @@ from onceproof.scenario.model import Expect
 PROGRAM = """
 import sys, types
 from pathlib import Path
-from onceproof import cli_run
+from onceproof.cli import run as cli_run
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge import verdict as judged
 from onceproof.scenario.model import Expect

@@ -16,11 +16,11 @@ from onceproof.consumers import layout as layouts
 from onceproof.consumers.brokers.kafka import GroupQueues
 from onceproof.consumers.clients import kafka_group as kafka_client
 from onceproof.consumers.clients.contract import Client, Fenced, Lost
-from onceproof.consumers.clients.worker import Worker
 from onceproof.consumers.layout import Message, in_ranges
 from onceproof.consumers.state import Hand
 from onceproof.consumers.takeover import Takeover
 from onceproof.consumers.trace import Kind, Move
+from onceproof.consumers.worker import Worker
 from onceproof.scenario_files.load import find, load
 
 SLOW = Slow(SlowSpec.model_validate({"fault": "slow", "target": "c2", "at": {"message": 3}}))

@@ -41,8 +41,8 @@ spark.stop()
 HARNESS = """
 import sys, threading
 from pathlib import Path
-from onceproof.checkpoint_gate import CheckpointGate
-from onceproof.points import Point
+from onceproof.instruments.checkpoint_gate import CheckpointGate
+from onceproof.scenario.points import Point
 def hold(query, batch, point, attempt):
     print("parked", query, flush=True)
     threading.Event().wait()

@@ -25,7 +25,7 @@ from onceproof.stack.processes.owner import Owner
 HARNESS = """
 import sys, time
 from pathlib import Path
-from onceproof.stack.processes import Owner
+from onceproof.stack.processes.owner import Owner
 owner = Owner("abandoned")
 child = "import subprocess, time; subprocess.Popen(['sleep', '600'], start_new_session=True); time.sleep(600)"
 service = owner.start("broker", [sys.executable, "-c", child], log=Path(sys.argv[1]))

@@ -142,7 +142,7 @@ class ConsumersSpec(Model):
 
 
 #: What takes the place of ``command`` where consumers are described and none is given.
-WORKER = ["{python}", "-m", "onceproof.consumers.clients.worker"]
+WORKER = ["{python}", "-m", "onceproof.consumers.worker"]
 
 
 class PipelineSpec(Model):
