@@ -26,7 +26,6 @@ from onceproof.base.masking import hiding, of_environment
 from onceproof.base.registry import suggest
 from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Timeline
-from onceproof.data import foreign_files
 from onceproof.expectation.ask import ask_oracle
 from onceproof.expectation.decode import decode_topics
 from onceproof.history.kafka import collect_topics
@@ -37,6 +36,7 @@ from onceproof.history.schema import VERSION
 from onceproof.history.writer import HistoryWriter
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import load_to_judge
+from onceproof.values import foreign_files
 
 
 @dataclass(frozen=True)

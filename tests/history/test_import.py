@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 from onceproof.base.errors import ScenarioError, UsageError
 from onceproof.cli.app import app
-from onceproof.data import foreign_files
-from onceproof.data.foreign_files import records, rows
 from onceproof.imports import Sources, import_history
 from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import check
+from onceproof.values import foreign_files
+from onceproof.values.foreign_files import records, rows
 
 SCENARIO = """
 input:

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from onceproof.base.errors import UsageError
 from onceproof.base.paths import expanded, is_file
-from onceproof.data import Record, datasets, foreign_files
+from onceproof.data import Record, datasets
+from onceproof.values import foreign_files
 
 #: Fields of a row that is a record.
 _RECORD = ("key", "key_base64", "headers", "timestamp", "timestamp_ms", "value", "value_base64")
@@ -54,7 +55,7 @@ class FileOptions(BaseModel):
 
 @datasets.register("file")
 class FileRecords:
-    """The file's records in its order, as `onceproof.data.foreign_files` reads them.
+    """The file's records in its order, as `onceproof.values.foreign_files` reads them.
 
     With ``form: records`` each row is a record::
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from onceproof.base.errors import UsageError
-from onceproof.data import foreign_files
 from onceproof.data.file import may_hold_records, record_of
-from onceproof.values import documents
+from onceproof.values import documents, foreign_files
 from onceproof.values.documents import LONG_NUMBER
 
 #: As many records as are looked at for proposals; all are fed.
