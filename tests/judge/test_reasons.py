@@ -44,7 +44,7 @@ def test_a_window_whose_input_is_all_in_one_struck_batch_was_lost_there(stored_r
     assert (finding.total, finding.source, finding.batches) == (2, "fault", {"q/1": 2})
     assert "struck by crash driver in batch 1" in finding.summary
     assert finding.witnesses[0].argument == (
-        "its input is committed, and all of it is in batch 1 of query q.\n"
+        "Its input is committed, and all of it is in batch 1 of query q.\n"
         "The run drained: it reached the end of the input.\n"
         "But of 1 record expected, 0 can be read; a fault struck its batch: crash driver in batch 1 at after-sink-commit."
     )
@@ -170,7 +170,7 @@ def test_outputs_disagree_in_how_often_they_hold_a_record(clean_run: Any, topic:
     if (topic, table) == (1, 0):
         assert findings[0].summary == "1 effect of which this output holds more copies than another"
         assert findings[0].witnesses[0].argument == (
-            "input in/0@4 has effects in 'events' and in 'rows'.\n"
+            "Input in/0@4 has effects in 'events' and in 'rows'.\n"
             "'rows' holds as many as expected, at rows xid 701.\n"
             "But 'events' holds 1 more than expected: the topic holds 2 records, at events/0@3 and events/0@6."
         )

@@ -37,8 +37,9 @@ def cause_of(row: Row) -> str | None:
 
 
 def input_of(row: Row) -> str:
+    """The input of an effect, at the start of a sentence."""
     cause = cause_of(row)
-    return "its input" if cause is None else f"input {cause}"
+    return "Its input" if cause is None else f"Input {cause}"
 
 
 def noun(case: Case, output: str) -> str:

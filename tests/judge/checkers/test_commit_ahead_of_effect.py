@@ -69,7 +69,7 @@ def test_rows_after_their_batch_was_recorded_as_done(timed: Any) -> None:
     assert (finding.batches, finding.attribution) == ({"q/0": 6}, {"ahead in the checkpoint": 6})
     assert (finding.allowed or "").startswith("transient: ")
     assert finding.witnesses[0].argument == (
-        "input in/0@0 is committed, in batch 0 of query q.\n"
+        "Input in/0@0 is committed, in batch 0 of query q.\n"
         "Progress beyond it is recorded by commits/0 of query q.\n"
         "But its row came 200 ms later, at rows xid 700."
     )
@@ -104,7 +104,7 @@ def test_progress_table_before_the_rows(timed: Any) -> None:
     assert (finding.output, finding.total, finding.source, finding.transient) == ("rows", 6, "table", True)
     assert finding.batches == {"q/1": 6}
     assert finding.witnesses[0].argument == (
-        "input in/0@4 is committed, in batch 1 of query q.\n"
+        "Input in/0@4 is committed, in batch 1 of query q.\n"
         "Progress beyond it is recorded by progress xid 701 (in/0 up to 8).\n"
         "But its row came in a later commit, at rows xid 702."
     )

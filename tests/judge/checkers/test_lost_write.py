@@ -29,7 +29,7 @@ def test_lost_in_the_middle_without_a_fault(clean_run: Any) -> None:
     (witness,) = finding.witnesses
     assert (witness.cause, witness.batch, witness.identity) == ("in/0@1", 0, {"p": "0", "o": "1"})
     assert witness.argument == (
-        "input in/0@1 is committed, in batch 0 of query q, planned and committed by driver start 0.\n"
+        "Input in/0@1 is committed, in batch 0 of query q, planned and committed by driver start 0.\n"
         "Progress of in/0 is recorded up to 8.\n"
         "But of 1 row expected, 0 can be read; no fault was active in its batch."
     )

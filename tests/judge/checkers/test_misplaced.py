@@ -116,7 +116,7 @@ def test_partition_that_the_oracle_gives(clean_run: Any) -> None:
     assert (witness.cause, witness.batch, witness.positions) == ("in/0@4", 1, ("events/1@6",))
     assert (
         witness.argument
-        == "input in/0@4 is committed; the oracle expects its record in partition 0.\nBut its record is at events/1@6."
+        == "Input in/0@4 is committed; the oracle expects its record in partition 0.\nBut its record is at events/1@6."
     )
 
 

@@ -21,7 +21,7 @@ def test_inflated_value(clean_run: Any) -> None:
     assert (finding.anomaly, finding.output, finding.total) == ("wrong-value", "rows", 1)
     (witness,) = finding.witnesses
     assert (witness.identity, witness.cause) == ({"p": "0", "o": "1"}, "in/0@1")
-    assert witness.argument == "input in/0@1 is committed; expected: n = 1.\nBut found: n = 21 (inflated)."
+    assert witness.argument == "Input in/0@1 is committed; expected: n = 1.\nBut found: n = 21 (inflated)."
     assert finding.attribution == {"inflated": 1}
     assert finding.batches == {"q/0": 1}
     assert finding.summary == "1 row with wrong content in n: inflated"
@@ -100,7 +100,7 @@ def test_state_that_was_right_and_was_overwritten(stored_run: Any, where: str) -
     assert (finding.anomaly, finding.total, finding.attribution) == ("wrong-value", 1, {"stale": 1})
     stood = "out/0@1" if where == "topic" else "out xid 701"
     assert finding.witnesses[0].argument == (
-        f"its input is committed; expected: total = 3.\nThat was there, at {stood}, and was overwritten.\nBut found: total = 1 (stale)."
+        f"Its input is committed; expected: total = 3.\nThat was there, at {stood}, and was overwritten.\nBut found: total = 1 (stale)."
     )
     write(run, where, [1])
     (finding,) = judge(run.save()).findings
