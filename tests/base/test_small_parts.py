@@ -44,7 +44,12 @@ def test_a_name_is_registered_once_and_unknown_ones_get_a_suggestion() -> None:
 
 @pytest.mark.parametrize(
     ("value", "known", "said"),
-    [("x", [], "none is known"), ("zzz", ["a", "b"], "known: a, b"), ("partitoin", ["partition"], "'partition'")],
+    [
+        ("x", [], "none is known"),
+        ("zzz", ["a", "b"], "known: a, b"),
+        ("partitoin", ["partition"], "'partition'"),
+        ("zqx", [f"scenario-{n}" for n in range(99)] + ["jazz"], "nearest: 'jazz' and 'scenario-"),
+    ],
 )
 def test_suggestions(value: str, known: list[str], said: str) -> None:
     assert said in suggest(value, known)

@@ -15,6 +15,9 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+#: A message that lists more names than this is not read.
+_MOST_LISTED = 20
+
 
 class Registry(Generic[T]):
     """Named things of one noun, found on first use in one package and in one entry-point group."""
@@ -64,8 +67,11 @@ class Registry(Generic[T]):
 
 
 def suggest(value: str, known: list[str]) -> str:
-    """ "did you mean ...?" when something is near, else the list of what is known."""
+    """ "did you mean ...?" when something is near, else the list of what is known, or the two nearest of a long one."""
     near = difflib.get_close_matches(value[:200], known, n=2, cutoff=0.55)
     if near:
         return "did you mean " + " or ".join(repr(n) for n in near) + "?"
+    if len(known) > _MOST_LISTED:
+        near = difflib.get_close_matches(value[:200], known, n=2, cutoff=0.0)
+        return "nearest: " + " and ".join(repr(n) for n in near)
     return "known: " + ", ".join(known) if known else "none is known"
