@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from onceproof.consumers.faults import consumer_faults
 from onceproof.faults.contract import faults
 from onceproof.scenario_files.load import find, load, names
 
 from .gate import SCENARIOS
+
+pytestmark = pytest.mark.sources  # the scenarios of the tests name jobs of the sources
 
 #: Scenarios of the tests that the gate runs as well.
 OURS = ["brokers-away"]
