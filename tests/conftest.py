@@ -16,7 +16,7 @@ from onceproof.base.timeline import Event
 # anew as many as HYPOTHESIS_EXAMPLES says (2,000), and HYPOTHESIS_PROFILE=long 10,000 of everything: hours. Machines differ,
 # so no example has a deadline.
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
-settings.register_profile("gate", max_examples=25, derandomize=True, deadline=None, suppress_health_check=_SLOW_IS_FINE)
+settings.register_profile("gate", max_examples=15, derandomize=True, deadline=None, suppress_health_check=_SLOW_IS_FINE)
 settings.register_profile("full", parent=settings.get_profile("gate"), max_examples=100)
 settings.register_profile("long", parent=settings.get_profile("gate"), max_examples=10_000, derandomize=False)
 settings.register_profile(

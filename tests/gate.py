@@ -6,25 +6,20 @@ import pytest
 
 from onceproof.scenario_files.load import find, load, names
 
-#: Together each kind of fault once, and each anomaly that takes Spark to show. Consumers' scenarios are seconds each: all.
+#: Together each kind of fault once. The fast tests show each anomaly; those of the consumers take seconds each: all of them.
 SCENARIOS = frozenset(
     {
         "aborted-input-uncommitted",  # aborted-input; aborted-read
-        "between-sinks-shared-progress",  # crash-at-frame; lost-write, sink-disagreement
         "checkpoint-metadata-lost-query-id",  # checkpoint-damage
         "effectively-once",  # crash, partition, lost-ack and reject against the sinks that hold
         "executor-crash",  # crash of an executor, on a cluster
-        "flights-with-weather",  # a join of two topics
         "late-endtxn",  # late-request
         "naive-append",  # duplicate
         "postgres-crash",  # crash of Postgres, and of one session
         "producer-retries-naive",  # lost-ack and lost-request at Kafka; reordered
-        "python-worker-crash-naive",  # crash of a Python worker
         "replay-diverges",  # diverged-replay, wrong-value
         "sink-refuses-swallowed",  # reject in three forms; an error that the job hides
-        "speculation",  # stall of a Python worker
-        "torn-batch-autocommit",  # torn-batch
-        "transaction-left-open-random-id",  # hanging-transaction
+        "torn-batch-autocommit",  # crash-at-frame; torn-batch
         "two-drivers-fenced",  # fence
         "unclean-election",  # crash of all brokers in sync; what a lone leader acknowledged
         "zombie-driver-unfenced",  # stall of the driver; zombie-write

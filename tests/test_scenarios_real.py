@@ -191,6 +191,7 @@ def test_the_last_chunk_finds_everything_closed(run_once: RunOnce, name: str) ->
     assert (duckdb.execute(watermark).fetchone() or (0,))[0] > last
 
 
+@full
 def test_flights_without_weather_are_reported_once_and_with_it_most(run_once: RunOnce) -> None:
     history = run_once("flights-with-weather").run_dir / "history"
     query = """SELECT count(*) FILTER (content ->> 'visib' IS NULL), count(*) FILTER (content ->> 'visib' IS NOT NULL)

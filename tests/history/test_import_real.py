@@ -127,6 +127,7 @@ def test_what_is_not_there_leaves_nothing_behind(filled: EmbeddedStack, tmp_path
         assert not (tmp_path / "onceproof-runs").exists()
 
 
+@pytest.mark.full
 def test_services_that_do_not_answer(filled: EmbeddedStack, tmp_path: Path) -> None:
     (tmp_path / "live.yaml").write_text(SCENARIO)
     rows = tmp_path / "rows.jsonl"
