@@ -77,7 +77,7 @@ class Fence:
         n = spec.at.batch
         proof = (
             f"batch {n} was open when the first driver's query waited; a second driver committed it and a batch of its own, "
-            "both alive; then the first went on, and was told; the sinks before and after"
+            "both alive; then the first went on, and got the error; the sinks before and after"
         )
         how = placement(spec.at.point, proof, scenario)
         if how.exactness == "approximate":  # the watcher hears of a write after it was made: nothing waits
@@ -131,7 +131,7 @@ class Fence:
             f"both were alive then: start {taken.start} (processes {_listed(self._pids)}, none stopped) "
             f"and start {taken.start + 1} (processes {_listed(second)})"
         )
-        return taken.let_go(self._go, before, words, how="let go")
+        return taken.let_go(self._go, before, words, how="released")
 
     def heal(self, context: FaultContext) -> None:
         try:

@@ -244,7 +244,7 @@ class Reject:
     def _ended(self, context: FaultContext, seen: Occurrence) -> str | None:
         """How the attempt at the batch ended, as far as the fault is meant to last."""
         if self._spec.lasts == "try" and self._refused():
-            return "it was let go on after the first refusal"
+            return "it was allowed to go on after the first refusal"
         if committed(context, seen.query, seen.batch):
             return f"batch {seen.batch} was committed by Spark meanwhile"
         wanted = {"sink": self._spec.target, "query": seen.query, "batch": seen.batch}

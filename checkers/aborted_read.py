@@ -48,8 +48,7 @@ class AbortedRead:
     explanation: ClassVar[Explanation] = Explanation(
         example="A producer wrote an order, aborted its transaction and wrote the order again: the table holds it twice.",
         causes=(
-            "The source reads with Kafka's default isolation level, read_uncommitted: Spark's Kafka source does unless it is "
-            "told otherwise (input with aborted transactions).",
+            "The source reads with Kafka's default isolation level, read_uncommitted: Spark's Kafka source does unless the job sets another (input with aborted transactions).",
             "A delayed EndTxn commits the next transaction of a reused producer, which was meant to be aborted (KAFKA-17754).",
         ),
         decided="An effect that committed input does not explain becomes the expected one as soon as aborted records count too "

@@ -139,7 +139,7 @@ def _gap(case: Case, output: str, keyed: bool) -> str | None:
     if keyed and not expectation.has_key:
         return "the oracle does not say which key a cause has (_key)"
     if case.scenario.outputs[output].kind == "append" and sources.rewritten(case, output):
-        return "its rows were written again (updates or deletes), and their order tells only which was written last"
+        return "its rows were written again (updates or deletes), and their order shows only which was written last"
     return case.no_stream.get(output)
 
 

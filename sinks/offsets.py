@@ -156,7 +156,7 @@ def _decide_without_data(recorded: Progress, ranges: Ranges, query_id: str) -> D
     if recorded.query_id != query_id:
         raise OffsetGap(
             f"batch {ranges.batch} has no input, and recorded progress (batch {recorded.batch_id}) is of another "
-            "checkpoint: nothing tells whether the rows that its state emits were written",
+            "checkpoint: nothing shows whether the rows that its state emits were written",
             hint="restore the checkpoint that belongs to the progress, or begin with a new pipeline name and output",
         )
     if ranges.batch <= recorded.batch_id:

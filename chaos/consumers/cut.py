@@ -53,10 +53,10 @@ class Cut:
     @classmethod
     def placement(cls, spec: CutSpec, scenario: Scenario) -> Placement:
         proof = (
-            f"who held what when the connection of {spec.target} was reset, that the same process was told so at its next step, "
+            f"who held what when the connection of {spec.target} was reset, that the same process got the error at its next step, "
             f"and that the broker gave message {spec.at.message} out again"
         )
-        why = "consumers ask before each step, and nobody moves until the broker has noticed"
+        why = "consumers ask before each step, and none moves until the broker has noticed"
         return Placement("exact", "gate of the consumers, and protocol proxy", why, proof)
 
     def strike(self, scene: Scene) -> None:

@@ -77,8 +77,8 @@ class LostAck:
 
     @classmethod
     def placement(cls, spec: LostAckSpec, scenario: Scenario) -> Placement:
-        proof = f"the frames that were stopped, that {spec.target} was told so, and that it was given message {spec.at.message} again"
-        why = "the rule stands before the consumer may acknowledge, and nobody else moves meanwhile"
+        proof = f"the frames that were stopped, that {spec.target} got the error, and that it was given message {spec.at.message} again"
+        why = "the rule is armed before the consumer may acknowledge, and no other consumer moves meanwhile"
         return Placement("exact", "gate of the consumers, and protocol proxy", why, proof)
 
     def strike(self, scene: Scene) -> None:
@@ -122,9 +122,7 @@ class LostAck:
         lost = next((m for m in after if m.consumer == target and m.kind == "lost"), None)
         if lost is None:
             return Proof(False, (*told, f"{target} did not notice that it was lost"))
-        told.append(
-            f"at tick {lost.tick} {target} was told that it had failed, and began anew from what the broker has"
-        )
+        told.append(f"at tick {lost.tick} {target} got the error, and began again from what the broker has")
         since = after[after.index(lost) + 1 :]
         of_group = [m for m in since if m.group == lost.group]  # another group has a copy of its own
         again = next((m for m in of_group if m.kind == "take" and m.message == message), None)
@@ -143,9 +141,7 @@ class LostAck:
         lost = next((m for m in after if m.consumer == target and m.kind == "lost"), None)
         if lost is None:
             return Proof(False, (*told, f"{target} did not notice that the answer was lost"))
-        told.append(
-            f"at tick {lost.tick} {target} was told that it had failed, and began anew from what the broker has"
-        )
+        told.append(f"at tick {lost.tick} {target} got the error, and began again from what the broker has")
         again = next((m for m in after[after.index(lost) + 1 :] if m.kind == "take" and m.message == message), None)
         if again is not None:
             return Proof(False, (*told, f"yet the broker gave it to {again.consumer} at tick {again.tick} again"))

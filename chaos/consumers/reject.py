@@ -58,7 +58,7 @@ class Reject:
 
     @classmethod
     def placement(cls, spec: RejectSpec, scenario: Scenario) -> Placement:
-        proof = f"{spec.target} was told by the broker that the effect of message {spec.at.message} is refused"
+        proof = f"{spec.target} heard from the broker that the effect of message {spec.at.message} is refused"
         why = "consumers ask before each step, and the effect is let happen once the broker has the new setting"
         return Placement("exact", "gate of the consumers", why, proof)
 

@@ -35,7 +35,7 @@ class DriverCrash:
     def problems(cls, spec: FaultSpec, scenario: Scenario) -> list[SpecProblem]:
         problems = point_problems(spec, (*GATED, *WATCHED, *PARKED))
         if spec.at.point is Point.STATE_PARTLY_COMMITTED and not spec.at.batch:
-            message = "batch 0 has no state before it by which to tell how much of it was written"
+            message = "batch 0 has no earlier state that shows how much of it was written"
             problems.append(SpecProblem(("at", "batch"), message, "choose batch 1 or a later one"))
         if spec.at.point is Point.STATE_PARTLY_COMMITTED and scenario.stack.spark is not None:
             message = "executors of a standalone Spark write their state without waiting for each other's"

@@ -75,11 +75,11 @@ class LeaderCrash:
 
     @classmethod
     def placement(cls, spec: FaultSpec, leader_of: str | None, in_sync: InSync | None, scenario: Scenario) -> Placement:
-        proof = f"the leader of {leader_of} had records of the batch that whoever leads next has not"
+        proof = f"the leader of {leader_of} had records of the batch that the next leader has not"
         if in_sync == "leader":
             proof = (
-                f"the leader of {leader_of} was alone in sync and had acknowledged records of the batch; whoever was elected "
-                "next has not got them, or nobody was until it came back"
+                f"the leader of {leader_of} was alone in sync and had acknowledged records of the batch; the next "
+                "leader does not have them, or none was elected until it came back"
             )
         how = placement(Point.AFTER_OFFSET_LOG, proof, scenario)
         why = "its replication is cut when the batch is planned, and it is killed when its log has grown"

@@ -134,11 +134,11 @@ class PostgresCrash:
         if row is None or row[0] is not True:
             raise RuntimeError(f"backend {pid} was not there any more, or did not end")
         told = wait_until(
-            f"the job to be told that backend {pid} was ended",
+            f"the job to get the error that backend {pid} was ended",
             lambda: next((reply for reply in list(self._heard) if reply.code == _ENDED_BY_ADMINISTRATOR), None),
             deadline_s=ANSWER_S,
         )
-        return f"backend {pid} was terminated; the job was told: {told.code} {told.message}"
+        return f"backend {pid} was terminated; the job got the error: {told.code} {told.message}"
 
 
 _STARTED = "SELECT pg_postmaster_start_time()::text"

@@ -27,9 +27,7 @@ class TaskCrash(TaskFault):
 
     @classmethod
     def placement(cls, spec: FaultSpec, scenario: Scenario) -> Placement:
-        proof = (
-            f"the process is gone, Spark tells of its attempt's end and of another's success, {spec.at.batch} committed"
-        )
+        proof = f"the process is gone, Spark records its attempt's end and another's success, {spec.at.batch} committed"
         return frame_placement(spec.at.point, proof, scenario)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:

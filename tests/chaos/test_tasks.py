@@ -101,7 +101,7 @@ def test_with_several_queries_the_default_frame_is_not_enough(scenario: Make) ->
     two = scenario(queries=["a", "b"])
     for service, apart in [("postgres", {"sql": "INSERT INTO mine"}), ("kafka", {"topic": "out"})]:
         (problem,) = found(task("crash", "python-worker", frame={"service": service}), two)
-        assert problem.loc == ("frame",) and "told apart" in (problem.hint or "")
+        assert problem.loc == ("frame",) and "name what distinguishes it" in (problem.hint or "")
         assert found(task("crash", "python-worker", frame={"service": service} | apart), two) == []
 
 

@@ -141,7 +141,7 @@ def test_a_play_that_cannot_be_done_keeps_the_best_so_far() -> None:
         return Played(WANTED, "reordered 1")
 
     done = Shrink(whole, WANTED, WANTED, play, 60, kept.append).run()
-    assert not done.minimal and not done.interrupted and done.why_not == "a play could not be done: no member came"
+    assert not done.minimal and not done.interrupted and done.why_not == "an execution failed: no member came"
     assert done.best == kept[-1] and len(done.best.messages) == 20
 
 
@@ -367,7 +367,7 @@ def test_a_play_that_fails_leaves_the_best_and_no_folder_of_a_play(
     endings: Callable[..., Minimal], tmp_path: Path, ending: OnceproofError
 ) -> None:
     done = endings(2, ending)
-    assert done.exit_code == 3 and f"not proved to be minimal: a play could not be done: {ending}" in done.as_text()
+    assert done.exit_code == 3 and f"not proved to be minimal: an execution failed: {ending}" in done.as_text()
     assert sorted(path.name for path in (tmp_path / "shrunk").iterdir()) == LEFT and done.scenario.is_file()
 
 

@@ -40,8 +40,8 @@ def refused(path: Path) -> str:
     [
         (LAUGHS, f"with its aliases written out the file has more than {MAX_VALUES:,} values"),
         ("a: &a x\nb: [" + "*a, " * (MAX_ALIASES + 1) + "]\n", f"more than {MAX_ALIASES} aliases"),
-        ("y: &y {<<: *y}\n", ":1:12: *y stands inside &y"),
-        ("y: &y [1, *y]\n", ":1:11: *y stands inside &y"),
+        ("y: &y {<<: *y}\n", ":1:12: *y is inside &y"),
+        ("y: &y [1, *y]\n", ":1:11: *y is inside &y"),
         ("x: " + "[" * 300 + "]" * 300, f"nested more than {MAX_DEPTH} deep"),
         ("".join(f"key{n}: 1\n" for n in range(4_500)), f"the file has more than {MAX_VALUES:,} values"),
         ("".join(f"k{n}: 1\n" for n in range(1_000_000)), f"a scenario has at most {MAX_BYTES:,}"),

@@ -124,7 +124,7 @@ class Crew:
             done = "nothing" if ask.did is None else ask.did.step
             raise EnvironmentProblem(
                 f"consumer {name} was let do {before!r} and says that it did {done!r}",
-                hint="each line tells the step just done (docs/consumers.md)",
+                hint="each line reports the step just done (docs/consumers.md)",
             )
         if ask.did.returned:
             raise EnvironmentProblem(

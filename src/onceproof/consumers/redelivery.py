@@ -32,7 +32,7 @@ def given_out_again(spec: ConsumerFaultSpec, struck: str, before: Sequence[Move]
     of_group = [m for m in after if m.group == lost.group]  # another group has a copy of its own
     again = next((m for m in of_group if m.kind == "take" and m.message == at.message), None)
     if again is None and (unseen := _unseen_take(before, after)) is not None:
-        why = f"{unseen.consumer} ended by itself in a take at tick {unseen.tick}, before it told what it was given"
+        why = f"{unseen.consumer} ended by itself in a take at tick {unseen.tick}, before it reported what it was given"
         return Proof(False, (*told, f"whether message {at.message} was given out again was not seen: {why}"))
     if again is None:
         return Proof(False, (*told, f"message {at.message} was never given out again"))

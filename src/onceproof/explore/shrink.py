@@ -88,7 +88,7 @@ class Shrink:
         except OnceproofError as failed:
             if self.best == self.whole:
                 raise  # nothing was found that could be lost
-            return self._ended(f"a play could not be done: {failed.message}")
+            return self._ended(f"an execution failed: {failed.message}")
         except _Spent:
             return self._ended(f"{self.executions} executions were used up before each single removal was tried")
         why = f"only the first {MOST_WAYS} ways to place the faults were tried without {', '.join(self._cut)}"

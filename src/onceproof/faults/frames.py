@@ -90,7 +90,7 @@ def frame_problems(
             "postgres": "transaction (a table's name) or sql",
             "kafka": "transactional_id, or kind and topic (EndTxn names no topic)",
         }
-        return [SpecProblem((loc,), message, f"say by what it is told apart: {apart[target]}")]
+        return [SpecProblem((loc,), message, f"name what distinguishes it: {apart[target]}")]
     return []
 
 

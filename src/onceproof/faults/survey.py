@@ -195,13 +195,13 @@ def _sinks(
         sink, decisive = told
         query = output.query or _only(decisive, queries)
         if query is None:
-            gaps[name] = f"output {name}: which query writes it cannot be told from its frames; say so under query:"
+            gaps[name] = f"output {name}: its frames do not show which query writes it; name it under query:"
         elif (
             not sink.frame
             and any(not other.frame and other.target == sink.target for _, other in found)
             and (sink.target == "postgres" and _commits_in_a_batch(decisive) > 1)
         ):
-            gaps[name] = f"output {name}: which of the COMMITs of a batch is its own cannot be told"
+            gaps[name] = f"output {name}: its own COMMIT cannot be distinguished from the others of a batch"
         elif any((o.target, o.frame) == (sink.target, sink.frame) and o.query != query for _, o in found):
             gaps[name] = f"output {name}: another query commits to {sink.place} by frames that look the same"
         else:
@@ -277,7 +277,7 @@ def _topic(output: OutputSpec, within: list[_Seen], others: set[str], several: b
         ended = [one for one in ended if one.event["transactional_id"] in own]
         named = _pattern(own, others)
         if named is None or not ended:
-            return "its EndTxn cannot be told from another's: it names no topic, and the transactional ids are alike"
+            return "its EndTxn cannot be distinguished from another's: it names no topic, and the transactional ids are alike"
         return Sink(
             "kafka", "", {"transactional_id": named}, f"EndTxn of {output.topic}", output.topic, write=write
         ), ended

@@ -90,7 +90,7 @@ class Takeover:
         self._context.timeline.emit("driver.resumed", start=self.start)
         try:
             wait_until(
-                "the old driver to end, or to be told that it was replaced",
+                "the old driver to end, or to get the error that it was replaced",
                 lambda: not first.is_running() or self._told(),
                 deadline_s=_GOES_ON_S,
             )

@@ -180,7 +180,7 @@ def told(context: FaultContext, seen: Occurrence, wanted: Callable[[list[Attempt
         found = attempts(folder, seen.batch, query_id)
         return "; ".join(one.describe() for one in found[:8]) or f"no task of batch {seen.batch}"
 
-    return wait_until(f"Spark's event log to tell of {reason}", look, deadline_s=_TOLD_S, explain=instead)
+    return wait_until(f"Spark's event log to record {reason}", look, deadline_s=_TOLD_S, explain=instead)
 
 
 def _query_id(context: FaultContext, query: str) -> str | None:

@@ -62,7 +62,7 @@ class LogColumns:
             end = self._log.end_of(batch)
         said = _said(batch, end)
         if said != visibility:
-            marker = "" if end is None else f" (its marker stands at offset {end.offset})"
+            marker = "" if end is None else f" (its marker is at offset {end.offset})"
             raise HistoryError(
                 f"{self._where}@{offset} is {visibility} to readers and {said} in the leader's log{marker}",
                 hint="the two were read one after the other: was somebody still writing? Run the scenario again",

@@ -25,7 +25,7 @@ from onceproof.values.lanes import Lanes
 
 _VISIBILITY = ("committed", "aborted", "open")
 _COPY = "copy the whole run directory again, or run the scenario again"
-_PRODUCER = "whoever wrote this history broke the format (docs/history.md); mend it there"
+_PRODUCER = "the program that wrote this history broke the format (docs/history.md); fix it there"
 _BATCH_ROWS = 65_536
 # Times are kept to the microsecond, and one that was rounded up may seem to lie behind its successor.
 _ROUNDING_S = 1e-5
@@ -162,7 +162,7 @@ class _Table:
         for number, name in enumerate(zip(*columns, strict=True), start=first):
             if name in self._seen:
                 said = ", ".join(f"{c} {v!r}" for c, v in zip(self._rules.unique, name, strict=True))
-                raise self._error(number, f"{said} stands in row {self._seen[name]} already")
+                raise self._error(number, f"{said} is in row {self._seen[name]} already")
             self._seen[name] = number
 
     def _rising(self, first: int, rows: pa.Table, position: str) -> None:

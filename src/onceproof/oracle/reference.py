@@ -56,7 +56,7 @@ class ReferenceOracle:
     def problems(cls, spec: Any, scenario: Scenario) -> list[SpecProblem]:
         found = []
         if len(set(spec.chunks)) < len(spec.chunks):
-            found.append(SpecProblem(("chunks",), "one number of chunks stands here twice", "two that differ, or more"))
+            found.append(SpecProblem(("chunks",), "a number of chunks occurs twice", "two that differ, or more"))
         for output, model in scenario.asked().items():
             if model.kind == "changelog":
                 why = f"output {output!r} is a changelog: which states it shows depends on the batches, not only on the input"

@@ -118,7 +118,7 @@ def _check_extent(file: str, text: str) -> None:
             aliases += 1
             size = sizes.get(event.anchor, 0)  # an alias of nothing is the parser's to refuse
             if size is None:
-                refuse(event, f"*{event.anchor} stands inside &{event.anchor}, which it repeats: that has no end")
+                refuse(event, f"*{event.anchor} is inside &{event.anchor}, which it repeats: that has no end")
             values += size
             if aliases > MAX_ALIASES:
                 refuse(event, f"more than {MAX_ALIASES} aliases", "write the values out, or use fewer")

@@ -28,7 +28,7 @@ _CONNECT_TIMEOUT_S = 2.0
 #: A broker that has just lost its link to the controller for a moment answers at once; a loaded machine takes longer.
 _METADATA_DEADLINE_S = 20.0
 
-_HINT = "this is a fault of onceproof's own set-up, or a service found on another road: please report it with the logs"
+_HINT = "this is a fault of onceproof's own set-up, or a service found on another network path: please report it with the logs"
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ def _array(text: str, sql_type: str) -> list[Any]:
         raise ValueError("an array begins with {")
     value = _list(pieces, element)
     if next(pieces, None) is not None:
-        raise ValueError("something stands behind the array")
+        raise ValueError("something follows the array")
     return value
 
 

@@ -254,7 +254,7 @@ def _raw(value: str | bytes | None) -> bytes | None:
 
 
 def _number(value: int | None) -> int:
-    assert value is not None, "a record without an error stands somewhere"
+    assert value is not None, "a record without an error has a place"
     return value
 
 

@@ -203,7 +203,7 @@ class Case(Database):
             if row["n"]:
                 why = (
                     f"outputs: {output}: identity: [{', '.join(self.scenario.outputs[output].identity)}] names no single effect: "
-                    f"{row['n']} identities are expected more than once, the first is {row['first']}; add a column that tells them apart"
+                    f"{row['n']} identities are expected more than once, the first is {row['first']}; add a column that distinguishes them"
                 )
                 if kind == "upsert":
                     self.unreadable[output] = why

@@ -64,7 +64,7 @@ def _several_inputs(scenario: Scenario, loc: Loc, output: OutputSpec) -> Iterato
     for field, carries in (("source", output.source), ("progress", output.progress)):
         if carries is not None and carries.topic is None:
             topics = ", ".join(spec.topic for spec in scenario.input)
-            message = f"there are several input topics ({topics}): which column tells them apart?"
+            message = f"there are several input topics ({topics}): which column distinguishes them?"
             yield Complaint((*loc, field), message, "add topic: <column>", at_key=True)
 
 

@@ -83,5 +83,5 @@ def _version_of(java: Path, source: str) -> str:
     version = parse_version(told)
     if done.returncode != 0 or version is None:
         said = told.strip() or "nothing"
-        raise EnvironmentProblem(f"{source} ({java}) does not tell its version; it said: {said}", hint=_HINT)
+        raise EnvironmentProblem(f"{source} ({java}) does not print its version; it printed: {said}", hint=_HINT)
     return version
