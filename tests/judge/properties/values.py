@@ -106,12 +106,12 @@ class Values:
         if self.kinds != {Digits}:
             return None
         texts = [value for value in map(read, self.sent) if value is not None]
-        numbers = [Decimal(text) for text in texts]
+        numbers = [Decimal(text) for text in texts]  # exact; abs() would round them to the context's 28 digits
         if all(text.lstrip("-").isdigit() for text in texts):
             if all(-(2**63) <= number < 2**63 for number in numbers):
                 return "whole"
             if all(-(2**64) < number < 2**64 for number in numbers) or not all(map(_said_by_double, texts)):
-                return "exact" if all(abs(number) < 2**127 for number in numbers) else "json"
+                return "exact" if all(number.copy_abs() < 2**127 for number in numbers) else "json"
             return "double"
         if all(map(_said_by_double, texts)):
             return "double"
@@ -120,7 +120,7 @@ class Values:
             return "json"
         digits = max(len(str(abs(int(number)))) if abs(number) >= 1 else 0 for number in numbers)
         if not places:
-            return "exact" if all(abs(number) < 2**127 for number in numbers) else "json"
+            return "exact" if all(number.copy_abs() < 2**127 for number in numbers) else "json"
         return "exact" if places + digits <= 38 else "json"
 
     def same(self, sent: str, written: str, *, table: bool) -> bool:
