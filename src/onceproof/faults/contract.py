@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from onceproof.base.registry import Registry
+from onceproof.faults.context import FaultContext
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
-
-if TYPE_CHECKING:
-    from onceproof.faults.context import FaultContext
 
 
 @dataclass(frozen=True)
@@ -71,14 +69,13 @@ class Proof:
 class Fault(Protocol):
     """One fault of one run. Constructed from its validated spec.
 
-    A fault that cannot go on without input has a property ``needs_input`` as well: while it is true the feed goes on,
-    which otherwise waits until the fault is healed. One that must know what went on before its batch has a method
-    ``watch(context)``, called before the job starts; it must not change anything.
+    What only some kinds need is a protocol of its own: `ReadsFrames`, `NeedsInput`, `Watches`, and
+    `onceproof.faults.job.OffersCells`. A kind has the method, and says nothing more.
     """
 
     Spec: ClassVar[type[FaultSpec]]
     about: ClassVar[str]
-    """One line for listings and the report's legend."""
+    """One line for listings."""
 
     def __init__(self, spec: Any) -> None: ...
 
@@ -102,9 +99,33 @@ class Fault(Protocol):
         """Undo whatever strike did. Idempotent; always called, also when nothing was struck."""
 
 
+@runtime_checkable
+class ReadsFrames(Protocol):
+    """A kind that strikes at a request or an answer, with some of its specs or all: the run then has the protocol proxy."""
+
+    @classmethod
+    def reads_frames(cls, spec: Any) -> bool: ...
+
+
+@runtime_checkable
+class NeedsInput(Protocol):
+    """A fault that cannot go on without input: while this is true the feed goes on, which otherwise waits for its healing."""
+
+    @property
+    def needs_input(self) -> bool: ...
+
+
+@runtime_checkable
+class Watches(Protocol):
+    """A fault that must know what went on before its batch: called before the job starts, and changes nothing."""
+
+    def watch(self, context: FaultContext) -> None: ...
+
+
 def reads_frames(specs: Iterable[FaultSpec]) -> bool:
-    """Whether one of these faults needs the protocol proxy: its class has ``reads_frames(spec)`` and says so."""
-    return any(getattr(faults.get(spec.fault), "reads_frames", lambda _spec: False)(spec) for spec in specs)
+    """Whether one of these faults needs the protocol proxy."""
+    kinds = ((faults.get(spec.fault), spec) for spec in specs)
+    return any(isinstance(kind, ReadsFrames) and kind.reads_frames(spec) for kind, spec in kinds)
 
 
 def strikes_tasks(spec: FaultSpec) -> bool:

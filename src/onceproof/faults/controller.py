@@ -17,7 +17,7 @@ from onceproof.base.masking import masked
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Fault, Occurrence, Proof, faults, reads_frames, strikes_at
+from onceproof.faults.contract import Fault, NeedsInput, Occurrence, Proof, Watches, faults, reads_frames, strikes_at
 from onceproof.faults.evidence.writes import NOTHING_IN_DANGER, WriteWatch
 from onceproof.instruments.failpoints import Parked, Told
 from onceproof.scenario.model import FaultSpec
@@ -86,9 +86,8 @@ class FaultController:
         """From here on a point that is reached may fire a fault."""
         self._context = context
         for armed in self.armed:
-            watch: Callable[[FaultContext], None] | None = getattr(armed.fault, "watch", None)
-            if watch is not None:
-                watch(context)
+            if isinstance(armed.fault, Watches):
+                armed.fault.watch(context)
             armed.armed_at = self._timeline.emit("fault.armed", **armed.describe()).at
 
     @property
@@ -108,7 +107,7 @@ class FaultController:
     @property
     def feeds(self) -> bool:
         """Whether the next chunk may be released: each fault between firing and healing is one that needs input to go on."""
-        return all(getattr(a.fault, "needs_input", False) for a in self.armed if a.in_progress)
+        return all(isinstance(a.fault, NeedsInput) and a.fault.needs_input for a in self.armed if a.in_progress)
 
     # -- what the instruments call --------------------------------------------------------------------------------
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from onceproof.scenario.points import Point
 
@@ -186,3 +186,11 @@ def at_commit(job: Job, point: Point) -> Iterator[Try]:
     yield from untold(job, point)
     if not job.sinks and not job.gaps:
         yield Try(point, n_a=job.no_commit())
+
+
+@runtime_checkable
+class OffersCells(Protocol):
+    """A kind of fault that `onceproof qualify` tries: each way to put it into a job, and each that there is not with its reason."""
+
+    @classmethod
+    def tries(cls, job: Job) -> Iterable[Try]: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from onceproof.base.registry import Registry
 from onceproof.faults.contract import Fault, faults
-from onceproof.faults.job import Job, Try
+from onceproof.faults.job import Job, OffersCells, Try
 from onceproof.judge.findings import Outcome
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
@@ -177,7 +177,7 @@ def telling(cell: Cell) -> int:
 def kinds(registry: Registry[type[Fault]] = faults) -> list[str]:
     """The fault kinds that offer themselves, those of the matrix first, the others (zombies) behind."""
     first = list(dict.fromkeys(kind for kind, _ in _TELLING))
-    offering = [name for name, kind in registry.items() if hasattr(kind, "tries")]
+    offering = [name for name, kind in registry.items() if isinstance(kind, OffersCells)]
     return [name for name in first if name in offering] + [name for name in offering if name not in first]
 
 
@@ -187,8 +187,9 @@ def cells(job: Job, scenario: Scenario, registry: Registry[type[Fault]] = faults
     roomy = scenario.model_copy(update={"input": room, "chaos": []})
     found: list[Cell] = []
     for kind in kinds(registry):
-        offer: Callable[[Job], Iterable[Try]] = getattr(registry.get(kind), "tries")  # noqa: B009  # not in the protocol
-        found += [_cell(kind, one, roomy, registry) for one in offer(job)]
+        offering = registry.get(kind)
+        assert isinstance(offering, OffersCells), "kinds() names no other"
+        found += [_cell(kind, one, roomy, registry) for one in offering.tries(job)]
     for column in dict.fromkeys(cell.column for cell in found):
         offered = {cell.point for cell in found if cell.column == column}
         elsewhere = f"{column} can be placed only at {', '.join(p for p in Point if p in offered) or 'no point'}"
