@@ -320,6 +320,14 @@ def test_a_plan_tells_where_faults_can_be_put() -> None:
 
 
 def test_lists_come_from_the_registries() -> None:
+    lines = invoke("list").stdout.splitlines()
+    first = lines.index("duplicate:")
+    assert any(line.startswith("  naive-append ") for line in lines[first : lines.index("", first)])
+    assert {len(line) > 120 for line in lines} == {False} and len(lines) < 150
+    (naive,) = (
+        one for one in json.loads(invoke("list", "--json").stdout)["scenarios"] if one["name"] == "naive-append"
+    )
+    assert naive["shows"] == ["duplicate"] and naive["about"].endswith(".")
     assert "after-sink-commit" in invoke("list", "points").stdout
     told = json.loads(invoke("list", "datasets", "--json").stdout)
     assert {"flights", "numbers"} <= {entry["name"] for entry in told["datasets"]}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
+import shutil
 import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -20,10 +22,14 @@ from onceproof.scenario_files.load import find, load, load_all, names, warnings
 from onceproof.scenario_files.plan import Plan, plan
 
 _WIDTH = 80
+#: Where the output is no terminal: a line of a log may be longer.
+_WIDE = 120
 
 
 def listing(what: str, as_json: bool) -> str:
-    """Names and one line each, of scenarios or of what a registry holds."""
+    """Names and what each is, of scenarios or of what a registry holds."""
+    if what == "scenarios":
+        return _scenarios(as_json)
     entries = _entries(what)
     if as_json:
         return json.dumps({what: [{"name": name, "about": about} for name, about in entries]})
@@ -172,8 +178,6 @@ def _entries(what: str) -> list[tuple[str, str]]:
     from onceproof.reports.report import reports
 
     match what:
-        case "scenarios":
-            return [(name, _about(name)) for name in names()]
         case "points":
             return [(point.value, left) for point, left in LEFT_BEHIND.items()]
         case "faults":
@@ -189,12 +193,31 @@ def _entries(what: str) -> list[tuple[str, str]]:
             return [(name, report.about) for name, report in reports.items()]
 
 
-def _about(name: str) -> str:
-    """What a scenario says of itself. Listing must work where a scenario does not validate (a secret is not set)."""
+def _scenarios(as_json: bool) -> str:
+    """One line per shipped scenario, under what it shows: the anomalies that it expects, or that the job holds."""
+    shown = sorted(((*_about(name), name) for name in names()), key=lambda one: (one[0] != [], one[0], one[2]))
+    if as_json:
+        return json.dumps({"scenarios": [{"name": name, "about": about, "shows": what} for what, about, name in shown]})
+    margin = max(len(name) for _, _, name in shown) + 4
+    width = max(_WIDTH, shutil.get_terminal_size((_WIDE, 24)).columns)
+    lines: list[str] = []
+    for what, of_group in itertools.groupby(shown, key=lambda one: one[0]):
+        lines += ["", f"{', '.join(what)}:" if what else "held, whatever breaks:"]
+        for _, about, name in of_group:
+            lines.append(f"  {name:<{margin - 2}}{textwrap.shorten(about, width - margin, placeholder=' ...')}")
+    return "\n".join([*lines[1:], "", "the whole text of one: onceproof plan NAME"])
+
+
+def _about(name: str) -> tuple[list[str], str]:
+    """What a scenario shows, and what it says of itself. Listing must work where one does not validate (a secret is not set)."""
     try:
-        return " ".join(str(document.read(find(name)).data.get("about", "")).split())
+        data = document.read(find(name)).data
     except ScenarioError as error:
-        return f"(does not load: {error.problems[0].message})"
+        return [], f"(does not load: {error.problems[0].message})"
+    about = " ".join(str(data.get("about", "")).split())
+    expect = data.get("expect") or {}
+    verdict = expect.get("verdict", "held")
+    return sorted(expect.get("anomalies", [] if verdict == "held" else [verdict])), about
 
 
 def _table(entries: Iterable[tuple[str, str]]) -> str:
