@@ -248,7 +248,7 @@ class Reject:
         if committed(context, seen.query, seen.batch):
             return f"batch {seen.batch} was committed by Spark meanwhile"
         wanted = {"sink": self._spec.target, "query": seen.query, "batch": seen.batch}
-        failed = context.told_since(self._struck_at, "attempt-failed", **wanted)  # type: ignore[arg-type]  # str and int
+        failed = context.sink_event_since(self._struck_at, "attempt-failed", **wanted)  # type: ignore[arg-type]  # str and int
         if failed is not None:
             return f"the sink reported: {one_line(failed.facts.get('message'))}"
         gone = context.job.failed_since(self._struck_at)

@@ -40,7 +40,7 @@ from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
 from onceproof.instruments.failpoints import FailpointServer
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import check, write_verdict
-from onceproof.pipeline.drive import Drive
+from onceproof.pipeline.drive import FeedLoop
 from onceproof.pipeline.feed import Feeder
 from onceproof.pipeline.spark_conf import FILE_MANAGER, CheckpointFiles, job_environment
 from onceproof.pipeline.supervisor import Pipeline
@@ -170,7 +170,7 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
             healing.callback(feeder.close)
         controller = FaultController(list(scenario.chaos), timeline, survey=survey)
         with _pipeline(scenario, path, stack, owner, controller, directory, timeline) as (job, watcher):
-            drive = Drive(scenario, stack, job, watcher, controller, timeline)
+            drive = FeedLoop(scenario, stack, job, watcher, controller, timeline)
             drive.feed_and_drain(feeders)
         controller.check()
         if stack.frames is not None:
@@ -297,7 +297,9 @@ def _pipeline(
         on_point=controller.on_write,
         on_failure=watcher.fail,
     )
-    failpoints = FailpointServer(socket, clock=timeline.now, on_point=controller.on_point, on_told=controller.on_told)
+    failpoints = FailpointServer(
+        socket, clock=timeline.now, on_point=controller.on_point, on_sink_event=controller.on_sink_event
+    )
     with ExitStack() as ending:
         ending.callback(watcher.stop)
         watcher.start()

@@ -17,7 +17,7 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
 from onceproof.faults.controller import FaultController
 from onceproof.instruments.checkpoint_watcher import Batch
-from onceproof.instruments.failpoints import Parked, Told
+from onceproof.instruments.failpoints import Parked, SinkEvent
 from onceproof.scenario.model import At, FaultSpec, Scenario
 from onceproof.scenario.points import Point
 
@@ -204,7 +204,9 @@ def test_secrets_are_masked_in_all_that_is_told(
     Recorded.proves = staticmethod(lambda: Proof(True, (f"{'long ' * 199}hunter2",)))
     monkeypatch.setattr(Recorded, "heal", leaks)
     with hiding(["hunter2"]):
-        controller.on_told(Told("attempt-failed", "postgres", 2, "id-1", {"message": "no hunter2", "n": 1}, at=5.0))
+        controller.on_sink_event(
+            SinkEvent("attempt-failed", "postgres", 2, "id-1", {"message": "no hunter2", "n": 1}, at=5.0)
+        )
         controller.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
         settle(controller)
         for thread in controller._threads:
@@ -332,11 +334,11 @@ def test_reports_are_found_by_sink_batch_and_time(conduct: Callable[..., FaultCo
     controller = conduct(spec())
     context = controller._context
     assert context is not None
-    controller.on_told(Told("commit-failed", "postgres", 2, "id-1", {"error": "x"}, at=5.0))
-    assert context.told_since(6.0, "commit-failed", sink="postgres", query="checkpoint", batch=2) is None
-    assert context.told_since(5.0, "commit-failed", sink="kafka", query="checkpoint", batch=2) is None
-    assert context.told_since(5.0, "commit-failed", sink="postgres", query="other", batch=2) is None
-    assert context.told_since(5.0, "commit-failed", sink="postgres", query="checkpoint", batch=2) is not None
+    controller.on_sink_event(SinkEvent("commit-failed", "postgres", 2, "id-1", {"error": "x"}, at=5.0))
+    assert context.sink_event_since(6.0, "commit-failed", sink="postgres", query="checkpoint", batch=2) is None
+    assert context.sink_event_since(5.0, "commit-failed", sink="kafka", query="checkpoint", batch=2) is None
+    assert context.sink_event_since(5.0, "commit-failed", sink="postgres", query="other", batch=2) is None
+    assert context.sink_event_since(5.0, "commit-failed", sink="postgres", query="checkpoint", batch=2) is not None
 
 
 def test_heal_all_heals_what_is_in_progress(conduct: Callable[..., FaultController]) -> None:

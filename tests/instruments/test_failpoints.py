@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from onceproof.base.waiting import wait_until
-from onceproof.instruments.failpoints import FailpointServer, Parked, Told
+from onceproof.instruments.failpoints import FailpointServer, Parked, SinkEvent
 from onceproof.scenario.points import Point
 
 
 class Ear:
     def __init__(self) -> None:
         self.parked: list[Parked] = []
-        self.told: list[Told] = []
+        self.told: list[SinkEvent] = []
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def ear() -> Ear:
 
 @pytest.fixture
 def server(tmp_path: Path, ear: Ear) -> Iterator[FailpointServer]:
-    one = FailpointServer(tmp_path / "s", clock=lambda: 2.0, on_point=ear.parked.append, on_told=ear.told.append)
+    one = FailpointServer(tmp_path / "s", clock=lambda: 2.0, on_point=ear.parked.append, on_sink_event=ear.told.append)
     one.start()
     yield one
     one.close()
@@ -81,7 +81,7 @@ def test_a_sink_stays_parked_until_it_is_released(server: FailpointServer, ear: 
 def test_reports_are_answered_at_once(server: FailpointServer, ear: Ear) -> None:
     answer = say(server.path, event="commit-failed", sink="kafka", batch=1, query_id="q", facts={"error": "timed out"})
     assert answer == b"go\n"
-    assert ear.told == [Told("commit-failed", "kafka", 1, "q", {"error": "timed out"}, 2.0)]
+    assert ear.told == [SinkEvent("commit-failed", "kafka", 1, "q", {"error": "timed out"}, 2.0)]
 
 
 def test_closing_releases_whoever_is_parked(server: FailpointServer, ear: Ear) -> None:
@@ -93,7 +93,7 @@ def test_closing_releases_whoever_is_parked(server: FailpointServer, ear: Ear) -
 
 
 def test_closing_what_never_served_does_not_hang(tmp_path: Path) -> None:
-    one = FailpointServer(tmp_path / "s", clock=lambda: 2.0, on_point=print, on_told=print)
+    one = FailpointServer(tmp_path / "s", clock=lambda: 2.0, on_point=print, on_sink_event=print)
     thread = in_thread(one.close)
     thread.join(5)
     assert not thread.is_alive() and not one.path.exists()

@@ -13,7 +13,7 @@ import pytest
 
 from onceproof.base.errors import EnvironmentProblem, WaitTimeout
 from onceproof.instruments.checkpoint_watcher import Batch
-from onceproof.pipeline.drive import Drive, _Enough
+from onceproof.pipeline.drive import FeedLoop, _Enough
 from onceproof.pipeline.supervisor import Failure
 
 
@@ -27,7 +27,7 @@ def drive(batches: Iterable[Batch], *, queries: Iterable[str] = ("q",), awaited:
         queries=lambda: dict.fromkeys(queries, Path()),
         awaited=lambda: list(awaited),
     )
-    driven: Any = Drive(None, None, None, watcher, None, None)  # type: ignore[arg-type]  # only the checkpoint is asked
+    driven: Any = FeedLoop(None, None, None, watcher, None, None)  # type: ignore[arg-type]  # only the checkpoint is asked
     driven._ends = {"orders": {0: 5}}
     return driven
 

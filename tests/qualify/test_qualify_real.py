@@ -12,7 +12,7 @@ from onceproof.faults.job import Job
 from onceproof.judge.findings import Outcome
 from onceproof.qualify import matrix, session
 from onceproof.qualify.cells import Cell, State
-from onceproof.qualify.telling import Teller
+from onceproof.qualify.console import ProgressOnConsole
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import find, load
 
@@ -40,7 +40,7 @@ def test_an_append_is_found_out_in_the_window_of_the_fault_that_shows_it(
     two_cells: list[list[Cell]], tmp_path: Path
 ) -> None:
     directory, progress = session.begin(find("foreign-jdbc-append"), runs_dir=tmp_path, seed=None)
-    with Teller(Output(as_json=True).console(), progress.scenario, 3600) as teller:
+    with ProgressOnConsole(Output(as_json=True).console(), progress.scenario, 3600) as teller:
         result = session.Session(directory, progress, budget_s=3600, teller=teller).work()
     text = matrix.as_text(result)
 

@@ -51,7 +51,7 @@ def _qualify(
     scenario: str | None, go_on: Path | None, budget_s: float, runs_dir: Path, seed: int | None, output: Output
 ) -> int:
     from onceproof.qualify import matrix, session
-    from onceproof.qualify.telling import Teller
+    from onceproof.qualify.console import ProgressOnConsole
 
     if go_on is not None:
         directory, progress = session.resume(go_on)
@@ -59,7 +59,7 @@ def _qualify(
         assert scenario is not None
         directory, progress = session.begin(find(scenario), runs_dir=runs_dir, seed=seed)
     people = Output(as_json=True).console()  # stderr, whoever reads stdout
-    with Teller(people, progress.scenario, budget_s) as teller:
+    with ProgressOnConsole(people, progress.scenario, budget_s) as teller:
         if progress.replaced:
             teller.says(f"{matrix.own_faults(progress.replaced)}; qualify uses those of its matrix")
         result = session.Session(directory, progress, budget_s=budget_s, teller=teller).work()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from onceproof.base.timeline import Timeline
 from onceproof.history.run_directory import RunDir
-from onceproof.judge.case.stored_expectation import Workbench, WorksAhead, work_out
+from onceproof.judge.case.stored_expectation import OracleRunner, PrecomputedOracle, work_out
 from onceproof.oracle import oracles
 from onceproof.pipeline.spark_conf import job_environment
 from onceproof.scenario.model import Scenario
@@ -26,7 +26,7 @@ def ask_oracle(scenario: Scenario, path: Path, directory: RunDir, timeline: Time
     is then inconclusive. Raises what ``observe`` raises, and `Interrupted`.
     """
     oracle = oracles.get(scenario.oracle.kind)(scenario.oracle)
-    if not isinstance(oracle, WorksAhead):
+    if not isinstance(oracle, PrecomputedOracle):
         return
     timeline.emit("phase", name="expect")
     fetched = components.ensure()
@@ -57,5 +57,5 @@ def ask_oracle(scenario: Scenario, path: Path, directory: RunDir, timeline: Time
             own={name: fill(value, values) for name, value in scenario.pipeline.env.items()},
             secrets=secrets,
         )
-        bench = Workbench(scenario, directory, owner, timeline, environment, values, once_more)
+        bench = OracleRunner(scenario, directory, owner, timeline, environment, values, once_more)
         work_out(oracle, scenario.oracle.kind, bench)

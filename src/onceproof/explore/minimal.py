@@ -23,7 +23,7 @@ from onceproof.consumers import trace as moves_module
 from onceproof.consumers.brokers import services
 from onceproof.consumers.brokers.contract import Broker
 from onceproof.explore.hints import Clues
-from onceproof.explore.replay import Told, play_once, playable, start_broker
+from onceproof.explore.replay import Say, play_once, playable, start_broker
 from onceproof.explore.schedule import Schedule, Whole
 from onceproof.explore.shrink import Played, Shrink, Shrunk, to_json
 from onceproof.history import run_files
@@ -102,7 +102,7 @@ class Minimal:
         return "\n".join(lines)
 
 
-def shrink_run(run_dir: Path, *, anomaly: str | None, most: int, tell: Told) -> Minimal:
+def shrink_run(run_dir: Path, *, anomaly: str | None, most: int, tell: Say) -> Minimal:
     """Shrink the schedule of the stored run ``run_dir``, in at most ``most`` executions.
 
     All its anomalies must stay, or ``anomaly`` alone. Raises `UsageError` for a run that shows none, and as a replay does.
@@ -113,7 +113,7 @@ def shrink_run(run_dir: Path, *, anomaly: str | None, most: int, tell: Told) -> 
         return _shrink(run_dir, scenario, anomaly, most, tell)
 
 
-def _shrink(run_dir: Path, scenario: Scenario, anomaly: str | None, most: int, tell: Told) -> Minimal:
+def _shrink(run_dir: Path, scenario: Scenario, anomaly: str | None, most: int, tell: Say) -> Minimal:
     began = time.monotonic()
     verdict = judge(run_dir)
     known = frozenset(verdict.anomalies())
@@ -182,7 +182,7 @@ def _witnesses(run_dir: Path, verdict: Verdict, wanted: frozenset[str]) -> list[
 class _Plays:
     """Plays schedules, each in a folder and with queues of its own, and keeps that of the best."""
 
-    def __init__(self, whole: Whole, here: Path, broker: Broker, folder: Path, most: int, tell: Told) -> None:
+    def __init__(self, whole: Whole, here: Path, broker: Broker, folder: Path, most: int, tell: Say) -> None:
         self._whole = whole
         self._here = here
         self._broker = broker

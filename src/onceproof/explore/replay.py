@@ -37,7 +37,7 @@ from onceproof.oracle import oracles
 from onceproof.scenario.model import Scenario
 from onceproof.stack.processes.owner import Owner
 
-Told = Callable[[str], None]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,14 @@ def playable(run_dir: Path) -> Scenario:
     return scenario
 
 
-def replay(run_dir: Path, *, times: int, tell: Told) -> Replay:
+def replay(run_dir: Path, *, times: int, tell: Say) -> Replay:
     """Play the schedule of ``run_dir`` ``times`` times. Raises as a run does, and `HistoryError` for a run without a history."""
     scenario = playable(run_dir)
     with private_files(), hiding(of_environment(scenario.pipeline.secrets)):
         return _replay(run_dir, scenario, times, tell)
 
 
-def _replay(run_dir: Path, scenario: Scenario, times: int, tell: Told) -> Replay:
+def _replay(run_dir: Path, scenario: Scenario, times: int, tell: Say) -> Replay:
     wanted = _result(run_dir, judge(run_dir))
     here = Path(str(read_document(run_dir).get("scenario_path", run_dir))).resolve().parent
     folder = run_dir / "replays"

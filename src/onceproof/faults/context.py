@@ -8,7 +8,7 @@ from pathlib import Path
 
 from onceproof.base.timeline import Timeline
 from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
-from onceproof.instruments.failpoints import Told
+from onceproof.instruments.failpoints import SinkEvent
 from onceproof.pipeline.supervisor import Pipeline
 from onceproof.scenario.model import Scenario
 from onceproof.stack.api import Stack
@@ -22,7 +22,7 @@ class FaultContext:
     job: Pipeline
     checkpoint: CheckpointWatcher
     timeline: Timeline
-    told: list[Told] = field(default_factory=list)
+    sink_events: list[SinkEvent] = field(default_factory=list)
     """What the sinks reported, in order."""
     scenario: Scenario | None = None
     """Of a run; None where a test needs none."""
@@ -33,7 +33,9 @@ class FaultContext:
     attempt: Callable[[str, int], int | None] = lambda _query, _batch: None
     """Which attempt at a batch of a query is the last that has begun, from 1; None where nobody counts them."""
 
-    def told_since(self, at: float, event: str, *, sink: str, query: str, batch: int) -> Told | None:
+    def sink_event_since(self, at: float, event: str, *, sink: str, query: str, batch: int) -> SinkEvent | None:
         """The first such report about the batch that came after ``at`` (seconds of the run's clock)."""
         wanted = (event, sink, query, batch)
-        return next((t for t in list(self.told) if t.at >= at and (t.event, t.sink, t.query, t.batch) == wanted), None)
+        return next(
+            (t for t in list(self.sink_events) if t.at >= at and (t.event, t.sink, t.query, t.batch) == wanted), None
+        )

@@ -19,7 +19,7 @@ from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Fault, NeedsInput, Occurrence, Proof, Watches, faults, reads_frames, strikes_at
 from onceproof.faults.evidence.writes import NOTHING_IN_DANGER, WriteWatch
-from onceproof.instruments.failpoints import Parked, Told
+from onceproof.instruments.failpoints import Parked, SinkEvent
 from onceproof.scenario.model import FaultSpec
 from onceproof.scenario.points import Point
 
@@ -146,9 +146,9 @@ class FaultController:
         if not self._reached(seen):
             parked.release()
 
-    def on_told(self, told: Told) -> None:
+    def on_sink_event(self, told: SinkEvent) -> None:
         if self._context is not None:
-            self._context.told.append(replace(told, query=self._query(told.query)))
+            self._context.sink_events.append(replace(told, query=self._query(told.query)))
         self._timeline.emit(f"sink.{told.event}", sink=told.sink, batch=told.batch, facts=told.facts)
 
     def _query(self, query_id: str) -> str:

@@ -26,7 +26,7 @@ from onceproof.faults.frames import (
 )
 from onceproof.faults.job import Job, Try, at_checkpoint, at_commit
 from onceproof.faults.placement import RESTART_S, committed, one_line, placement, point_problems
-from onceproof.instruments.failpoints import Told
+from onceproof.instruments.failpoints import SinkEvent
 from onceproof.instruments.proxy.rules import Action, Cut
 from onceproof.scenario.model import At, FaultSpec, Scenario
 from onceproof.scenario.points import Point
@@ -149,8 +149,8 @@ class CutCommit:
             else self._applied_kafka(context, seen)
         )
 
-        def told(event: str) -> Told | None:
-            return context.told_since(
+        def told(event: str) -> SinkEvent | None:
+            return context.sink_event_since(
                 self._struck_at, event, sink=self._spec.target, query=seen.query, batch=seen.batch
             )
 

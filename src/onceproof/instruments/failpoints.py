@@ -18,7 +18,7 @@ from onceproof.scenario.points import Point
 
 
 @dataclass(frozen=True)
-class Told:
+class SinkEvent:
     """Something a sink reported: ``commit-failed``, ``committed``, ``skipped``."""
 
     event: str
@@ -51,7 +51,7 @@ class FailpointServer:
         *,
         clock: Callable[[], float],
         on_point: Callable[[Parked], None],
-        on_told: Callable[[Told], None],
+        on_sink_event: Callable[[SinkEvent], None],
     ) -> None:
         self.path = path
         self._closing = threading.Event()
@@ -65,8 +65,8 @@ class FailpointServer:
                     return
                 said = json.loads(line)
                 if "event" in said:
-                    on_told(
-                        Told(
+                    on_sink_event(
+                        SinkEvent(
                             said["event"], said["sink"], said["batch"], said["query_id"], said.get("facts", {}), clock()
                         )
                     )

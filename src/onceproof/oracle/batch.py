@@ -93,7 +93,7 @@ class BatchOracle:
     def expect(self, case: Case) -> None:
         expectation.expect(case)
 
-    def work_out(self, bench: expectation.Workbench) -> Mapping[str, Any]:
+    def work_out(self, bench: expectation.OracleRunner) -> Mapping[str, Any]:
         scratch = bench.owner.scratch
         topics = dict.fromkeys(spec.topic for spec in bench.scenario.input)
         inputs = expectation.committed_input(bench.directory.path, scratch, topics)

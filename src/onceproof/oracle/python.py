@@ -68,7 +68,7 @@ class PythonOracle:
     def expect(self, case: Case) -> None:
         expectation.expect(case)
 
-    def work_out(self, bench: expectation.Workbench) -> Mapping[str, Any]:
+    def work_out(self, bench: expectation.OracleRunner) -> Mapping[str, Any]:
         scratch, run_dir = bench.owner.scratch, bench.directory.path
         static = {path.stem: path for path in sorted(bench.directory.tables.glob("*.parquet"))}
         topics = dict.fromkeys(spec.topic for spec in bench.scenario.input)
@@ -88,7 +88,7 @@ class PythonOracle:
             self._ask_again(bench, asked)
         return {}
 
-    def _ask_again(self, bench: expectation.Workbench, asked: dict[str, Any]) -> None:
+    def _ask_again(self, bench: expectation.OracleRunner, asked: dict[str, Any]) -> None:
         """Call the function once more, in another process. Raises `OracleFailed` if it says something else."""
         scratch = bench.owner.scratch
         again = {name: scratch / f"again-{index}.parquet" for index, name in enumerate(asked["outputs"])}

@@ -79,11 +79,11 @@ class ReferenceOracle:
         case.basis = "relative to its own fault-free run"
         expectation.expect(case)
 
-    def work_out(self, bench: expectation.Workbench) -> Mapping[str, Any]:
+    def work_out(self, bench: expectation.OracleRunner) -> Mapping[str, Any]:
         runs = {chunks: self._run(bench, chunks) for chunks in self._spec.chunks}
         return _agreement(bench, runs, anchored=self._spec.anchor is not None)
 
-    def _run(self, bench: expectation.Workbench, chunks: int) -> RunDir:
+    def _run(self, bench: expectation.OracleRunner, chunks: int) -> RunDir:
         bench.timeline.emit("oracle.run", chunks=chunks)
         inputs = [
             item.model_copy(update={"chunks": min(chunks, _rows(item, bench.scenario.seed))})
@@ -105,7 +105,7 @@ def _rows(spec: InputSpec, seed: int) -> int:
     return spec.rows or open_dataset(spec.dataset, spec.options, seed=seed).rows()
 
 
-def _agreement(bench: expectation.Workbench, runs: Mapping[int, RunDir], *, anchored: bool) -> Mapping[str, Any]:
+def _agreement(bench: expectation.OracleRunner, runs: Mapping[int, RunDir], *, anchored: bool) -> Mapping[str, Any]:
     """Store what all of them show. Raises `OracleFailed` if they differ, unless an anchor decides then."""
     # Late: to judge one needs the oracles.
     from onceproof.judge.case.case import Case

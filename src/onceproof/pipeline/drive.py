@@ -65,7 +65,7 @@ class Faults(Protocol):
     def check(self) -> None: ...
 
 
-class Drive:
+class FeedLoop:
     """Feeds, waits and notes how it ended; judges nothing."""
 
     def __init__(

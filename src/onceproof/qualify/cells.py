@@ -168,7 +168,7 @@ _TELLING: tuple[tuple[str, Point | None], ...] = (
 )
 
 
-def telling(cell: Cell) -> int:
+def priority(cell: Cell) -> int:
     """Place in the order of trying, 0 first."""
     places = [i for i, (kind, point) in enumerate(_TELLING) if kind == cell.kind and point in (None, cell.point)]
     return min(places, default=len(_TELLING))
@@ -198,7 +198,7 @@ def cells(job: Job, scenario: Scenario, registry: Registry[type[Fault]] = faults
             for point in Point
             if point not in offered
         ]
-    return sorted(_named_apart(found), key=lambda cell: (not cell.reachable, telling(cell)))
+    return sorted(_named_apart(found), key=lambda cell: (not cell.reachable, priority(cell)))
 
 
 def _cell(kind: str, one: Try, scenario: Scenario, registry: Registry[type[Fault]]) -> Cell:

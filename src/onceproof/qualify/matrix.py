@@ -11,9 +11,9 @@ from rich.text import Text
 from onceproof.judge.anomalies import anomaly
 from onceproof.judge.findings import Finding, Outcome
 from onceproof.qualify.cells import Cell, State, kinds
+from onceproof.qualify.console import clock
 from onceproof.qualify.session import Result
 from onceproof.qualify.strongest import DELIVERIES, Strongest
-from onceproof.qualify.telling import clock
 from onceproof.reports.page import Page
 from onceproof.scenario.model import Claim
 from onceproof.scenario.points import Point

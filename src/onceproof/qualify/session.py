@@ -17,7 +17,7 @@ from onceproof.faults import survey
 from onceproof.faults.job import Job
 from onceproof.history.reader import read_document
 from onceproof.judge.findings import Outcome, Verdict
-from onceproof.qualify import attribution, telling, windows
+from onceproof.qualify import attribution, console, windows
 from onceproof.qualify.cells import Cell, State, cells
 from onceproof.qualify.cells import outcome as outcome_of
 from onceproof.qualify.directory import Directory, Progress, digest_of
@@ -45,7 +45,7 @@ _FAILURES = 2
 """Runs in a row that the harness could not bring to an end: then it is the machine, not the cell."""
 
 
-class Teller(Protocol):
+class ProgressListener(Protocol):
     """Hears what is going on, and tells people. Times are seconds."""
 
     def starts(self) -> None:
@@ -146,7 +146,7 @@ class Session:
         progress: Progress,
         *,
         budget_s: float,
-        teller: Teller,
+        teller: ProgressListener,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
@@ -360,12 +360,12 @@ class Session:
 
     def _shortage(self) -> str:
         """Why a cell that is still pending was not tried."""
-        left, budget = self.left_s, telling.clock(self._budget_s)
+        left, budget = self.left_s, console.clock(self._budget_s)
         needed = needed_s(self._progress.cells, self._pace())
         if needed is None or left <= 0:
             return f"the budget of {budget} was used up"
-        needs = f"the shortest run that remains needs about {telling.clock(math.ceil(needed))}"
-        return f"{needs}, and {telling.clock(left)} of the budget of {budget} was left"
+        needs = f"the shortest run that remains needs about {console.clock(math.ceil(needed))}"
+        return f"{needs}, and {console.clock(left)} of the budget of {budget} was left"
 
 
 def _cut_off(cell: Cell) -> Cell:

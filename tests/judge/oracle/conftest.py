@@ -14,7 +14,7 @@ import pytest
 from onceproof.base.masking import hiding
 from onceproof.base.timeline import Timeline
 from onceproof.history.run_directory import RunDir
-from onceproof.judge.case.stored_expectation import Workbench, WorksAhead, work_out
+from onceproof.judge.case.stored_expectation import OracleRunner, PrecomputedOracle, work_out
 from onceproof.oracle import oracles
 from onceproof.scenario.model import Scenario
 from onceproof.stack.processes.owner import Owner
@@ -40,11 +40,11 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
             timelines.append(Timeline(directory.events))
             kind = run.scenario["oracle"]["kind"]
             oracle = oracles.get(kind)(oracles.get(kind).Spec.model_validate(run.scenario["oracle"]))
-            assert isinstance(oracle, WorksAhead)
+            assert isinstance(oracle, PrecomputedOracle)
             scenario = Scenario.model_validate({**run.scenario, "oracle": {"kind": kind}})
             values = {"here": str(tmp_path), "python": sys.executable}
             environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-            bench = Workbench(scenario, directory, owner, timelines[-1], environment, values, observe)
+            bench = OracleRunner(scenario, directory, owner, timelines[-1], environment, values, observe)
             with hiding(["hush-hush"]):
                 work_out(oracle, kind, bench)
             return path

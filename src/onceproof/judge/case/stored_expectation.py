@@ -42,7 +42,7 @@ class OracleFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Workbench:
+class OracleRunner:
     """What an oracle that runs code has to work with, once the services of the run are gone."""
 
     scenario: Scenario
@@ -83,17 +83,17 @@ class Workbench:
 
 
 @runtime_checkable
-class WorksAhead(Protocol):
+class PrecomputedOracle(Protocol):
     """An oracle that runs code: it is asked once, at the end of the run, and what it says is stored."""
 
     def files(self) -> Iterable[tuple[tuple[str | int, ...], str]]:
         """The files of code that it names: each with its place below ``oracle``, templates as in the scenario."""
 
-    def work_out(self, bench: Workbench) -> Mapping[str, Any]:
+    def work_out(self, bench: OracleRunner) -> Mapping[str, Any]:
         """Store what each output must hold (`expected_file`); what else is worth noting. Raises `OracleFailed`."""
 
 
-def work_out(oracle: WorksAhead, kind: str, bench: Workbench) -> None:
+def work_out(oracle: PrecomputedOracle, kind: str, bench: OracleRunner) -> None:
     """Ask the oracle, and note in ``run.json`` whether it answered."""
     failed: str | None = None
     notes: Mapping[str, Any] = {}

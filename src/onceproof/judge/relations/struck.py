@@ -18,7 +18,7 @@ import duckdb
 
 from onceproof.base.errors import NotEvaluated
 from onceproof.judge.case import views
-from onceproof.judge.case.stored_expectation import WorksAhead
+from onceproof.judge.case.stored_expectation import PrecomputedOracle
 from onceproof.oracle import oracles
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _of_output(case: Case, output: str) -> None:
     case.sql(_CLOSED_IN, {"output": output, "query": query})
     struck = {row["batch"]: row["fault"] for row in case.rows(_STRUCK, {"query": query})}
     answers_anew = case.oracle.kind != "slice" and not isinstance(
-        oracles.get(case.oracle.kind)(case.oracle), WorksAhead
+        oracles.get(case.oracle.kind)(case.oracle), PrecomputedOracle
     )
     if answers_anew and 0 < len(struck) <= _MOST_BATCHES and case.number(_OPEN_CASES, {"output": output}):
         try:

@@ -20,7 +20,7 @@ import duckdb
 from onceproof.base.errors import HistoryError
 from onceproof.history import run_files
 from onceproof.judge.case.case import Case
-from onceproof.judge.case.stored_expectation import WorksAhead
+from onceproof.judge.case.stored_expectation import PrecomputedOracle
 from onceproof.judge.findings import Finding, Verdict, Witness
 from onceproof.judge.slices.excerpt import Excerpt, Identity, Mentions, Part
 from onceproof.judge.slices.gather import WRITES, Gatherer
@@ -155,7 +155,7 @@ class _Search:
             if excerpt is None or (size := frozenset({*excerpt.groups, *outputs})) in seen:
                 continue
             seen.add(size)
-            by_code = isinstance(oracles.get(case.oracle.kind)(case.oracle), WorksAhead)
+            by_code = isinstance(oracles.get(case.oracle.kind)(case.oracle), PrecomputedOracle)
             if not by_code and all(case.expectations[output].has_cause for output in outputs):
                 yield excerpt
             try:

@@ -8,7 +8,7 @@ from typing import Any
 from onceproof.base.registry import suggest
 from onceproof.consumers.faults import consumer_faults
 from onceproof.data import open_dataset
-from onceproof.judge.case.stored_expectation import WorksAhead
+from onceproof.judge.case.stored_expectation import PrecomputedOracle
 from onceproof.oracle import oracles
 from onceproof.scenario import templates
 from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, Scenario
@@ -235,7 +235,7 @@ def _oracle(scenario: Scenario) -> Iterator[Complaint]:
     kind = oracles.get(scenario.oracle.kind)
     for problem in kind.problems(scenario.oracle, scenario):
         yield Complaint(("oracle", *problem.loc), problem.message, problem.hint)
-    if isinstance(kind(scenario.oracle), WorksAhead):
+    if isinstance(kind(scenario.oracle), PrecomputedOracle):
         message = f"oracle {scenario.oracle.kind!r} runs code, which is not done for consumers yet"
         yield Complaint(("oracle", "kind"), message, "use sql or identity")
 

@@ -18,7 +18,7 @@ from onceproof.faults.contract import SpecProblem, faults, reads_frames, strikes
 from onceproof.faults.controller import struck_by
 from onceproof.faults.placement import has_own_file_manager
 from onceproof.judge.case import decoders
-from onceproof.judge.case.stored_expectation import WorksAhead
+from onceproof.judge.case.stored_expectation import PrecomputedOracle
 from onceproof.judge.checker import checkers
 from onceproof.oracle import oracles
 from onceproof.pipeline.spark_conf import FILE_MANAGER
@@ -321,7 +321,7 @@ def _specs(scenario: Scenario) -> Iterator[Complaint]:
 
 def _oracle_files(scenario: Scenario, here: Path) -> Iterator[Complaint]:
     oracle = oracles.get(scenario.oracle.kind)(scenario.oracle)
-    if isinstance(oracle, WorksAhead):
+    if isinstance(oracle, PrecomputedOracle):
         values = {"here": str(here), "python": sys.executable}
         for loc, file in oracle.files():
             yield from _file_argument(file, templates.fill(file, values), here, ("oracle", *loc))

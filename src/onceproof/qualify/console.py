@@ -18,8 +18,8 @@ from onceproof.reports.progress import RunState, describe
 _TOLD = ("fault.hit", "fault.missed", "warning", "bypass")
 
 
-class Teller:
-    """Implements `onceproof.qualify.session.Teller`. A context manager; called from any thread."""
+class ProgressOnConsole:
+    """Implements `onceproof.qualify.session.ProgressListener`. A context manager; called from any thread."""
 
     def __init__(self, console: Console, name: str, budget_s: float) -> None:
         self._console = console
@@ -32,7 +32,7 @@ class Teller:
         self._live = Live(get_renderable=self._status, console=console, refresh_per_second=2, transient=True)
         self._is_live = console.is_terminal and not console.is_dumb_terminal
 
-    def __enter__(self) -> Teller:
+    def __enter__(self) -> ProgressOnConsole:
         return self
 
     def __exit__(
