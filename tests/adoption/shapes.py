@@ -145,7 +145,7 @@ CREATE TABLE last_price (symbol text PRIMARY KEY, trade_id bigint, price numeric
             "--checkpoint=/data/checkpoints/paid",
         ),
         edits={
-            "at: {batch: 2,": "at: {batch: 1,",  # what comes in two topics at once may become two batches later on
+            "at: {batch: 2,": "at: {batch: 1,",  # the one with the first purchases and their payments
             'purchases.jsonl", form: values}': 'purchases.jsonl", form: values, key: buyer}',
             'payments.jsonl", form: values}': 'payments.jsonl", form: values, key: purchase}',
             "  topic: purchases\n  columns:\n    ledger_table: {purchase_id: purchase_id}\n"

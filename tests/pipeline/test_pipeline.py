@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +17,8 @@ from onceproof.base.masking import hiding
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
 from onceproof.pipeline.supervisor import Pipeline
-from onceproof.stack.processes.owner import Owner
+from onceproof.stack.processes import procfs
+from onceproof.stack.processes.owner import Owner, Service
 
 
 class World:
@@ -240,3 +243,44 @@ def test_why_it_failed_is_told_with_its_cause_and_its_log_and_without_secrets(
         'ConnectionError: connection to server at "db", port 5432 failed: Connection refused for ***'
     ]
     assert (failure.foreign_address, failure.log) == ("db:5432", "logs/driver-0.log")
+
+
+def test_a_driver_that_awaits_an_answer_is_released_and_stopped_anew(
+    supervise: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer to the driver's own loop is read as soon as it runs; one that nothing waits for stays where it is."""
+    job = supervise(SLEEP)
+    job.start()
+    stops = 0
+
+    def unread(_pids: list[int]) -> dict[str, int]:
+        idle = {"1": 7}
+        return (
+            {**idle, "2": 5} if psutil.Process(job.pids()[0]).status() == psutil.STATUS_STOPPED and stops == 2 else idle
+        )
+
+    freeze = Service.freeze
+
+    def counted(service: Service) -> None:
+        nonlocal stops
+        stops += 1
+        freeze(service)
+
+    monkeypatch.setattr(procfs, "unread", unread)
+    monkeypatch.setattr(Service, "freeze", counted)
+    with job.frozen_between_requests():
+        assert stops == 3, "stopped for the idle connection, for the answer, and for good"
+        assert psutil.Process(job.pids()[0]).status() == psutil.STATUS_STOPPED
+    assert psutil.Process(job.pids()[0]).status() != psutil.STATUS_STOPPED
+
+
+def test_what_has_arrived_and_was_not_read_is_seen() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        peer, _ = server.accept()
+        with peer:
+            inode = str(os.fstat(client.fileno()).st_ino)
+            assert inode not in procfs.unread([os.getpid()])
+            peer.sendall(b"five!")
+            until("the bytes", lambda: procfs.unread([os.getpid()]).get(inode) == 5)
+            client.recv(5)
+            assert inode not in procfs.unread([os.getpid()])

@@ -75,7 +75,7 @@ def test_a_fault_that_did_not_hit_has_a_run_of_its_own_once(
     own = alone(three)
     (again,) = attribute(own, verdict_on(own, missed=(0,)), GATE, "s")
     assert (again.state, again.verdict) == (State.NOT_REACHED, None)
-    assert again.why == "it fired, and is not proven to have hit: it was seen"
+    assert again.why == "it was put in place, and is not proven to have hit: it was seen"
 
 
 def test_a_run_that_tells_nothing_of_its_batches_decides_nothing(three: Step, verdict_on: On) -> None:
@@ -109,7 +109,7 @@ def test_the_reason_of_a_miss_is_kept_however_much_is_said_before_it(
     verdict = replace(verdict, faults=(replace(verdict.faults[0], evidence=said),))
     (cell,) = attribute(own, verdict, GATE, "r")
     assert cell.evidence == said
-    assert cell.why == f"it fired, and is not proven to have hit: {'; '.join(said)}"
+    assert cell.why == f"it was put in place, and is not proven to have hit: {'; '.join(said)}"
 
 
 def test_a_fault_that_hit_keeps_what_the_shared_run_showed(

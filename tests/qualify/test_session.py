@@ -51,7 +51,10 @@ def test_a_fault_that_misses_is_tried_alone_once(work: Callable[..., Any], told:
     assert alone.name.endswith("-crash-driver-before-offset-log.yaml")
     assert load(result.directory.cells / "crash-driver-before-offset-log.yaml").chaos == load(alone).chaos
     (missed,) = [c for c in result.cells if c.state is State.NOT_REACHED]
-    assert missed.name == "crash-driver-before-offset-log" and missed.why == "it fired, and is not proven to have hit"
+    assert (
+        missed.name == "crash-driver-before-offset-log"
+        and missed.why == "it was put in place, and is not proven to have hit"
+    )
     assert result.outcome is Outcome.INCONCLUSIVE and not result.unfinished
     assert matrix.statement(result).endswith("Nothing is claimed of the other 1")
 
@@ -173,7 +176,7 @@ def test_a_violation_in_a_shared_run_outlasts_a_run_alone_that_misses(work: Call
     result = work()
     (cell,) = [c for c in result.cells if c.name == "crash-driver-after-sink-commit"]
     assert (cell.state, cell.verdict, cell.together) == (State.EXERCISED, Outcome.VIOLATED, True)
-    assert str(cell.why).endswith("alone, it fired, and is not proven to have hit")
+    assert str(cell.why).endswith("alone, it was put in place, and is not proven to have hit")
     assert result.unclaimed == {}
     assert "violated together with others" in matrix.statement(result)
 

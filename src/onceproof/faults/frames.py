@@ -20,14 +20,13 @@ from onceproof.faults.evidence.commits import postgres_status, postgres_xid
 from onceproof.faults.frame_checks import never_found
 from onceproof.faults.placement import RESTART_S, committed, has_own_file_manager, instruments_of, planned
 from onceproof.instruments.proxy.frames import Answer, Frame
-from onceproof.instruments.proxy.rules import AMQP_KINDS, POSTGRES_KINDS, Action, Condition, Cut, Hit, Rule
+from onceproof.instruments.proxy.rules import AMQP_KINDS, POSTGRES_KINDS, WRITES, Action, Condition, Cut, Hit, Rule
 from onceproof.scenario.model import Model, Scenario
 from onceproof.scenario.points import LEFT_BEHIND, Point
 
 HIT_S = 60.0
 """From the plan of a batch to its COMMIT; a batch of the shipped jobs takes under two seconds."""
 ANSWER_S = 20.0
-WRITES = r"\b(insert|update|delete|merge|copy)\b"
 
 Target = Literal["postgres", "kafka"]
 

@@ -18,14 +18,13 @@ from onceproof.base.timeline import Timeline
 from onceproof.faults.job import FIRST, Job, Query, Sink, Target
 from onceproof.faults.placement import has_own_file_manager
 from onceproof.instruments.proxy.frames import Frame
-from onceproof.instruments.proxy.rules import Condition, Rule
+from onceproof.instruments.proxy.rules import WRITES, Condition, Rule, writes_to
 from onceproof.scenario.model import OutputSpec, Scenario
 from onceproof.stack.api import FrameRules
 
-_WRITING = r"\b(insert|update|delete|merge|copy)\b"
-_WRITES = re.compile(_WRITING, re.IGNORECASE)
+_WRITES = re.compile(WRITES, re.IGNORECASE)
 #: Verb and table.
-_INTO = re.compile(rf'{_WRITING}\s+(?:into\s+|from\s+)?(?:only\s+)?((?:"[^"]*"|[\w.$])+)', re.IGNORECASE)
+_INTO = re.compile(rf'{WRITES}\s+(?:into\s+|from\s+)?(?:only\s+)?((?:"[^"]*"|[\w.$])+)', re.IGNORECASE)
 #: Of a transactional id, what may be another in the next batch or run.
 _CHANGING = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+", re.IGNORECASE)
 #: Noted of each service: a job that commits every row would otherwise fill the disk.
@@ -227,7 +226,7 @@ def _table(output: OutputSpec, within: list[_Seen]) -> _Found | str:
     assert output.table is not None
     table = output.table.rpartition(".")[2].strip('"')
     # The verb too: Spark's JDBC writer looks at the table first, in a transaction of its own that ends in a COMMIT.
-    pattern = rf"{_WRITING}[\s\S]*\b{re.escape(table)}\b"
+    pattern = writes_to(table)
     named = [one for one in within if any(re.search(pattern, t, re.IGNORECASE) for t in one.event.get("writes", ()))]
     commits = [one for one in within if one.event["frame"] == "commit"]
     statements = [one for one in named if one.event["frame"] == "statement"]

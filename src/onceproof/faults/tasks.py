@@ -17,9 +17,9 @@ from pydantic import Field
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Proof, SpecProblem
-from onceproof.faults.frames import WRITES, FrameSpec, StoppedFrame, frame_problems, is_planned, which
+from onceproof.faults.frames import FrameSpec, StoppedFrame, frame_problems, is_planned, which
 from onceproof.faults.placement import committed, point_problems
-from onceproof.instruments.proxy.rules import Hit
+from onceproof.instruments.proxy.rules import WRITES, Hit
 from onceproof.pipeline.spark_events import Attempt, attempts
 from onceproof.pipeline.spark_tasks import TaskProcess, Tree, sender
 from onceproof.scenario.model import FaultSpec, Scenario

@@ -167,7 +167,8 @@ class FeedLoop:
         with ExitStack() as sending:
             if together:
                 try:
-                    sending.enter_context(self._job.frozen())
+                    several = len(due) > 1
+                    sending.enter_context(self._job.frozen_between_requests() if several else self._job.frozen())
                 except WaitTimeout as awake:
                     message = f"the job could not be stopped while chunk {chunk} is sent: {awake.message}"
                     raise EnvironmentProblem(

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from onceproof.base.errors import WaitTimeout
 from onceproof.base.masking import masked
 from onceproof.base.timeline import Timeline
+from onceproof.base.waiting import wait_until
 from onceproof.pipeline.last_words import causes, foreign_address
+from onceproof.stack.processes import procfs
 from onceproof.stack.processes.owner import Owner, Service
 
 _POLL_S = 0.05
@@ -25,6 +29,12 @@ _LOG_LINES = 2000
 _PROGRESS_BAR = re.compile(r"\[Stage \d+:|\s*$")
 _LEAVE_S = 6.0
 """After its leader is gone a driver's other processes get this long: a JVM outlived its Python by 3.3 s when measured."""
+#: How often a driver is stopped anew because an answer was on its way. It awaits one for about half of its time.
+_LOOKS = 30
+#: An answer of a broker on loopback takes a few milliseconds, on a loaded machine some ten. One that takes longer is not seen.
+_ARRIVES_S = 0.08
+#: A driver that runs reads an answer that it waits for within milliseconds.
+_READS_S = 0.3
 
 
 @dataclass(frozen=True)
@@ -183,6 +193,47 @@ class Pipeline:
                     del self._freezes[service]
                     if service not in self._asleep:
                         service.thaw()
+
+    @contextmanager
+    def frozen_between_requests(self) -> Iterator[None]:
+        """As `frozen`, at a moment at which the driver awaits no answer.
+
+        Spark asks the sources of a query for their ends one after the other. Stopped between two of them, it has the old end
+        of one and gets the new end of the other: what is sent to both topics meanwhile would become two batches. An answer
+        that reaches a stopped driver stays unread; then it is released and stopped anew, `_LOOKS` times at most.
+        """
+        kept: dict[str, int] = {}  # unread for as long as the driver runs: answers that nothing waits for
+        for look in range(_LOOKS):
+            with self.frozen():
+                fresh = {socket: n for socket, n in self._arrived().items() if kept.get(socket) != n}
+                if not fresh or look == _LOOKS - 1:
+                    yield
+                    return
+
+            def taken(fresh: dict[str, int] = fresh) -> bool:
+                now = procfs.unread(self.pids())
+                return all(now.get(socket) != n for socket, n in fresh.items())
+
+            try:
+                wait_until("the driver to read its answers", taken, deadline_s=_READS_S, every_s=0.005)
+            except WaitTimeout:
+                kept |= procfs.unread(self.pids())
+
+    def _arrived(self) -> dict[str, int]:
+        """What a stopped driver has not read, once nothing more arrives."""
+        pids = self.pids()
+        seen, since = procfs.unread(pids), time.monotonic()
+
+        def settled() -> bool:
+            nonlocal seen, since
+            now = procfs.unread(pids)
+            if now != seen:
+                seen, since = now, time.monotonic()
+            return time.monotonic() - since >= _ARRIVES_S
+
+        with suppress(WaitTimeout):
+            wait_until("answers on their way to arrive", settled, deadline_s=10 * _ARRIVES_S, every_s=0.005)
+        return seen
 
     def restarted_since(self, start: int) -> bool:
         return self.current_start > start

@@ -279,7 +279,7 @@ def _missed(fault: FaultReport | None) -> str | None:
     """With all of its evidence: the reason is often the last sentence, after what went well until then."""
     if fault is None or fault.hit:
         return None
-    how = "it fired, and is not proven to have hit" if fault.fired else "it never fired"
+    how = "it was put in place, and is not proven to have hit" if fault.fired else "it never fired"
     return f"{how}: {'; '.join(fault.evidence)}" if fault.evidence else how
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from struct import pack
@@ -12,7 +13,7 @@ from onceproof.base.errors import UsageError, WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.loop import ProxyLoop
-from onceproof.instruments.proxy.rules import Action, Condition, Cut, Rule
+from onceproof.instruments.proxy.rules import WRITES, Action, Condition, Cut, Rule, in_words, writes_to
 
 from . import wire
 from .echo import Echo, Proxied, receive
@@ -289,3 +290,14 @@ def test_what_came_behind_a_parked_frames_answer_stays_whole(loop: ProxyLoop, si
                 whole = wire.WELCOME + answer + behind
                 assert receive(client, len(whole) + 1) == whole
     proxied.proxy.cut()
+
+
+@pytest.mark.parametrize("table", ["ads", "public.ads", "odd name"])
+def test_a_rule_for_writes_to_a_table_says_so(table: str) -> None:
+    pattern = writes_to(table)
+    assert re.search(pattern, f"insert into {table} values (1)", re.IGNORECASE)
+    assert re.search(pattern, f"INSERT INTO {table}_ VALUES (1)", re.IGNORECASE) is None
+    assert Rule(Condition("commit", transaction=pattern), "park").describe() == (
+        f"commit with a write to {table} in its transaction"
+    )
+    assert in_words(WRITES) == "a write" and in_words("insert.*ads") is None and in_words(None) is None

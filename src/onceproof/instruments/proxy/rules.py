@@ -31,6 +31,26 @@ AMQP_KINDS = ("basic.ack", "tx.commit")
 _NEAR_KEPT = 5
 
 
+#: What a statement that writes has in it.
+WRITES = r"\b(insert|update|delete|merge|copy)\b"
+
+
+def writes_to(table: str) -> str:
+    """The regular expression of a statement that writes to ``table``."""
+    return rf"{WRITES}[\s\S]*\b{re.escape(table)}\b"
+
+
+def in_words(pattern: object) -> str | None:
+    """What `WRITES` or `writes_to` looks for, for people; None for another expression."""
+    if pattern == WRITES:
+        return "a write"
+    before, after = writes_to("/").split("/")
+    if isinstance(pattern, str) and pattern.startswith(before) and pattern.endswith(after):
+        table = re.sub(r"\\(.)", r"\1", pattern[len(before) : -len(after)])  # what re.escape() did
+        return f"a write to {table}"
+    return None
+
+
 @dataclass(frozen=True)
 class Condition:
     """What a frame must be. All of what is given must hold; texts are regular expressions that must be found somewhere.
@@ -77,7 +97,7 @@ class Condition:
         for name, found in texts.items():
             wanted = getattr(self, name)
             if wanted is not None and not any(re.search(wanted, text or "", re.IGNORECASE) for text in found):
-                return f"{wanted!r} is not in its {name}"
+                return f"{in_words(wanted) or repr(wanted)} is not in its {name}"
         return None
 
 
@@ -220,7 +240,11 @@ class Rule:
         c = self.condition
         wanted = {"topic": c.topic, "transactional id": c.transactional_id, "committed": c.committed}
         wanted |= {"text": c.sql, "transaction": c.transaction}
-        told = [f"{name} {value!r}" for name, value in wanted.items() if value is not None]
+        told = [
+            f"{words} in its {name}" if (words := in_words(value)) is not None else f"{name} {value!r}"
+            for name, value in wanted.items()
+            if value is not None
+        ]
         number = f" number {self.nth}" if self.nth > 1 else ""
         return f"{c.kind}{number}" + (f" with {', '.join(told)}" if told else "")
 

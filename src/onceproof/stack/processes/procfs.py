@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +75,29 @@ def is_stopped(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return stat(pid) is None or is_stopped(pid)  # a thread that ended meanwhile, or all of it
     return all(line[line.rindex(")") + 2] in "TtZXD" for line in lines)
+
+
+def unread(pids: Iterable[int]) -> dict[str, int]:
+    """TCP sockets of these processes with bytes that have arrived and were not read: the socket's inode -> how many."""
+    pids = list(pids)
+    theirs: set[str] = set()
+    tables: dict[str, Path] = {}
+    for pid in pids:
+        with suppress(OSError):
+            tables[str((_PROC / str(pid) / "ns/net").readlink())] = _PROC / str(pid) / "net"
+            for entry in (_PROC / str(pid) / "fd").iterdir():
+                with suppress(OSError):
+                    theirs.add(str(entry.readlink()))
+    found: dict[str, int] = {}
+    for table_of in tables.values():
+        for name in ("tcp", "tcp6"):
+            with suppress(OSError):
+                for line in (table_of / name).read_text().splitlines()[1:]:
+                    fields = line.split()  # proc(5): 4 is the lengths of the queues, in hexadecimal, and 9 the inode
+                    waiting = int(fields[4].partition(":")[2], 16)
+                    if waiting and f"socket:[{fields[9]}]" in theirs:
+                        found[fields[9]] = waiting
+    return found
 
 
 def marked(name: str, value: str) -> list[Stat]:
