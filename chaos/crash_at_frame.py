@@ -112,7 +112,8 @@ class CrashAtFrame:
             others = _other_places(context, seen.query, found.frame)
             written = sorted(place for place in others if self._before.get(place) != after.get(place))
             if not written:
-                why = f"of the query's other outputs ({', '.join(sorted(others)) or 'none'}) none had anything of the batch"
+                nothing = f"none of the query's other outputs ({', '.join(sorted(others))}) had anything of the batch"
+                why = nothing if others else "the request belongs to every output of the query"
                 return Proof(False, (*words, f"that is not the state of {self._spec.at.point}: {why}"))
             words.append(f"so {', '.join(written)} had something of the batch, and the request was of another sink")
         wait_until("the driver to be started again", lambda: context.job.restarted_since(start), deadline_s=RESTART_S)

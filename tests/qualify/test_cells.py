@@ -153,6 +153,16 @@ def test_between_two_sinks_of_one_batch_there_is_a_point(upsert: Scenario) -> No
     assert (none.state, none.why) == (State.N_A, "its batches write to a single sink")
 
 
+def test_two_queries_with_a_sink_each_share_no_commit() -> None:
+    sinks = tuple(Sink("postgres", name, {"transaction": name}, f"COMMIT of {name}", name) for name in "pq")
+    (between,) = [
+        one
+        for one in at_frames(Job((Query("p", 3), Query("q", 3)), sinks), {"target": "driver"})
+        if one.point is Point.BETWEEN_SINKS
+    ]
+    assert between.n_a == "its batches write to a single sink"
+
+
 def test_sinks_of_one_query_follow_each_other_whatever_another_query_writes_between() -> None:
     def sink(name: str, query: str) -> Sink:
         return Sink("postgres", query, {"transaction": name}, f"COMMIT of {name}", name)

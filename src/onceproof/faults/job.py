@@ -164,7 +164,7 @@ def at_frames(job: Job, settings: Mapping[str, Any]) -> Iterator[Try]:
         Point.IN_TASKS: "no write to an output was seen in its batches",
         Point.BEFORE_SINK_COMMIT: job.no_commit() if not job.sinks else "no sink of it has a commit",
         Point.BETWEEN_SINKS: "its sinks share a commit"
-        if len(job.places) > 1
+        if len(job.places) > len({sink.query for sink in job.places})
         else "its batches write to a single sink",
     }
     for point, frames in found.items():

@@ -364,8 +364,9 @@ class Session:
         needed = needed_s(self._progress.cells, self._pace())
         if needed is None or left <= 0:
             return f"the budget of {budget} was used up"
-        needs = f"the shortest run that remains needs about {console.clock(math.ceil(needed))}"
-        return f"{needs}, and {console.clock(left)} of the budget of {budget} was left"
+        needs, remains = console.clock(math.ceil(needed)), console.clock(left)
+        more = "a little more than" if needs == remains else f"about {needs}, more than"
+        return f"the shortest run that remains needs {more} the {remains} left of the budget of {budget}"
 
 
 def _cut_off(cell: Cell) -> Cell:
