@@ -98,7 +98,7 @@ def test_names_that_stand_twice(clean_run: Any, table: str) -> None:
     rows = clean_run.tables[table]
     rows.append(dict(rows[0]))
     assert f"{table}.parquet, row {len(rows) - 1}: " in (said := refused(clean_run))
-    assert "stands in row 0 already" in said
+    assert "is in row 0 already" in said
 
 
 def test_partitions_that_end_before_they_begin(clean_run: Any) -> None:

@@ -131,7 +131,7 @@ def test_a_run_that_was_fed_something_else_is_no_reference(stored_run: Any, ask:
 @pytest.mark.parametrize(
     ("spec", "outputs", "told"),
     [
-        ({"chunks": [4, 4]}, {}, "stands here twice"),
+        ({"chunks": [4, 4]}, {}, "occurs twice"),
         ({}, {"kind": "changelog"}, "is a changelog"),
         ({"anchor": {"kind": "sql", "queries": {"oot": "SELECT 1"}}}, {}, "no output 'oot'"),
     ],
