@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from onceproof.judge.findings import Finding, Outcome, Witness
@@ -122,3 +123,13 @@ def test_of_a_job_that_is_wrong_without_faults_the_findings_are_shown_once(
         "without any fault the verdict is violated. No fault was tried: until this run holds, a run under faults "
         "shows nothing"
     )
+
+
+def test_tables_hold_rows_and_topics_records() -> None:
+    outputs = {"booked": SimpleNamespace(table="booked"), "sent": SimpleNamespace(table=None)}
+    scenario: Any = SimpleNamespace(outputs=outputs)
+    assert (
+        matrix._counted(1, scenario, ["booked"]) == "1 row"
+        and matrix._counted(1234, scenario, ["sent"]) == "1,234 records"
+    )
+    assert matrix._counted(2, scenario, ["booked", "sent"]) == matrix._counted(2, scenario) == "2 rows and records"

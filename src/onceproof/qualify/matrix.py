@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from onceproof.base.words import times
 from onceproof.judge.anomalies import anomaly
 from onceproof.judge.findings import Finding, Outcome
 from onceproof.qualify.cells import Cell, State, kinds
@@ -15,7 +16,7 @@ from onceproof.qualify.console import clock
 from onceproof.qualify.session import Result
 from onceproof.qualify.strongest import DELIVERIES, Strongest
 from onceproof.reports.page import Page
-from onceproof.scenario.model import Claim
+from onceproof.scenario.model import Claim, Scenario
 from onceproof.scenario.points import Point
 
 _STYLE = {Outcome.HELD: "green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold yellow"}
@@ -171,7 +172,7 @@ def _violated(page: Page, result: Result, explained: set[str]) -> None:
             page.below(Text("violated  ", style="bold red") + Text(cell.title()), 0)
             if not cell.exercised:
                 page.line("  unproven", f"the fault is not proven to have hit: {cell.why}", "yellow")
-            _shown(page, cell, explained)
+            _shown(page, cell, result.scenario, explained)
             page.unbroken("  repeat" if cell.alone else "  alone", result.directory.command_of(cell))
             if cell.runs:
                 page.unbroken("  seen in", str(result.directory.path / cell.runs[-1]))
@@ -183,13 +184,13 @@ def _violated(page: Page, result: Result, explained: set[str]) -> None:
         page.line("  because", why, "yellow")
         common = all(_finding_of(cell) == _finding_of(cells[0]) for cell in cells)
         if common:
-            _shown(page, cells[0], explained)
+            _shown(page, cells[0], result.scenario, explained)
         for cell in cells:
             page.line("  cell", cell.title())
             if not cell.exercised:
                 page.line("  unproven", f"the fault is not proven to have hit: {'; '.join(cell.evidence)}", "yellow")
             if not common:
-                _shown(page, cell, explained)
+                _shown(page, cell, result.scenario, explained)
             page.unbroken("  alone", result.directory.command_of(cell))
         page.unbroken("  seen in", str(result.directory.path / run))
 
@@ -218,13 +219,13 @@ def _from(cells: list[Cell], result: Result) -> str:
     )
 
 
-def _shown(page: Page, cell: Cell, explained: set[str]) -> None:
+def _shown(page: Page, cell: Cell, scenario: Scenario, explained: set[str]) -> None:
     """Its anomalies, each with the first row that shows it and with what fixes it, once a page."""
     if not cell.anomalies:
         page.line("  found", "see the run")
     for name, count in sorted(cell.anomalies.items()):
         where = f" in {', '.join(cell.outputs)}" if cell.outputs else ""
-        page.line("  found", f"{name}: {_rows(count)}{where}")
+        page.line("  found", f"{name}: {_counted(count, scenario, cell.outputs)}{where}")
         if name in cell.witnesses:
             page.line("  first", cell.witnesses[name])
         _explained(page, name, explained)
@@ -240,8 +241,13 @@ def _explained(page: Page, name: str, explained: set[str]) -> None:
     page.unbroken("  explain", f"onceproof explain {name}")
 
 
-def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count:,} rows"
+def _counted(count: int, scenario: Scenario, outputs: Iterable[str] = ()) -> str:
+    """Rows of tables, records of topics; of all outputs where none is named."""
+    named = [scenario.outputs[name] for name in outputs if name in scenario.outputs]
+    tables = {spec.table is not None for spec in named or scenario.outputs.values()}
+    if len(tables) > 1:
+        return f"{count:,} rows and records"
+    return times(count, "row" if tables == {True} else "record")
 
 
 def _fixes(name: str) -> tuple[str, ...]:
@@ -260,7 +266,7 @@ def _of_no_cell(page: Page, result: Result, explained: set[str]) -> None:
         head = f"a run of {_number(part)}; no cell is known to have caused it"
         page.below(Text("violated  ", style="bold red") + Text(head), 0)
         for name, count in sorted(anomalies.items()):
-            page.line("  found", f"{name}: {_rows(count)}")
+            page.line("  found", f"{name}: {_counted(count, result.scenario)}")
             _explained(page, name, explained)
         words: dict[str, list[str]] = {}
         for cell in part:
