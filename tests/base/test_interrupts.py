@@ -158,6 +158,7 @@ except typer.Exit as done:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr, "Python's own, for what a destructor raised"
 
 
 def test_nohup_keeps_a_command_from_ending_with_its_terminal() -> None:

@@ -159,7 +159,8 @@ def test_a_consumer_that_connects_again_without_its_mark_is_refused(play: Play, 
     """How its next death would be noticed."""
     (tmp_path / "forgetful.py").write_text(
         "import os\n"
-        "from onceproof.consumers import amqp_client, worker\n"
+        "from onceproof.consumers import worker\n"
+        "from onceproof.consumers.clients import amqp as amqp_client\n"
         "again = amqp_client.Channels.reopen\n"
         "def reopen(self):\n"
         "    if self._broken:\n"

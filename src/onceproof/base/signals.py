@@ -53,6 +53,7 @@ def interruptible() -> Iterator[None]:
         return
     _watch = watch = _Watch()
     before: dict[signal.Signals, Any] = {}
+    hook = sys.unraisablehook
     try:
         for number in SIGNALS:
             handler = signal.getsignal(number)
@@ -60,12 +61,20 @@ def interruptible() -> Iterator[None]:
                 continue  # started with nohup
             before[number] = handler
             signal.signal(number, watch.arrived)
+        sys.unraisablehook = _unraisable
         yield
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             if handler is not None:
                 signal.signal(number, handler)
         _watch = None
+
+
+def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+    """A signal that came in a destructor or in a callback of Python's own: `check` raises it again, without this traceback."""
+    if not isinstance(unraisable.exc_value, Interrupted):
+        sys.__unraisablehook__(unraisable)
 
 
 class uninterrupted:  # noqa: N801 - used as a context manager, like contextlib's
