@@ -211,9 +211,9 @@ class Duplicate:
         "its batch (fault). What fits none of these is unknown, and at-least-once does not allow it; where the history cannot "
         "show the cause (an unknown batch, an import) at-least-once is inconclusive.",
         stops=(
-            "Progress in the transaction of the data, locked and read first (onceproof.sinks.postgres).",
-            "An idempotent write: a primary key of source topic, partition and offset with ON CONFLICT DO NOTHING.",
-            "One Kafka transaction per batch with a progress record in it, and read_committed readers (onceproof.sinks.kafka).",
+            "Postgres: progress in the transaction of the data, locked and read first (onceproof.sinks.postgres).",
+            "Postgres: an idempotent write, with a primary key of source topic, partition and offset and ON CONFLICT DO NOTHING.",
+            "Kafka: one transaction per batch with a progress record in it, and read_committed readers (onceproof.sinks.kafka).",
             "enable.idempotence=true for producers of the input.",
         ),
         sources=(

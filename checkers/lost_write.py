@@ -75,7 +75,7 @@ class LostWrite:
         stops=(
             "Effects and progress in one transaction of the sink (onceproof.sinks).",
             "Let errors end the query: a restarted batch is the cure, not the illness.",
-            "acks=all with min.insync.replicas=2 on three brokers; a fresh producer for each transaction.",
+            "Kafka: acks=all with min.insync.replicas=2 on three brokers; a fresh producer for each transaction.",
         ),
         sources=(
             "Jepsen, Bufstream 0.1.0 (2024), on writes lost to a delayed EndTxn; KAFKA-17754; KIP-890",

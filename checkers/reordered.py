@@ -99,7 +99,7 @@ class Reordered:
         "where the claimed scope is spread over several, the claim can be broken and not be proved.",
         stops=(
             "Records of one key through one partition, one task and one writer: key the output as the input.",
-            "enable.idempotence=true, which keeps order with up to five requests in flight.",
+            "Kafka: enable.idempotence=true, which keeps order with up to five requests in flight.",
             "Stop the partition while a record is retried.",
         ),
         sources=(

@@ -56,7 +56,7 @@ class StaleTail:
         stops=(
             "Deadlines on every call that can wait, shorter than the job's supervisor waits before it intervenes.",
             "A dead-letter topic for records that can never be processed.",
-            "A stable transactional.id for each slot, so that the successor ends what its predecessor left open.",
+            "Kafka: a stable transactional.id for each slot, so that the successor ends what its predecessor left open.",
         ),
         sources=(
             "Jepsen's Kafka workload (jepsen.tests.kafka): unseen",

@@ -79,8 +79,8 @@ class WrongValue:
         "Columns under ignore are not compared, and the report lists them; numbers within the tolerance are equal. "
         "An effect that uncommitted input would explain is an aborted-read instead.",
         stops=(
-            "Absolute values with a guard (update only if the new offset is higher), or increments in the transaction that "
-            "holds the progress.",
+            "Postgres: absolute values with a guard (update only if the new offset is higher), or increments in the "
+            "transaction that holds the progress.",
             "Spark's state store for what a batch remembers; the checkpoint kept with the job.",
             "Event time and watermarks for windows; columns that differ on a replay kept out of the result.",
         ),

@@ -71,8 +71,8 @@ class ZombieWrite:
         "producer's epoch in Kafka's log, or by the plan, where a copy of batch N lands after an effect of a later batch "
         "that a later start of the driver planned. If its content stays it survived; if a later write put it right it is transient.",
         stops=(
-            "A fencing token that the sink checks: an epoch in the progress row, locked before anything is written.",
-            "A stable transactional.id: init_transactions bumps the epoch and fences every producer with the old one.",
+            "Postgres: a fencing token that the sink checks, such as an epoch in the progress row, locked before anything is written.",
+            "Kafka: a stable transactional.id, whose init_transactions bumps the epoch and fences every producer with the old one.",
         ),
         sources=(
             "KIP-98 and KIP-360: producer epochs",

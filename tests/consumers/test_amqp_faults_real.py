@@ -216,18 +216,30 @@ def test_rabbitmq_and_its_port_mapper_listen_on_loopback(rabbit: tuple[Owner, Pl
     assert {at.ip for each in heard.values() for at in each} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
+def publish_to_no_queue(play: Play, folder: Path, acknowledge: str, *changes: tuple[str, str]) -> None:
+    """Without a queue for it the broker drops what is published: that is the harness failing, never a loss of the pipeline's."""
+    (folder / "elsewhere.py").write_text(
+        "import os\nfrom onceproof.consumers import worker\nos.environ['ONCEPROOF_OUTPUT'] = 'a/b'\nworker.main()\n"
+    )
+    command = f'pipeline:\n  command: ["{{python}}", "{folder / "elsewhere.py"}"]'
+    order = ("names: [c1, c2]", f"names: [c1, c2]\n    acknowledge: {acknowledge}")
+    with pytest.raises(EnvironmentProblem, match=r"the broker gave back message m\d, .* it has no queue for it"):
+        play("amqp-redelivery-reorders", *changes, ("pipeline:", command), order)
+
+
 @pytest.mark.parametrize("acknowledge", ["after-effect", "with-effect"])
 def test_a_message_that_the_broker_gives_back_is_the_harness_failing(
     play: Play, tmp_path: Path, acknowledge: str
 ) -> None:
-    """Never a loss of the pipeline's: without a queue for it the broker drops what is published."""
-    (tmp_path / "elsewhere.py").write_text(
-        "import os\nfrom onceproof.consumers import worker\nos.environ['ONCEPROOF_OUTPUT'] = 'a/b'\nworker.main()\n"
-    )
-    command = f'pipeline:\n  command: ["{{python}}", "{tmp_path / "elsewhere.py"}"]'
-    order = ("names: [c1, c2]", f"names: [c1, c2]\n    acknowledge: {acknowledge}")
-    with pytest.raises(EnvironmentProblem, match=r"the broker gave back message m\d, .* it has no queue for it"):
-        play("amqp-redelivery-reorders", ("pipeline:", command), order)
+    publish_to_no_queue(play, tmp_path, acknowledge)
+
+
+@pytest.mark.parametrize("acknowledge", ["after-effect", "with-effect"])
+def test_on_rabbitmq_a_message_that_it_gives_back_is_the_harness_failing(
+    on_rabbitmq: Play, tmp_path: Path, acknowledge: str
+) -> None:
+    """RabbitMQ returns the message before it answers the commit; Qpid ends the connection."""
+    publish_to_no_queue(on_rabbitmq, tmp_path, acknowledge, ON_RABBITMQ)
 
 
 @pytest.mark.parametrize("name", ["a:b", "a b", "ü.☃", "#", "q" * 200, "..", "x\\y", "%2F"])

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from onceproof.judge.anomalies import STORES, anomalies, anomaly
 from onceproof.judge.findings import Finding, Outcome, Witness
 from onceproof.qualify import matrix
 from onceproof.qualify.cells import State
@@ -31,7 +35,7 @@ def test_the_report_is_text_of_100_columns_and_json(work: Callable[..., Any], to
     assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith(unbroken))
     assert "duplicate: 1,234 rows in last_seen" in text
     assert "first    tailnum=N1 (batch 2; output last_seen xid 7, last_seen xid 8)" in text
-    assert "fix      Progress in the transaction of the data" in text
+    assert "fix      Postgres: progress in the transaction of the data" in text
     assert "explain  onceproof explain duplicate\n" in text
     assert f"  alone    onceproof run {result.directory.cells / broken.name}.yaml" in text
     for state in ("not reached", "n/a", "VIOLATED", "2 not reached"):
@@ -44,6 +48,22 @@ def test_the_report_is_text_of_100_columns_and_json(work: Callable[..., Any], to
     assert {cell["state"] for cell in document["cells"]} == {"exercised", "not reached", "n/a"}
     first = document["cells"][0]
     assert first["witnesses"] == broken.witnesses and "onceproof.sinks.postgres" in first["fixes"]["duplicate"][0]
+
+
+def test_a_job_is_offered_what_helps_with_its_own_kinds_of_output() -> None:
+    explanation = anomaly("duplicate").explanation
+    assert any("onceproof.sinks.kafka" in fix for fix in explanation.stops_for({"Kafka"}))
+    assert not any("Postgres" in fix or "ON CONFLICT" in fix for fix in explanation.stops_for({"Kafka"}))
+    assert not any("onceproof.sinks.kafka" in fix for fix in explanation.stops_for({"Postgres"}))
+    assert explanation.stops_for({"Kafka", "Postgres"}) == explanation.stops
+
+
+@pytest.mark.parametrize("name", [one.name for one in anomalies()])
+def test_what_helps_with_one_kind_of_output_names_it_as_the_page_reads_it(name: str) -> None:
+    stops = anomaly(name).explanation.stops
+    named = {fix.partition(":")[0] for fix in stops if re.match(r"[A-Z][a-z]+: ", fix)}
+    assert named <= set(STORES), "nobody reads another name"
+    assert all(anomaly(name).explanation.stops_for({store}) for store in STORES)
 
 
 def test_what_onceproof_cannot_place_is_one_line(work: Callable[..., Any]) -> None:
@@ -63,7 +83,7 @@ def test_a_fix_is_given_once_and_a_checker_without_one_is_no_error(work: Callabl
     result = work()
     found = [replace(c, verdict=Outcome.VIOLATED, anomalies={"duplicate": 1, "theirs": 2}) for c in result.cells[:2]]
     text = matrix.as_text(replace(result, cells=(*found, *result.cells[2:])))
-    assert text.count("Progress in the transaction of the data") == 1
+    assert text.count("progress in the transaction of the data") == 1
     assert text.count("duplicate: 1 row") == 2 and "theirs: 2 rows" in text
 
 

@@ -6,11 +6,14 @@ The text of an anomaly stands in its checker's own file, so that it is changed t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from onceproof.judge.checker import Checker, checkers
+
+#: Kinds of output systems, as they are named where something holds for one of them only.
+STORES = ("Kafka", "Postgres")
 
 
 @dataclass(frozen=True)
@@ -24,9 +27,15 @@ class Explanation:
     decided: str
     """What in a history shows it, and what leaves it undecided."""
     stops: tuple[str, ...]
-    """What a pipeline does so that it cannot happen."""
+    """What a pipeline does so that it cannot happen. What helps only with one kind of output begins with its name, as in
+    ``Kafka: ...`` (`STORES`)."""
     sources: tuple[str, ...]
     """Where to read on: a KIP, a ticket, a report, a chapter."""
+
+    def stops_for(self, stores: Collection[str]) -> tuple[str, ...]:
+        """What helps a pipeline whose outputs are of these kinds, e.g. ``{"Kafka"}``."""
+        elsewhere = tuple(f"{store}:" for store in STORES if store not in stores)
+        return tuple(text for text in self.stops if not text.startswith(elsewhere))
 
 
 @dataclass(frozen=True)

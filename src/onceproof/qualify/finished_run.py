@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
 from onceproof.base.errors import HistoryError
-from onceproof.judge.findings import Verdict
+from onceproof.judge.findings import Finding, Verdict, Witness
 
 
 def fired_by(run_dir: Path) -> Mapping[int, str]:
@@ -33,3 +34,32 @@ def read_verdict(run_dir: Path) -> Verdict:
         again = f"judge the run again: onceproof check {run_dir}"
         gone = "the qualification counts on this run: put its directory back, or begin a new qualification"
         raise HistoryError(message, hint=again if run_dir.is_dir() else gone) from None
+
+
+def first_of_each_batch(verdict: Verdict, run_dir: Path) -> Verdict:
+    """With a witness for each batch that a finding names, where the file of all its witnesses has one.
+
+    A verdict holds the first witnesses only, and they may all be of one batch: a cell that struck another would show none.
+    """
+    return replace(verdict, findings=tuple(_with_batches(finding, run_dir) for finding in verdict.findings))
+
+
+def _with_batches(finding: Finding, run_dir: Path) -> Finding:
+    wanted = {int(name.rpartition("/")[2]) for name in finding.batches}
+    wanted -= {witness.batch for witness in finding.witnesses if witness.batch is not None}
+    more = []
+    for witness in _every(finding, run_dir):
+        if not wanted:
+            break
+        if witness.batch in wanted:
+            wanted.remove(witness.batch)
+            more.append(witness)
+    return replace(finding, witnesses=(*finding.witnesses, *more))
+
+
+def _every(finding: Finding, run_dir: Path) -> Iterator[Witness]:
+    if finding.witness_file is None:
+        return
+    with (run_dir / finding.witness_file).open(encoding="utf-8") as lines:
+        for line in lines:
+            yield TypeAdapter(Witness).validate_json(line)

@@ -228,15 +228,15 @@ def _shown(page: Page, cell: Cell, scenario: Scenario, explained: set[str]) -> N
         page.line("  found", f"{name}: {_counted(count, scenario, cell.outputs)}{where}")
         if name in cell.witnesses:
             page.line("  first", cell.witnesses[name])
-        _explained(page, name, explained)
+        _explained(page, name, scenario, explained)
 
 
-def _explained(page: Page, name: str, explained: set[str]) -> None:
+def _explained(page: Page, name: str, scenario: Scenario, explained: set[str]) -> None:
     """What fixes the anomaly, unless this page has said so."""
     if name in explained:
         return
     explained.add(name)
-    for index, fix in enumerate(_fixes(name)):
+    for index, fix in enumerate(_fixes(name, scenario)):
         page.line("  fix" if index == 0 else "  or", fix)
     page.unbroken("  explain", f"onceproof explain {name}")
 
@@ -250,12 +250,13 @@ def _counted(count: int, scenario: Scenario, outputs: Iterable[str] = ()) -> str
     return times(count, "row" if tables == {True} else "record")
 
 
-def _fixes(name: str) -> tuple[str, ...]:
-    """What stops the anomaly, as its checker explains it; a checker of a third party may be missing, or say nothing."""
+def _fixes(name: str, scenario: Scenario) -> tuple[str, ...]:
+    """What stops the anomaly in outputs such as this job's, as its checker explains it; a third party's may be missing."""
     try:
-        return anomaly(name).explanation.stops
+        explanation = anomaly(name).explanation
     except KeyError:
         return ()
+    return explanation.stops_for({"Kafka" if spec.table is None else "Postgres" for spec in scenario.outputs.values()})
 
 
 def _of_no_cell(page: Page, result: Result, explained: set[str]) -> None:
@@ -267,7 +268,7 @@ def _of_no_cell(page: Page, result: Result, explained: set[str]) -> None:
         page.below(Text("violated  ", style="bold red") + Text(head), 0)
         for name, count in sorted(anomalies.items()):
             page.line("  found", f"{name}: {_counted(count, result.scenario)}")
-            _explained(page, name, explained)
+            _explained(page, name, result.scenario, explained)
         words: dict[str, list[str]] = {}
         for cell in part:
             words.setdefault(_alone_word(cell), []).append(cell.title())
@@ -382,7 +383,7 @@ def _cell(cell: Cell, result: Result) -> dict[str, Any]:
         "anomalies": dict(cell.anomalies),
         "outputs": list(cell.outputs),
         "witnesses": dict(cell.witnesses),
-        "fixes": {name: list(_fixes(name)) for name in cell.anomalies},
+        "fixes": {name: list(_fixes(name, result.scenario)) for name in cell.anomalies},
         "not_separated_from": list(cell.shared.others) if cell.together and cell.shared is not None else None,
         "runs": [str(result.directory.path / run) for run in cell.runs],
         "repeat": result.directory.command_of(cell) if violated else None,

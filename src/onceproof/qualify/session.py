@@ -21,7 +21,7 @@ from onceproof.qualify import attribution, console, windows
 from onceproof.qualify.cells import Cell, State, cells
 from onceproof.qualify.cells import outcome as outcome_of
 from onceproof.qualify.directory import Directory, Progress, digest_of
-from onceproof.qualify.finished_run import fired_by, read_verdict
+from onceproof.qualify.finished_run import fired_by, first_of_each_batch, read_verdict
 from onceproof.qualify.scenario_file import Template, files_beside
 from onceproof.qualify.schedule import Pace, Step, elsewhere, fault_of, needed_s, next_step, step
 from onceproof.qualify.strongest import Strongest, strongest
@@ -243,7 +243,8 @@ class Session:
         self._failed_cells = []
         took = self._clock() - began
         seen = windows.read(done.run_dir, chosen)
-        changed = attribution.attribute(chosen, done.verdict, fired_by(done.run_dir), self._name(done), seen)
+        verdict = first_of_each_batch(done.verdict, done.run_dir)
+        changed = attribution.attribute(chosen, verdict, fired_by(done.run_dir), self._name(done), seen)
         changed = elsewhere(chosen, changed, done.verdict)
         cut_off = self.left_s <= 0 and not read_document(done.run_dir).get("drained")
         if cut_off:
