@@ -199,6 +199,7 @@ def test_changelog_needs_causes(stored_run: Any) -> None:
         ({"absolute": 0.5}, 10.51, "violated"),
         ({"relative": 0.1}, 9.0, "held"),
         ({"relative": 0.1}, 8.9, "violated"),
+        ({"absolute": 0.001}, 10.001, "held"),
         ({"absolute": 1.0}, None, "violated"),
         ({"absolute": 1.0}, "ten", "violated"),
     ],
@@ -211,10 +212,21 @@ def test_tolerance(stored_run: Any, tolerance: dict[str, float], found: Any, out
     assert judge(run.save()).outcome == outcome
 
 
-@pytest.mark.parametrize(("found", "outcome"), [("12345678901234567.90", "held"), ("12345678901234567.91", "violated")])
-def test_tolerance_beyond_the_digits_of_a_double(stored_run: Any, found: str, outcome: str) -> None:
-    query = 'SELECT k, 12345678901234567.89::DECIMAL(30, 2) AS n FROM "in"'
-    run = scenario(stored_run, query, table="out", tolerance={"n": {"absolute": 0.01}})
+@pytest.mark.parametrize(
+    ("wanted", "tolerance", "found", "outcome"),
+    [
+        ("12345678901234567.89::DECIMAL(30, 2)", 0.01, "12345678901234567.90", "held"),
+        ("12345678901234567.89::DECIMAL(30, 2)", 0.01, "12345678901234567.91", "violated"),
+        ("0.1::DECIMAL(30, 20)", 0.001, "0.101", "held"),
+        ("0.1::DECIMAL(30, 20)", 0.001, "0.10100000000000000001", "violated"),
+        ("10000000.0000000000001::DECIMAL(30, 13)", 1e-13, "10000000.0000000000003", "violated"),
+    ],
+)
+def test_tolerance_beyond_the_digits_of_a_double(
+    stored_run: Any, wanted: str, tolerance: float, found: str, outcome: str
+) -> None:
+    query = f'SELECT k, {wanted} AS n FROM "in"'
+    run = scenario(stored_run, query, table="out", tolerance={"n": {"absolute": tolerance}})
     run.send("a", {"k": "a"})
     run.insert("out", {"k": "a", "n": found})
     assert judge(run.save()).outcome == outcome

@@ -183,7 +183,7 @@ def test_history(stored_run: Any, history: History) -> None:
 
 
 @pytest.mark.parametrize(("more", "found"), [(1, {}), (5, {"wrong-value": 1})])
-@pytest.mark.parametrize("digits", [10, 20, 30, 38])
+@pytest.mark.parametrize("digits", [10, 20, 30, 38, 45, 300])
 def test_a_tolerance_of_large_numbers(stored_run: Any, digits: int, more: int, found: dict[str, int]) -> None:
     """Two numbers of many digits that differ by more than it may be one double."""
     run, least = stored_run, 10 ** (digits - 1)

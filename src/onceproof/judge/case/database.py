@@ -16,7 +16,7 @@ from onceproof.history.reader import History
 from onceproof.history.schema import LATER, TABLES
 from onceproof.judge.case.statements import Rows, execute
 from onceproof.scenario.model import Scenario
-from onceproof.values import documents, nested
+from onceproof.values import documents, nested, tolerance
 from onceproof.values.canonical import literal
 
 # Lean at first: what does not fit is spilled into the case's folder. Joining ten million causes with their effects is
@@ -52,6 +52,7 @@ class Database:
         self.db = duckdb.connect(":memory:" if self.small else str(folder / "case.duckdb"), config=settings)
         nested.register(self.db)
         documents.register(self.db)
+        tolerance.register(self.db)
         self.sql("SET TimeZone = 'UTC'")
         self.sql("SET enable_progress_bar = false")  # it would go to standard output, which belongs to the verdict
         self.sql("SET autoinstall_known_extensions = false")

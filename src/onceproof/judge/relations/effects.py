@@ -28,6 +28,7 @@ from onceproof.values.canonical import (
     quote,
 )
 from onceproof.values.nested import EXACT_NUMBERS
+from onceproof.values.tolerance import within
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
@@ -278,22 +279,16 @@ def _tolerate(case: Case, output: str, column: str, tolerance: Tolerance) -> Non
     names = case.expectations[output].columns
     snapped = document({name: field("x" if name == column else "a", name) for name in names})
     found, wanted = field("a", column), field("x", column)
-    # Beyond some digits two numbers that differ by more than the tolerance are one double.
-    fine, whole = (
-        f"TRY(abs(TRY_CAST({found} AS DECIMAL(38, {scale})) - TRY_CAST({wanted} AS DECIMAL(38, {scale}))))::DOUBLE"
-        for scale in (9, 0)
-    )
-    large = "least(abs(found), abs(wanted)) >= 1e6"
-    distance = f"coalesce(CASE WHEN {large} THEN coalesce({fine}, {whole}) END, abs(found - wanted))"
+    near = within(found, wanted, absolute="$absolute", relative="$relative")
     one, two = digest.of_content("near.content")
     case.sql(
         f"""UPDATE judge.effect_rows AS e SET content = near.content, digest_1 = {one}, digest_2 = {two} FROM (
                 SELECT a.rowid AS r, {snapped} AS content,
                        TRY_CAST({found} AS DOUBLE) AS found, TRY_CAST({wanted} AS DOUBLE) AS wanted
                 FROM judge.effect_rows a JOIN judge.expected x ON x.output = a.output AND x.id = a.id
-                WHERE a.output = $output AND {found} <> {wanted} AND isfinite(found) AND isfinite(wanted)
-                  AND {distance} <= greatest($absolute, $relative * abs(wanted))
-                QUALIFY row_number() OVER (PARTITION BY a.rowid ORDER BY {distance}, x.content) = 1) near
+                WHERE a.output = $output AND {found} <> {wanted}
+                  AND CASE WHEN isfinite(found) AND isfinite(wanted) THEN {near} ELSE false END
+                QUALIFY row_number() OVER (PARTITION BY a.rowid ORDER BY abs(found - wanted), x.content) = 1) near
             WHERE e.rowid = near.r""",  # noqa: S608
         {"output": output, "absolute": tolerance.absolute, "relative": tolerance.relative},
     )
