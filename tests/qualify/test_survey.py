@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from onceproof.base.timeline import Timeline
+from onceproof.faults.job import at_frames
 from onceproof.faults.survey import read, watch
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.rules import Rule
 from onceproof.scenario.model import Scenario
+from onceproof.scenario.points import Point
 from onceproof.scenario_files.load import find, load
 
 
@@ -256,3 +258,37 @@ def test_faults_are_put_at_batches_that_write(
 ) -> None:
     job = read(turns(tmp_path, data_writes=data_writes, no_data_writes=no_data_writes), upsert)
     assert job.first_batches() == {None: first}
+
+
+@pytest.mark.parametrize(
+    ("transactions", "words"),
+    [
+        ([("last_seen", "totals")], []),
+        ([("last_seen",), ("last_seen", "totals")], ["COMMIT of totals, after last_seen"]),
+        ([("last_seen",), ("totals",)], ["COMMIT of totals, after last_seen"]),
+    ],
+    ids=["one transaction", "a part of it before", "a transaction each"],
+)
+def test_nothing_lies_between_two_tables_that_are_committed_together(
+    tmp_path: Path, upsert: Scenario, transactions: list[tuple[str, ...]], words: list[str]
+) -> None:
+    """A job that writes its bad records only in the batches that have some, in the transaction of the good ones."""
+    other = upsert.outputs["last_seen"].model_copy(update={"table": "totals"})
+    both = upsert.model_copy(update={"outputs": {**upsert.outputs, "totals": other}})
+    seen = [
+        {
+            "at": 3.2 + number / 10,
+            "kind": "frame.seen",
+            **commit(*(f"INSERT INTO {table} VALUES (1)" for table in tables)),
+        }
+        for number, tables in enumerate(transactions)
+    ]
+    without = [
+        {"at": 5.0, "kind": "batch.planned", "query": "last_seen", "batch": 2},
+        {"at": 5.5, "kind": "frame.seen", **commit("INSERT INTO last_seen VALUES (1)")},
+        {"at": 6.0, "kind": "batch.committed", "query": "last_seen", "batch": 2, "records": 9},
+    ]
+    job = read(stored(tmp_path, *seen, *without), both)
+    between = [one for one in at_frames(job, {"target": "driver"}) if one.point is Point.BETWEEN_SINKS]
+    assert [one.words for one in between if one.n_a is None] == words
+    assert [one.n_a for one in between if one.n_a] == ([] if words else ["its sinks share a commit"])

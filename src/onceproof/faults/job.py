@@ -50,6 +50,8 @@ class Sink:
     """False: records stand as soon as they are written, and ``frame`` is the first write of a batch."""
     write: Mapping[str, Any] | None = None
     """The frame of a write in the middle of a batch; None where none was seen."""
+    shares_with: frozenset[str] = frozenset()
+    """Places whose rows of a batch were always committed with its own, so that nothing lies between the two."""
 
 
 def _distinct(sinks: tuple[Sink, ...], of: Callable[[Sink], str]) -> tuple[Sink, ...]:
@@ -158,6 +160,7 @@ def at_frames(job: Job, settings: Mapping[str, Any]) -> Iterator[Try]:
             (later, later.frame, f"{later.words}, after {first.place}")
             for query in dict.fromkeys(sink.query for sink in job.commits)
             for first, later in pairwise(sink for sink in job.commits if sink.query == query)
+            if first.place not in later.shares_with
         ],
     }
     missing = {

@@ -177,7 +177,7 @@ def _state_stores(checkpoint: Path, query: str) -> int:
 def _sinks(
     scenario: Scenario, seen: list[dict[str, Any]], batches: list[_Open], queries: list[str]
 ) -> tuple[list[Sink], dict[str, str]]:
-    found: list[tuple[float, Sink]] = []
+    found: list[tuple[float, Sink, list[_Seen]]] = []
     gaps: dict[str, str] = {}
     within = [
         _Seen(event, opened)
@@ -197,16 +197,43 @@ def _sinks(
             gaps[name] = f"output {name}: its frames do not show which query writes it; name it under query:"
         elif (
             not sink.frame
-            and any(not other.frame and other.target == sink.target for _, other in found)
+            and any(not other.frame and other.target == sink.target for _, other, _ in found)
             and (sink.target == "postgres" and _commits_in_a_batch(decisive) > 1)
         ):
             gaps[name] = f"output {name}: its own COMMIT cannot be distinguished from the others of a batch"
-        elif any((o.target, o.frame) == (sink.target, sink.frame) and o.query != query for _, o in found):
+        elif any((o.target, o.frame) == (sink.target, sink.frame) and o.query != query for _, o, _ in found):
             gaps[name] = f"output {name}: another query commits to {sink.place} by frames that look the same"
         else:
             after = min(one.event["at"] - one.opened.get(query, one.event["at"]) for one in decisive)
-            found.append((after, replace(sink, query=query)))
-    return [sink for _, sink in sorted(found, key=lambda item: item[0])], gaps
+            found.append((after, replace(sink, query=query), decisive))
+    found.sort(key=lambda item: item[0])
+    return [
+        replace(
+            sink, shares_with=frozenset(o.place for _, o, others in found if _always_together(sink, own, o, others))
+        )
+        for _, sink, own in found
+    ], gaps
+
+
+def _always_together(sink: Sink, own: list[_Seen], other: Sink, others: list[_Seen]) -> bool:
+    """Whether no batch was seen in which both committed, and one of them without the other."""
+    if (
+        sink is other
+        or not (sink.commits and other.commits)
+        or (sink.query, sink.target) != (other.query, other.target)
+    ):
+        return False
+    mine, theirs = (_commits_by_batch(seen, sink.query) for seen in (own, others))
+    common = mine.keys() & theirs.keys()
+    return bool(common) and all(mine[batch] == theirs[batch] for batch in common)
+
+
+def _commits_by_batch(seen: list[_Seen], query: str) -> dict[float | None, set[int]]:
+    """When a batch of the query was planned -> its frames among those."""
+    frames: dict[float | None, set[int]] = {}
+    for one in seen:
+        frames.setdefault(one.opened.get(query), set()).add(id(one.event))
+    return frames
 
 
 @dataclass(frozen=True)
