@@ -219,6 +219,10 @@ def test_a_rule_that_never_matched_names_the_nearest_frames(postgres: Proxied) -
         wait_until("it to be near", lambda: rule.near, deadline_s=10)
         with pytest.raises(WaitTimeout, match="'departures' is not in its transaction"):
             rule.wait_for_hit(0.05)
+        client.sendall(query("COMMIT"))
+        wait_until("a second one like it", lambda: len(rule.near) == 2, deadline_s=10)
+        assert rule.nearest().count("'departures' is not in its transaction") == 1
+        assert rule.nearest().endswith("is not in its transaction (2 times)")
 
 
 def test_the_nth_and_no_more(postgres: Proxied, echo: Echo) -> None:

@@ -253,7 +253,8 @@ class Rule:
         with self._lock:  # the proxy's thread adds to both meanwhile, and an iteration would notice
             near, seen = list(self.near), self.seen.copy()
         if near:
-            return "; ".join(f"{frame.describe()}: {why}" for frame, why in near)
+            alike = Counter(f"{frame.describe()}: {why}" for frame, why in near)
+            return "; ".join(f"{words} ({times} times)" if times > 1 else words for words, times in alike.items())
         if seen:
             kinds = ", ".join(f"{kind} ({count})" for kind, count in seen.most_common(12))
             return f"no {self.condition.kind} at all; seen were {kinds}"
