@@ -402,6 +402,9 @@ def test_batches_without_input_write_the_windows_that_they_close(run_once: RunOn
     events = [json.loads(line) for line in (result.run_dir / "events.jsonl").read_text().splitlines()]
     committed = {event["batch"] for event in events if event["kind"] == "sink.committed"}
     assert without_input & committed
+    # Killed before it planned one: the next driver plans none until there is more input, which then is that batch.
+    assert [fault.hit for fault in result.verdict.faults] == [True, True], said(result.verdict)
+    assert 5 in without_input and 2 not in without_input
 
 
 def test_a_run_waits_for_the_batch_without_input_that_writes_its_last_rows(run_once: RunOnce) -> None:

@@ -27,6 +27,7 @@ class DriverCrash:
     def __init__(self, spec: FaultSpec) -> None:
         self._spec = spec
         self._start = 0
+        self._struck: tuple[FaultContext, Occurrence] | None = None
         self._state = (False, False)
         self._next_planned = False
         self._stores = (0, 0)
@@ -53,8 +54,20 @@ class DriverCrash:
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
+    @property
+    def needs_input(self) -> bool:
+        """A batch without input is forgotten if it was not planned: the next driver plans it only when there is more input.
+
+        One with input is planned again at once, and until it is committed the feed waits in any case.
+        """
+        if self._struck is None or self._spec.at.point is not Point.BEFORE_OFFSET_LOG:
+            return False
+        context, seen = self._struck
+        return context.job.restarted_since(self._start) and not planned(context, seen.query, seen.batch)
+
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         self._start = context.job.kill_driver()
+        self._struck = (context, seen)
         # What the kill left behind decides, and it must be read before the next driver writes anything.
         self._state = (planned(context, seen.query, seen.batch), committed(context, seen.query, seen.batch))
         self._next_planned = planned(context, seen.query, seen.batch + 1)
@@ -84,10 +97,19 @@ class DriverCrash:
             f"batch {n} to be committed",
             lambda: committed(context, seen.query, n),
             deadline_s=RESTART_S,
-            explain=lambda: f"driver start {context.job.current_start}, commits/{n} missing",
+            explain=lambda: f"driver start {context.job.current_start}, {self._missing(context, seen)}",
         )
         again = "replayed" if wanted_plan else "planned afterwards"
         return Proof(True, (left, "the driver was started again", f"batch {n} was {again} and committed"))
+
+    def _missing(self, context: FaultContext, seen: Occurrence) -> str:
+        n = seen.batch
+        if planned(context, seen.query, n):
+            return f"commits/{n} missing"
+        return (
+            f"offsets/{n} missing: Spark plans a batch without input again only when there is more input (choose an "
+            "earlier batch, or more chunks)"
+        )
 
     def heal(self, context: FaultContext) -> None:
         """The supervisor starts the next driver."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
+from onceproof.faults.contract import NeedsInput, Occurrence, Placement, Proof, SpecProblem
 from onceproof.scenario.model import Scenario
 
 
@@ -52,6 +52,10 @@ class ByTarget:
 
     def heal(self, context: FaultContext) -> None:
         self._to.heal(context)
+
+    @property
+    def needs_input(self) -> bool:
+        return isinstance(self._to, NeedsInput) and self._to.needs_input
 
 
 def ignored_problems(target: str, *, leader_of: str | None, coordinator_of: str | None) -> list[SpecProblem]:
