@@ -16,17 +16,20 @@ Only first effects of outputs that are never rewritten can be late: else an effe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import ClassVar
 
 from onceproof.base.words import times
-from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.claim_rule import STRUCK, TRANSIENT, ClaimRule
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
+from onceproof.judge.synthetic.damage import Choices, Damage, Named
+from onceproof.judge.synthetic.world import APPENDS, Identity, World, at
 from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, noun, shown, sums
 from onceproof.values.canonical import literal, member
 
@@ -113,8 +116,18 @@ _WITNESSES = f"""
     ORDER BY topic, "partition", "offset", id LIMIT $limit"""  # noqa: S608
 
 
+def recorded_before_written(world: World, choose: Choices) -> Named:
+    """The checkpoint recorded a batch as done a second before its effects could be read."""
+    output = choose.one(world.outputs)
+    named: Counter[Identity] = Counter()
+    for txn in choose.some(world.committed(output)):
+        txn.at_ms = at(txn.batch, 9.5)
+        named.update(write.identity for write in txn.writes)
+    return {("commit-ahead-of-effect", output): named}
+
+
 @checkers.register("commit-ahead-of-effect")
-class CommitAheadOfEffect:
+class CommitAheadOfEffect(Checker):
     """Counts effects that were not there when progress beyond their input was recorded (``judge.behind``).
 
     Those that are missing while the sink's own progress table covers them stay away: nobody will write them again. They make
@@ -140,6 +153,21 @@ class CommitAheadOfEffect:
         sources=(
             "Kafka documentation: Message Delivery Semantics (at most once: position saved before processing)",
             "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Atomic commit revisited",
+        ),
+    )
+    rule: ClassVar[ClaimRule] = ClaimRule(
+        allows=(STRUCK, TRANSIENT), counted_as="An effect that never came is a lost-write as well."
+    )
+    comes_with: ClassVar[Mapping[str, str]] = {
+        "lost-write": "the effect never came",
+        "torn-batch": "a part of the batch came later",
+        "sink-disagreement": "another output has the effect",
+    }
+    damages: ClassVar[tuple[Damage, ...]] = (
+        Damage(
+            recorded_before_written,
+            "a batch recorded as done before its effects could be read",
+            only=(*APPENDS, "log", "journal"),
         ),
     )
 

@@ -16,16 +16,21 @@ stands); its cause (``topic``, ``partition``, ``offset``), ``query`` and ``batch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
 from onceproof.base.words import times
-from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.claim_rule import TRANSIENT, Allows, ClaimRule
 from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.synthetic.damage import Choices, Damage, Named
+from onceproof.judge.synthetic.world import APPENDS, Batch, Identity, Txn, World, at
 from onceproof.judge.witness import Row, by, cause_of, identity_of, noun, shown, sums
 from onceproof.values.canonical import literal, member
 
@@ -147,8 +152,30 @@ _LEFT = {
 }
 
 
+def older_start_writes_on(world: World, choose: Choices) -> Named:
+    """Long after another start took over and committed a batch of its own."""
+    output = choose.one(world.outputs)
+    own = [(n, b.planned_by) for n, b in enumerate(world.batches) if b.planned_by == b.committed_by]
+    active = {txn.batch for txn in world.committed(output)}
+    outdated = [
+        txn
+        for txn in world.committed(output)
+        if any(_took_over(start, world.batches[txn.batch]) for n, start in own if n in active)
+    ]
+    named: Counter[Identity] = Counter()
+    for txn in choose.some(outdated):
+        named.update(write.identity for write in txn.writes)
+        start = world.batches[txn.batch].planned_by
+        world.txns.append(Txn(output, txn.batch, start, at(900, txn.batch), deepcopy(txn.writes)))
+    return {("zombie-write", output): named, ("duplicate", output): named}
+
+
+def _took_over(start: int, batch: Batch) -> bool:
+    return batch.committed_by is not None and start > batch.planned_by and start >= batch.committed_by
+
+
 @checkers.register("zombie-write")
-class ZombieWrite:
+class ZombieWrite(Checker):
     """Counts writes of an older epoch that landed after its successor's first commit (``judge.zombies``).
 
     One finding for each thing that they leave behind: ``wrong`` (content that stays), ``duplicate`` (copies that stay);
@@ -179,6 +206,40 @@ class ZombieWrite:
             "KIP-98 and KIP-360: producer epochs",
             "M. Kleppmann, Designing Data-Intensive Applications, chapter 8: Fencing tokens",
             "SPARK-21145: two runs of one query on one state store",
+        ),
+    )
+    rule: ClassVar[ClaimRule] = ClaimRule(
+        allows=(
+            Allows(
+                claim={"delivery": "at-least-once"},
+                what="one that leaves nothing but copies",
+                why="at-least-once allows what it leaves behind: copies of right effects, whose cause is known",
+                when=lambda finding: finding.source == "duplicate",
+            ),
+            replace(
+                TRANSIENT,
+                what="one that is gone at the quiet point and set no identity back",
+                when=lambda finding: finding.transient and finding.source != "older state",
+            ),
+            replace(TRANSIENT, claim={"order": "none"}, what="one that set an identity back for a while"),
+        ),
+        counted_as="What stays of it is counted as a duplicate, a wrong-value or unexplained.",
+    )
+    comes_with: ClassVar[Mapping[str, str]] = {
+        "duplicate": "what the older start wrote is there in addition to what its successor wrote",
+        "sink-disagreement": "another output holds fewer copies of its effect of the same input",
+        "wrong-value": "what the older start wrote is there instead of what its successor wrote",
+        "torn-batch": "the batch was written by both",
+        "commit-ahead-of-effect": "it came after progress was recorded",
+        "reordered": "it comes after effects of later input",
+        "diverged-replay": "the two wrote different content",
+    }
+    damages: ClassVar[tuple[Damage, ...]] = (
+        Damage(
+            older_start_writes_on,
+            "a batch once more, by the start that planned it, after another start took over",
+            only=(*APPENDS, "log", "journal"),
+            restarted=True,
         ),
     )
 
