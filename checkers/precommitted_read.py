@@ -184,21 +184,21 @@ def _witnesses(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
         for row in rows:
             yield Witness(
                 identity=identity_of(row) if row["id"] is not None else {},
-                argument=_argument(row),
+                argument=_argument(row, noun(case, output)),
                 cause=cause_of(row),
                 batch=row["batch"],
                 positions=() if row["place"] is None else (row["place"],),
             )
 
 
-def _argument(row: Row) -> str:
+def _argument(row: Row, what: str) -> str:
     if row["rule"] == "open":
         at = "" if row["place"] is None else f", at {row['place']}"
         cause = "Some input" if row["offset"] is None else f"Input {cause_of(row)}"
-        return f"{cause} is in a transaction that has not ended, and no committed input explains the effect.\nBut it can be read{at}."
+        return f"{cause} is in a transaction that has not ended, and no committed input explains this {what}.\nBut it can be read{at}."
     ended = f"The transaction of input {cause_of(row)} was committed at {row['ended']} ms, by its marker's time."
     if row["rule"] == "effect":
-        return f"{ended}\nBut its effect could be read {row['ended'] - row['at_ms']} ms before, at {row['place']}."
+        return f"{ended}\nBut its {what} could be read {row['ended'] - row['at_ms']} ms before, at {row['place']}."
     return (
         f"{ended}\nBatch {row['batch']} of query {row['query']} took that record.\n"
         f"But the batch was committed {row['ended'] - row['at_ms']} ms before."

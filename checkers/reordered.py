@@ -244,7 +244,7 @@ def _split(case: Case, output: str, keyed: bool) -> str | None:
         scope = _scope(row, keyed)
         more = f" (so do those of {row['n'] - 1} more)" if row["n"] > 1 else ""
         places = f"partitions {row['one']} and {row['other']} of {case.scenario.outputs[output].topic}"
-        return f"the effects of {scope} lie in {places}{more}, and across partitions no reader sees an order"
+        return f"the records of {scope} are in {places}{more}, and across partitions no reader sees an order"
     return None
 
 

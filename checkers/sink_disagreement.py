@@ -156,8 +156,8 @@ class SinkDisagreement(Checker):
             total = sum(row["total"] for row in rows)
             what, how = {
                 "other state": ("state", "that another output has right and this one wrong"),
-                _COPIES: ("effect", "of which this output holds more copies than another"),
-            }.get(source, ("effect", "that another output has and this one lacks"))
+                _COPIES: (noun(case, output), "of which this output holds more copies than another"),
+            }.get(source, (noun(case, output), "that another output has and this one lacks"))
             yield Finding(
                 anomaly="sink-disagreement",
                 output=output,
@@ -186,7 +186,7 @@ def _incomparable(case: Case) -> Iterator[Gap]:
         by_cause = causes[output] and any(causes[other] for other in others)
         by_identity = any(sorted(case.outputs[other].identity) == sorted(spec.identity) for other in others)
         if not by_cause and not by_identity:
-            why = "no cause (_partition, _offset) connects its effects with those of another output, nor does their identity"
+            why = "no cause (_partition, _offset) connects what it holds with what another output holds, nor does their identity"
             yield Gap(output, why)
 
 
@@ -214,7 +214,7 @@ def _argument(case: Case, row: Row, there: tuple[str, ...], here: tuple[str, ...
         first = f"Outputs {row['output']!r} and {row['present']!r} keep the state of this identity.\n"
         wrong = f" (at {here[0]})" if here else ""
         return f"{first}{row['present']!r} holds the right one{at}.\nBut {row['output']!r} holds another{wrong}."
-    where = f"{input_of(row)} has effects in {row['output']!r} and in {row['present']!r}.\n"
+    where = f"{input_of(row)} should be in {row['output']!r} and in {row['present']!r}.\n"
     if row["source"] == _COPIES:
         extra, other = row["extra"], row["other_extra"]
         as_expected = "as many as expected" if not other else f"{other} more than expected"
