@@ -16,7 +16,7 @@ from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import CAUSED, MODELS, World
-from onceproof.judge.witness import Row, by, cause_of, identity_of, noun, shown, sums
+from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, noun, shown, sums
 
 _TAIL = """judge.lost m LEFT JOIN judge.progress p ON p.output = m.output AND p.topic = m.topic AND p."partition" = m."partition"
     WHERE NOT m.covered AND NOT m.hidden AND m."offset" IS NOT NULL"""
@@ -151,4 +151,4 @@ def _argument(case: Case, row: Row) -> str:
         else f"No progress of {place} is recorded"
     )
     note = case.run.get("drain_note") or "the run did not drain"
-    return f"input {cause_of(row)} is committed, {taken}.\n{done}.\nBut its {noun(case, row['output'])} is missing: {note}."
+    return f"{input_of(row)} is committed, {taken}.\n{done}.\nBut its {noun(case, row['output'])} is missing: {note}."

@@ -29,9 +29,9 @@ def test_what_claims_allow_is_explained() -> None:
         name: dict(sections(anomaly(name)))["what a claim allows"]
         for name in ("lost-write", "unexplained", "stale-tail")
     }
-    assert of["lost-write"] == ("With delivery: at-most-once: a loss in a batch that a fault struck.",)
+    assert of["lost-write"] == ("With delivery: at-most-once, a loss in a batch that a fault struck.",)
     assert of["unexplained"] == ("Nothing of it.",)
-    assert of["stale-tail"] == ("With liveness: none: all of it.",)
+    assert of["stale-tail"] == ("With liveness: none, all of it.",)
 
 
 def test_the_list_names_each_and_how_to_read_on() -> None:

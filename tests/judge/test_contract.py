@@ -78,6 +78,16 @@ def test_names_of_damages_are_taken_once() -> None:
     assert len(names) == len(set(names)) == sum(len(checker.damages) for _, checker in checkers.items())
 
 
+def test_a_checker_of_another_package_inherits_the_defaults() -> None:
+    class Theirs:
+        meaning = "what only they look for"
+
+    theirs: Any = Theirs
+    with pytest.raises(TypeError, match=r"checker 'theirs' must inherit from onceproof\.judge\.checker\.Checker"):
+        checkers.register("theirs")(theirs)
+    assert "theirs" not in checkers.names()
+
+
 def test_no_checker_loads_the_library_of_the_property_tests() -> None:
     script = """
 import sys

@@ -64,7 +64,7 @@ def sections(one: Anomaly) -> Iterator[tuple[str, tuple[str, ...]]]:
         ("for example", (text.example,)),
         ("how it comes about", text.causes),
         ("how it is decided", (text.decided,)),
-        ("what a claim allows", tuple(f"With {claim}: {what}." for claim, what in one.allowed) or ("Nothing of it.",)),
+        ("what a claim allows", tuple(f"With {claim}, {what}." for claim, what in one.allowed) or ("Nothing of it.",)),
         ("what may come with it", tuple(f"{other}: {why}." for other, why in one.checker.comes_with.items())),
         ("what stops it", text.stops),
         ("read on", text.sources),

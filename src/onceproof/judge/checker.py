@@ -61,4 +61,4 @@ class Checker:
         raise NotImplementedError
 
 
-checkers: Registry[type[Checker]] = Registry("checker", "onceproof.checkers", "onceproof.checkers")
+checkers: Registry[type[Checker]] = Registry("checker", "onceproof.checkers", "onceproof.checkers", Checker)

@@ -162,7 +162,7 @@ class World:
             if model.kind == "append":
                 yield effect_of(record)
                 continue
-            states.pop(record.key, None)  # the last state of a batch stands where its last record does
+            states.pop(record.key, None)  # the last state of a batch is where its last record is
             states[record.key] = self.state_at(record)
             if model.kind == "changelog" and not self.a_state_a_batch:
                 yield states.pop(record.key)
@@ -183,7 +183,7 @@ class World:
 
     def visible(self, output: str) -> list[tuple[Txn, Write]]:
         """What a reader sees after the run: of an upsert the last write of each identity."""
-        seen = [(t, w) for t in self.txns if t.output == output and t.visibility == "committed" for w in t.writes]
+        seen = [(txn, write) for txn in self.committed(output) for write in txn.writes]
         if MODELS[output].kind == "upsert":
             seen = [s for i, s in enumerate(seen) if all(later.identity != s[1].identity for _, later in seen[i + 1 :])]
         return seen
