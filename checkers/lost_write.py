@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import ClassVar
 
 from onceproof.base.words import times
-from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.claim_rule import STRUCK, ClaimRule
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
+from onceproof.judge.synthetic.damage import Choices, Damage, Named
+from onceproof.judge.synthetic.world import MODELS, World
 from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, labelled, noun, shown, sums
 
 # What is in a transaction that has not ended is not lost yet: that is a hanging transaction.
@@ -35,8 +38,20 @@ _WITNESSES = f"""
     ORDER BY m.topic, m."partition", m."offset", m.id LIMIT $limit"""  # noqa: S608
 
 
+def effect_never_written(world: World, choose: Choices) -> Named:
+    """Of a changelog its last state; of an upsert all states of an identity."""
+    output = choose.one(world.outputs)
+    sites = choose.some(world.last_of_each(output))
+    for _, write in sites:
+        of_it = [w for txn in world.committed(output) for w in txn.writes]
+        upsert = MODELS[output].kind == "upsert"
+        for other in [w for w in of_it if upsert and w.identity == write.identity] or [write]:
+            world.drop(other)
+    return {("lost-write", output): Counter(write.identity for _, write in sites)}
+
+
 @checkers.register("lost-write")
-class LostWrite:
+class LostWrite(Checker):
     """Counts expected effects that are missing although their input counts as done.
 
     Done means: the query that writes the output (where it names none: every query that reads the source partition) has
@@ -82,6 +97,15 @@ class LostWrite:
             "Jepsen's Kafka workload (jepsen.tests.kafka): lost-write",
             "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Fault tolerance",
         ),
+    )
+    rule: ClassVar[ClaimRule] = ClaimRule(allows=(STRUCK,))
+    comes_with: ClassVar[Mapping[str, str]] = {
+        "torn-batch": "the rest of its batch is visible",
+        "sink-disagreement": "another output has its effect of the same input",
+        "commit-ahead-of-effect": "progress was recorded, and the effect never came",
+    }
+    damages: ClassVar[tuple[Damage, ...]] = (
+        Damage(effect_never_written, "an effect, or the last state of an identity, was never written"),
     )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:

@@ -12,8 +12,6 @@ import pytest
 
 from onceproof.base.registry import Registry
 from onceproof.faults.contract import Fault, Occurrence, faults
-from onceproof.judge.checker import checkers
-from onceproof.judge.implications import IMPLIES, table
 from onceproof.scenario.model import At, KafkaStack, StackSpec
 from onceproof.scenario.points import Point
 from onceproof.scenario_files.load import load
@@ -87,9 +85,3 @@ def test_the_guides_noop_releases_a_parked_sink(documented: Registry[type[Fault]
     fault.strike(context, parked)
     assert released == [True]
     assert fault.prove(context, parked).hit
-
-
-def test_the_implications_are_those_of_the_judge() -> None:
-    page = (ROOT / "docs/implications.md").read_text(encoding="utf-8")
-    assert table() in page, "put what onceproof.judge.implications.table() gives into docs/implications.md"
-    assert set(IMPLIES) == set(checkers.names()) >= {other for others in IMPLIES.values() for other in others}

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from onceproof.judge.anomalies import STORES, anomalies, anomaly
+from onceproof.judge.anomalies import anomalies, anomaly
+from onceproof.judge.checker import STORES
 from onceproof.judge.findings import Finding, Outcome, Witness
 from onceproof.qualify import matrix
 from onceproof.qualify.cells import State

@@ -20,12 +20,16 @@ _MOST_LISTED = 20
 
 
 class Registry(Generic[T]):
-    """Named things of one noun, found on first use in one package and in one entry-point group."""
+    """Named things of one noun, found on first use in one package and in one entry-point group.
 
-    def __init__(self, noun: str, package: str, group: str) -> None:
+    ``base``: the class that all of them inherit from, if there is one.
+    """
+
+    def __init__(self, noun: str, package: str, group: str, base: type | None = None) -> None:
         self.noun = noun
         self._package = package
         self._group = group
+        self._base = base
         self._items: dict[str, T] = {}
         self._loaded = False
 
@@ -35,6 +39,9 @@ class Registry(Generic[T]):
         def keep(item: T) -> T:
             if name in self._items:
                 raise ValueError(f"two {self.noun}s are named {name!r}: {self._items[name]!r} and {item!r}")
+            if self._base is not None and not (isinstance(item, type) and issubclass(item, self._base)):
+                base = f"{self._base.__module__}.{self._base.__qualname__}"
+                raise TypeError(f"{self.noun} {name!r} must inherit from {base}: {item!r}")
             self._items[name] = item
             return item
 

@@ -24,7 +24,7 @@ from onceproof.judge import batches, ledger
 from onceproof.judge.case import record_key
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Gap, checkers
-from onceproof.judge.claims import allowance, needs, undecided, unjudged
+from onceproof.judge.claims import allowance, breaks, needs, undecided, unjudged
 from onceproof.judge.findings import NO_FAULT, FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.slices import cut as slices
 from onceproof.judge.unobserved import unobserved
@@ -257,7 +257,7 @@ class _Evidence:
         doubts += _missed(case, faults)
         doubts += _unjudged(case)
         doubts += self.doubts
-        stale = any(f.anomaly == "stale-tail" and f.violates for f in self.findings)  # an allowed one says no more
+        stale = any(breaks(f.anomaly, "liveness") and f.violates for f in self.findings)  # an allowed one says no more
         if not case.drained and not stale and self._must_recover():
             note = run.get("drain_note") or "no reason was recorded"
             ended = "history" if run.get("imported") else "run"
@@ -305,8 +305,7 @@ def _missed(case: Case, faults: list[FaultReport]) -> list[str]:
 def _unjudged(case: Case) -> list[str]:
     """Promises that no checker holds against the effects, each once however many outputs make it."""
     scenario = case.scenario
-    known = checkers.names()
-    return list(dict.fromkeys(why for output in scenario.outputs for why in unjudged(scenario.claim_of(output), known)))
+    return list(dict.fromkeys(why for output in scenario.outputs for why in unjudged(scenario.claim_of(output))))
 
 
 def _emptiness(case: Case) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from onceproof.history.reader import read_document
+from onceproof.judge.claims import breaks
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.qualify.cells import Cell
 from onceproof.scenario.model import Scenario
@@ -33,7 +34,7 @@ def _of_run(verdict: Verdict, drained: object, scenario: Scenario) -> str | None
     unjudged = [output for output in scenario.outputs if f"expected.{output}" not in verdict.counts]
     if unjudged:
         return f"what output {', '.join(unjudged)} should hold is not known, or it could not be read"
-    stale = any(finding.anomaly == "stale-tail" and finding.violates for finding in verdict.findings)
+    stale = any(breaks(finding.anomaly, "liveness") and finding.violates for finding in verdict.findings)
     if drained is not True and not stale and any(scenario.claim_of(o).liveness != "none" for o in scenario.outputs):
         return "the run did not drain, so more may still have come"  # as the judge doubts it
     if verdict.outcome in (Outcome.HELD, Outcome.VIOLATED) or not all(fault.hit for fault in verdict.faults):
