@@ -14,9 +14,9 @@ import pytest
 
 from onceproof.expectation.decode import as_document, decode_topics
 from onceproof.history.run_directory import RunDir
-from onceproof.judge.case import decoders
 from onceproof.judge.case.case import Case
 from onceproof.judge.verdict import judge
+from onceproof.oracle import decoders
 from onceproof.scenario.model import Scenario
 
 # Two bytes a field, as a wire format of somebody's own.

@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 
 from onceproof.base.errors import NotEvaluated, UsageError
 from onceproof.base.words import times
+from onceproof.history.statements import interruptible
 from onceproof.history.writer import PARQUET
 from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
-from onceproof.judge.case.statements import interruptible
 from onceproof.scenario.model import OutputSpec
 from onceproof.values import documents
 from onceproof.values.canonical import literal, quote

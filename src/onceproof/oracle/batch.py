@@ -35,8 +35,7 @@ from pydantic import Field
 from onceproof.base.registry import suggest
 from onceproof.faults.contract import SpecProblem
 from onceproof.history.writer import PARQUET
-from onceproof.judge.case import stored_expectation as expectation
-from onceproof.oracle import oracles
+from onceproof.oracle import oracles, precomputed
 from onceproof.scenario.model import OracleSpec, Scenario
 from onceproof.scenario.templates import fill, misspelt, used
 
@@ -91,12 +90,12 @@ class BatchOracle:
         return [(("command", index), word) for index, word in enumerate(self._spec.command) if word.endswith(".py")]
 
     def expect(self, case: Case) -> None:
-        expectation.expect(case)
+        precomputed.expect(case)
 
-    def work_out(self, bench: expectation.OracleRunner) -> Mapping[str, Any]:
+    def work_out(self, bench: precomputed.OracleRunner) -> Mapping[str, Any]:
         scratch = bench.owner.scratch
         topics = dict.fromkeys(spec.topic for spec in bench.scenario.input)
-        inputs = expectation.committed_input(bench.directory.path, scratch, topics)
+        inputs = precomputed.committed_input(bench.directory.path, scratch, topics)
         written = {
             name: scratch / f"expected-{percent_encoded(name, safe='')}.parquet" for name in bench.scenario.asked()
         }
@@ -107,14 +106,14 @@ class BatchOracle:
         }
         bench.run("oracle: command failed", [fill(word, values) for word in self._spec.command])
         for name, path in written.items():
-            _keep(path, expectation.expected_file(bench.directory.path, name), f"{{expected.{name}}}")
+            _keep(path, precomputed.expected_file(bench.directory.path, name), f"{{expected.{name}}}")
         return {}
 
 
 def _keep(written: Path, target: Path, template: str) -> None:
     """One file of what may be a folder of them, row group by row group."""
     if not written.exists():
-        raise expectation.OracleFailed(f"oracle: command: it ended well and wrote nothing to {template}")
+        raise precomputed.OracleFailed(f"oracle: command: it ended well and wrote nothing to {template}")
     try:
         rows = ds.dataset(written, format="parquet")  # leaves out Spark's _SUCCESS and .crc files
         with pq.ParquetWriter(target, rows.schema, **PARQUET) as writer:
@@ -123,4 +122,4 @@ def _keep(written: Path, target: Path, template: str) -> None:
     except (pa.ArrowException, OSError) as damaged:
         target.unlink(missing_ok=True)
         why = f"oracle: command: what it wrote to {template} is no readable Parquet: {damaged}"
-        raise expectation.OracleFailed(why) from damaged
+        raise precomputed.OracleFailed(why) from damaged

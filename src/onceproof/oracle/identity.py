@@ -23,8 +23,8 @@ from pydantic import Field
 from onceproof.base.errors import NotEvaluated
 from onceproof.base.registry import suggest
 from onceproof.faults.contract import SpecProblem
-from onceproof.judge.case.query import select_problem, unordered
 from onceproof.oracle import oracles
+from onceproof.oracle.query import select_problem, unordered
 from onceproof.oracle.sql import output_problems
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
 from onceproof.values.canonical import quote

@@ -30,8 +30,7 @@ from pydantic import Field
 
 from onceproof.base.user_code import name_problem
 from onceproof.faults.contract import SpecProblem
-from onceproof.judge.case import stored_expectation as expectation
-from onceproof.oracle import oracles
+from onceproof.oracle import oracles, precomputed
 from onceproof.scenario.model import OracleSpec, Scenario
 from onceproof.scenario.templates import fill
 from onceproof.values.canonical import literal, quote
@@ -66,15 +65,15 @@ class PythonOracle:
         return [(("function",), where)] if where.endswith(".py") else []
 
     def expect(self, case: Case) -> None:
-        expectation.expect(case)
+        precomputed.expect(case)
 
-    def work_out(self, bench: expectation.OracleRunner) -> Mapping[str, Any]:
+    def work_out(self, bench: precomputed.OracleRunner) -> Mapping[str, Any]:
         scratch, run_dir = bench.owner.scratch, bench.directory.path
         static = {path.stem: path for path in sorted(bench.directory.tables.glob("*.parquet"))}
         topics = dict.fromkeys(spec.topic for spec in bench.scenario.input)
-        tables = {**static, **expectation.committed_input(run_dir, scratch, topics)}
+        tables = {**static, **precomputed.committed_input(run_dir, scratch, topics)}
         outputs = {
-            name: [str(expectation.expected_file(run_dir, name)), spec.identity]
+            name: [str(precomputed.expected_file(run_dir, name)), spec.identity]
             for name, spec in bench.scenario.asked().items()
         }
         request = scratch / "oracle.json"
@@ -88,7 +87,7 @@ class PythonOracle:
             self._ask_again(bench, asked)
         return {}
 
-    def _ask_again(self, bench: expectation.OracleRunner, asked: dict[str, Any]) -> None:
+    def _ask_again(self, bench: precomputed.OracleRunner, asked: dict[str, Any]) -> None:
         """Call the function once more, in another process. Raises `OracleFailed` if it says something else."""
         scratch = bench.owner.scratch
         again = {name: scratch / f"again-{index}.parquet" for index, name in enumerate(asked["outputs"])}
@@ -98,9 +97,9 @@ class PythonOracle:
         argv = [sys.executable, "-m", "onceproof.expectation.call", str(request)]
         bench.run(f"oracle: function: {self._spec.function} failed when it was called again", argv)
         for output, spec in bench.scenario.outputs.items():
-            once = expectation.expected_file(bench.directory.path, output)
+            once = precomputed.expected_file(bench.directory.path, output)
             if difference := _difference(once, again[output], spec.ignore):
-                raise expectation.OracleFailed(
+                raise precomputed.OracleFailed(
                     f"oracle: function: {self._spec.function} is not a function of its input: called again with the same "
                     f"input, it returned other rows for output {output!r}: {difference}. Leave out clocks and random "
                     "numbers, and sort what comes from a set"

@@ -25,8 +25,7 @@ from pydantic import Field
 from onceproof.base.errors import NotEvaluated
 from onceproof.data import open_dataset
 from onceproof.faults.contract import SpecProblem
-from onceproof.judge.case import stored_expectation as expectation
-from onceproof.oracle import oracles
+from onceproof.oracle import oracles, precomputed
 from onceproof.oracle.sql import SqlOracle, SqlSpec
 from onceproof.pipeline import last_words
 from onceproof.scenario.model import InputSpec, OracleSpec, Scenario
@@ -77,13 +76,13 @@ class ReferenceOracle:
             SqlOracle(self._spec.anchor).expect(case)
             return
         case.basis = "relative to its own fault-free run"
-        expectation.expect(case)
+        precomputed.expect(case)
 
-    def work_out(self, bench: expectation.OracleRunner) -> Mapping[str, Any]:
+    def work_out(self, bench: precomputed.OracleRunner) -> Mapping[str, Any]:
         runs = {chunks: self._run(bench, chunks) for chunks in self._spec.chunks}
         return _agreement(bench, runs, anchored=self._spec.anchor is not None)
 
-    def _run(self, bench: expectation.OracleRunner, chunks: int) -> RunDir:
+    def _run(self, bench: precomputed.OracleRunner, chunks: int) -> RunDir:
         bench.timeline.emit("oracle.run", chunks=chunks)
         inputs = [
             item.model_copy(update={"chunks": min(chunks, _rows(item, bench.scenario.seed))})
@@ -95,7 +94,7 @@ class ReferenceOracle:
             job = run.document.get("job") or {}
             words = f"\n{said}" if (said := last_words.of_job(job)) else ""
             why = run.document.get("drain_note") or "no reason was recorded"
-            raise expectation.OracleFailed(
+            raise precomputed.OracleFailed(
                 f"oracle: reference: the fault-free run in {chunks} chunks failed: {why}{words}"
             )
         return run
@@ -105,7 +104,7 @@ def _rows(spec: InputSpec, seed: int) -> int:
     return spec.rows or open_dataset(spec.dataset, spec.options, seed=seed).rows()
 
 
-def _agreement(bench: expectation.OracleRunner, runs: Mapping[int, RunDir], *, anchored: bool) -> Mapping[str, Any]:
+def _agreement(bench: precomputed.OracleRunner, runs: Mapping[int, RunDir], *, anchored: bool) -> Mapping[str, Any]:
     """Store what all of them show. Raises `OracleFailed` if they differ, unless an anchor decides then."""
     # Late: to judge one needs the oracles.
     from onceproof.judge.case.case import Case
@@ -119,22 +118,22 @@ def _agreement(bench: expectation.OracleRunner, runs: Mapping[int, RunDir], *, a
         with Case.open(run.path) as case:
             if input_digest(case) != fed:
                 why = "was not fed the same input: the same records at the same offsets"
-                raise expectation.OracleFailed(f"oracle: reference: the fault-free run in {chunks} chunks {why}")
+                raise precomputed.OracleFailed(f"oracle: reference: the fault-free run in {chunks} chunks {why}")
             for index, output in enumerate(outputs):
                 if output in case.unreadable:
                     why = f"output {output} of the fault-free run in {chunks} chunks cannot be read: {case.unreadable[output]}"
-                    raise expectation.OracleFailed(f"oracle: reference: {why}")
+                    raise precomputed.OracleFailed(f"oracle: reference: {why}")
                 rows[output].append(run.path / f"observed-{index}.parquet")
                 try:
                     store_observed(case, output, rows[output][-1])
                 except NotEvaluated as gap:
-                    raise expectation.OracleFailed(f"oracle: reference: in {chunks} chunks {gap}") from gap
+                    raise precomputed.OracleFailed(f"oracle: reference: in {chunks} chunks {gap}") from gap
     found = [difference for output, spec in outputs.items() if (difference := compare(output, spec, rows[output]))]
     if found and not anchored:
-        raise expectation.OracleFailed(_disagreement(runs, bench.scenario, found))
+        raise precomputed.OracleFailed(_disagreement(runs, bench.scenario, found))
     if not found:
         for output, files in rows.items():
-            shutil.copyfile(files[0], expectation.expected_file(bench.directory.path, output))
+            shutil.copyfile(files[0], precomputed.expected_file(bench.directory.path, output))
     return {"chunks": list(runs), "anchored": bool(found)}
 
 

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from onceproof.base.errors import NotEvaluated
 from onceproof.faults.contract import SpecProblem
-from onceproof.judge.case.stored_expectation import expected_file
 from onceproof.oracle import oracles
+from onceproof.oracle.precomputed import expected_file
 from onceproof.scenario.model import OracleSpec, Scenario
 
 if TYPE_CHECKING:

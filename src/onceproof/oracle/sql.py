@@ -39,11 +39,11 @@ from pydantic import Field
 from onceproof.base.errors import NotEvaluated
 from onceproof.base.registry import suggest
 from onceproof.faults.contract import SpecProblem
-from onceproof.judge.case.query import select_problem, unordered
-from onceproof.judge.case.stored_expectation import with_source
 from onceproof.judge.relations import late
 from onceproof.judge.relations.late import WindowSpec
 from onceproof.oracle import oracles
+from onceproof.oracle.precomputed import with_source
+from onceproof.oracle.query import select_problem, unordered
 from onceproof.scenario.model import OracleSpec, Scenario
 
 if TYPE_CHECKING:

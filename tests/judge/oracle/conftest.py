@@ -14,8 +14,8 @@ import pytest
 from onceproof.base.masking import hiding
 from onceproof.base.timeline import Timeline
 from onceproof.history.run_directory import RunDir
-from onceproof.judge.case.stored_expectation import OracleRunner, PrecomputedOracle, work_out
 from onceproof.oracle import oracles
+from onceproof.oracle.precomputed import OracleRunner, PrecomputedOracle, work_out
 from onceproof.scenario.model import Scenario
 from onceproof.stack.processes.owner import Owner
 

@@ -9,9 +9,9 @@ import pytest
 
 from onceproof.base.errors import UsageError
 from onceproof.judge.case.case import Case
-from onceproof.judge.case.query import select_problem, unordered
 from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import judge
+from onceproof.oracle.query import select_problem, unordered
 
 #: A query -> what the refusal names.
 REFUSED = {

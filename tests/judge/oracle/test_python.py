@@ -13,8 +13,8 @@ from onceproof.base.errors import HistoryError
 from onceproof.base.user_code import load_function
 from onceproof.expectation.call import tables_of
 from onceproof.judge.case.case import Case
-from onceproof.judge.case.stored_expectation import expected_file
 from onceproof.judge.verdict import judge
+from onceproof.oracle.precomputed import expected_file
 from onceproof.oracle.python import PythonOracle, PythonSpec
 
 RIGHT = """

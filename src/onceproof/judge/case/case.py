@@ -1,7 +1,7 @@
 """A case: one stored run, opened for judging, with the tables that oracles and checkers query.
 
 Two DuckDB databases, which live in memory or, for larger histories, in a private folder inside the run directory, and go with
-the case. ``Case.inputs`` is where the scenario's own SQL is run; it has no outputs (`onceproof.judge.case.inputs`). What an
+the case. ``Case.inputs`` is where the scenario's own SQL is run; it has no outputs (`onceproof.oracle.inputs`). What an
 oracle gives comes from there as a file. The other one is that of the checkers:
 
 ``history``
@@ -48,14 +48,14 @@ import duckdb
 
 from onceproof.base.errors import HistoryError, NotEvaluated, UsageError
 from onceproof.history import sanity
+from onceproof.history.database import Database
 from onceproof.history.reader import History, open_history
 from onceproof.judge import aside
-from onceproof.judge.case import decoders, record_key, steady, views
-from onceproof.judge.case.database import Database
-from onceproof.judge.case.inputs import Inputs
-from onceproof.judge.case.query import Unordered, statement_problem
-from onceproof.judge.relations import caused, changes, compare, effects, late
-from onceproof.oracle import oracles
+from onceproof.judge.case import record_key, views
+from onceproof.judge.relations import caused, changes, compare, effects, late, steady
+from onceproof.oracle import decoders, oracles
+from onceproof.oracle.inputs import Inputs
+from onceproof.oracle.query import Unordered, statement_problem
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
 from onceproof.values import digest
 from onceproof.values.canonical import as_text, canonical_rows, document, is_canonical, literal, quote

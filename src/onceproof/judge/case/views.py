@@ -9,7 +9,7 @@ VARCHAR, object -> STRUCT, array -> LIST, different things in different records,
 nothing but null -> VARCHAR. Fields whose names differ only by case get columns of other names
 (`onceproof.values.documents`). A record whose value is null or no JSON object has NULL in all of them. A view takes precedence over ``input`` where a topic has that name; the bytes are then found in ``history.input``.
 
-So it is with an input's ``decode: json``, and with a function's dicts (`onceproof.judge.case.decoders`); ``string`` and ``bytes`` give
+So it is with an input's ``decode: json``, and with a function's dicts (`onceproof.oracle.decoders`); ``string`` and ``bytes`` give
 one column ``value`` instead, VARCHAR (NULL for bytes that are not UTF-8) or BLOB.
 """
 
@@ -24,15 +24,15 @@ import duckdb
 import pyarrow.parquet as pq
 
 from onceproof.base.errors import NotEvaluated
-from onceproof.judge.case import decoders
-from onceproof.judge.case.database import observed_rows
-from onceproof.judge.case.query import as_decimals
+from onceproof.history.database import observed_rows
+from onceproof.oracle import decoders
+from onceproof.oracle.query import as_decimals
 from onceproof.values import documents
 from onceproof.values.canonical import literal, member, quote
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
-    from onceproof.judge.case.inputs import Inputs
+    from onceproof.oracle.inputs import Inputs
     from onceproof.scenario.model import InputSpec
 
 # Evaluated anew by each query over the views: with the variable set they show the uncommitted input too.

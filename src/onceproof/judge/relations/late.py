@@ -29,7 +29,7 @@ from onceproof.base.errors import NotEvaluated
 from onceproof.base.registry import suggest
 from onceproof.base.words import times
 from onceproof.faults.contract import SpecProblem
-from onceproof.judge.case.query import select_problem
+from onceproof.oracle.query import select_problem
 from onceproof.scenario.model import Model, Scenario
 from onceproof.values.canonical import literal, quote
 

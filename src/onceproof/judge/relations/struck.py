@@ -18,8 +18,8 @@ import duckdb
 
 from onceproof.base.errors import NotEvaluated
 from onceproof.judge.case import views
-from onceproof.judge.case.stored_expectation import PrecomputedOracle
 from onceproof.oracle import oracles
+from onceproof.oracle.precomputed import PrecomputedOracle
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case

@@ -20,12 +20,12 @@ import duckdb
 from onceproof.base.errors import HistoryError
 from onceproof.history import run_files
 from onceproof.judge.case.case import Case
-from onceproof.judge.case.stored_expectation import PrecomputedOracle
 from onceproof.judge.findings import Finding, Verdict, Witness
 from onceproof.judge.slices.excerpt import Excerpt, Identity, Mentions, Part
 from onceproof.judge.slices.gather import WRITES, Gatherer
 from onceproof.judge.slices.stored_rows import StoredRows
 from onceproof.oracle import oracles
+from onceproof.oracle.precomputed import PrecomputedOracle
 from onceproof.values.canonical import document, literal
 
 Judge = Callable[[Case, str, Callable[[Finding], bool]], Verdict | None]

@@ -20,13 +20,13 @@ from onceproof.data import datasets, open_dataset
 from onceproof.history.reader import History
 from onceproof.history.schema import TABLES
 from onceproof.history.writer import HistoryWriter
-from onceproof.judge.case import decoders, views
+from onceproof.judge.case import views
 from onceproof.judge.case.case import check_columns, compared
-from onceproof.judge.case.inputs import Inputs
-from onceproof.judge.case.query import Unordered, unordered
 from onceproof.judge.relations import late
-from onceproof.oracle import oracles
+from onceproof.oracle import decoders, oracles
 from onceproof.oracle.identity import IdentitySpec, expressions
+from onceproof.oracle.inputs import Inputs
+from onceproof.oracle.query import Unordered, unordered
 from onceproof.oracle.reference import ReferenceSpec
 from onceproof.oracle.sql import SqlSpec
 from onceproof.scenario.model import OracleSpec, Scenario

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from onceproof.history.reader import History
 from onceproof.history.schema import LATER, TABLES
-from onceproof.judge.case.statements import Rows, execute
+from onceproof.history.statements import Rows, execute
 from onceproof.scenario.model import Scenario
 from onceproof.values import documents, nested
 from onceproof.values.canonical import literal

@@ -30,8 +30,8 @@ from onceproof.base.user_code import name_problem
 from onceproof.base.words import times
 
 if TYPE_CHECKING:
+    from onceproof.history.database import Database
     from onceproof.judge.case.case import Case
-    from onceproof.judge.case.database import Database
     from onceproof.scenario.model import InputSpec
 
 BUILT_IN = ("json", "string", "bytes")

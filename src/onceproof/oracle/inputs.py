@@ -18,8 +18,8 @@ from pathlib import Path
 import duckdb
 
 from onceproof.base.errors import NotEvaluated
+from onceproof.history.database import Database, later_columns, observed_rows
 from onceproof.history.reader import History
-from onceproof.judge.case.database import Database, later_columns, observed_rows
 from onceproof.scenario.model import OracleSpec, Scenario
 from onceproof.values.canonical import literal, quote
 
