@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import quote as percent_encoded
 
 import pyarrow as pa
@@ -36,11 +36,10 @@ from onceproof.base.registry import suggest
 from onceproof.faults.contract import SpecProblem
 from onceproof.history.writer import PARQUET
 from onceproof.oracle import oracles, precomputed
+from onceproof.oracle.expectation import Expectation
+from onceproof.oracle.inputs import Inputs
 from onceproof.scenario.model import OracleSpec, Scenario
 from onceproof.scenario.templates import fill, misspelt, used
-
-if TYPE_CHECKING:
-    from onceproof.judge.case.case import Case
 
 
 class BatchSpec(OracleSpec):
@@ -89,24 +88,24 @@ class BatchOracle:
     def files(self) -> Iterable[tuple[tuple[str | int, ...], str]]:
         return [(("command", index), word) for index, word in enumerate(self._spec.command) if word.endswith(".py")]
 
-    def expect(self, case: Case) -> None:
-        precomputed.expect(case)
+    def expect(self, inputs: Inputs) -> Expectation:
+        return precomputed.expect(inputs)
 
-    def work_out(self, bench: precomputed.OracleRunner) -> Mapping[str, Any]:
-        scratch = bench.owner.scratch
-        topics = dict.fromkeys(spec.topic for spec in bench.scenario.input)
-        inputs = precomputed.committed_input(bench.directory.path, scratch, topics)
+    def work_out(self, runner: precomputed.OracleRunner) -> Mapping[str, Any]:
+        scratch = runner.owner.scratch
+        topics = dict.fromkeys(spec.topic for spec in runner.scenario.input)
+        inputs = precomputed.committed_input(runner.directory.path, scratch, topics)
         written = {
-            name: scratch / f"expected-{percent_encoded(name, safe='')}.parquet" for name in bench.scenario.asked()
+            name: scratch / f"expected-{percent_encoded(name, safe='')}.parquet" for name in runner.scenario.asked()
         }
         values = {
-            **bench.values,
+            **runner.values,
             **{f"input.{topic}": str(path) for topic, path in inputs.items()},
             **{f"expected.{name}": str(path) for name, path in written.items()},
         }
-        bench.run("oracle: command failed", [fill(word, values) for word in self._spec.command])
+        runner.run("oracle: command failed", [fill(word, values) for word in self._spec.command])
         for name, path in written.items():
-            _keep(path, precomputed.expected_file(bench.directory.path, name), f"{{expected.{name}}}")
+            _keep(path, precomputed.expected_file(runner.directory.path, name), f"{{expected.{name}}}")
         return {}
 
 

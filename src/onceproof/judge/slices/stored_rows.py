@@ -41,7 +41,7 @@ class StoredRows:
             whole={output: case.expectations[output].whole for output in outputs},
             rows={output: _typed(case, output, "judge.expected") for output in outputs},
             uncommitted={output: _typed(case, output, "judge.uncommitted") for output in outputs} if dirty else {},
-            texts=case.texts,
+            texts=case.answer.texts,
         )
 
     def oracle(self) -> dict[str, Any]:
