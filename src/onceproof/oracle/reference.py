@@ -18,7 +18,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -109,24 +108,24 @@ def _agreement(runner: precomputed.OracleRunner, runs: Mapping[int, RunDir], *, 
     """Store what all of them show. Raises `OracleFailed` if they differ, unless an anchor decides then."""
     outputs = runner.scenario.asked()
     fed = input_digest(runner.directory.path)
-    rows: dict[str, list[Path]] = {output: [] for output in outputs}
-    for chunks, run in runs.items():
+    rows = {
+        output: [run.path / f"observed-{index}.parquet" for run in runs.values()]
+        for index, output in enumerate(outputs)
+    }
+    for at, (chunks, run) in enumerate(runs.items()):
         if input_digest(run.path) != fed:
             why = "was not fed the same input: the same records at the same offsets"
             raise precomputed.OracleFailed(f"oracle: reference: the fault-free run in {chunks} chunks {why}")
-        files = {output: run.path / f"observed-{index}.parquet" for index, output in enumerate(outputs)}
         try:
-            runner.store_rows(run.path, files)
+            runner.store_rows(run.path, {output: files[at] for output, files in rows.items()})
         except NotEvaluated as gap:
             raise precomputed.OracleFailed(f"oracle: reference: in {chunks} chunks {gap}") from gap
-        for output, file in files.items():
-            rows[output].append(file)
     found = [difference for output, spec in outputs.items() if (difference := compare(output, spec, rows[output]))]
     if found and not anchored:
         raise precomputed.OracleFailed(_disagreement(runs, runner.scenario, found))
     if not found:
-        for output, observed in rows.items():
-            shutil.copyfile(observed[0], precomputed.expected_file(runner.directory.path, output))
+        for output, files in rows.items():
+            shutil.copyfile(files[0], precomputed.expected_file(runner.directory.path, output))
     return {"chunks": list(runs), "anchored": bool(found)}
 
 
