@@ -16,7 +16,7 @@ from onceproof.expectation.decode import as_document, decode_topics
 from onceproof.history.run_directory import RunDir
 from onceproof.judge.open import open_case
 from onceproof.judge.verdict import judge
-from onceproof.oracle import decoders
+from onceproof.oracle.contract import decoders
 from onceproof.scenario.model import Scenario
 
 # Two bytes a field, as a wire format of somebody's own.

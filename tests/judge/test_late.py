@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from onceproof.judge.open import open_case
 from onceproof.judge.verdict import judge
+from onceproof.oracle.contract.windows import WindowSpec, problems
 from onceproof.oracle.sql import SqlOracle, SqlSpec
-from onceproof.oracle.windows import WindowSpec, problems
 from onceproof.scenario.model import Scenario
 
 # Tumbling windows of 10 ms over the field `t` (ms since 1970).

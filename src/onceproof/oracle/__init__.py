@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Protocol
 
 from onceproof.base.registry import Registry
 from onceproof.faults.contract import SpecProblem
-from onceproof.oracle.expectation import Expectation
-from onceproof.oracle.inputs import Inputs
+from onceproof.oracle.contract.expectation import Expectation
+from onceproof.oracle.contract.inputs import Inputs
 from onceproof.scenario.model import OracleSpec, Scenario
 
 

@@ -35,9 +35,10 @@ from pydantic import Field
 from onceproof.base.registry import suggest
 from onceproof.faults.contract import SpecProblem
 from onceproof.history.writer import PARQUET
-from onceproof.oracle import oracles, precomputed
-from onceproof.oracle.expectation import Expectation
-from onceproof.oracle.inputs import Inputs
+from onceproof.oracle import oracles
+from onceproof.oracle.contract import precomputed
+from onceproof.oracle.contract.expectation import Expectation
+from onceproof.oracle.contract.inputs import Inputs
 from onceproof.scenario.model import OracleSpec, Scenario
 from onceproof.scenario.templates import fill, misspelt, used
 

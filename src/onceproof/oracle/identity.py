@@ -10,7 +10,7 @@
         departures: dep_time IS NOT NULL
 
 ``columns`` gives, for each output, each of its identity columns as a DuckDB expression over the decoded view of the input
-topic (`onceproof.oracle.columns`). It needs no model of the job and says nothing of the other columns: they are not compared.
+topic (`onceproof.oracle.contract.columns`). It needs no model of the job and says nothing of the other columns: they are not compared.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from onceproof.base.errors import NotEvaluated
 from onceproof.base.registry import suggest
 from onceproof.faults.contract import SpecProblem
 from onceproof.oracle import oracles
-from onceproof.oracle.expectation import Expectation, ExpectedRows
-from onceproof.oracle.inputs import Inputs
-from onceproof.oracle.query import select_problem, unordered
+from onceproof.oracle.contract.expectation import Expectation, ExpectedRows
+from onceproof.oracle.contract.inputs import Inputs
+from onceproof.oracle.contract.query import select_problem, unordered
 from onceproof.oracle.sql import output_problems
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
 from onceproof.values.canonical import quote

@@ -30,9 +30,10 @@ from pydantic import Field
 
 from onceproof.base.user_code import name_problem
 from onceproof.faults.contract import SpecProblem
-from onceproof.oracle import oracles, precomputed
-from onceproof.oracle.expectation import Expectation
-from onceproof.oracle.inputs import Inputs
+from onceproof.oracle import oracles
+from onceproof.oracle.contract import precomputed
+from onceproof.oracle.contract.expectation import Expectation
+from onceproof.oracle.contract.inputs import Inputs
 from onceproof.scenario.model import OracleSpec, Scenario
 from onceproof.scenario.templates import fill
 from onceproof.values.canonical import literal, quote

@@ -25,10 +25,11 @@ from pydantic import Field
 from onceproof.base.errors import NotEvaluated
 from onceproof.data import open_dataset
 from onceproof.faults.contract import SpecProblem
-from onceproof.oracle import oracles, precomputed
-from onceproof.oracle.differences import Differences, compare, input_digest
-from onceproof.oracle.expectation import Expectation
-from onceproof.oracle.inputs import Inputs
+from onceproof.oracle import oracles
+from onceproof.oracle.contract import precomputed
+from onceproof.oracle.contract.differences import Differences, compare, input_digest
+from onceproof.oracle.contract.expectation import Expectation
+from onceproof.oracle.contract.inputs import Inputs
 from onceproof.oracle.sql import SqlOracle, SqlSpec
 from onceproof.pipeline import last_words
 from onceproof.scenario.model import InputSpec, OracleSpec, Scenario

@@ -14,9 +14,9 @@ from pydantic import Field
 from onceproof.base.errors import NotEvaluated
 from onceproof.faults.contract import SpecProblem
 from onceproof.oracle import oracles
-from onceproof.oracle.expectation import Expectation, ExpectedRows
-from onceproof.oracle.inputs import Inputs
-from onceproof.oracle.precomputed import expected_file
+from onceproof.oracle.contract.expectation import Expectation, ExpectedRows
+from onceproof.oracle.contract.inputs import Inputs
+from onceproof.oracle.contract.precomputed import expected_file
 from onceproof.scenario.model import OracleSpec, Scenario
 
 

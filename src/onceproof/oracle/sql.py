@@ -12,7 +12,7 @@
           WHERE dep_time IS NOT NULL
 
 The query is DuckDB's SQL and sees ``input`` (topic, partition, offset, key, value, timestamp_ms; committed records
-only), a view for each input topic with its JSON fields as typed columns (`onceproof.oracle.columns`), and the static tables
+only), a view for each input topic with its JSON fields as typed columns (`onceproof.oracle.contract.columns`), and the static tables
 under ``pipeline.prepare.tables``. Its columns are the output's, but for those that the output ignores. Six names are
 reserved. ``_topic``, ``_partition``, ``_offset`` and ``_key`` name the input record that causes the row. They are not
 compared; they let losses be held against recorded progress, duplicates against replayed batches, and the order against
@@ -39,11 +39,12 @@ from pydantic import Field
 from onceproof.base.errors import NotEvaluated
 from onceproof.base.registry import suggest
 from onceproof.faults.contract import SpecProblem
-from onceproof.oracle import oracles, windows
-from onceproof.oracle.expectation import Expectation, ExpectedRows
-from onceproof.oracle.inputs import Inputs
-from onceproof.oracle.query import select_problem, unordered
-from onceproof.oracle.windows import WindowSpec
+from onceproof.oracle import oracles
+from onceproof.oracle.contract import windows
+from onceproof.oracle.contract.expectation import Expectation, ExpectedRows
+from onceproof.oracle.contract.inputs import Inputs
+from onceproof.oracle.contract.query import select_problem, unordered
+from onceproof.oracle.contract.windows import WindowSpec
 from onceproof.scenario.model import OracleSpec, Scenario
 
 

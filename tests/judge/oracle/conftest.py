@@ -16,7 +16,7 @@ from onceproof.base.timeline import Timeline
 from onceproof.history.run_directory import RunDir
 from onceproof.judge.proposals import store_rows
 from onceproof.oracle import oracles
-from onceproof.oracle.precomputed import OracleRunner, PrecomputedOracle, work_out
+from onceproof.oracle.contract.precomputed import OracleRunner, PrecomputedOracle, work_out
 from onceproof.scenario.model import Scenario
 from onceproof.stack.processes.owner import Owner
 

@@ -12,8 +12,8 @@ from onceproof.base.errors import NotEvaluated
 from onceproof.history.reader import open_history
 from onceproof.judge.verdict import judge
 from onceproof.oracle import oracles
-from onceproof.oracle.expectation import Expectation
-from onceproof.oracle.inputs import COMMITTED, InputRecords, Inputs, Range, View
+from onceproof.oracle.contract.expectation import Expectation
+from onceproof.oracle.contract.inputs import COMMITTED, InputRecords, Inputs, Range, View
 from onceproof.scenario.model import Scenario
 
 QUERY = 'SELECT n, _partition, _offset FROM "in" ORDER BY n'

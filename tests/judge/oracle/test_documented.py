@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from onceproof.expectation.call import tables_of
 from onceproof.judge.verdict import judge
 from onceproof.oracle import oracles
-from onceproof.oracle.expectation import RESERVED
+from onceproof.oracle.contract.expectation import RESERVED
 from onceproof.scenario.model import OutputSpec, Scenario
 
 pytestmark = pytest.mark.sources

@@ -11,7 +11,7 @@ from onceproof.base.errors import UsageError
 from onceproof.judge.findings import Outcome
 from onceproof.judge.open import open_case
 from onceproof.judge.verdict import judge
-from onceproof.oracle.query import select_problem, unordered
+from onceproof.oracle.contract.query import select_problem, unordered
 
 #: A query -> what the refusal names.
 REFUSED = {

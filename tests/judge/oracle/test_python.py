@@ -14,7 +14,7 @@ from onceproof.base.user_code import load_function
 from onceproof.expectation.call import tables_of
 from onceproof.judge.open import open_case
 from onceproof.judge.verdict import judge
-from onceproof.oracle.precomputed import expected_file
+from onceproof.oracle.contract.precomputed import expected_file
 from onceproof.oracle.python import PythonOracle, PythonSpec
 
 RIGHT = """

@@ -1,7 +1,7 @@
 """A case: one stored run, opened for judging, with the tables that checkers query.
 
 Two DuckDB databases, which live in memory or, for larger histories, in a private folder inside the run directory, and go with
-the case. ``Case.inputs`` is where the scenario's own SQL is run; it has no outputs (`onceproof.oracle.inputs`). What an
+the case. ``Case.inputs`` is where the scenario's own SQL is run; it has no outputs (`onceproof.oracle.contract.inputs`). What an
 oracle gives comes from there as a file. The other one is that of the checkers:
 
 ``history``
@@ -45,8 +45,8 @@ from typing import Self
 from onceproof.history.database import Database
 from onceproof.history.reader import History
 from onceproof.judge.case.outputs import OutputExpectation, Reading
-from onceproof.oracle.expectation import Expectation
-from onceproof.oracle.inputs import InputRecords
+from onceproof.oracle.contract.expectation import Expectation
+from onceproof.oracle.contract.inputs import InputRecords
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
 
 

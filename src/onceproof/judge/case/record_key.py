@@ -18,7 +18,7 @@ from onceproof.values.canonical import literal
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
-    from onceproof.oracle.inputs import Inputs
+    from onceproof.oracle.contract.inputs import Inputs
 
 #: The name of the column. It has a space, so that hardly a field of a value is named like it.
 COLUMN = "record key"

@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceproof.base.words import times
-from onceproof.oracle import decoders
+from onceproof.oracle.contract import decoders
 from onceproof.values import digest, documents
 from onceproof.values.canonical import literal, member
 

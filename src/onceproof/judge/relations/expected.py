@@ -1,6 +1,6 @@
 """What the outputs must hold, by the oracle: ``judge.expected``, and tables like it by other views of the input.
 
-An oracle says which rows, and which input caused them (`onceproof.oracle.expectation`). What of them is compared, which key and
+An oracle says which rows, and which input caused them (`onceproof.oracle.contract.expectation`). What of them is compared, which key and
 which headers a record must carry, and which rows are due yet, is decided here.
 """
 
@@ -15,9 +15,9 @@ from onceproof.judge.case import record_key
 from onceproof.judge.case.outputs import OutputExpectation
 from onceproof.judge.relations import expected_columns
 from onceproof.oracle import oracles
-from onceproof.oracle.expectation import CLOSES, RESERVED, Expectation, ExpectedRows
-from onceproof.oracle.inputs import COMMITTED, Inputs, View
-from onceproof.oracle.query import statement_problem
+from onceproof.oracle.contract.expectation import CLOSES, RESERVED, Expectation, ExpectedRows
+from onceproof.oracle.contract.inputs import COMMITTED, Inputs, View
+from onceproof.oracle.contract.query import statement_problem
 from onceproof.values import digest
 from onceproof.values.canonical import as_text, canonical_rows, document, is_canonical, literal, quote
 

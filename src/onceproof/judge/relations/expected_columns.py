@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from onceproof.base.errors import NotEvaluated
-from onceproof.oracle.expectation import RESERVED
-from onceproof.oracle.inputs import Inputs
+from onceproof.oracle.contract.expectation import RESERVED
+from onceproof.oracle.contract.inputs import Inputs
 from onceproof.scenario.model import Scenario
 from onceproof.values.canonical import literal, quote
 

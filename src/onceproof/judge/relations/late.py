@@ -1,6 +1,6 @@
 """What late records and open windows leave open: which rows are judged, and by which of two expectations.
 
-Some records may count although they came late (`onceproof.oracle.windows`). An identity is right if it has the rows that follow
+Some records may count although they came late (`onceproof.oracle.contract.windows`). An identity is right if it has the rows that follow
 without them, or those that follow with them. Where such records stand in several batches some might count and others not:
 then other rows are a doubt.
 
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from onceproof.base.words import times
 from onceproof.judge.relations import expected
-from onceproof.oracle import windows
-from onceproof.oracle.inputs import View
+from onceproof.oracle.contract import windows
+from onceproof.oracle.contract.inputs import View
 from onceproof.values.canonical import literal
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Whether an oracle is a function of its input: asked again, with the same rows in another order, it must expect the same.
 
 Asking again costs what asking cost, so it is done where the input is small, and wherever a query is made of something
-that depends on the order of rows (`onceproof.oracle.query.unordered`). An output for which the two answers differ is not judged.
+that depends on the order of rows (`onceproof.oracle.contract.query.unordered`). An output for which the two answers differ is not judged.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ import duckdb
 from onceproof.base.errors import NotEvaluated
 from onceproof.judge.relations import expected
 from onceproof.oracle import oracles
-from onceproof.oracle.inputs import Range, View
-from onceproof.oracle.precomputed import PrecomputedOracle
+from onceproof.oracle.contract.inputs import Range, View
+from onceproof.oracle.contract.precomputed import PrecomputedOracle
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case

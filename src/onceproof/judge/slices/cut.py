@@ -26,7 +26,7 @@ from onceproof.judge.slices.excerpt import Excerpt, Identity, Mentions, Part
 from onceproof.judge.slices.gather import WRITES, Gatherer
 from onceproof.judge.slices.stored_rows import StoredRows
 from onceproof.oracle import oracles
-from onceproof.oracle.precomputed import PrecomputedOracle
+from onceproof.oracle.contract.precomputed import PrecomputedOracle
 from onceproof.values.canonical import document, literal
 
 Judge = Callable[[Case, str, Callable[[Finding], bool]], Verdict | None]

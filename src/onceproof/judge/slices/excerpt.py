@@ -27,7 +27,7 @@ from onceproof.judge.case.case import Case
 from onceproof.judge.findings import Witness
 from onceproof.judge.slices.stored_rows import StoredRows
 from onceproof.judge.witness import Row
-from onceproof.oracle.decoders import decoded_file
+from onceproof.oracle.contract.decoders import decoded_file
 
 Part = tuple[str, ...]
 Identity = tuple[str, str]

@@ -13,7 +13,7 @@ from onceproof.judge.case.case import Case
 from onceproof.judge.relations.effects import decoded
 from onceproof.judge.slices.excerpt import MAX_ROWS, Excerpt, Identity, Mentions, Part, Position
 from onceproof.judge.witness import Row
-from onceproof.oracle.decoders import decoded_file, needs_code
+from onceproof.oracle.contract.decoders import decoded_file, needs_code
 from onceproof.values.canonical import literal
 
 #: ``judge.changes`` without the contents.

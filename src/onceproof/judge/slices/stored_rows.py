@@ -15,7 +15,7 @@ from onceproof.history.writer import PARQUET
 from onceproof.judge.case.case import Case
 from onceproof.judge.case.record_key import BESIDE_THE_VALUE, HEADERS
 from onceproof.judge.case.record_key import COLUMN as RECORD_KEY
-from onceproof.oracle.precomputed import expected_file
+from onceproof.oracle.contract.precomputed import expected_file
 from onceproof.oracle.slice import uncommitted_file
 from onceproof.values.canonical import is_nested, literal, member, quote
 

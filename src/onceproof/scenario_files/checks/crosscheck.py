@@ -18,8 +18,9 @@ from onceproof.faults.contract import SpecProblem, faults, reads_frames, strikes
 from onceproof.faults.controller import struck_by
 from onceproof.faults.placement import has_own_file_manager
 from onceproof.judge.checker import checkers
-from onceproof.oracle import decoders, oracles
-from onceproof.oracle.precomputed import PrecomputedOracle
+from onceproof.oracle import oracles
+from onceproof.oracle.contract import decoders
+from onceproof.oracle.contract.precomputed import PrecomputedOracle
 from onceproof.pipeline.spark_conf import FILE_MANAGER
 from onceproof.scenario import templates
 from onceproof.scenario.model import FaultSpec, InputSpec, Scenario

@@ -21,10 +21,11 @@ from onceproof.history.reader import History
 from onceproof.history.schema import TABLES
 from onceproof.history.writer import HistoryWriter
 from onceproof.judge.relations.expected_columns import compared, with_source
-from onceproof.oracle import decoders, oracles
+from onceproof.oracle import oracles
+from onceproof.oracle.contract import decoders
+from onceproof.oracle.contract.inputs import InputRecords
+from onceproof.oracle.contract.query import Unordered, unordered
 from onceproof.oracle.identity import IdentitySpec, expressions
-from onceproof.oracle.inputs import InputRecords
-from onceproof.oracle.query import Unordered, unordered
 from onceproof.oracle.reference import ReferenceSpec
 from onceproof.oracle.sql import SqlSpec
 from onceproof.scenario.model import Scenario

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from onceproof.base.errors import EnvironmentProblem, NotEvaluated, WaitTimeout
 from onceproof.base.masking import masked
 from onceproof.base.waiting import wait_until
-from onceproof.oracle.expectation import Expectation, ExpectedRows
-from onceproof.oracle.inputs import Inputs
+from onceproof.oracle.contract.expectation import Expectation, ExpectedRows
+from onceproof.oracle.contract.inputs import Inputs
 
 if TYPE_CHECKING:
     from onceproof.base.timeline import Timeline

@@ -5,10 +5,10 @@ reaches ``history/output.parquet``. `Inputs` is one view of it, on a connection 
 
 ``main``
     ``input`` (the input records as bytes), a view for each input topic under the topic's name, with its fields as columns
-    (`onceproof.oracle.columns`), the static tables. A topic's view takes precedence over ``input`` where a topic has that
+    (`onceproof.oracle.contract.columns`), the static tables. A topic's view takes precedence over ``input`` where a topic has that
     name; the bytes are then found in ``history.input``.
 ``history``
-    ``input`` as it was observed, and ``batches``, by which late records are found (`onceproof.oracle.windows`).
+    ``input`` as it was observed, and ``batches``, by which late records are found (`onceproof.oracle.contract.windows`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import duckdb
 from onceproof.base.errors import NotEvaluated
 from onceproof.history.database import Connection, Database, later_columns, observed_rows
 from onceproof.history.reader import History
-from onceproof.oracle import columns, windows
+from onceproof.oracle.contract import columns, windows
 from onceproof.scenario.model import OracleSpec, Scenario
 from onceproof.values.canonical import literal, quote
 
@@ -48,7 +48,7 @@ class View:
     uncommitted: bool = False
     """Those too of transactions that were aborted or are open."""
     late: bool = False
-    """Those too that may count although they came late (`onceproof.oracle.windows`)."""
+    """Those too that may count although they came late (`onceproof.oracle.contract.windows`)."""
     only: tuple[Range, ...] | None = None
     """Only those in one of these ranges."""
     without: tuple[Range, ...] = ()
@@ -123,7 +123,7 @@ class InputRecords(Database):
         self.topics: dict[str, columns.Topic] = {}
         self.windows = windows.of(oracle)
         self.late: dict[str, int] = {}
-        """`onceproof.oracle.windows.late_records`"""
+        """`onceproof.oracle.contract.windows.late_records`"""
         self._oracle = oracle
         self._seen: dict[View, Inputs] = {}
 

@@ -61,7 +61,7 @@ def input_digest(run_dir: Path) -> tuple[Any, ...]:
 
 
 def compare(output: str, spec: OutputSpec, files: Sequence[Path]) -> Differences:
-    """How the rows in these files (`onceproof.oracle.precomputed.OracleRunner.store_rows`) differ, in the columns that the output compares."""
+    """How the rows in these files (`onceproof.oracle.contract.precomputed.OracleRunner.store_rows`) differ, in the columns that the output compares."""
     worst: dict[str, ColumnDifference] = {}
     compared, unmatched, example = 0, 0, ""
     with duckdb.connect(config=_SETTINGS) as db:

@@ -25,8 +25,8 @@ from onceproof.base.errors import NotEvaluated
 from onceproof.base.registry import suggest
 from onceproof.faults.contract import SpecProblem
 from onceproof.history.database import Connection
-from onceproof.oracle.expectation import CLOSES
-from onceproof.oracle.query import select_problem
+from onceproof.oracle.contract.expectation import CLOSES
+from onceproof.oracle.contract.query import select_problem
 from onceproof.scenario.model import Model, OracleSpec, Scenario
 from onceproof.values.canonical import literal, quote
 

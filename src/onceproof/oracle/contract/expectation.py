@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from onceproof.oracle.query import Unordered
+from onceproof.oracle.contract.query import Unordered
 
 #: Column of an oracle's rows: when the row's window closes.
 CLOSES = "_closes"

@@ -9,7 +9,7 @@ VARCHAR, object -> STRUCT, array -> LIST, different things in different records,
 nothing but null -> VARCHAR. Fields whose names differ only by case get columns of other names
 (`onceproof.values.documents`). A record whose value is null or no JSON object has NULL in all of them.
 
-So it is with an input's ``decode: json``, and with a function's dicts (`onceproof.oracle.decoders`); ``string`` and ``bytes`` give
+So it is with an input's ``decode: json``, and with a function's dicts (`onceproof.oracle.contract.decoders`); ``string`` and ``bytes`` give
 one column ``value`` instead, VARCHAR (NULL for bytes that are not UTF-8) or BLOB.
 """
 
@@ -23,8 +23,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from onceproof.history.database import Connection
-from onceproof.oracle import decoders
-from onceproof.oracle.query import as_decimals
+from onceproof.oracle.contract import decoders
+from onceproof.oracle.contract.query import as_decimals
 from onceproof.scenario.model import InputSpec, OracleSpec
 from onceproof.values import documents
 from onceproof.values.canonical import literal, member, quote
