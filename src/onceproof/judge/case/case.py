@@ -1,8 +1,8 @@
 """A case: one stored run, opened for judging, with the tables that checkers query.
 
-Two DuckDB databases, which live in memory or, for larger histories, in a private folder inside the run directory, and go with
-the case. ``Case.inputs`` is where the scenario's own SQL is run; it has no outputs (`onceproof.oracle.contract.inputs`). What an
-oracle gives comes from there as a file. The other one is that of the checkers:
+It is a DuckDB database, which lives in memory or, for larger histories, in a private folder inside the run directory, and goes
+with the case. `onceproof.judge.open` says what is made in it. The oracle is asked of another one, ``Case.inputs``, which has no
+outputs (`onceproof.oracle.contract.inputs`); what its queries give comes from there as a file. This one holds:
 
 ``history``
     The tables of `onceproof.history.schema`, as they were observed.
@@ -40,7 +40,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Self
 
 from onceproof.history.database import Database
 from onceproof.history.reader import History
@@ -154,9 +153,3 @@ class Case(Database):
     def close(self) -> None:
         self.inputs.close()
         super().close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
