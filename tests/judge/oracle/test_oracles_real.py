@@ -32,8 +32,7 @@ def test_what_the_job_itself_says_is_held_against_its_output(
     assert basis in verdict.reasons[0]
     assert [f.hit for f in verdict.faults] == [True]
     assert verdict.counts["expected.departures"] == verdict.counts["effects.departures"] > 2_900
-    with open_case(
-        result.run_dir
-    ) as case:  # the columns that carry the source give the causes, and the order is judged
+    with open_case(result.run_dir) as case:
+        # The columns that carry the source give the causes, and the order is judged.
         assert case.expectations["departures"].has_cause
     assert check(result.run_dir).findings == verdict.findings
