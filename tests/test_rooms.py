@@ -21,14 +21,6 @@ ORDER = (
     *("scenario_files", "imports", "run", "qualify", "explore", "cli"),
 )
 
-#: (package, later package) -> why.
-EXCEPTIONS = {
-    ("oracle", "judge"): "an oracle is handed the opened case, and says in its tables what it expects",
-}
-
-#: The one import cycle: an opened case asks the oracles, and they write into it. See decision 24.
-CYCLE = {"onceproof.oracle", "onceproof.judge.aside", "onceproof.judge.case", "onceproof.judge.relations"}
-
 #: Python files in one folder. Checkers are one file per anomaly, however many there are.
 MOST_FILES = 16
 ROOT_FILES = 4
@@ -65,13 +57,10 @@ def test_no_package_imports_a_later_one() -> None:
             there = package(name)
             if here in at and there in at and at[there] > at[here]:
                 wrong.setdefault((here, there), []).append(f"{module} -> {name}")
-    unknown = {pair: found for pair, found in wrong.items() if pair not in EXCEPTIONS}
-    assert unknown == {}
-    assert set(wrong) == set(EXCEPTIONS), "an exception that nothing needs any more"
-    assert len(EXCEPTIONS) <= 5 and all(EXCEPTIONS.values())
+    assert wrong == {}
 
 
-def test_there_is_one_import_cycle_and_no_second() -> None:
+def test_there_is_no_import_cycle() -> None:
     """Counting imports inside functions, and those for types only."""
     files = dict(modules())
     graph: dict[str, set[str]] = {}
@@ -81,12 +70,7 @@ def test_there_is_one_import_cycle_and_no_second() -> None:
     while leaves := [module for module, needs in graph.items() if not needs]:
         graph = {module: needs - set(leaves) for module, needs in graph.items() if module not in leaves}
     # What is left is in a cycle, or needs one.
-    needed = set().union(*graph.values())
-    while users := [module for module in graph if module not in needed]:
-        graph = {module: needs for module, needs in graph.items() if module not in users}
-        needed = set().union(*graph.values())
-    outside = [module for module in graph if not any(module == of or module.startswith(f"{of}.") for of in CYCLE)]
-    assert outside == []
+    assert graph == {}
 
 
 def test_every_package_has_its_place_in_the_order() -> None:

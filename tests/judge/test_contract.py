@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, checkers
 from onceproof.judge.findings import Finding
+from onceproof.judge.open import open_case
 from onceproof.scenario.model import Claim
 
 from .properties.world import DAMAGES, Drawn, fit_for, histories, store
@@ -63,7 +63,7 @@ def test_what_is_planted_is_found_and_nothing_where_it_is_not(
         for kind, world in (("clean", clean), ("broken", broken)):
             run = make_run(Path(folder) / kind)
             store(world, run)
-            with Case.open(run.save()) as case:
+            with open_case(run.save()) as case:
                 found[kind] = list(checkers.get(anomaly)().check(case))
     assert found["clean"] == [], "neither a finding nor a gap"
     totals: Counter[str] = Counter()

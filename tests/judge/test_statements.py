@@ -13,7 +13,7 @@ import pytest
 
 from onceproof.base.errors import Interrupted
 from onceproof.base.waiting import wait_until
-from onceproof.judge.case.statements import execute
+from onceproof.history.statements import execute
 from onceproof.judge.checker import Checker, checkers
 from onceproof.judge.verdict import check
 

@@ -15,7 +15,7 @@ from onceproof.judge.findings import Outcome, Verdict
 from onceproof.reports.progress import Progress
 from onceproof.reports.report import RunSet, ScenarioResult, reports
 from onceproof.reports.terminal import TerminalReport
-from onceproof.scenario.model import Expect, Scenario
+from onceproof.scenario.model import ExpectedVerdict, Scenario
 from onceproof.scenario_files.load import load_all, names
 
 #: Messages of a run of consumers whose picture is shown without being asked for.
@@ -196,9 +196,9 @@ def _write_file(path: Path, text: str) -> None:
         raise EnvironmentProblem(f"cannot write {path}: {error.strerror}", hint="choose another --junit file") from None
 
 
-def _stored_expectation(run: Path) -> Expect:
+def _stored_expectation(run: Path) -> ExpectedVerdict:
     try:
         stored = json.loads((run / "run.json").read_text(encoding="utf-8"))
-        return Expect.model_validate(stored["scenario"].get("expect", {}))
+        return ExpectedVerdict.model_validate(stored["scenario"].get("expect", {}))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HistoryError(f"{run / 'run.json'} cannot be read: {error}", hint="run the scenario again") from None

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from onceproof.base.timeline import Timeline
 from onceproof.history.run_directory import RunDir
-from onceproof.judge.case.stored_expectation import OracleRunner, PrecomputedOracle, work_out
+from onceproof.judge.proposals import store_rows
 from onceproof.oracle import oracles
+from onceproof.oracle.contract.precomputed import OracleRunner, PrecomputedOracle, work_out
 from onceproof.pipeline.spark_conf import job_environment
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.templates import fill
@@ -57,5 +58,5 @@ def ask_oracle(scenario: Scenario, path: Path, directory: RunDir, timeline: Time
             own={name: fill(value, values) for name, value in scenario.pipeline.env.items()},
             secrets=secrets,
         )
-        bench = OracleRunner(scenario, directory, owner, timeline, environment, values, once_more)
-        work_out(oracle, scenario.oracle.kind, bench)
+        runner = OracleRunner(scenario, directory, owner, timeline, environment, values, once_more, store_rows)
+        work_out(oracle, scenario.oracle.kind, runner)

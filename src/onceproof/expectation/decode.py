@@ -1,7 +1,7 @@
 """Decodes the values of a run's topics with a user's function, once, and stores what it says. Also a program (``python -m``).
 
 As a program it is a child of the run: the function is somebody's code, and may do anything but spoil the run. What it stores
-is told in `onceproof.judge.case.decoders`.
+is told in `onceproof.oracle.contract.decoders`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from onceproof.base.user_code import load_function
 from onceproof.base.waiting import wait_until
 from onceproof.history.run_directory import RunDir
 from onceproof.history.writer import PARQUET
-from onceproof.judge.case.decoders import GROUP, decoded_file, needs_code
+from onceproof.oracle.contract.decoders import GROUP, decoded_file, needs_code
 from onceproof.pipeline.spark_conf import job_environment
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.templates import fill

@@ -26,6 +26,7 @@ from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Gap, checkers
 from onceproof.judge.claims import allowance, breaks, needs, undecided, unjudged
 from onceproof.judge.findings import NO_FAULT, FaultReport, Finding, Outcome, Verdict
+from onceproof.judge.open import open_case
 from onceproof.judge.slices import cut as slices
 from onceproof.judge.unobserved import unobserved
 from onceproof.judge.witness import noun
@@ -65,7 +66,7 @@ def _verdict(run_dir: Path, *, sliced: bool) -> Verdict:
     with hiding(of_environment(_secrets(document))):
         if document.get("observed") is not True:
             return _masked(unobserved(run_dir, document))
-        with Case.open(run_dir) as case:
+        with open_case(run_dir) as case:
             verdict = _Evidence.of(case, WitnessFiles(run_dir) if sliced else None).verdict()
             if sliced:
                 verdict = _with_slices(case, verdict)
@@ -205,7 +206,7 @@ class _Evidence:
             also = [f"in addition, this could not be proved: {doubt}" for doubt in doubts]
             reasons = [f"{f.anomaly} in {self._where(f)}: {f.summary}" for f in violations]
             reasons = _wrote_nothing(self.case) + reasons + also
-            reasons += [f"the output was judged {self.case.basis}"] if self.case.basis else []
+            reasons += [f"the output was judged {self.case.answer.basis}"] if self.case.answer.basis else []
         elif doubts:
             outcome, reasons = Outcome.INCONCLUSIVE, doubts
         else:
@@ -386,7 +387,7 @@ def _held(case: Case, faults: list[FaultReport]) -> str:
         under = f"; {sum(fault.hit for fault in faults)} of {times(len(faults), 'fault')} hit"
     else:
         under = ""
-    basis = f", {case.basis}" if case.basis else ""
+    basis = f", {case.answer.basis}" if case.answer.basis else ""
     for output in case.expectations:
         if dead := case.notes.get(f"dead.{output}"):
             of = case.scenario.outputs[output].dead_letter_of

@@ -326,7 +326,7 @@ class OracleSpec(Model):
     kind: str = Field(description="the kind of oracle: `onceproof list oracles`")
 
 
-class Expect(Model):
+class ExpectedVerdict(Model):
     verdict: Literal["held", "violated", "inconclusive"] = Field("held", description="the outcome of a run")
     anomalies: list[str] = Field(default_factory=list, description="exactly these, after the claim")
 
@@ -357,7 +357,9 @@ class Scenario(Model):
     )
     oracle: SerializeAsAny[OracleSpec] = Field(description="what the outputs must hold, from the committed input")
     claim: Claim = Field(default_factory=Claim, description="what the pipeline promises")
-    expect: Expect = Field(default_factory=Expect, description="what `run --all` counts as right for this scenario")
+    expect: ExpectedVerdict = Field(
+        default_factory=ExpectedVerdict, description="what `run --all` counts as right for this scenario"
+    )
     limits: Limits = Field(default_factory=Limits, description="when a run is given up")
 
     def guaranteed_batches(self) -> int:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from onceproof.judge.case.case import Case
+from onceproof.judge.open import open_case
 from onceproof.judge.slices import cut as slices
 from onceproof.judge.verdict import judge, judge_case, judge_sought
 
@@ -29,7 +29,7 @@ def test_damage_is_shown_by_a_slice(make_run: Callable[[Path], Any], name: str, 
     with tempfile.TemporaryDirectory() as folder:
         run = make_run(Path(folder) / "run")
         store(world, run)
-        with Case.open(run.save()) as case:
+        with open_case(run.save()) as case:
             whole = judge_case(case)
             finding = next(f for f in whole.findings if f.anomaly == anomaly)
             for witness in (w for f in whole.findings for w in f.witnesses):

@@ -18,6 +18,7 @@ from onceproof.values.canonical import literal
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
+    from onceproof.oracle.contract.inputs import Inputs
 
 #: The name of the column. It has a space, so that hardly a field of a value is named like it.
 COLUMN = "record key"
@@ -32,7 +33,7 @@ BESIDE_THE_VALUE = {COLUMN, HEADERS}
 KEY_TEXT = 'coalesce(TRY(decode("key")), "key"::VARCHAR)'
 
 
-def source(case: Case, output: str, query: str, types: dict[str, str]) -> str | None:
+def source(case: Case, inputs: Inputs, output: str, query: str, types: dict[str, str]) -> str | None:
     """The column of the oracle's ``query`` that each record's key is compared with; None: keys are not compared.
 
     Why not, where somebody may expect it, goes into ``case.not_compared`` or, where a claim of the run is open, ``case.doubts``.
@@ -50,7 +51,7 @@ def source(case: Case, output: str, query: str, types: dict[str, str]) -> str | 
         return None
     # The oracle's query runs among the inputs, and what it gives is then compared here.
     given = f"SELECT DISTINCT _key::VARCHAR AS given FROM (\n{query}\n) WHERE _key IS NOT NULL"  # noqa: S608
-    known = f"read_parquet({literal(str(case.inputs.store(given)))})"
+    known = f"read_parquet({literal(str(inputs.store(given)))})"
     if not case.number(f"SELECT count(*) FROM {known}"):  # noqa: S608
         return None  # the input has no keys
     if found["n"] == 0 or found["keyed"] < found["n"]:

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onceproof.base.words import times
+from onceproof.oracle.contract import decoders
 from onceproof.values import digest, documents
 from onceproof.values.canonical import literal, member
 
@@ -93,6 +95,17 @@ def unreadable(case: Case, name: str) -> str:
         " AND (content IS NOT NULL OR raw IS NOT NULL)" if spec.kind == "upsert" else ""
     )
     return records(name, spec, something)
+
+
+def check_decoded(case: Case) -> None:
+    """Outputs whose values no function has decoded, though one should, go to ``case.unreadable``."""
+    for output, spec in case.scenario.outputs.items():
+        if spec.topic is not None and decoders.needs_code(spec.decode):
+            note, why = decoders.note(case.run, "outputs", output, spec.decode)
+            if why is None and note["undecodable"]:
+                why = f"{times(note['undecodable'], 'value')} of it cannot be decoded, the first at {note['first']}"
+            if why is not None:
+                case.unreadable[output] = f"outputs: {output}: decode: {why}"
 
 
 def rewritten(case: Case, output: str) -> bool:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from onceproof.base.words import times
 from onceproof.judge.case import sources
+from onceproof.judge.case.outputs import Reading
 from onceproof.judge.case.record_key import BESIDE_THE_VALUE, HEADERS, KEY_TEXT
 from onceproof.judge.case.record_key import COLUMN as RECORD_KEY
 from onceproof.judge.relations import states
@@ -102,18 +102,6 @@ def decoded(case: Case, output: str, source: str, *more: str) -> str:
         FROM ({texts})"""  # noqa: S608
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How the values of an output are read (`onceproof.values.documents`)."""
-
-    exact: bool = False
-    """All of them in Python: names that differ only by case or stand twice, or texts where numbers are expected."""
-    long_numbers: bool = False
-    """Those with numbers that are no doubles in Python."""
-    members: Mapping[str, str] = field(default_factory=dict)
-    """Column -> name, where these differ."""
-
-
 def _field(name: str, reading: Reading) -> str:
     """SQL for a field's text: of the second parsing, where there was one."""
     if name == RECORD_KEY:
@@ -129,7 +117,7 @@ def _field(name: str, reading: Reading) -> str:
 def _all_texts(case: Case, output: str) -> bool:
     """Whether every value of the output is a text, whatever its type, or is compared as the text that another run showed."""
     spec = case.scenario.outputs[output]
-    return spec.table is not None or spec.decode in ("string", "bytes") or case.texts
+    return spec.table is not None or spec.decode in ("string", "bytes") or case.answer.texts
 
 
 def _kind(sql_type: str) -> str:
@@ -150,7 +138,9 @@ def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool)
     members = {column: name for name, column in documents.renamed(names).items()}
     spec = case.scenario.outputs[output]
     if _all_texts(case, output):
-        return Reading(exact=bool(members) or repeated, long_numbers=case.texts and spec.table is None, members=members)
+        return Reading(
+            exact=bool(members) or repeated, long_numbers=case.answer.texts and spec.table is None, members=members
+        )
     columns = {
         name: _kind(kind) for name, kind in case.expectations[output].columns.items() if name not in BESIDE_THE_VALUE
     }

@@ -20,12 +20,13 @@ import duckdb
 from onceproof.base.errors import HistoryError
 from onceproof.history import run_files
 from onceproof.judge.case.case import Case
-from onceproof.judge.case.stored_expectation import PrecomputedOracle
 from onceproof.judge.findings import Finding, Verdict, Witness
+from onceproof.judge.open import open_case
 from onceproof.judge.slices.excerpt import Excerpt, Identity, Mentions, Part
 from onceproof.judge.slices.gather import WRITES, Gatherer
 from onceproof.judge.slices.stored_rows import StoredRows
 from onceproof.oracle import oracles
+from onceproof.oracle.contract.precomputed import PrecomputedOracle
 from onceproof.values.canonical import document, literal
 
 Judge = Callable[[Case, str, Callable[[Finding], bool]], Verdict | None]
@@ -185,7 +186,7 @@ class _Search:
         folder = self._case.history.run_dir / FOLDER / ".trial"
         try:
             excerpt.write(self._case, keep, folder, self.about(), {})
-            with Case.open(folder) as trial:
+            with open_case(folder) as trial:
                 verdict = self._judge(trial, self._finding.anomaly, self._is_sought)
                 if verdict is None or not set(verdict.anomalies()) <= self._anomalies:
                     return False

@@ -24,10 +24,10 @@ import pyarrow.parquet as pq
 from onceproof.history.schema import TABLES
 from onceproof.history.writer import PARQUET, HistoryWriter
 from onceproof.judge.case.case import Case
-from onceproof.judge.case.decoders import decoded_file
 from onceproof.judge.findings import Witness
 from onceproof.judge.slices.stored_rows import StoredRows
 from onceproof.judge.witness import Row
+from onceproof.oracle.contract.decoders import decoded_file
 
 Part = tuple[str, ...]
 Identity = tuple[str, str]

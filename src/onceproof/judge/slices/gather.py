@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from onceproof.judge.case.case import Case
-from onceproof.judge.case.decoders import decoded_file, needs_code
 from onceproof.judge.relations.effects import decoded
 from onceproof.judge.slices.excerpt import MAX_ROWS, Excerpt, Identity, Mentions, Part, Position
 from onceproof.judge.witness import Row
+from onceproof.oracle.contract.decoders import decoded_file, needs_code
 from onceproof.values.canonical import literal
 
 #: ``judge.changes`` without the contents.

@@ -8,8 +8,8 @@ from typing import Any
 from onceproof.base.registry import suggest
 from onceproof.consumers.faults import consumer_faults
 from onceproof.data import open_dataset
-from onceproof.judge.case.stored_expectation import PrecomputedOracle
 from onceproof.oracle import oracles
+from onceproof.oracle.contract.precomputed import PrecomputedOracle
 from onceproof.scenario import templates
 from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, Scenario
 from onceproof.scenario.problem import Complaint, Loc

@@ -17,10 +17,10 @@ from onceproof.data import datasets, open_dataset
 from onceproof.faults.contract import SpecProblem, faults, reads_frames, strikes_at
 from onceproof.faults.controller import struck_by
 from onceproof.faults.placement import has_own_file_manager
-from onceproof.judge.case import decoders
-from onceproof.judge.case.stored_expectation import PrecomputedOracle
 from onceproof.judge.checker import checkers
 from onceproof.oracle import oracles
+from onceproof.oracle.contract import decoders
+from onceproof.oracle.contract.precomputed import PrecomputedOracle
 from onceproof.pipeline.spark_conf import FILE_MANAGER
 from onceproof.scenario import templates
 from onceproof.scenario.model import FaultSpec, InputSpec, Scenario

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onceproof.base.registry import suggest
-from onceproof.judge.case import decoders
+from onceproof.oracle.contract import decoders
 from onceproof.scenario.model import OutputSpec, Scenario
 from onceproof.scenario.problem import Complaint, Loc
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from urllib.parse import quote as percent_encoded
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -20,13 +19,12 @@ import pyarrow.parquet as pq
 from onceproof.base.errors import EnvironmentProblem, NotEvaluated, WaitTimeout
 from onceproof.base.masking import masked
 from onceproof.base.waiting import wait_until
-from onceproof.judge.relations import late
-from onceproof.values.canonical import literal, quote
+from onceproof.oracle.contract.expectation import Expectation, ExpectedRows
+from onceproof.oracle.contract.inputs import Inputs
 
 if TYPE_CHECKING:
     from onceproof.base.timeline import Timeline
     from onceproof.history.run_directory import RunDir
-    from onceproof.judge.case.case import Case
     from onceproof.scenario.model import Scenario
     from onceproof.stack.processes.owner import Owner
 
@@ -55,6 +53,8 @@ class OracleRunner:
     """Templates."""
     observe: Callable[[Scenario, Path], RunDir]
     """Run a scenario on a stack of its own in that new run directory, and judge nothing."""
+    store_rows: Callable[[Path, Mapping[str, Path]], None]
+    """Write the rows that a reader sees after that run: output -> Parquet file, each column a text. Raises `NotEvaluated`."""
 
     def run(self, place: str, argv: list[str]) -> None:
         """Run one program to its end. Raises `OracleFailed`, beginning with ``place``, with the program's last words."""
@@ -89,69 +89,43 @@ class PrecomputedOracle(Protocol):
     def files(self) -> Iterable[tuple[tuple[str | int, ...], str]]:
         """The files of code that it names: each with its place below ``oracle``, templates as in the scenario."""
 
-    def work_out(self, bench: OracleRunner) -> Mapping[str, Any]:
+    def work_out(self, runner: OracleRunner) -> Mapping[str, Any]:
         """Store what each output must hold (`expected_file`); what else is worth noting. Raises `OracleFailed`."""
 
 
-def work_out(oracle: PrecomputedOracle, kind: str, bench: OracleRunner) -> None:
+def work_out(oracle: PrecomputedOracle, kind: str, runner: OracleRunner) -> None:
     """Ask the oracle, and note in ``run.json`` whether it answered."""
     failed: str | None = None
     notes: Mapping[str, Any] = {}
-    (bench.directory.history / "expected").mkdir(exist_ok=True)
+    (runner.directory.history / "expected").mkdir(exist_ok=True)
     try:
-        notes = oracle.work_out(bench)
+        notes = oracle.work_out(runner)
     except OracleFailed as failure:
         failed = str(failure)
-        bench.timeline.emit("warning", message=failed.splitlines()[0])
-    bench.directory.update(expectation={"kind": kind, "failed": failed, **notes})
+        runner.timeline.emit("warning", message=failed.splitlines()[0])
+    runner.directory.update(expectation={"kind": kind, "failed": failed, **notes})
 
 
 def expected_file(run_dir: Path, output: str) -> Path:
     return run_dir / "history" / "expected" / f"{percent_encoded(output, safe='')}.parquet"
 
 
-def expect(case: Case) -> None:
-    """Take what is stored as what the outputs must hold: `onceproof.oracle.Oracle.expect` of such an oracle."""
-    if case.inputs.number("SELECT coalesce(getvariable('uncommitted_input'), false)::INTEGER"):
+def expect(inputs: Inputs) -> Expectation:
+    """What is stored: `onceproof.oracle.Oracle.expect` of an oracle that was asked when the run ended."""
+    if inputs.view.uncommitted:
         raise NotEvaluated("the oracle was asked once, and of the committed input only")
-    said: Any = case.run.get("expectation")
+    said: Any = inputs.run.get("expectation")
     if not isinstance(said, dict):
         raise NotEvaluated("the run ended before its oracle was asked: run the scenario again")
     if said.get("failed"):
         raise NotEvaluated(str(said["failed"]))
-    for output in case.scenario.asked():
-        file = expected_file(case.history.run_dir, output)
+    rows = {}
+    for output in inputs.scenario.asked():
+        file = expected_file(inputs.history.run_dir, output)
         if not file.is_file():
             raise NotEvaluated(f"what the oracle expects of output {output!r} is missing: there is no {file.name}")
-        query = case.inputs.stored(file)
-        case.expect_rows(output, with_source(case, output, late.due(case, output, query)), whole=True)
-
-
-def with_source(case: Case, output: str, query: str) -> str:
-    """``query`` with the cause of each row, where the output says which columns carry it and the query names none.
-    Raises `NotEvaluated` where it cannot say which topic that is.
-    """
-    source = case.scenario.outputs[output].source
-    if source is None:
-        return query
-    try:
-        columns = set(case.inputs.types(query))
-    except duckdb.Error:
-        return query  # reported where it is run
-    carried = [name for name in (source.topic, source.partition, source.offset) if name is not None]
-    if columns & {"_topic", "_partition", "_offset", "_key"} or not columns.issuperset(carried):
-        return query
-    if source.topic is None and len(case.scenario.input) > 1:
-        raise NotEvaluated(f"outputs: {output}: source: topic is needed: there are several input topics")
-    topic = f"r.{quote(source.topic)}" if source.topic is not None else literal(case.scenario.input[0].topic)
-    return f"""
-        SELECT r.*, {topic} AS _topic, r.{quote(source.partition)}::INTEGER AS _partition,
-               r.{quote(source.offset)}::BIGINT AS _offset, i._key
-        FROM (\n{query}\n) r LEFT JOIN (
-            SELECT topic, "partition", "offset", coalesce(TRY(decode("key")), "key"::VARCHAR) AS _key
-            FROM history.input WHERE visibility = 'committed') i
-          ON i.topic = {topic} AND i."partition" = r.{quote(source.partition)}::INTEGER
-         AND i."offset" = r.{quote(source.offset)}::BIGINT"""  # noqa: S608
+        rows[output] = ExpectedRows(inputs.stored(file))
+    return Expectation(rows, stored=True)
 
 
 def committed_input(run_dir: Path, folder: Path, topics: Iterable[str]) -> dict[str, Path]:

@@ -19,6 +19,7 @@ many values) and ``first`` (where the first of them stands, and the error).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,11 +28,9 @@ from urllib.parse import quote as percent_encoded
 from onceproof.base.errors import NotEvaluated
 from onceproof.base.registry import suggest
 from onceproof.base.user_code import name_problem
-from onceproof.base.words import times
 
 if TYPE_CHECKING:
-    from onceproof.judge.case.case import Case
-    from onceproof.judge.case.database import Database
+    from onceproof.history.database import Connection
     from onceproof.scenario.model import InputSpec
 
 BUILT_IN = ("json", "string", "bytes")
@@ -57,21 +56,10 @@ def decoded_file(run_dir: Path, topic: str) -> Path:
     return run_dir / "history" / "decoded" / f"{percent_encoded(topic, safe='')}.parquet"
 
 
-def check_outputs(case: Case) -> None:
-    """Outputs whose values no function has decoded, though one should, go to ``case.unreadable``."""
-    for output, spec in case.scenario.outputs.items():
-        if spec.topic is not None and needs_code(spec.decode):
-            note, why = _note(case, "outputs", output, spec.decode)
-            if why is None and note["undecodable"]:
-                why = f"{times(note['undecodable'], 'value')} of it cannot be decoded, the first at {note['first']}"
-            if why is not None:
-                case.unreadable[output] = f"outputs: {output}: decode: {why}"
-
-
-def decoded_input(case: Database, spec: InputSpec) -> Path:
+def decoded_input(records: Connection, spec: InputSpec) -> Path:
     """The file with the decoded values of an input topic. Raises `NotEvaluated` where there is none."""
-    _, why = _note(case, "inputs", spec.topic, spec.decode)
-    path = decoded_file(case.history.run_dir, spec.topic)
+    _, why = note(records.run, "inputs", spec.topic, spec.decode)
+    path = decoded_file(records.history.run_dir, spec.topic)
     if why is None and not path.is_file():
         why = f"its decoded values are missing: there is no {path.name}"
     if why is not None:
@@ -79,14 +67,14 @@ def decoded_input(case: Database, spec: InputSpec) -> Path:
     return path
 
 
-def _note(case: Database, kind: str, name: str, decode: str) -> tuple[dict[str, Any], str | None]:
+def note(run: Mapping[str, Any], kind: str, name: str, decode: str) -> tuple[dict[str, Any], str | None]:
     """What ``run.json`` says of it, and what is wrong with that."""
-    said: Any = case.run.get("decoded")
+    said: Any = run.get("decoded")
     if not isinstance(said, dict):
         return {}, f"its values were never decoded with {decode}: run the scenario again"
     if said.get("failed"):
         return {}, str(said["failed"])
-    note = said.get(kind, {}).get(name)
-    if note is None or note.get("decode") != decode:
+    found = said.get(kind, {}).get(name)
+    if found is None or found.get("decode") != decode:
         return {}, f"its values were not decoded with {decode}: run the scenario again"
-    return note, None
+    return found, None

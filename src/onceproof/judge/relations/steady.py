@@ -1,7 +1,7 @@
 """Whether an oracle is a function of its input: asked again, with the same rows in another order, it must expect the same.
 
 Asking again costs what asking cost, so it is done where the input is small, and wherever a query is made of something
-that depends on the order of rows (`onceproof.judge.case.query.unordered`). An output for which the two answers differ is not judged.
+that depends on the order of rows (`onceproof.oracle.contract.query.unordered`). An output for which the two answers differ is not judged.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from onceproof.base.words import times
+from onceproof.judge.relations import expected
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
@@ -35,10 +36,11 @@ _ROWS = """
 
 def check(case: Case) -> None:
     """Ask again where that is cheap or called for, and put outputs with another answer into ``case.unreadable``."""
-    if case.inputs.reads_stored or case.run.get("slice") or not (case.unordered or case.inputs.is_cheap()):
+    unordered = any(rows.unordered for rows in case.answer.outputs.values())
+    if case.answer.stored or case.run.get("slice") or not (unordered or case.inputs.is_cheap()):
         return
     case.inputs.in_another_order()
-    case.expect_into(_AGAIN)
+    expected.again(case, _AGAIN)
     case.sql(_SUSPECTS)
     for (output,) in case.sql("SELECT DISTINCT output FROM judge.unsteady ORDER BY 1").fetchall():
         if difference := _difference(case, output):
@@ -104,7 +106,7 @@ def _told(rows: list[tuple[str, str]]) -> str:
 
 
 def _reason(case: Case, output: str, once: list[tuple[str, str]], again: list[tuple[str, str]]) -> str:
-    if parts := case.unordered.get(output):
+    if parts := case.answer.outputs[output].unordered:
         return "; ".join(f"{part}: {part.mend}" for part in parts)
     floats = [
         name

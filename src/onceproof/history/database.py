@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from onceproof.history.reader import History
 from onceproof.history.schema import LATER, TABLES
-from onceproof.judge.case.statements import Rows, execute
+from onceproof.history.statements import Rows, execute
 from onceproof.scenario.model import Scenario
 from onceproof.values import documents, nested, tolerance
 from onceproof.values.canonical import literal
@@ -30,39 +30,16 @@ _PAGE_ROWS = 1000
 _SETTINGS: dict[str, Any] = {"threads": 2, "preserve_insertion_order": False}
 
 
-class Database:
-    """One database over the files of a history. It lives in memory, or for larger histories in ``folder``."""
+class Connection:
+    """One connection to a database over a stored run."""
 
-    def __init__(
-        self, history: History, scenario: Scenario, folder: Path, *, files: Iterable[Path] = (), whole_run: bool = False
-    ) -> None:
-        """It can read ``files`` and what is below ``folder``, with ``whole_run`` the whole history, and nothing else.
-
-        A run may come from somebody else, and its scenario holds SQL.
-        """
+    def __init__(self, db: duckdb.DuckDBPyConnection, history: History, scenario: Scenario, folder: Path) -> None:
+        self.db = db
         self.history = history
         self.run = history.document
         self.scenario = scenario
         self.folder = folder
-        self.small = _bytes(history) <= _SMALL
-        """Its tables are read once, into memory."""
-        settings = {**_SETTINGS, "memory_limit": f"{_memory_mb(history)}MB", "temp_directory": str(folder)}
-        if self.small:  # nothing in it is worth a second thread, and each costs every statement its time
-            settings["threads"] = 1
-        self.db = duckdb.connect(":memory:" if self.small else str(folder / "case.duckdb"), config=settings)
-        nested.register(self.db)
-        documents.register(self.db)
-        tolerance.register(self.db)
-        self.sql("SET TimeZone = 'UTC'")
         self.sql("SET enable_progress_bar = false")  # it would go to standard output, which belongs to the verdict
-        self.sql("SET autoinstall_known_extensions = false")
-        self.sql("SET python_enable_replacements = false")  # else a table's name may be a variable of this program
-        self.sql("SET enable_external_file_cache = false")  # the files are read once or twice: no memory for them
-        self.sql(f"SET allowed_paths = {_list(files)}")
-        # No link among these files leads out of them.
-        folders = [history.run_dir / "history", folder] if whole_run else [folder]
-        self.sql(f"SET allowed_directories = {_list(folders)}")
-        self.sql("SET enable_external_access = false")
 
     def sql(self, query: str, values: dict[str, Any] | None = None) -> Rows:
         for room in _ROOMY:
@@ -100,6 +77,40 @@ class Database:
     def close(self) -> None:
         with suppress(duckdb.Error):  # busy: a statement that heeded no interrupt, and the reason why is on its way up
             self.db.close()
+
+
+class Database(Connection):
+    """One database over the files of a history. It lives in memory, or for larger histories in ``folder``."""
+
+    def __init__(
+        self, history: History, scenario: Scenario, folder: Path, *, files: Iterable[Path] = (), whole_run: bool = False
+    ) -> None:
+        """It can read ``files`` and what is below ``folder``, with ``whole_run`` the whole history, and nothing else.
+
+        A run may come from somebody else, and its scenario holds SQL.
+        """
+        self.small = _bytes(history) <= _SMALL
+        """Its tables are read once, into memory."""
+        settings = {**_SETTINGS, "memory_limit": f"{_memory_mb(history)}MB", "temp_directory": str(folder)}
+        if self.small:  # nothing in it is worth a second thread, and each costs every statement its time
+            settings["threads"] = 1
+        where = ":memory:" if self.small else str(folder / "case.duckdb")
+        super().__init__(duckdb.connect(where, config=settings), history, scenario, folder)
+        nested.register(self.db)
+        documents.register(self.db)
+        tolerance.register(self.db)
+        # For each connection that is made of this one too.
+        self.sql("SET GLOBAL TimeZone = 'UTC'")
+        self.sql("SET autoinstall_known_extensions = false")
+        self.sql(
+            "SET GLOBAL python_enable_replacements = false"
+        )  # else a table's name may be a variable of this program
+        self.sql("SET enable_external_file_cache = false")  # the files are read once or twice: no memory for them
+        self.sql(f"SET allowed_paths = {_list(files)}")
+        # No link among these files leads out of them.
+        folders = [history.run_dir / "history", folder] if whole_run else [folder]
+        self.sql(f"SET allowed_directories = {_list(folders)}")
+        self.sql("SET enable_external_access = false")
 
 
 def observed_rows(table: str, file: Path) -> str:
