@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from onceproof.base.registry import Registry
 from onceproof.faults.context import FaultContext
+from onceproof.scenario import kinds
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 
@@ -138,4 +139,4 @@ def strikes_at(spec: FaultSpec) -> Point:
     return Point.AFTER_OFFSET_LOG if reads_frames([spec]) else spec.at.point
 
 
-faults: Registry[type[Fault]] = Registry("fault", "onceproof.chaos", "onceproof.faults")
+faults: Registry[type[Fault]] = kinds.faults

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from onceproof.history import run_files
+
+VERDICT_FILE = "verdict.json"
 MAX_WITNESSES = 32
 #: How the reason of a held run begins in which nothing was broken.
 NO_FAULT = "no fault injected"
@@ -155,14 +163,24 @@ class Verdict:
         return total
 
     def to_json(self) -> dict[str, Any]:
-        document = asdict(replace(self, findings=()))
-        document["findings"] = [_document(finding) for finding in self.findings]
+        """The object that ``verdict.json`` is. `from_json` makes the same verdict of it."""
+        document = asdict(replace(self, findings=tuple(replace(finding, every=None) for finding in self.findings)))
+        for finding in document["findings"]:
+            del finding["every"]
         document["verdict"] = document.pop("outcome")
         document["anomalies"] = self.anomalies()
         return document
 
+    @classmethod
+    def from_json(cls, source: Path | str | Mapping[str, Any]) -> Verdict:
+        """From a ``verdict.json``, its text, or its object. Raises `OSError`, and `ValueError` for what is no verdict."""
+        text = run_files.read_text(source) if isinstance(source, Path) else source
+        document = json.loads(text) if isinstance(text, str) else text
+        if not isinstance(document, Mapping) or "verdict" not in document:
+            raise ValueError("it is no verdict")
+        return _adapter().validate_python({**document, "outcome": document["verdict"]})
 
-def _document(finding: Finding) -> dict[str, Any]:
-    document = asdict(replace(finding, every=None))
-    del document["every"]
-    return document
+
+@cache
+def _adapter() -> TypeAdapter[Verdict]:
+    return TypeAdapter(Verdict)

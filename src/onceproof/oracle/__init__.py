@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from onceproof.base.registry import Registry
 from onceproof.faults.contract import SpecProblem
+from onceproof.scenario import kinds
 from onceproof.scenario.model import OracleSpec, Scenario
 
 if TYPE_CHECKING:
@@ -28,4 +29,4 @@ class Oracle(Protocol):
         """
 
 
-oracles: Registry[type[Oracle]] = Registry("oracle", "onceproof.oracle", "onceproof.oracles")
+oracles: Registry[type[Oracle]] = kinds.oracles

@@ -28,7 +28,6 @@ from onceproof.faults.contract import SpecProblem
 from onceproof.judge.case import stored_expectation as expectation
 from onceproof.oracle import oracles
 from onceproof.oracle.sql import SqlOracle, SqlSpec
-from onceproof.pipeline import last_words
 from onceproof.scenario.model import InputSpec, OracleSpec, Scenario
 
 if TYPE_CHECKING:
@@ -70,9 +69,9 @@ class ReferenceOracle:
         return []
 
     def expect(self, case: Case) -> None:
-        said = case.run.get("expectation")
-        if self._spec.anchor is not None and isinstance(said, dict) and said.get("anchored"):
-            chunks = " and ".join(map(str, said.get("chunks") or self._spec.chunks))
+        said = case.run.expectation
+        if self._spec.anchor is not None and said is not None and said.anchored:
+            chunks = " and ".join(map(str, said.chunks or self._spec.chunks))
             case.basis = f"by the anchor of its oracle, for its fault-free runs in {chunks} chunks disagree"
             SqlOracle(self._spec.anchor).expect(case)
             return
@@ -90,15 +89,15 @@ class ReferenceOracle:
             for item in bench.scenario.input
         ]
         calm = bench.scenario.model_copy(update={"chaos": [], "input": inputs})
-        run = bench.observe(calm, bench.directory.path / "reference" / str(chunks))
-        if run.document.get("drained") is not True:
-            job = run.document.get("job") or {}
-            words = f"\n{said}" if (said := last_words.of_job(job)) else ""
-            why = run.document.get("drain_note") or "no reason was recorded"
+        directory = bench.observe(calm, bench.directory.path / "reference" / str(chunks))
+        run = directory.run
+        if not run.drained:
+            words = f"\n{said}" if run.job is not None and (said := run.job.last_words()) else ""
+            why = run.drain_note or "no reason was recorded"
             raise expectation.OracleFailed(
                 f"oracle: reference: the fault-free run in {chunks} chunks failed: {why}{words}"
             )
-        return run
+        return directory
 
 
 def _rows(spec: InputSpec, seed: int) -> int:

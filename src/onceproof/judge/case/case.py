@@ -56,7 +56,7 @@ from onceproof.judge.case.inputs import Inputs
 from onceproof.judge.case.query import Unordered, statement_problem
 from onceproof.judge.relations import caused, changes, compare, effects, late
 from onceproof.oracle import oracles
-from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
+from onceproof.scenario.model import OutputSpec, Scenario
 from onceproof.values import digest
 from onceproof.values.canonical import as_text, canonical_rows, document, is_canonical, literal, quote
 
@@ -82,7 +82,8 @@ class Case(Database):
     """One stored run, open for judging. Holds no live service; everything comes from the run directory."""
 
     def __init__(self, history: History, folder: Path) -> None:
-        scenario, self.oracle = _scenario(history)
+        scenario = history.run.scenario.parsed(history.run_dir, with_faults=False)
+        self.oracle = scenario.oracle
         super().__init__(history, scenario, folder, whole_run=True)
         self.inputs = Inputs(history, scenario, self.oracle, folder / "inputs")
         """What the oracle is asked in: it has no outputs."""
@@ -230,17 +231,12 @@ class Case(Database):
     @property
     def drained(self) -> bool:
         """Whether recorded progress reached the known end of the input, and no batch without input was to come."""
-        return bool(self.run.get("drained", False))
+        return self.run.drained
 
     def open_watermarks(self, *reasons: str) -> list[tuple[str, str]]:
         """Queries whose last watermark no batch has acted on, for one of these reasons, each with a sentence on it."""
-        said = self.run.get("open_watermarks")
-        entries = said.items() if isinstance(said, dict) else ()
-        return sorted(
-            (query, str(entry.get("note")))
-            for query, entry in entries
-            if isinstance(entry, dict) and entry.get("reason") in reasons
-        )
+        entries = (self.run.open_watermarks or {}).items()
+        return sorted((query, entry.note) for query, entry in entries if entry is not None and entry.reason in reasons)
 
     def effects_of(self, output: str) -> int:
         return self.number("SELECT count(*) FROM judge.effect_rows WHERE output = $output", {"output": output})
@@ -408,14 +404,3 @@ def _private_folder(run_dir: Path) -> tempfile.TemporaryDirectory[str]:
     except OSError as error:
         hint = "judging needs room in the run directory; copy the run to where you can write"
         raise HistoryError(f"{run_dir} cannot be written to: {error}", hint=hint) from error
-
-
-def _scenario(history: History) -> tuple[Scenario, OracleSpec]:
-    """The scenario as it was run. Its faults are not rebuilt: what they did stands in the history."""
-    stored = dict(history.document["scenario"])
-    kind = (stored.get("oracle") or {}).get("kind")
-    try:
-        oracle = oracles.get(str(kind)).Spec.model_validate(stored["oracle"])
-        return Scenario.model_validate({**stored, "chaos": [], "oracle": {"kind": kind}}), oracle
-    except (KeyError, ValueError) as error:
-        raise HistoryError(f"the scenario in {history.run_dir / 'run.json'} cannot be used: {error}") from error

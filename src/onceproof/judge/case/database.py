@@ -41,7 +41,7 @@ class Database:
         A run may come from somebody else, and its scenario holds SQL.
         """
         self.history = history
-        self.run = history.document
+        self.run = history.run
         self.scenario = scenario
         self.folder = folder
         self.small = _bytes(history) <= _SMALL

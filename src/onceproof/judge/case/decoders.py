@@ -19,15 +19,17 @@ many values) and ``first`` (where the first of them stands, and the error).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote as percent_encoded
 
 from onceproof.base.errors import NotEvaluated
 from onceproof.base.registry import suggest
 from onceproof.base.user_code import name_problem
 from onceproof.base.words import times
+from onceproof.history.run_record import DecodedRecord, DecodeNote
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
@@ -61,32 +63,36 @@ def check_outputs(case: Case) -> None:
     """Outputs whose values no function has decoded, though one should, go to ``case.unreadable``."""
     for output, spec in case.scenario.outputs.items():
         if spec.topic is not None and needs_code(spec.decode):
-            note, why = _note(case, "outputs", output, spec.decode)
-            if why is None and note["undecodable"]:
-                why = f"{times(note['undecodable'], 'value')} of it cannot be decoded, the first at {note['first']}"
-            if why is not None:
-                case.unreadable[output] = f"outputs: {output}: decode: {why}"
+            decoded = case.run.decoded
+            try:
+                note = _note(decoded, decoded.outputs if decoded is not None else {}, output, spec.decode)
+                if note.undecodable:
+                    what = times(note.undecodable, "value")
+                    raise NotEvaluated(f"{what} of it cannot be decoded, the first at {note.first}")
+            except NotEvaluated as gap:
+                case.unreadable[output] = f"outputs: {output}: decode: {gap}"
 
 
 def decoded_input(case: Database, spec: InputSpec) -> Path:
     """The file with the decoded values of an input topic. Raises `NotEvaluated` where there is none."""
-    _, why = _note(case, "inputs", spec.topic, spec.decode)
     path = decoded_file(case.history.run_dir, spec.topic)
-    if why is None and not path.is_file():
-        why = f"its decoded values are missing: there is no {path.name}"
-    if why is not None:
-        raise NotEvaluated(f"input: {spec.topic}: decode: {why}")
+    decoded = case.run.decoded
+    try:
+        _note(decoded, decoded.inputs if decoded is not None else {}, spec.topic, spec.decode)
+        if not path.is_file():
+            raise NotEvaluated(f"its decoded values are missing: there is no {path.name}")
+    except NotEvaluated as gap:
+        raise NotEvaluated(f"input: {spec.topic}: decode: {gap}") from None
     return path
 
 
-def _note(case: Database, kind: str, name: str, decode: str) -> tuple[dict[str, Any], str | None]:
-    """What ``run.json`` says of it, and what is wrong with that."""
-    said: Any = case.run.get("decoded")
-    if not isinstance(said, dict):
-        return {}, f"its values were never decoded with {decode}: run the scenario again"
-    if said.get("failed"):
-        return {}, str(said["failed"])
-    note = said.get(kind, {}).get(name)
-    if note is None or note.get("decode") != decode:
-        return {}, f"its values were not decoded with {decode}: run the scenario again"
-    return note, None
+def _note(decoded: DecodedRecord | None, notes: Mapping[str, DecodeNote | None], name: str, decode: str) -> DecodeNote:
+    """What ``run.json`` says of it. Raises `NotEvaluated` where its values were not decoded with that."""
+    if decoded is None:
+        raise NotEvaluated(f"its values were never decoded with {decode}: run the scenario again")
+    if decoded.failed:
+        raise NotEvaluated(decoded.failed)
+    note = notes.get(name)
+    if note is None or note.decode != decode or note.undecodable is None:
+        raise NotEvaluated(f"its values were not decoded with {decode}: run the scenario again")
+    return note

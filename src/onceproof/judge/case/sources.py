@@ -127,7 +127,7 @@ def _table(case: Case, name: str, spec: OutputSpec) -> str:
     snapshot = _SNAPSHOT.format(output=output)
     if row["blind"]:
         case.no_stream[name] = f"{row['blind']} decoded changes of it do not say which row they changed"
-    elif case.run.get("imported"):
+    elif case.run.imported:
         case.no_stream[name] = "it was imported as a snapshot, and its commits are not known"
     elif _digest(case, source) != _digest(case, snapshot):
         case.no_stream[name] = "its decoded commits do not replay to its snapshot (an unlogged table, or DDL)"

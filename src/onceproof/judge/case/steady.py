@@ -35,7 +35,7 @@ _ROWS = """
 
 def check(case: Case) -> None:
     """Ask again where that is cheap or called for, and put outputs with another answer into ``case.unreadable``."""
-    if case.inputs.reads_stored or case.run.get("slice") or not (case.unordered or case.inputs.is_cheap()):
+    if case.inputs.reads_stored or case.run.slice is not None or not (case.unordered or case.inputs.is_cheap()):
         return
     case.inputs.in_another_order()
     case.expect_into(_AGAIN)

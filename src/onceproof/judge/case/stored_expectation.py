@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from onceproof.base.errors import EnvironmentProblem, NotEvaluated, WaitTimeout
 from onceproof.base.masking import masked
 from onceproof.base.waiting import wait_until
+from onceproof.history.run_record import ExpectationRecord
 from onceproof.judge.relations import late
 from onceproof.values.canonical import literal, quote
 
@@ -103,7 +104,7 @@ def work_out(oracle: PrecomputedOracle, kind: str, bench: OracleRunner) -> None:
     except OracleFailed as failure:
         failed = str(failure)
         bench.timeline.emit("warning", message=failed.splitlines()[0])
-    bench.directory.update(expectation={"kind": kind, "failed": failed, **notes})
+    bench.directory.update(expectation=ExpectationRecord(kind=kind, failed=failed, **notes))
 
 
 def expected_file(run_dir: Path, output: str) -> Path:
@@ -114,11 +115,11 @@ def expect(case: Case) -> None:
     """Take what is stored as what the outputs must hold: `onceproof.oracle.Oracle.expect` of such an oracle."""
     if case.inputs.number("SELECT coalesce(getvariable('uncommitted_input'), false)::INTEGER"):
         raise NotEvaluated("the oracle was asked once, and of the committed input only")
-    said: Any = case.run.get("expectation")
-    if not isinstance(said, dict):
+    said = case.run.expectation
+    if said is None:
         raise NotEvaluated("the run ended before its oracle was asked: run the scenario again")
-    if said.get("failed"):
-        raise NotEvaluated(str(said["failed"]))
+    if said.failed:
+        raise NotEvaluated(said.failed)
     for output in case.scenario.asked():
         file = expected_file(case.history.run_dir, output)
         if not file.is_file():
