@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from onceproof.base.registry import Registry
 from onceproof.faults.context import FaultContext
+from onceproof.faults.evidence.item import Evidence
 from onceproof.scenario import kinds
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
@@ -63,8 +64,8 @@ class Occurrence:
 @dataclass(frozen=True)
 class Proof:
     hit: bool
-    evidence: tuple[str, ...]
-    """Sentences: what was seen, or what was missing."""
+    evidence: tuple[str | Evidence, ...]
+    """What was seen, or what was missing. A text is an item that quotes nobody."""
 
 
 class Fault(Protocol):

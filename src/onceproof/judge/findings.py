@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from onceproof.faults.evidence.item import Evidence
 from onceproof.history import run_files
 
 VERDICT_FILE = "verdict.json"
@@ -101,7 +102,13 @@ class FaultReport:
     armed: bool
     fired: bool
     hit: bool
-    evidence: tuple[str, ...] = ()
+    seen: tuple[Evidence, ...] = ()
+    """What was seen that proves the hit, or what was missing."""
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """As sentences."""
+        return tuple(map(str, self.seen))
 
 
 @dataclass(frozen=True)
@@ -167,6 +174,8 @@ class Verdict:
         document = asdict(replace(self, findings=tuple(replace(finding, every=None) for finding in self.findings)))
         for finding in document["findings"]:
             del finding["every"]
+        for stored, fault in zip(document["faults"], self.faults, strict=True):
+            stored["evidence"] = list(fault.evidence)
         document["verdict"] = document.pop("outcome")
         document["anomalies"] = self.anomalies()
         return document
@@ -178,7 +187,15 @@ class Verdict:
         document = json.loads(text) if isinstance(text, str) else text
         if not isinstance(document, Mapping) or "verdict" not in document:
             raise ValueError("it is no verdict")
-        return _adapter().validate_python({**document, "outcome": document["verdict"]})
+        faults = [_with_items(fault) for fault in document.get("faults", ())]
+        return _adapter().validate_python({**document, "faults": faults, "outcome": document["verdict"]})
+
+
+def _with_items(fault: Any) -> Any:
+    """An earlier version stored sentences only."""
+    if not isinstance(fault, Mapping) or "seen" in fault:
+        return fault
+    return {**fault, "seen": [{"what": sentence} for sentence in fault.get("evidence", ())]}
 
 
 @cache

@@ -16,6 +16,7 @@ from pathlib import Path
 from onceproof.base.errors import NotEvaluated
 from onceproof.base.masking import hiding, masked_value, of_environment
 from onceproof.base.words import are, times
+from onceproof.faults.evidence.item import from_row
 from onceproof.history import run_files
 from onceproof.history.run_directory import private_files, run_dir_problem
 from onceproof.history.run_record import JobRecord, RunRecord
@@ -349,7 +350,7 @@ def _faults(case: Case) -> list[FaultReport]:
             armed=row["armed_at"] is not None,
             fired=row["fired_at"] is not None,
             hit=bool(row["hit"]),
-            evidence=tuple((row["evidence"] or "").splitlines()),
+            seen=from_row(row["evidence"], row["seen"]),
         )
         for row in case.rows('SELECT * FROM history.faults ORDER BY "index"')
     ]
