@@ -67,6 +67,11 @@ def _are_objects(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_object, value))
 
 
+def _texts(value: Any) -> list[str]:
+    """What may be a secret is hidden, whatever else is wrong."""
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
 def _or_default(value: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
     try:
         return validate(value)
@@ -106,7 +111,9 @@ class Part(BaseModel):
 
 
 class StoredPipeline(Part):
-    secrets: Annotated[list[str], Loose] = Field([], description="environment variables that the job was given")
+    secrets: Annotated[list[str], BeforeValidator(_texts)] = Field(
+        [], description="environment variables that the job was given"
+    )
     consumers: Any = Field(None, description="plain consumers instead of a Spark job")
 
 

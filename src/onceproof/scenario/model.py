@@ -361,8 +361,6 @@ def _oracle(item: Any, info: ValidationInfo) -> BaseModel:
 
 
 class Scenario(Model):
-    """`Scenario.model_validate` makes the same of what `Scenario.to_json` gives."""
-
     name: str = Field(description="that of the file, without .yaml: leave it out")
     about: str = Field("", description="a sentence or two for list and the report")
     seed: int = Field(0, description="seed of generated input")
@@ -384,6 +382,7 @@ class Scenario(Model):
     limits: Limits = Field(default_factory=Limits, description="when a run is given up")
 
     def to_json(self) -> dict[str, Any]:
+        """Of this `Scenario.model_validate` makes the same scenario."""
         return self.model_dump(mode="json", by_alias=True)
 
     def guaranteed_batches(self) -> int:
