@@ -78,7 +78,13 @@ def test_a_judged_run_comes_back(clean_run: Any) -> None:
     assert Verdict.from_json(json.dumps(verdict.to_json())) == verdict
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"verdict": "good"}', '{"verdict": "held"}'])
+WRONG = [
+    *("", "[]", "{}", "null", '{"verdict": "good"}', '{"verdict": "held"}'),
+    *('{"verdict": "held", "faults": 5}', '{"verdict": "held", "faults": [{"evidence": 5}]}'),
+]
+
+
+@pytest.mark.parametrize("text", WRONG)
 def test_what_is_no_verdict_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / VERDICT_FILE).write_text(text)
     for source in (text, tmp_path / VERDICT_FILE):

@@ -185,10 +185,11 @@ class Verdict:
         """From a ``verdict.json``, its text, or its object. Raises `OSError`, and `ValueError` for what is no verdict."""
         text = run_files.read_text(source) if isinstance(source, Path) else source
         document = json.loads(text) if isinstance(text, str) else text
-        if not isinstance(document, Mapping) or "verdict" not in document:
-            raise ValueError("it is no verdict")
-        faults = [_with_items(fault) for fault in document.get("faults", ())]
-        return _adapter().validate_python({**document, "faults": faults, "outcome": document["verdict"]})
+        try:
+            faults = [_with_items(fault) for fault in document.get("faults", ())]
+            return _adapter().validate_python({**document, "faults": faults, "outcome": document["verdict"]})
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"it is no verdict: {type(error).__name__}: {error}") from error
 
 
 def _with_items(fault: Any) -> Any:
