@@ -19,6 +19,7 @@ from onceproof.base.errors import EnvironmentProblem, Interrupted, UsageError
 from onceproof.base.timeline import Event
 from onceproof.cli import run as cli_run
 from onceproof.cli.app import app
+from onceproof.faults.evidence.item import Evidence
 from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.verdict import write_verdict
 from onceproof.scenario.model import Expect, Scenario
@@ -188,7 +189,7 @@ def left_behind(tmp_path: Path) -> Callable[[Verdict], Path]:
 
 def test_an_error_in_a_run_tells_all_that_the_run_left_behind(world: Any, left_behind: Any) -> None:
     error = EnvironmentProblem("broker 2 died", hint="see its log")
-    fault = FaultReport("crash", "driver", "q", 2, "after-sink-commit", True, True, True, ("seen",))
+    fault = FaultReport("crash", "driver", "q", 2, "after-sink-commit", True, True, True, (Evidence("seen"),))
     left = Verdict(
         "mine", Outcome.ERROR, {"delivery": "effectively-once"}, ("x",), faults=(fault,), seed=7, seconds=4.5
     )
