@@ -50,16 +50,16 @@ def main() -> int:
             path = runs / f"{name}.many.yaml"
             _write(path, name, args.times)
             done = measure(path, runs)
-            hit = {fault["batch"] for fault in done.verdict["faults"] if fault["hit"]}
-            counts = duckdb.execute(_COUNT.format(history=Path(done.verdict["run"]) / "history")).fetchall()
+            hit = {fault.batch for fault in done.verdict.faults if fault.hit}
+            counts = duckdb.execute(_COUNT.format(history=done.run_dir / "history")).fetchall()
             lost = {batch for batch, wanted, found in counts if found < wanted}
             print(
                 f"{name}: {len(hit)} of {args.times} late requests hit; {len(lost & hit)} of these batches lost rows, "
-                f"{len(lost - hit)} others did; {done.verdict['verdict']} {done.verdict.get('anomalies', '')}, {done.seconds:.0f} s"
+                f"{len(lost - hit)} others did; {done.verdict.outcome} {done.verdict.anomalies() or ''}, {done.seconds:.0f} s"
             )
-            for fault in done.verdict["faults"]:
-                if not fault["hit"]:
-                    print(f"  batch {fault['batch']}: {fault['evidence']}")
+            for fault in done.verdict.faults:
+                if not fault.hit:
+                    print(f"  batch {fault.batch}: {fault.evidence}")
             right = right and len(hit) == args.times and lost == (hit if loses else set())
     return 0 if right else 1
 

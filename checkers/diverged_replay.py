@@ -165,7 +165,7 @@ class DivergedReplay(Checker):
     def check(self, case: Case) -> Iterator[Finding | Gap]:
         if not case.number("SELECT count(*) FROM judge.output_batches WHERE replayed"):
             return
-        case.sql(_REPLAYED, {"began": case.run.get("wall_start")})
+        case.sql(_REPLAYED, {"began": case.run.wall_start})
         outputs = {row["output"] for row in case.rows("SELECT DISTINCT output FROM replayed")}
         if not outputs.intersection(case.outputs):
             return

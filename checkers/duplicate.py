@@ -309,7 +309,7 @@ class Duplicate(Checker):
 
 def _unsettled(case: Case, rows: list[Row]) -> str | None:
     """Why a cause may be there that the history does not show."""
-    if case.run.get("imported"):
+    if case.run.imported:
         return "the history was imported, and records neither batches nor faults"
     if any(row["active"] for row in rows):
         return "only a fault that struck another batch was active at that time, which does not make it the cause"

@@ -126,7 +126,7 @@ class LostWrite(Checker):
         if not case.drained:
             blind = """SELECT output, count(*) AS n FROM judge.lost WHERE "offset" IS NULL AND NOT hidden GROUP BY output ORDER BY output"""
             for row in case.rows(blind):
-                ended = "history was imported as not drained" if case.run.get("imported") else "run did not drain"
+                ended = "history was imported as not drained" if case.run.imported else "run did not drain"
                 why = f"the {ended}, and the oracle names no cause (_partition, _offset) to compare with progress"
                 yield Gap(row["output"], f"{times(row['n'], noun(case, row['output']))} missing, but {why}")
 
@@ -144,7 +144,7 @@ def _summary(case: Case, output: str, source: str, rows: list[Row], labels: Mapp
 
 
 def _unsettled(case: Case, rows: list[Row]) -> str:
-    if case.run.get("imported"):
+    if case.run.imported:
         return "the history was imported, and records no faults"
     if any(row["active"] is None for row in rows):
         return "the batch in which they were lost is not known"
@@ -171,7 +171,7 @@ def _not_planned(case: Case) -> str:
 def _done(case: Case, row: Row) -> str:
     if row["covered"]:
         return f"Progress of {row['topic']}/{row['partition']} is recorded up to {row['end_offset']}"
-    if case.run.get("imported"):
+    if case.run.imported:
         return "The history was imported as complete; it records no progress"
     return "The run drained: it reached the end of the input"
 
@@ -185,7 +185,7 @@ def _why(case: Case, row: Row) -> str:
     if row["active"] is not None:
         return f"why is unknown; active at that time: {row['active']}"
     if row["reason"] == "unknown":
-        return "the history records no faults" if case.run.get("imported") else "in which batch it was lost is unknown"
+        return "the history records no faults" if case.run.imported else "in which batch it was lost is unknown"
     return "no fault struck it" if row["batch"] is None else "no fault was active in its batch"
 
 

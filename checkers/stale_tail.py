@@ -114,11 +114,11 @@ class StaleTail(Checker):
         for (output,), rows in by(case.rows(_TOTALS), "output"):
             total = sum(row["total"] for row in rows)
             what = f"{times(total, noun(case, output))} missing beyond recorded progress"
-            if case.run.get("imported"):
+            if case.run.imported:
                 missing = f"{times(total, noun(case, output))} {are(total)} missing and may still come"
                 yield Gap(output, f"the history was imported as not drained: {missing}")
                 continue
-            if case.run.get("stuck") is False:
+            if case.run.stuck is False:
                 in_state = "they may still be in the state of a query"
                 moved = "the job still made progress when time ran out"
                 yield Gap(output, f"{what}, but {in_state if case.open_watermarks('restarted') else moved}")
@@ -150,5 +150,5 @@ def _argument(case: Case, row: Row) -> str:
         if row["end_offset"]
         else f"No progress of {place} is recorded"
     )
-    note = case.run.get("drain_note") or "the run did not drain"
+    note = case.run.drain_note or "the run did not drain"
     return f"{input_of(row)} is committed, {taken}.\n{done}.\nBut its {noun(case, row['output'])} is missing: {note}."

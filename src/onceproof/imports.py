@@ -32,6 +32,7 @@ from onceproof.history.kafka import collect_topics
 from onceproof.history.kafka_rows import as_text
 from onceproof.history.postgres import collect_snapshots
 from onceproof.history.run_directory import RunDir, private_files
+from onceproof.history.run_record import OutputRecord, StoredScenario
 from onceproof.history.schema import VERSION
 from onceproof.history.writer import HistoryWriter
 from onceproof.scenario.model import Scenario
@@ -82,16 +83,17 @@ def import_history(scenario_path: Path, sources: Sources, *, runs_dir: Path, dra
         timeline = Timeline(directory.events)
         try:
             timeline.emit("phase", name="import")
-            said = {"drained": drained, "drain_note": None if drained else "imported as not drained", "job": None}
             directory.update(
                 schema=VERSION,
                 onceproof=__version__,
-                scenario=scenario.model_dump(mode="json", by_alias=True),
+                scenario=StoredScenario.of(scenario),
                 scenario_path=str(scenario_path),
                 seed=scenario.seed,
                 imported=True,
                 wall_start=timeline.wall_start,
-                **said,
+                drained=drained,
+                drain_note=None if drained else "imported as not drained",
+                job=None,
             )
             _static_tables(sources.tables, directory)
             with HistoryWriter(directory.path) as writer:
@@ -170,14 +172,14 @@ def _static_tables(tables: Mapping[str, Path], directory: RunDir) -> None:
             raise UsageError(f"{path} is no Parquet file: {error}") from None
 
 
-def _from_files(scenario: Scenario, sources: Sources, writer: HistoryWriter) -> dict[str, Any]:
+def _from_files(scenario: Scenario, sources: Sources, writer: HistoryWriter) -> dict[str, OutputRecord | None]:
     for topic, path in sources.inputs.items():
         writer.append("input", _input_rows(topic, path))
-    found: dict[str, Any] = {}
+    found: dict[str, OutputRecord | None] = {}
     for name, path in sources.outputs.items():
         table = scenario.outputs[name].table is not None
         writer.append("snapshot" if table else "output", _table_rows(name, path) if table else _output_rows(name, path))
-        found[name] = {"from": path.name}
+        found[name] = OutputRecord.model_validate({"from": path.name})
     return found
 
 
@@ -200,9 +202,9 @@ def _table_rows(name: str, path: Path) -> Iterator[dict[str, Any]]:
 
 def _from_services(
     scenario: Scenario, sources: Sources, conninfo: str | None, writer: HistoryWriter, timeline: Timeline
-) -> dict[str, Any]:
+) -> dict[str, OutputRecord | None]:
     live = {name: spec for name, spec in scenario.outputs.items() if name not in sources.outputs}
-    found: dict[str, Any] = {}
+    found: dict[str, OutputRecord | None] = {}
     if sources.kafka is not None:
         inputs = [spec.topic for spec in scenario.input if spec.topic not in sources.inputs]
         topics = {name: spec.topic for name, spec in live.items() if spec.topic is not None}
@@ -210,10 +212,12 @@ def _from_services(
             _, back = collect_topics(_Remote(sources.kafka), inputs, topics, writer, timeline)
         except KafkaException as error:
             raise HistoryError(f"Kafka at {sources.kafka} cannot be read: {error.args[0].str()}") from error
-        found |= {name: {"columns": None, **asdict(counts)} for name, counts in back.items()}
+        found |= {name: OutputRecord(columns=None, **asdict(counts)) for name, counts in back.items()}
     if conninfo is not None:
         tables = {name: spec.table for name, spec in live.items() if spec.table is not None}
-        found |= {name: asdict(table) for name, table in collect_snapshots(conninfo, tables, writer).items()}
+        found |= {
+            name: OutputRecord(**asdict(table)) for name, table in collect_snapshots(conninfo, tables, writer).items()
+        }
     return found
 
 

@@ -33,6 +33,7 @@ from onceproof.faults.controller import FaultController
 from onceproof.faults.survey import watch
 from onceproof.history.collect import collect
 from onceproof.history.run_directory import RunDir, private_files, run_dir_problem
+from onceproof.history.run_record import StoredScenario
 from onceproof.history.schema import VERSION
 from onceproof.history.writer import HistoryWriter
 from onceproof.instruments.checkpoint_gate import CheckpointGate
@@ -47,7 +48,7 @@ from onceproof.pipeline.supervisor import Pipeline
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario.templates import fill
-from onceproof.scenario_files.load import load
+from onceproof.scenario_files.load import LoadedScenario
 from onceproof.stack.api import Stack
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch import components
@@ -69,7 +70,7 @@ class Result:
 
 
 def run(
-    scenario_path: Path,
+    loaded: LoadedScenario,
     *,
     runs_dir: Path,
     seed: int | None = None,
@@ -78,12 +79,12 @@ def run(
 ) -> Result:
     """Run one scenario on a stack of its own and judge it. ``survey``: also note what it commits (`onceproof.faults.survey`).
 
-    Raises `UsageError` before anything is started, `EnvironmentProblem` (a service that does not come up, a full disk),
+    Raises `EnvironmentProblem` (a service that does not come up, a full disk),
     `Interrupted` on a signal (`onceproof.base.signals`). In each case the run directory, if there is one already, says so.
     """
-    scenario = load(scenario_path)
+    scenario = loaded.scenario
     with interruptible(), private_files(), hiding(of_environment(scenario.pipeline.secrets)):
-        return _run(scenario, scenario_path, runs_dir, seed, listeners, survey=survey)
+        return _run(scenario, loaded.path, runs_dir, seed, listeners, survey=survey)
 
 
 def _run(
@@ -103,8 +104,8 @@ def _run(
         timeline.listen(listener)
     try:
         with _attentive():
-            _observe(scenario, Path(scenario_path), directory, timeline, survey=survey)
-            ask_oracle(scenario, Path(scenario_path), directory, timeline, observe=_observe)
+            _observe(scenario, scenario_path, directory, timeline, survey=survey)
+            ask_oracle(scenario, scenario_path, directory, timeline, observe=_observe)
             timeline.emit("phase", name="judge")
             verdict = replace(check(directory.path), seconds=round(timeline.now(), 3))  # of the run, not of its judge
             write_verdict(directory.path, verdict)
@@ -136,7 +137,7 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
     directory.update(
         schema=VERSION,
         onceproof=__version__,
-        scenario=scenario.model_dump(mode="json", by_alias=True),
+        scenario=StoredScenario.of(scenario),
         scenario_path=str(path),
         seed=scenario.seed,
         wall_start=timeline.wall_start,
@@ -393,7 +394,7 @@ def _close_book(directory: RunDir, scenario: Scenario, timeline: Timeline, outco
     timeline.emit("phase", name="stopped", outcome=str(outcome), why=why)
     seconds = round(timeline.now(), 3)
     try:
-        if not directory.document.get("observed"):  # a judge that fails leaves a whole history: check can try again
+        if not directory.run.observed:  # a judge that fails leaves a whole history: check can try again
             directory.update(interrupted=outcome is Outcome.INTERRUPTED, error=why, seconds=seconds)
         verdict = Verdict(
             scenario=scenario.name,

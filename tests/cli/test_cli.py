@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml.comments import CommentedMap
 from typer.testing import CliRunner, Result
 
 import onceproof
@@ -18,9 +19,12 @@ from onceproof.base.errors import EnvironmentProblem, Interrupted, UsageError
 from onceproof.base.timeline import Event
 from onceproof.cli import run as cli_run
 from onceproof.cli.app import app
+from onceproof.faults.evidence.item import Evidence
 from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.verdict import write_verdict
 from onceproof.scenario.model import ExpectedVerdict, Scenario
+from onceproof.scenario_files.document import Document
+from onceproof.scenario_files.load import LoadedScenario
 
 DUPLICATE = Finding("duplicate", "rows", 5, "five twice")
 VIOLATED_EXPECTED = ExpectedVerdict(verdict="violated", anomalies=["duplicate"])
@@ -42,7 +46,10 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
     def build(**scenarios: tuple[ExpectedVerdict, Outcome | BaseException]) -> list[dict[str, Any]]:
         calls: list[dict[str, Any]] = []
 
-        def run(path: Path, *, runs_dir: Path, seed: int | None, listeners: list[Callable[[Event], None]]) -> Any:
+        def run(
+            given: LoadedScenario, *, runs_dir: Path, seed: int | None, listeners: list[Callable[[Event], None]]
+        ) -> Any:
+            path = given.path
             calls.append({"scenario": path.stem, "runs_dir": runs_dir, "seed": seed})
             listeners[0](Event(0.0, "phase", {"name": "run"}))
             end = scenarios[path.stem][1]
@@ -55,7 +62,10 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
         module = types.ModuleType("onceproof.run")
         module.run = run  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "onceproof.run", module)
-        loaded = {name: (Path(f"{name}.yaml"), scenario(name, expect)) for name, (expect, _) in scenarios.items()}
+        loaded = {
+            name: LoadedScenario(scenario(name, expect), Path(f"{name}.yaml"), Document("", CommentedMap(), {}))
+            for name, (expect, _) in scenarios.items()
+        }
         monkeypatch.setattr(cli_run, "load_all", lambda given: [loaded[name] for name in given])
         monkeypatch.setattr(cli_run, "names", lambda: list(loaded))
         return calls
@@ -70,7 +80,7 @@ def scenario(name: str, expect: ExpectedVerdict) -> Scenario:
             "input": [{"topic": "t", "dataset": "numbers"}],
             "pipeline": {"command": ["true"]},
             "outputs": {"rows": {"topic": "out", "identity": ["id"]}},
-            "oracle": {"kind": "none"},
+            "oracle": {"kind": "reference"},
             "expect": expect.model_dump(),
         }
     )
@@ -183,7 +193,7 @@ def left_behind(tmp_path: Path) -> Callable[[Verdict], Path]:
 
 def test_an_error_in_a_run_tells_all_that_the_run_left_behind(world: Any, left_behind: Any) -> None:
     error = EnvironmentProblem("broker 2 died", hint="see its log")
-    fault = FaultReport("crash", "driver", "q", 2, "after-sink-commit", True, True, True, ("seen",))
+    fault = FaultReport("crash", "driver", "q", 2, "after-sink-commit", True, True, True, (Evidence("seen"),))
     left = Verdict(
         "mine", Outcome.ERROR, {"delivery": "effectively-once"}, ("x",), faults=(fault,), seed=7, seconds=4.5
     )

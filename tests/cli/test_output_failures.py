@@ -152,7 +152,7 @@ def test_a_junit_file_that_cannot_be_written_costs_nobody_the_report(
     verdict = Verdict("mine", Outcome.HELD, {"delivery": "effectively-once"}, ("because",))
     write_verdict(tmp_path, verdict)
     result = ScenarioResult("mine", ExpectedVerdict(), verdict, tmp_path)
-    monkeypatch.setattr(cli_run, "load_all", lambda given: [(tmp_path, None)])
+    monkeypatch.setattr(cli_run, "load_all", lambda given: [None])
     monkeypatch.setattr(cli_run, "_run_one", lambda *_: result)
     for words in ([], ["--json"]):
         done = CliRunner().invoke(app, ["run", "mine", "--junit", "/dev/full", *words])

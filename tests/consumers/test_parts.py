@@ -255,7 +255,7 @@ def changed(name: str, partitions: int, **consumers: object) -> Scenario:
     document = load(find(name)).model_dump(mode="json", by_alias=True)
     document["input"][0]["partitions"] = partitions
     document["pipeline"]["consumers"] |= consumers
-    return Scenario.model_validate({**document, "chaos": [], "oracle": {"kind": "sql"}})
+    return Scenario.model_validate({**document, "chaos": [], "oracle": {"kind": "sql", "queries": {}}})
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,7 @@ def endings(shipped: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                 raise ending
 
         nothing: dict[str, Any] = {
-            "playable": shipped, "judge": Verdict(), "read_document": {}, "_witnesses": [[3]], "start_broker": None,
+            "playable": shipped, "judge": Verdict(), "folder_of_scenario": tmp_path, "_witnesses": [[3]], "start_broker": None,
             "check": Verdict(),
         }  # fmt: skip
         for name, answer in nothing.items():

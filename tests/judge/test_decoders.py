@@ -61,7 +61,7 @@ def decoded(run: Any, here: Path) -> Path:
     directory = RunDir(path)
     directory.logs.mkdir(exist_ok=True)
     directory.update(**json.loads((path / "run.json").read_text()))
-    decode_topics(Scenario.model_validate({**run.scenario, "oracle": {"kind": "sql"}}), here, directory)
+    decode_topics(Scenario.model_validate(run.scenario), here, directory)
     return path
 
 

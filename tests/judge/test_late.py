@@ -286,7 +286,7 @@ def test_validate(windows: Any, told: str) -> None:
             "input": [{"topic": "in", "dataset": "numbers"}],
             "pipeline": {"command": ["job"]},
             "outputs": {"out": {"topic": "out", "identity": ["p"]}},
-            "oracle": {"kind": "sql"},
+            "oracle": {"kind": "sql", "queries": {}},
         }
     )
     spec = SqlSpec(kind="sql", queries={"out": "SELECT 1 AS p"}, windows=windows)

@@ -221,7 +221,7 @@ def test_values_that_a_function_decoded_come_decoded(stored_run: Any, tmp_path: 
     directory = RunDir(run.save())
     directory.logs.mkdir()
     directory.update(**json.loads((run.path / "run.json").read_text()))
-    decode_topics(Scenario.model_validate({**run.scenario, "oracle": {"kind": "sql"}}), tmp_path, directory)
+    decode_topics(Scenario.model_validate(run.scenario), tmp_path, directory)
     whole = check(run.path)
     folder = run.path / whole.slices["wrong-value/out"]
     assert judge(folder).anomalies() == whole.anomalies() == {"wrong-value": 1}

@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 from onceproof.base.errors import EnvironmentProblem
+from onceproof.faults.evidence.item import Evidence
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict, Witness
 from onceproof.reports.report import RunSet, ScenarioResult
 from onceproof.scenario.model import ExpectedVerdict
 
 CLAIM = {"delivery": "effectively-once", "order": "per-key", "atomic": "none", "liveness": "recovers"}
 HIT = FaultReport(
-    "crash", "driver", "both", 2, "after-sink-commit", True, True, True, ("the driver was started again",)
+    "crash", "driver", "both", 2, "after-sink-commit", True, True, True, (Evidence("the driver was started again"),)
 )
-MISSED = replace(HIT, hit=False, evidence=("left behind: offsets/2 there, commits/2 there", "that is not the state"))
+MISSED = replace(
+    HIT, hit=False, seen=(Evidence("left behind: offsets/2 there, commits/2 there"), Evidence("that is not the state"))
+)
 DUPLICATE = Finding(
     "duplicate",
     "rows",

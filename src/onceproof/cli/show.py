@@ -18,7 +18,7 @@ from onceproof.base.errors import Problem, ScenarioError, UsageError
 from onceproof.base.registry import suggest
 from onceproof.scenario.points import LEFT_BEHIND
 from onceproof.scenario_files import document
-from onceproof.scenario_files.load import find, load, load_all, names, warnings
+from onceproof.scenario_files.load import find, load_all, load_file, names, warnings
 from onceproof.scenario_files.plan import Plan, plan
 
 _WIDTH = 80
@@ -79,10 +79,9 @@ def schema_text() -> str:
 
 
 def planned(name: str, as_json: bool) -> str:
-    path = find(name)
-    scenario = load(path)
-    told = plan(scenario)
-    doubts = warnings(path, scenario)
+    loaded = load_file(find(name))
+    told = plan(loaded.scenario)
+    doubts = warnings(loaded)
     if as_json:
         return json.dumps({**told.to_json(), "warnings": [asdict(doubt) for doubt in doubts]})
     return "\n".join([_plan_text(told), *_warning_lines(doubts)])
@@ -90,10 +89,10 @@ def planned(name: str, as_json: bool) -> str:
 
 def validated(given: list[str], as_json: bool) -> str:
     loaded = load_all(given)
-    doubts = [(path, warnings(path, scenario)) for path, scenario in loaded]
+    doubts = [(each.path, warnings(each)) for each in loaded]
     if as_json:
         found = [asdict(doubt) for _, some in doubts for doubt in some]
-        return json.dumps({"valid": [str(path) for path, _ in loaded], "warnings": found})
+        return json.dumps({"valid": [str(each.path) for each in loaded], "warnings": found})
     return "\n".join(line for path, some in doubts for line in [_valid(path, some), *_warning_lines(some)])
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 from onceproof.base.registry import Registry
 from onceproof.consumers.trace import Move
 from onceproof.faults.contract import Placement, Proof, SpecProblem
+from onceproof.scenario import kinds
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
 
 if TYPE_CHECKING:
@@ -67,6 +68,4 @@ class Outlasts(Protocol):
         """Called when that message was given to somebody, before it strikes."""
 
 
-consumer_faults: Registry[type[ConsumerFault]] = Registry(
-    "fault of consumers", "onceproof.chaos.consumers", "onceproof.consumer-faults"
-)
+consumer_faults: Registry[type[ConsumerFault]] = kinds.consumer_faults

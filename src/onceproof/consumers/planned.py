@@ -11,6 +11,7 @@ from onceproof.consumers.faults import ConsumerFault, consumer_faults
 from onceproof.consumers.layout import Layout
 from onceproof.consumers.trace import Move, holder
 from onceproof.faults.contract import Proof
+from onceproof.faults.evidence.item import items, to_row
 from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec
 
 
@@ -64,9 +65,11 @@ class PlannedFaults:
             else:
                 cut = planned.moves_before
                 planned.proof = planned.fault.prove(moves[:cut], moves[cut:])
+            evidence = items(planned.proof.evidence, str(planned.spec.at), self._timeline.now())
+            planned.proof = Proof(planned.proof.hit, evidence)
             kind = "fault.hit" if planned.proof.hit else "fault.missed"
             described = self._described(planned.index, planned.spec)
-            self._timeline.emit(kind, **described, evidence=list(planned.proof.evidence))
+            self._timeline.emit(kind, **described, evidence=[*map(str, evidence)])
 
     def rows(self) -> list[dict[str, Any]]:
         """The history's table ``faults``."""
@@ -81,7 +84,7 @@ class PlannedFaults:
                 "fired_at": planned.fired_at,
                 "healed_at": planned.healed_at,
                 "hit": planned.proof.hit if planned.proof else False,
-                "evidence": "\n".join(planned.proof.evidence) if planned.proof else "",
+                **to_row(planned.proof.evidence if planned.proof else ()),
             }
             for planned in self._all
         ]

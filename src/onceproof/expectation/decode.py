@@ -25,6 +25,7 @@ from onceproof.base.errors import WaitTimeout
 from onceproof.base.user_code import load_function
 from onceproof.base.waiting import wait_until
 from onceproof.history.run_directory import RunDir
+from onceproof.history.run_record import DecodedRecord
 from onceproof.history.writer import PARQUET
 from onceproof.oracle.contract.decoders import GROUP, decoded_file, needs_code
 from onceproof.pipeline.spark_conf import job_environment
@@ -59,7 +60,7 @@ def decode_topics(scenario: Scenario, here: Path, directory: RunDir) -> None:
     for kind, named in (("outputs", outputs), ("inputs", inputs)):
         for name, note in said[kind].items():
             note["decode"] = named[name]  # as in the scenario, whatever folder that lies in
-    directory.update(decoded={"failed": failed, **said})
+    directory.update(decoded=DecodedRecord(failed=failed, **said))
 
 
 def _run(owner: Owner, request: Path, log: Path, limit_s: float) -> str | None:

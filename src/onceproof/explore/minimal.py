@@ -23,11 +23,10 @@ from onceproof.consumers import trace as moves_module
 from onceproof.consumers.brokers import services
 from onceproof.consumers.brokers.contract import Broker
 from onceproof.explore.hints import Clues
-from onceproof.explore.replay import Say, play_once, playable, start_broker
+from onceproof.explore.replay import Say, folder_of_scenario, play_once, playable, start_broker
 from onceproof.explore.schedule import Schedule, Whole
 from onceproof.explore.shrink import Played, Shrink, Shrunk, to_json
 from onceproof.history import run_files
-from onceproof.history.reader import read_document
 from onceproof.history.run_directory import RunDir, private_files
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import check, judge
@@ -118,7 +117,7 @@ def _shrink(run_dir: Path, scenario: Scenario, anomaly: str | None, most: int, t
     verdict = judge(run_dir)
     known = frozenset(verdict.anomalies())
     wanted = _wanted(known, anomaly, verdict)
-    here = Path(str(read_document(run_dir).get("scenario_path", run_dir))).resolve().parent
+    here = folder_of_scenario(run_dir)
     whole = Whole(scenario)
     clues = Clues(whole.schedule, moves_module.of_run(run_dir), _witnesses(run_dir, verdict, wanted))
     folder = run_dir / FOLDER

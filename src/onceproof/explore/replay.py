@@ -25,15 +25,13 @@ from onceproof.base.timeline import Timeline
 from onceproof.consumers import execution as stage
 from onceproof.consumers.brokers import services
 from onceproof.consumers.brokers.contract import Broker, WarmsUp
-from onceproof.consumers.faults import consumer_faults
 from onceproof.history import run_files
-from onceproof.history.reader import read_document
 from onceproof.history.run_directory import RunDir, private_files
+from onceproof.history.run_record import RunRecord, StoredScenario
 from onceproof.history.schema import VERSION
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.unobserved import unobserved
 from onceproof.judge.verdict import judge, write_verdict
-from onceproof.oracle import oracles
 from onceproof.scenario.model import Scenario
 from onceproof.stack.processes.owner import Owner
 
@@ -82,20 +80,18 @@ class Replay:
 
 def stored_scenario(run_dir: Path) -> Scenario:
     """The scenario of a run of consumers, as it was run. Raises `UsageError` for one that cannot be replayed."""
-    document = read_document(run_dir)
-    stored = dict(document["scenario"])
-    if not (stored.get("pipeline") or {}).get("consumers"):
+    run = RunRecord.read(run_dir)
+    if not run.scenario.pipeline.consumers:
         raise UsageError(
             f"{run_dir} is a run of a Spark job, which replay does not repeat yet",
-            hint=f"onceproof run {stored.get('name', 'SCENARIO')} runs it again, with seed {document.get('seed', 0)}",
+            hint=f"onceproof run {run.scenario.name or 'SCENARIO'} runs it again, with seed {run.seed or 0}",
         )
-    try:
-        chaos = [consumer_faults.get(spec["fault"]).Spec.model_validate(spec) for spec in stored.get("chaos") or []]
-        oracle = oracles.get(stored["oracle"]["kind"]).Spec.model_validate(stored["oracle"])
-        frame = Scenario.model_validate({**stored, "chaos": [], "oracle": {"kind": stored["oracle"]["kind"]}})
-    except (KeyError, TypeError, ValueError) as error:
-        raise HistoryError(f"the scenario in {run_dir / 'run.json'} cannot be used: {error}") from error
-    return frame.model_copy(update={"chaos": chaos, "oracle": oracle})
+    return run.scenario.parsed(run_dir)
+
+
+def folder_of_scenario(run_dir: Path) -> Path:
+    """``{here}`` of a stored run."""
+    return Path(RunRecord.read(run_dir).scenario_path or run_dir).resolve().parent
 
 
 def playable(run_dir: Path) -> Scenario:
@@ -120,7 +116,7 @@ def replay(run_dir: Path, *, times: int, tell: Say) -> Replay:
 
 def _replay(run_dir: Path, scenario: Scenario, times: int, tell: Say) -> Replay:
     wanted = _result(run_dir, judge(run_dir))
-    here = Path(str(read_document(run_dir).get("scenario_path", run_dir))).resolve().parent
+    here = folder_of_scenario(run_dir)
     folder = run_dir / "replays"
     verdicts: Counter[str] = Counter()
     seconds: list[float] = []
@@ -173,10 +169,10 @@ def start_broker(start: services.Start, owner: Owner, folder: Path) -> Broker:
 
 def _must_be_whole(run_dir: Path) -> None:
     """Raises `HistoryError` for a run that ended before its history was written: there is nothing to come to again."""
-    document = read_document(run_dir)
-    if document.get("observed") is True:
+    run = RunRecord.read(run_dir)
+    if run.observed:
         return
-    (why,) = unobserved(run_dir, document).reasons
+    (why,) = unobserved(run_dir, run).reasons
     raise HistoryError(
         f"{run_dir} has no whole history to compare a replay with: {why}",
         hint="run the scenario again, and replay that run",
@@ -190,7 +186,7 @@ def play_once(scenario: Scenario, here: Path, broker: Broker, directory: RunDir,
         directory.update(
             schema=VERSION,
             onceproof=__version__,
-            scenario=scenario.model_dump(mode="json", by_alias=True),
+            scenario=StoredScenario.of(scenario),
             seed=scenario.seed,
             wall_start=timeline.wall_start,
             versions=dict(broker.versions),

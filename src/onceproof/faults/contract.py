@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from onceproof.base.registry import Registry
 from onceproof.faults.context import FaultContext
+from onceproof.faults.evidence.item import Evidence
+from onceproof.scenario import kinds
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 
@@ -62,8 +64,8 @@ class Occurrence:
 @dataclass(frozen=True)
 class Proof:
     hit: bool
-    evidence: tuple[str, ...]
-    """Sentences: what was seen, or what was missing."""
+    evidence: tuple[str | Evidence, ...]
+    """What was seen, or what was missing. A text is an item that quotes nobody."""
 
 
 class Fault(Protocol):
@@ -138,4 +140,4 @@ def strikes_at(spec: FaultSpec) -> Point:
     return Point.AFTER_OFFSET_LOG if reads_frames([spec]) else spec.at.point
 
 
-faults: Registry[type[Fault]] = Registry("fault", "onceproof.chaos", "onceproof.faults")
+faults: Registry[type[Fault]] = kinds.faults

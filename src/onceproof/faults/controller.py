@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from onceproof.base.errors import EnvironmentProblem
@@ -18,13 +17,11 @@ from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Fault, NeedsInput, Occurrence, Proof, Watches, faults, reads_frames, strikes_at
+from onceproof.faults.evidence.item import Evidence, items, to_row
 from onceproof.faults.evidence.writes import NOTHING_IN_DANGER, WriteWatch
 from onceproof.instruments.failpoints import Parked, SinkEvent
 from onceproof.scenario.model import FaultSpec
 from onceproof.scenario.points import Point
-
-_LONGEST = 1000
-"""Characters of one line of evidence."""
 
 _SURVEYED = frozenset(range(1000))
 """Batches that a survey looks at: more than a first run has."""
@@ -197,7 +194,7 @@ class FaultController:
         try:
             armed.fault.strike(context, seen)
         except Exception as failure:  # a fault that breaks must show as one that did not hit, with the cause
-            self._finish(armed, seen, Proof(False, (f"the fault could not act: {failure!r}",)))
+            self._finish(armed, seen, Proof(False, (Evidence("the fault could not act", detail=repr(failure)),)))
             return
         armed.query = seen.query
         self._timeline.emit("fault.fired", **armed.describe(), instrument=seen.instrument)
@@ -224,7 +221,7 @@ class FaultController:
         try:
             proof = self._in_danger(self._context, seen, armed.fault.prove(self._context, seen))
         except Exception as failure:  # see above
-            proof = Proof(False, (f"the hit could not be proven: {failure}",))
+            proof = Proof(False, (Evidence("the hit could not be proven", detail=str(failure)),))
         if armed.spec.at.attempt is not None:
             proof = replace(proof, evidence=(f"attempt {seen.attempt} at batch {seen.batch}", *proof.evidence))
         self._finish(armed, seen, proof)
@@ -269,14 +266,14 @@ class FaultController:
         return Proof(False, (*proof.evidence, why))
 
     def _finish(self, armed: Armed, seen: Occurrence, proof: Proof) -> None:
-        # Evidence quotes the job, its sinks and Spark, who may have been told a secret, and may go on for pages.
-        evidence = tuple(shorten(masked(words), _LONGEST, placeholder=" ...") for words in proof.evidence)
+        where = f"batch {seen.batch} of {seen.query} at {armed.spec.at.point}"
+        evidence = tuple(one.brief() for one in items(proof.evidence, where, self._timeline.now()))
         armed.proof = proof = replace(proof, evidence=evidence)
         self._heal(armed)
         if seen.release is not None:
             seen.release()
         kind = "fault.hit" if proof.hit else "fault.missed"
-        self._timeline.emit(kind, **armed.describe(), evidence=list(proof.evidence))
+        self._timeline.emit(kind, **armed.describe(), evidence=[*map(str, evidence)])
 
     # -- healing --------------------------------------------------------------------------------------------------
 
@@ -324,7 +321,7 @@ class FaultController:
                 "fired_at": a.fired_at,
                 "hit": a.hit,
                 "healed_at": a.healed_at,
-                "evidence": "\n".join(a.proof.evidence if a.proof else (_why_not(a),)),
+                **to_row(a.proof.evidence if a.proof else (_why_not(a),)),
             }
             for a in self.armed
         ]

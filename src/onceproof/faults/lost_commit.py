@@ -16,6 +16,7 @@ from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
 from onceproof.faults.evidence.commits import OpenTransaction, postgres_status
+from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.frames import (
     FrameSpec,
     StoppedFrame,
@@ -159,7 +160,7 @@ class CutCommit:
             lambda: told("commit-failed") or told("committed"),
             deadline_s=_ERROR_S,
         )
-        reported = f"the sink reported: {one_line(error.facts.get('message', error.event))}"
+        reported = Evidence("the sink reported", detail=one_line(error.facts.get("message", error.event)))
         if error.event == "committed":
             return Proof(False, (applied[1], "the sink saw its commit acknowledged: nothing was lost"))
         if self._open is not None and self.stream == "upstream" and (self._open.ended() or self._open.visible()):

@@ -12,6 +12,7 @@ from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Proof, SpecProblem
+from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.evidence.sink_state import State, changes, sink_state, stable_ends, undecided
 from onceproof.faults.placement import PARKED, RESTART_S, WATCHED, committed, one_line, planned
 from onceproof.instruments.checkpoint_watcher import Batch
@@ -113,7 +114,7 @@ class Takeover:
             True,
             (
                 *words,
-                f"{how}, the old driver went on until{code}: {last}",
+                Evidence(f"{how}, the old driver went on until{code}", detail=last),
                 *([f"meanwhile {change}" for change in written] or [NOTHING_WRITTEN]),
             ),
         )

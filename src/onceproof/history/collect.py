@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 from onceproof.base.timeline import Timeline
 from onceproof.history.kafka import collect_topics
 from onceproof.history.postgres import collect_postgres
+from onceproof.history.run_record import OutputRecord
 from onceproof.history.writer import HistoryWriter
 from onceproof.scenario.model import Scenario
 from onceproof.stack.api import Stack
@@ -15,17 +15,19 @@ from onceproof.stack.api import Stack
 
 def collect(
     scenario: Scenario, stack: Stack, writer: HistoryWriter, timeline: Timeline
-) -> tuple[dict[str, Any], dict[str, dict[int, int]]]:
+) -> tuple[dict[str, OutputRecord | None], dict[str, dict[int, int]]]:
     """Write the tables ``input``, ``output``, ``partitions``, ``commits`` and ``snapshot``.
 
     Returns what ``run.json`` keeps: each output's columns and counts, and where each input partition ends.
     """
     topics = {name: spec.topic for name, spec in scenario.outputs.items() if spec.topic is not None}
     found, back = collect_topics(stack.kafka, [spec.topic for spec in scenario.input], topics, writer, timeline)
-    outputs: dict[str, Any] = {name: {"columns": None, **asdict(counts)} for name, counts in back.items()}
+    outputs: dict[str, OutputRecord | None] = {
+        name: OutputRecord(columns=None, **asdict(counts)) for name, counts in back.items()
+    }
     if stack.postgres is not None:
         for name, table in collect_postgres(stack.postgres, tables(scenario), writer).items():
-            outputs[name] = asdict(table)
+            outputs[name] = OutputRecord(**asdict(table))
     return outputs, {topic: counts.ends for topic, counts in found.items()}
 
 

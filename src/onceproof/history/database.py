@@ -36,7 +36,7 @@ class Connection:
     def __init__(self, db: duckdb.DuckDBPyConnection, history: History, scenario: Scenario, folder: Path) -> None:
         self.db = db
         self.history = history
-        self.run = history.document
+        self.run = history.run
         self.scenario = scenario
         self.folder = folder
         self.sql("SET enable_progress_bar = false")  # it would go to standard output, which belongs to the verdict

@@ -11,13 +11,11 @@ import duckdb
 
 from onceproof.base.errors import HistoryError, NotEvaluated
 from onceproof.history import sanity
-from onceproof.history.reader import History, open_history
+from onceproof.history.reader import open_history
 from onceproof.judge import aside
 from onceproof.judge.case import observed, sources
 from onceproof.judge.case.case import Case
 from onceproof.judge.relations import caused, changes, compare, effects, expected, late, steady
-from onceproof.oracle import oracles
-from onceproof.scenario.model import OracleSpec, Scenario
 
 #: Name -> what makes the tables that `Case` has a method of that name for.
 ON_DEMAND = {
@@ -36,9 +34,9 @@ def open_case(run_dir: Path) -> Iterator[Case]:
     """
     history = open_history(run_dir)
     sanity.check(history)
-    scenario, oracle = _scenario(history)
+    scenario = history.run.scenario.parsed(history.run_dir, with_faults=False)
     with _private_folder(run_dir) as folder:
-        case = Case(history, scenario, oracle, Path(folder), ON_DEMAND)
+        case = Case(history, scenario, Path(folder), ON_DEMAND)
         try:
             try:
                 _prepare(case)
@@ -77,14 +75,3 @@ def _private_folder(run_dir: Path) -> tempfile.TemporaryDirectory[str]:
     except OSError as error:
         hint = "judging needs room in the run directory; copy the run to where you can write"
         raise HistoryError(f"{run_dir} cannot be written to: {error}", hint=hint) from error
-
-
-def _scenario(history: History) -> tuple[Scenario, OracleSpec]:
-    """The scenario as it was run. Its faults are not rebuilt: what they did stands in the history."""
-    stored = dict(history.document["scenario"])
-    kind = (stored.get("oracle") or {}).get("kind")
-    try:
-        oracle = oracles.get(str(kind)).Spec.model_validate(stored["oracle"])
-        return Scenario.model_validate({**stored, "chaos": [], "oracle": {"kind": kind}}), oracle
-    except (KeyError, ValueError) as error:
-        raise HistoryError(f"the scenario in {history.run_dir / 'run.json'} cannot be used: {error}") from error

@@ -139,16 +139,16 @@ def _observe(run: Path, folder: Path) -> tuple[dict[str, Any], tuple[Any, ...], 
     folder.mkdir()
     with open_case(run) as case:
         fired = case.number("SELECT count(*) FROM history.faults WHERE fired_at IS NOT NULL")
-        if fired or case.run["scenario"].get("chaos"):
+        if fired or case.run.scenario.chaos:
             raise UsageError(f"{run} is a run with faults: what differs there may be a fault's work", hint=_FAULT_FREE)
-        if case.run.get("observed") is not True or not case.drained:
+        if not case.run.observed or not case.drained:
             raise UsageError(f"{run} did not drain: its outputs are not complete", hint="run the scenario again")
         for index, output in enumerate(case.scenario.outputs):
             try:
                 store_observed(case, output, folder / f"{index}.parquet")
             except NotEvaluated as gap:
                 raise UsageError(f"{run}: {gap}") from gap
-        return case.run["scenario"], input_digest(run), dict(case.scenario.outputs)
+        return case.run.scenario.to_json(), input_digest(run), dict(case.scenario.outputs)
 
 
 def _same(first: Path, run: Path, one: dict[str, Any], other: dict[str, Any]) -> None:

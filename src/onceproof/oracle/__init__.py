@@ -8,6 +8,7 @@ from onceproof.base.registry import Registry
 from onceproof.faults.contract import SpecProblem
 from onceproof.oracle.contract.expectation import Expectation
 from onceproof.oracle.contract.inputs import Inputs
+from onceproof.scenario import kinds
 from onceproof.scenario.model import OracleSpec, Scenario
 
 
@@ -27,4 +28,4 @@ class Oracle(Protocol):
         """
 
 
-oracles: Registry[type[Oracle]] = Registry("oracle", "onceproof.oracle", "onceproof.oracles")
+oracles: Registry[type[Oracle]] = kinds.oracles

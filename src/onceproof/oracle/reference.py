@@ -31,7 +31,6 @@ from onceproof.oracle.contract.differences import Differences, compare, input_di
 from onceproof.oracle.contract.expectation import Expectation
 from onceproof.oracle.contract.inputs import Inputs
 from onceproof.oracle.sql import SqlOracle, SqlSpec
-from onceproof.pipeline import last_words
 from onceproof.scenario.model import InputSpec, OracleSpec, Scenario
 
 if TYPE_CHECKING:
@@ -72,9 +71,9 @@ class ReferenceOracle:
         return []
 
     def expect(self, inputs: Inputs) -> Expectation:
-        said = inputs.run.get("expectation")
-        if self._spec.anchor is not None and isinstance(said, dict) and said.get("anchored"):
-            chunks = " and ".join(map(str, said.get("chunks") or self._spec.chunks))
+        said = inputs.run.expectation
+        if self._spec.anchor is not None and said is not None and said.anchored:
+            chunks = " and ".join(map(str, said.chunks or self._spec.chunks))
             basis = f"by the anchor of its oracle, for its fault-free runs in {chunks} chunks disagree"
             return replace(SqlOracle(self._spec.anchor).expect(inputs), basis=basis, texts=True)
         return replace(precomputed.expect(inputs), basis="relative to its own fault-free run", texts=True)
@@ -90,15 +89,15 @@ class ReferenceOracle:
             for item in runner.scenario.input
         ]
         calm = runner.scenario.model_copy(update={"chaos": [], "input": inputs})
-        run = runner.observe(calm, runner.directory.path / "reference" / str(chunks))
-        if run.document.get("drained") is not True:
-            job = run.document.get("job") or {}
-            words = f"\n{said}" if (said := last_words.of_job(job)) else ""
-            why = run.document.get("drain_note") or "no reason was recorded"
+        directory = runner.observe(calm, runner.directory.path / "reference" / str(chunks))
+        run = directory.run
+        if not run.drained:
+            words = f"\n{said}" if run.job is not None and (said := run.job.last_words()) else ""
+            why = run.drain_note or "no reason was recorded"
             raise precomputed.OracleFailed(
                 f"oracle: reference: the fault-free run in {chunks} chunks failed: {why}{words}"
             )
-        return run
+        return directory
 
 
 def _rows(spec: InputSpec, seed: int) -> int:

@@ -11,9 +11,12 @@ from pydantic import (
     Field,
     PositiveInt,
     SerializeAsAny,
+    ValidationInfo,
     model_validator,
 )
 
+from onceproof.base.registry import Registry
+from onceproof.scenario import kinds
 from onceproof.scenario.points import Point
 
 
@@ -341,6 +344,22 @@ class Limits(Model):
     restarts: PositiveInt = Field(6, description="restarts in a row without progress before the job is given up")
 
 
+def fault_kinds(pipeline: PipelineSpec | None, item: Any) -> Registry[Any]:
+    """The kinds that ``item`` of ``chaos`` may be of. Where the pipeline is not known its place tells: consumers have messages."""
+    at = item.get("at") if isinstance(item, dict) else None
+    by_message = isinstance(at, dict) and "message" in at
+    consumers = by_message if pipeline is None else pipeline.consumers is not None
+    return kinds.consumer_faults if consumers else kinds.faults
+
+
+def _fault(item: Any, info: ValidationInfo) -> BaseModel:
+    return kinds.spec_of(fault_kinds(info.data.get("pipeline"), item), "fault", item, info)
+
+
+def _oracle(item: Any, info: ValidationInfo) -> BaseModel:
+    return kinds.spec_of(kinds.oracles, "kind", item, info)
+
+
 class Scenario(Model):
     name: str = Field(description="that of the file, without .yaml: leave it out")
     about: str = Field("", description="a sentence or two for list and the report")
@@ -348,19 +367,25 @@ class Scenario(Model):
     stack: StackSpec = Field(default_factory=StackSpec, description="the services that a run starts")
     input: list[InputSpec] = Field(min_length=1, max_length=50, description="the topics that are fed, and with what")
     pipeline: PipelineSpec = Field(description="the job under test")
-    # SerializeAsAny: the items are of each kind's own Spec, whose fields must reach run.json.
-    chaos: list[SerializeAsAny[FaultSpec]] = Field(
+    # The items are of each kind's own Spec. SerializeAsAny: its fields must reach run.json.
+    chaos: list[Annotated[SerializeAsAny[FaultSpec], BeforeValidator(_fault)]] = Field(
         default_factory=list, description="the faults, each with its place; without any nothing is broken"
     )
     outputs: dict[str, OutputSpec] = Field(
         min_length=1, max_length=50, description="name -> what the job writes, and how it is read"
     )
-    oracle: SerializeAsAny[OracleSpec] = Field(description="what the outputs must hold, from the committed input")
+    oracle: Annotated[SerializeAsAny[OracleSpec], BeforeValidator(_oracle)] = Field(
+        description="what the outputs must hold, from the committed input"
+    )
     claim: Claim = Field(default_factory=Claim, description="what the pipeline promises")
     expect: ExpectedVerdict = Field(
         default_factory=ExpectedVerdict, description="what `run --all` counts as right for this scenario"
     )
     limits: Limits = Field(default_factory=Limits, description="when a run is given up")
+
+    def to_json(self) -> dict[str, Any]:
+        """Of this `Scenario.model_validate` makes the same scenario."""
+        return self.model_dump(mode="json", by_alias=True)
 
     def guaranteed_batches(self) -> int:
         """Batches 0 .. this-1 are surely reached, and all but batch 0 hold data or act on a watermark that has moved.

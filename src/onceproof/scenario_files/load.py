@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import BaseModel
+from typing import Any
 
 from onceproof.base.errors import Problem, ScenarioError, UsageError
 from onceproof.base.paths import expanded, is_file, is_folder
-from onceproof.base.registry import Registry, suggest
-from onceproof.consumers.faults import consumer_faults
+from onceproof.base.registry import suggest
 from onceproof.data import datasets
-from onceproof.faults.contract import faults
-from onceproof.oracle import oracles
-from onceproof.scenario.model import FaultSpec, OracleSpec, Scenario
-from onceproof.scenario.problem import Complaint, Loc, shown
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario.templates import fill
 from onceproof.scenario_files import document, judged
-from onceproof.scenario_files.checks import consumers as consumer_check
 from onceproof.scenario_files.checks import crosscheck, doubts
 from onceproof.scenario_files.document import Document
 from onceproof.scenario_files.explain import in_part, validate
-
-T = TypeVar("T")
-
 
 #: Of a message that quotes what is in the file.
 _LONGEST = 600
@@ -62,33 +53,48 @@ def find(name_or_path: str | Path) -> Path:
     return folder() / f"{text}.yaml"
 
 
-def load(path: str | Path) -> Scenario:
+@dataclass(frozen=True)
+class LoadedScenario:
+    """A scenario and the file it was read from. A command reads it once, and passes this on."""
+
+    scenario: Scenario
+    path: Path
+    """As it was named. ``{here}`` is its folder."""
+    source: Document = field(repr=False, compare=False)
+    """Where in the file each value is."""
+
+
+def load_file(path: str | Path) -> LoadedScenario:
     """The scenario in the file at ``path``.
 
     Raises `ScenarioError` with every problem found, each with its line and column, or `UsageError` if the file
     cannot be read.
     """
-    path = Path(path).absolute()
-    source = document.read(path)
-    scenario, complaints = _assemble({"name": path.stem, **_beside(source.data, path.parent)})
+    file = Path(path).absolute()
+    source = document.read(file)
+    scenario, complaints = _assemble({"name": file.stem, **_beside(source.data, file.parent)})
     if scenario is not None and not complaints:
-        if scenario.name != path.stem:
-            message = f"name {scenario.name!r} is not that of the file, {path.stem!r}"
+        if scenario.name != file.stem:
+            message = f"name {scenario.name!r} is not that of the file, {file.stem!r}"
             complaints.append(Complaint(("name",), message, "leave name out: it is the file's"))
-        complaints.extend(crosscheck.complaints(scenario, path.parent))
+        complaints.extend(crosscheck.complaints(scenario, file.parent))
     if scenario is None or complaints:
         raise ScenarioError(sorted((_problem(source, c) for c in complaints), key=_position))
-    return scenario
+    return LoadedScenario(scenario, Path(path), source)
 
 
-def warnings(path: str | Path, scenario: Scenario) -> list[Problem]:
+def load(path: str | Path) -> Scenario:
+    """Only the scenario of `load_file`."""
+    return load_file(path).scenario
+
+
+def warnings(loaded: LoadedScenario) -> list[Problem]:
     """What is doubtful about a valid scenario, which may run nevertheless: each with its line and column."""
     from onceproof.scenario_files.checks import rehearsal  # opens databases, which a mere load has no use for
 
-    file = Path(path).absolute()
-    source = document.read(file)
-    found = [*doubts.warnings(scenario, file.parent), *rehearsal.warnings(scenario)]
-    return sorted((_problem(source, complaint) for complaint in found), key=_position)
+    here = loaded.path.absolute().parent
+    found = [*doubts.warnings(loaded.scenario, here), *rehearsal.warnings(loaded.scenario)]
+    return sorted((_problem(loaded.source, complaint) for complaint in found), key=_position)
 
 
 def load_to_judge(path: Path) -> Scenario:
@@ -105,15 +111,14 @@ def load_to_judge(path: Path) -> Scenario:
     return scenario
 
 
-def load_all(names_or_paths: list[str]) -> list[tuple[Path, Scenario]]:
+def load_all(names_or_paths: list[str]) -> list[LoadedScenario]:
     """All of them, or one error that tells the problems of all: nothing may start before every one is valid."""
-    loaded: list[tuple[Path, Scenario]] = []
+    loaded: list[LoadedScenario] = []
     problems: list[Problem] = []
     unreadable: list[UsageError] = []
     for given in names_or_paths:
         try:
-            path = find(given)
-            loaded.append((path, load(path)))
+            loaded.append(load_file(find(given)))
         except ScenarioError as error:
             problems.extend(error.problems)
         except UsageError as error:
@@ -142,44 +147,14 @@ def _with_options(item: Any, here: Path) -> Any:
 
 
 def _assemble(data: dict[str, Any], *, runs: bool = True) -> tuple[Scenario | None, list[Complaint]]:
-    """Each part by its own model. Faults, oracle and data set options are validated by the kind that they name."""
-    chaos, complaints = _chaos(data.get("chaos"), consumers=consumer_check.has_consumers(data))
-    oracle, of_oracle = _oracle(data.get("oracle"))
-    complaints += of_oracle + (_dataset_options(data.get("input")) if runs else [])
-    frame = dict(data)
-    if isinstance(frame.get("chaos"), list):
-        frame["chaos"] = []
-    if frame.get("oracle") is not None:
-        frame["oracle"] = {"kind": "checked above"}
-    scenario, of_frame = validate(Scenario, frame)
-    complaints += of_frame
-    if scenario is None or oracle is None or complaints:
-        return None, complaints
-    return scenario.model_copy(update={"chaos": chaos, "oracle": oracle}), complaints
-
-
-def _chaos(items: Any, *, consumers: bool) -> tuple[list[FaultSpec], list[Complaint]]:
-    specs: list[FaultSpec] = []
-    complaints: list[Complaint] = []
-    if isinstance(items, list) and len(items) > MAX_FAULTS:
-        message = f"chaos: {len(items)} faults are too many; a scenario has at most {MAX_FAULTS}"
-        return [], [Complaint(("chaos",), message, "write several scenarios", at_key=True)]
-    for index, item in enumerate(items if isinstance(items, list) else []):
-        if consumers:
-            spec, found = _of_kind(consumer_faults, "fault", lambda kind: kind.Spec, item, ("chaos", index))
-        else:
-            spec, found = _of_kind(faults, "fault", lambda kind: kind.Spec, item, ("chaos", index))
-        complaints += found
-        if isinstance(spec, FaultSpec):
-            specs.append(spec)
-    return specs, complaints
-
-
-def _oracle(item: Any) -> tuple[OracleSpec | None, list[Complaint]]:
-    if item is None:
-        return None, []  # a missing oracle is the frame's complaint
-    spec, complaints = _of_kind(oracles, "kind", lambda kind: kind.Spec, item, ("oracle",))
-    return (spec if isinstance(spec, OracleSpec) else None), complaints
+    complaints = _dataset_options(data.get("input")) if runs else []
+    chaos = data.get("chaos")
+    if isinstance(chaos, list) and len(chaos) > MAX_FAULTS:
+        message = f"chaos: {len(chaos)} faults are too many; a scenario has at most {MAX_FAULTS}"
+        complaints.append(Complaint(("chaos",), message, "write several scenarios", at_key=True))
+        data = {**data, "chaos": []}
+    scenario, found = validate(Scenario, data)
+    return scenario, complaints + found
 
 
 def _dataset_options(inputs: Any) -> list[Complaint]:
@@ -194,23 +169,6 @@ def _dataset_options(inputs: Any) -> list[Complaint]:
         elif isinstance(options := item.get("options", {}), dict):
             complaints += validate(datasets.get(item["dataset"]).Options, options, (*loc, "options"))[1]
     return complaints
-
-
-def _of_kind(
-    registry: Registry[T], field: str, model_of: Callable[[T], type[BaseModel]], item: Any, loc: Loc
-) -> tuple[BaseModel | None, list[Complaint]]:
-    """``item`` as the model of the kind that its ``field`` names."""
-    if not isinstance(item, dict):
-        hint = f"write '{field}: NAME' and its settings below it"
-        return None, [Complaint(loc, f"{shown(item)} is not a mapping", hint)]
-    kind = item.get(field)
-    if kind is None:
-        hint = f"known: {', '.join(registry.names())}"
-        return None, [Complaint(loc, f"key {field!r} is missing", hint, at_key=True)]
-    if kind not in registry.names():
-        hint = suggest(str(kind), registry.names())
-        return None, [Complaint((*loc, field), f"unknown {registry.noun} {kind!r}", hint)]
-    return validate(model_of(registry.get(kind)), item, loc)
 
 
 def _problem(source: Document, complaint: Complaint) -> Problem:

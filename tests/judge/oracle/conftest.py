@@ -40,9 +40,9 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
             directory.tables.mkdir(exist_ok=True)
             timelines.append(Timeline(directory.events))
             kind = run.scenario["oracle"]["kind"]
-            oracle = oracles.get(kind)(oracles.get(kind).Spec.model_validate(run.scenario["oracle"]))
+            scenario = Scenario.model_validate(run.scenario)
+            oracle = oracles.get(kind)(scenario.oracle)
             assert isinstance(oracle, PrecomputedOracle)
-            scenario = Scenario.model_validate({**run.scenario, "oracle": {"kind": kind}})
             values = {"here": str(tmp_path), "python": sys.executable}
             environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
             runner = OracleRunner(scenario, directory, owner, timelines[-1], environment, values, observe, store_rows)

@@ -28,11 +28,10 @@ def records(stored_run: Any, tmp_path: Path) -> Iterator[Open]:
     opened = []
 
     def records_of(**oracle: Any) -> InputRecords:
-        kind = oracles.get(oracle["kind"])
         stored_run.scenario["outputs"] = {"events": {"topic": "events", "identity": ["n"]}}
-        scenario = Scenario.model_validate({**stored_run.scenario, "oracle": {"kind": oracle["kind"]}})
+        scenario = Scenario.model_validate({**stored_run.scenario, "oracle": oracle})
         history = open_history(stored_run.save())
-        found = InputRecords(history, scenario, kind.Spec.model_validate(oracle), tmp_path / "inputs")
+        found = InputRecords(history, scenario, tmp_path / "inputs")
         opened.append(found)
         found.observe()
         found.decode()

@@ -42,7 +42,7 @@ def test_an_example_is_valid(example: dict[str, Any]) -> None:
             "input": [{"topic": "flights", "dataset": "flights"}],
             "pipeline": {"command": ["job"]},
             "outputs": {name: {"topic": name, "identity": ["src_partition", "src_offset"]} for name in outputs},
-            "oracle": {"kind": example["kind"]},
+            "oracle": example,
         }
     )
     kind = oracles.get(example["kind"])

@@ -46,7 +46,7 @@ from onceproof.history.reader import History
 from onceproof.judge.case.outputs import OutputExpectation, Reading
 from onceproof.oracle.contract.expectation import Expectation
 from onceproof.oracle.contract.inputs import InputRecords
-from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
+from onceproof.scenario.model import OutputSpec, Scenario
 
 
 class Case(Database):
@@ -56,14 +56,13 @@ class Case(Database):
         self,
         history: History,
         scenario: Scenario,
-        oracle: OracleSpec,
         folder: Path,
         on_demand: Mapping[str, Callable[[Case], None]],
     ) -> None:
         """``on_demand``: name -> what makes the tables that are made when a checker asks for them."""
         super().__init__(history, scenario, folder, whole_run=True)
-        self.oracle = oracle
-        self.inputs = InputRecords(history, scenario, oracle, folder / "inputs")
+        self.oracle = scenario.oracle
+        self.inputs = InputRecords(history, scenario, folder / "inputs")
         """What the oracle is asked of: it has no outputs."""
         self.answer = Expectation({})
         """What the oracle said."""
@@ -100,17 +99,12 @@ class Case(Database):
     @property
     def drained(self) -> bool:
         """Whether recorded progress reached the known end of the input, and no batch without input was to come."""
-        return bool(self.run.get("drained", False))
+        return self.run.drained
 
     def open_watermarks(self, *reasons: str) -> list[tuple[str, str]]:
         """Queries whose last watermark no batch has acted on, for one of these reasons, each with a sentence on it."""
-        said = self.run.get("open_watermarks")
-        entries = said.items() if isinstance(said, dict) else ()
-        return sorted(
-            (query, str(entry.get("note")))
-            for query, entry in entries
-            if isinstance(entry, dict) and entry.get("reason") in reasons
-        )
+        entries = (self.run.open_watermarks or {}).items()
+        return sorted((query, entry.note) for query, entry in entries if entry is not None and entry.reason in reasons)
 
     def effects_of(self, output: str) -> int:
         return self.number("SELECT count(*) FROM judge.effect_rows WHERE output = $output", {"output": output})

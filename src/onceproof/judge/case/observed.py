@@ -22,11 +22,11 @@ def create(case: Case) -> None:
 
 
 def _batches(case: Case) -> None:
-    began = case.run.get("wall_start")
+    began = case.run.wall_start
     case.sql(f"""CREATE VIEW judge.batches AS
         SELECT * EXCLUDE (began), planned_by IS NOT NULL AND committed_by IS DISTINCT FROM planned_by AS replayed,
                (1000 * (began + planned_at))::BIGINT AS planned_ms, (1000 * (began + committed_at))::BIGINT AS committed_ms
-        FROM (SELECT *, {"NULL" if began is None else float(began)}::DOUBLE AS began FROM history.batches)""")  # noqa: S608
+        FROM (SELECT *, {"NULL" if began is None else began}::DOUBLE AS began FROM history.batches)""")  # noqa: S608
     # A fault strikes the batch that it was put in. In other batches that ran between its firing and its healing it was active.
     case.sql("""CREATE VIEW judge.windows AS
         WITH pairs AS (

@@ -46,7 +46,7 @@ def source(case: Case, inputs: Inputs, output: str, query: str, types: dict[str,
         return name
     records = f"FROM history.output WHERE output = {literal(output)} AND visibility = 'committed'"
     found = case.rows(f'SELECT count(*) AS n, count("key") AS keyed {records}')[0]
-    if not found["keyed"] and case.run.get("imported"):
+    if not found["keyed"] and case.run.imported:
         case.not_compared[output] = "its records were imported without keys"
         return None
     # The oracle's query runs among the inputs, and what it gives is then compared here.
@@ -78,6 +78,6 @@ def no_headers(case: Case, types: dict[str, str]) -> str | None:
     if "headers" not in pq.read_schema(case.history.tables["output"]).names:
         return "this history was written without them"
     known = "(SELECT count(headers) FROM history.input) + (SELECT count(headers) FROM history.output)"
-    if case.run.get("imported") and not case.number(f"SELECT {known}"):
+    if case.run.imported and not case.number(f"SELECT {known}"):
         return "they were not imported"
     return None

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onceproof.base.errors import NotEvaluated
 from onceproof.base.words import times
 from onceproof.oracle.contract import decoders
 from onceproof.values import digest, documents
@@ -101,11 +102,14 @@ def check_decoded(case: Case) -> None:
     """Outputs whose values no function has decoded, though one should, go to ``case.unreadable``."""
     for output, spec in case.scenario.outputs.items():
         if spec.topic is not None and decoders.needs_code(spec.decode):
-            note, why = decoders.note(case.run, "outputs", output, spec.decode)
-            if why is None and note["undecodable"]:
-                why = f"{times(note['undecodable'], 'value')} of it cannot be decoded, the first at {note['first']}"
-            if why is not None:
-                case.unreadable[output] = f"outputs: {output}: decode: {why}"
+            decoded = case.run.decoded
+            try:
+                note = decoders.note(decoded, decoded.outputs if decoded is not None else {}, output, spec.decode)
+                if note.undecodable:
+                    what = times(note.undecodable, "value")
+                    raise NotEvaluated(f"{what} of it cannot be decoded, the first at {note.first}")
+            except NotEvaluated as gap:
+                case.unreadable[output] = f"outputs: {output}: decode: {gap}"
 
 
 def rewritten(case: Case, output: str) -> bool:
@@ -140,7 +144,7 @@ def _table(case: Case, name: str, spec: OutputSpec) -> str:
     snapshot = _SNAPSHOT.format(output=output)
     if row["blind"]:
         case.no_stream[name] = f"{row['blind']} decoded changes of it do not say which row they changed"
-    elif case.run.get("imported"):
+    elif case.run.imported:
         case.no_stream[name] = "it was imported as a snapshot, and its commits are not known"
     elif _digest(case, source) != _digest(case, snapshot):
         case.no_stream[name] = "its decoded commits do not replay to its snapshot (an unlogged table, or DDL)"

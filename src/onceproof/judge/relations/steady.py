@@ -37,7 +37,7 @@ _ROWS = """
 def check(case: Case) -> None:
     """Ask again where that is cheap or called for, and put outputs with another answer into ``case.unreadable``."""
     unordered = any(rows.unordered for rows in case.answer.outputs.values())
-    if case.answer.stored or case.run.get("slice") or not (unordered or case.inputs.is_cheap()):
+    if case.answer.stored or case.run.slice is not None or not (unordered or case.inputs.is_cheap()):
         return
     case.inputs.in_another_order()
     expected.again(case, _AGAIN)

@@ -65,15 +65,15 @@ def find_reasons(case: Case) -> None:
     if case.number('SELECT count(*) FROM judge.missing WHERE "offset" IS NULL'):
         for output in case.expectations:
             _of_output(case, output)
-    case.sql(_REASONS, {"imported": bool(case.run.get("imported"))})
+    case.sql(_REASONS, {"imported": case.run.imported})
 
 
 def _of_output(case: Case, output: str) -> None:
     if not case.number(_OPEN_CASES, {"output": output}):
         return
-    stored = (case.run.get("slice") or {}).get("struck")
-    if stored is not None and stored["output"] == output:
-        case.sql(_STORED, stored)
+    stored = case.run.slice.struck if case.run.slice is not None else None
+    if stored is not None and stored.output == output:
+        case.sql(_STORED, stored.model_dump())
     query = _writer(case, output)
     if query is None:
         return

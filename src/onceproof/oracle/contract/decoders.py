@@ -22,12 +22,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote as percent_encoded
 
 from onceproof.base.errors import NotEvaluated
 from onceproof.base.registry import suggest
 from onceproof.base.user_code import name_problem
+from onceproof.history.run_record import DecodedRecord, DecodeNote
 
 if TYPE_CHECKING:
     from onceproof.history.database import Connection
@@ -58,23 +59,24 @@ def decoded_file(run_dir: Path, topic: str) -> Path:
 
 def decoded_input(records: Connection, spec: InputSpec) -> Path:
     """The file with the decoded values of an input topic. Raises `NotEvaluated` where there is none."""
-    _, why = note(records.run, "inputs", spec.topic, spec.decode)
     path = decoded_file(records.history.run_dir, spec.topic)
-    if why is None and not path.is_file():
-        why = f"its decoded values are missing: there is no {path.name}"
-    if why is not None:
-        raise NotEvaluated(f"input: {spec.topic}: decode: {why}")
+    decoded = records.run.decoded
+    try:
+        note(decoded, decoded.inputs if decoded is not None else {}, spec.topic, spec.decode)
+        if not path.is_file():
+            raise NotEvaluated(f"its decoded values are missing: there is no {path.name}")
+    except NotEvaluated as gap:
+        raise NotEvaluated(f"input: {spec.topic}: decode: {gap}") from None
     return path
 
 
-def note(run: Mapping[str, Any], kind: str, name: str, decode: str) -> tuple[dict[str, Any], str | None]:
-    """What ``run.json`` says of it, and what is wrong with that."""
-    said: Any = run.get("decoded")
-    if not isinstance(said, dict):
-        return {}, f"its values were never decoded with {decode}: run the scenario again"
-    if said.get("failed"):
-        return {}, str(said["failed"])
-    found = said.get(kind, {}).get(name)
-    if found is None or found.get("decode") != decode:
-        return {}, f"its values were not decoded with {decode}: run the scenario again"
-    return found, None
+def note(decoded: DecodedRecord | None, notes: Mapping[str, DecodeNote | None], name: str, decode: str) -> DecodeNote:
+    """What ``run.json`` says of it. Raises `NotEvaluated` where its values were not decoded with that."""
+    if decoded is None:
+        raise NotEvaluated(f"its values were never decoded with {decode}: run the scenario again")
+    if decoded.failed:
+        raise NotEvaluated(decoded.failed)
+    found = notes.get(name)
+    if found is None or found.decode != decode or found.undecodable is None:
+        raise NotEvaluated(f"its values were not decoded with {decode}: run the scenario again")
+    return found

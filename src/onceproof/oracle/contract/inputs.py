@@ -23,7 +23,7 @@ from onceproof.base.errors import NotEvaluated
 from onceproof.history.database import Connection, Database, later_columns, observed_rows
 from onceproof.history.reader import History
 from onceproof.oracle.contract import columns, windows
-from onceproof.scenario.model import OracleSpec, Scenario
+from onceproof.scenario.model import Scenario
 from onceproof.values.canonical import literal, quote
 
 #: Input records (with those of static tables) up to which every oracle's query is run twice: it costs less than a second.
@@ -115,16 +115,15 @@ class Inputs(Connection):
 class InputRecords(Database):
     """The input records of a run, of which `seen` gives views."""
 
-    def __init__(self, history: History, scenario: Scenario, oracle: OracleSpec, folder: Path) -> None:
+    def __init__(self, history: History, scenario: Scenario, folder: Path) -> None:
         folder.mkdir()
         made = [path for name in ("expected", "decoded") for path in (history.run_dir / "history" / name).glob("*")]
         known = [history.tables[name] for name in _TABLES]
         super().__init__(history, scenario, folder, files=[*known, *history.static.values(), *made])
         self.topics: dict[str, columns.Topic] = {}
-        self.windows = windows.of(oracle)
+        self.windows = windows.of(scenario.oracle)
         self.late: dict[str, int] = {}
         """`onceproof.oracle.contract.windows.late_records`"""
-        self._oracle = oracle
         self._seen: dict[View, Inputs] = {}
 
     def observe(self) -> None:
@@ -139,7 +138,7 @@ class InputRecords(Database):
     def decode(self) -> None:
         """Find out how the records become columns, and which are late. Raises `NotEvaluated` where that cannot be said."""
         for spec in self.scenario.input:
-            self.topics[spec.topic] = columns.of_topic(self, spec, self._oracle)
+            self.topics[spec.topic] = columns.of_topic(self, spec, self.scenario.oracle)
         if self.windows:
             windows.plan(self)
             self.late = windows.late_records(self.seen(), self.windows)

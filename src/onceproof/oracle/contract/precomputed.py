@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from onceproof.base.errors import EnvironmentProblem, NotEvaluated, WaitTimeout
 from onceproof.base.masking import masked
 from onceproof.base.waiting import wait_until
+from onceproof.history.run_record import ExpectationRecord
 from onceproof.oracle.contract.expectation import Expectation, ExpectedRows
 from onceproof.oracle.contract.inputs import Inputs
 
@@ -103,7 +104,7 @@ def work_out(oracle: PrecomputedOracle, kind: str, runner: OracleRunner) -> None
     except OracleFailed as failure:
         failed = str(failure)
         runner.timeline.emit("warning", message=failed.splitlines()[0])
-    runner.directory.update(expectation={"kind": kind, "failed": failed, **notes})
+    runner.directory.update(expectation=ExpectationRecord(kind=kind, failed=failed, **notes))
 
 
 def expected_file(run_dir: Path, output: str) -> Path:
@@ -114,11 +115,11 @@ def expect(inputs: Inputs) -> Expectation:
     """What is stored: `onceproof.oracle.Oracle.expect` of an oracle that was asked when the run ended."""
     if inputs.view.uncommitted:
         raise NotEvaluated("the oracle was asked once, and of the committed input only")
-    said: Any = inputs.run.get("expectation")
-    if not isinstance(said, dict):
+    said = inputs.run.expectation
+    if said is None:
         raise NotEvaluated("the run ended before its oracle was asked: run the scenario again")
-    if said.get("failed"):
-        raise NotEvaluated(str(said["failed"]))
+    if said.failed:
+        raise NotEvaluated(said.failed)
     rows = {}
     for output in inputs.scenario.asked():
         file = expected_file(inputs.history.run_dir, output)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from onceproof.base.registry import suggest
 from onceproof.consumers.faults import consumer_faults
@@ -17,12 +16,6 @@ from onceproof.scenario.queues import input_queues, twin
 
 #: What a run of consumers has a value for.
 _TEMPLATES = ("here", "python")
-
-
-def has_consumers(data: Any) -> bool:
-    """Whether the document of a scenario, valid or not, describes consumers: it decides which faults there are."""
-    pipeline = data.get("pipeline") if isinstance(data, dict) else None
-    return isinstance(pipeline, dict) and pipeline.get("consumers") is not None
 
 
 def complaints(scenario: Scenario) -> list[Complaint]:

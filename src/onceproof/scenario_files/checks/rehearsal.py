@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from onceproof.base.errors import NotEvaluated
 from onceproof.data import datasets, open_dataset
 from onceproof.history.reader import History
+from onceproof.history.run_record import RunRecord
 from onceproof.history.schema import TABLES
 from onceproof.history.writer import HistoryWriter
 from onceproof.judge.relations.expected_columns import compared, with_source
@@ -67,7 +68,7 @@ def _unprepared(scenario: Scenario, oracle: SqlSpec | IdentitySpec, loc: Loc) ->
     if any(decoders.needs_code(spec.decode) for spec in scenario.input):
         return []  # what columns a function gives is known when it has run
     with tempfile.TemporaryDirectory(prefix="onceproof-") as folder:
-        records = InputRecords(_written(scenario, Path(folder)), scenario, oracle, Path(folder) / "inputs")
+        records = InputRecords(_written(scenario, Path(folder)), scenario, Path(folder) / "inputs")
         try:
             return list(_prepared(scenario, oracle, records, loc))
         finally:
@@ -119,7 +120,7 @@ def _written(scenario: Scenario, folder: Path) -> History:
         owner = next(datasets.get(i.dataset) for i in scenario.input if name in datasets.get(i.dataset).tables())
         static[name] = folder / f"{name}.parquet"
         pq.write_table(owner.table(name), static[name])
-    return History(folder, {}, {name: folder / "history" / f"{name}.parquet" for name in TABLES}, static)
+    return History(folder, RunRecord(), {name: folder / "history" / f"{name}.parquet" for name in TABLES}, static)
 
 
 def _seen(scenario: Scenario) -> str | None:
