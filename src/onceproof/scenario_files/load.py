@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +13,28 @@ from onceproof.base.errors import Problem, ScenarioError, UsageError
 from onceproof.base.paths import expanded, is_file, is_folder
 from onceproof.base.registry import suggest
 from onceproof.scenario.model import Scenario
-from onceproof.scenario.problem import Complaint
+from onceproof.scenario.problem import Complaint, Loc, shown
 from onceproof.scenario.templates import fill
-from onceproof.scenario_files import document, judged
+from onceproof.scenario_files import document, judged, whole
 from onceproof.scenario_files.assemble import assemble
 from onceproof.scenario_files.checks import crosscheck, doubts
 from onceproof.scenario_files.document import Document
 from onceproof.scenario_files.explain import in_part
+from onceproof.scenario_files.merge import Merged, merge
+
+#: A chain of more is hard to follow.
+MAX_BASES = 5
+_BASES = "a base is the name of a shipped scenario, or a path relative to this file: base: ./common.yaml"
 
 #: Of a message that quotes what is in the file.
 _LONGEST = 600
+#: Of what a file changes over its base, as many are named with a problem.
+_LISTED = 4
 
 
 def folder() -> Path:
     """Where the shipped scenarios are."""
-    return Path(str(files("onceproof"))) / "scenarios"
+    return Path(str(resources("onceproof"))) / "scenarios"
 
 
 def names() -> list[str]:
@@ -38,7 +48,7 @@ def find(name_or_path: str | Path) -> Path:
     path = expanded(name_or_path)
     if is_file(path):
         return path
-    if path.suffix in (".yaml", ".yml") or "/" in text:
+    if _is_path(text):
         near = sorted(entry.name for entry in path.parent.glob("*.y*ml")) if is_folder(path.parent) else []
         hint = suggest(path.name, near) if near else f"there is no YAML file in {path.parent.absolute()}"
         raise UsageError(f"scenario file {in_part(text)!r} does not exist", hint=hint)
@@ -49,33 +59,57 @@ def find(name_or_path: str | Path) -> Path:
     return folder() / f"{text}.yaml"
 
 
+def _is_path(text: str) -> bool:
+    return text.endswith((".yaml", ".yml")) or "/" in text
+
+
+def read(path: str | Path) -> Merged:
+    """The file at ``path`` with its bases merged in, unchecked.
+
+    Raises `ScenarioError` for what is no scenario file, and for a base that cannot be one; `UsageError` if ``path`` cannot be read.
+    """
+    files = [document.read(Path(path).absolute())]
+    while (base := files[-1].data.get("base")) is not None:
+        files.append(_base(base, files))
+    return merge(files)
+
+
+def resolved(path: str | Path) -> str:
+    """The scenario in the file at ``path`` as one YAML text, bases and ``{here}`` filled in. Raises as `load`."""
+    load(path)
+    return whole.text(whole.tree(read(path)))
+
+
 def load(path: str | Path) -> Scenario:
     """The scenario in the file at ``path``.
 
-    Raises `ScenarioError` with every problem found, each with its line and column, or `UsageError` if the file
+    Raises `ScenarioError` with every problem found, each with its file, line and column, or `UsageError` if the file
     cannot be read.
     """
-    path = Path(path).absolute()
-    source = document.read(path)
+    source = read(path)
+    scenario, complaints = _checked(source)
+    if scenario is None or complaints:
+        raise ScenarioError(_problems(source, complaints))
+    return scenario
+
+
+def _checked(source: Merged) -> tuple[Scenario | None, list[Complaint]]:
+    path = Path(source.files[0].file)
     scenario, complaints = assemble({"name": path.stem, **_beside(source.data, path.parent)})
     if scenario is not None and not complaints:
         if scenario.name != path.stem:
             message = f"name {scenario.name!r} is not that of the file, {path.stem!r}"
             complaints.append(Complaint(("name",), message, "leave name out: it is the file's"))
         complaints.extend(crosscheck.complaints(scenario, path.parent))
-    if scenario is None or complaints:
-        raise ScenarioError(sorted((_problem(source, c) for c in complaints), key=_position))
-    return scenario
+    return scenario, complaints
 
 
 def warnings(path: str | Path, scenario: Scenario) -> list[Problem]:
     """What is doubtful about a valid scenario, which may run nevertheless: each with its line and column."""
     from onceproof.scenario_files.checks import rehearsal  # opens databases, which a mere load has no use for
 
-    file = Path(path).absolute()
-    source = document.read(file)
-    found = [*doubts.warnings(scenario, file.parent), *rehearsal.warnings(scenario)]
-    return sorted((_problem(source, complaint) for complaint in found), key=_position)
+    found = [*doubts.warnings(scenario, Path(path).absolute().parent), *rehearsal.warnings(scenario)]
+    return _problems(read(path), found)
 
 
 def load_to_judge(path: Path) -> Scenario:
@@ -83,12 +117,12 @@ def load_to_judge(path: Path) -> Scenario:
 
     What a run would need besides is filled in where it is missing, and ``chaos`` is left out. Raises as `load`.
     """
-    source = document.read(path.absolute())
+    source = read(path)
     scenario, complaints = assemble(judged.completed({"name": path.stem, **source.data}), runs=False)
     if scenario is not None and not complaints:
         complaints.extend(crosscheck.of_judgement(scenario, path.absolute().parent))
     if scenario is None or complaints:
-        raise ScenarioError(sorted((_problem(source, c) for c in complaints), key=_position))
+        raise ScenarioError(_problems(source, complaints))
     return scenario
 
 
@@ -128,13 +162,77 @@ def _with_options(item: Any, here: Path) -> Any:
     return {**item, "options": options}
 
 
-def _problem(source: Document, complaint: Complaint) -> Problem:
-    return Problem(
-        source.place(complaint.loc, key=complaint.at_key),
-        in_part(complaint.message, _LONGEST),
-        in_part(complaint.hint, _LONGEST),
-    )
+def _base(written: Any, files: Sequence[Document]) -> Document:
+    """The base that the last of ``files`` names. The others are based on that one, the first on all."""
+    source = files[-1]
+    place = source.place(("base",))
+    if not isinstance(written, str):
+        raise ScenarioError([Problem(place, f"base: {shown(written)} is not text", _BASES)])
+    try:
+        path = _find_base(written, Path(source.file).parent)
+        chain = [*(Path(file.file) for file in files), path]
+        shown_chain = " -> ".join(each.name for each in chain)
+        if any(path.samefile(file) for file in chain[:-1]):
+            raise UsageError(f"base: {in_part(written)!r} leads back to itself: {shown_chain}", hint=_BASES)
+        if len(files) > MAX_BASES:
+            raise UsageError(f"more than {MAX_BASES} bases: {shown_chain}", hint="merge some of them")
+        return _seen_from(files[0], document.read(path, sum((file.extent for file in files), document.Extent())))
+    except ScenarioError as error:  # of the base itself
+        raise ScenarioError([_with_hint(problem, f"{place} is based on it") for problem in error.problems]) from None
+    except UsageError as error:
+        raise ScenarioError([Problem(place, error.message, error.hint)]) from None
 
 
-def _position(problem: Problem) -> tuple[int, int]:
-    return problem.place.line, problem.place.column
+def _find_base(written: str, beside: Path) -> Path:
+    if _is_path(written):
+        path = beside / expanded(written)
+        if not is_file(path) and is_file(folder() / written):
+            hint = (
+                "of a copied shipped scenario: `onceproof validate --resolved NAME` prints it with its bases merged in"
+            )
+            raise UsageError(f"base {in_part(written)!r} does not exist next to this file", hint=hint)
+        return find(path)
+    if written in names():
+        return folder() / f"{written}.yaml"
+    files = [f"./{path.name}" for path in sorted(beside.glob("*.y*ml"))]
+    raise UsageError(f"unknown base {in_part(written)!r}", hint=f"{suggest(written, [*names(), *files])}; {_BASES}")
+
+
+def _seen_from(first: Document, base: Document) -> Document:
+    """``{here}`` is the folder of the file that says it; the rest of a run knows only that of the first file."""
+    here = Path(base.file).parent
+    if here.samefile(Path(first.file).parent):
+        return base
+    return replace(base, data=whole.filled(copy.deepcopy(base.data), here))
+
+
+def _problems(source: Merged, complaints: Sequence[Complaint]) -> list[Problem]:
+    """In the order of the files, the one that was asked for first."""
+    number_of = {file.file: number for number, file in enumerate(source.files)}
+    problems: list[tuple[int, Problem]] = []
+    of_base: dict[int, set[tuple[Loc, str]]] = {}  # what is wrong with a base alone
+    for complaint in complaints:
+        place = source.place(complaint.loc, key=complaint.at_key)
+        number = number_of[place.file]
+        problem = Problem(place, in_part(complaint.message, _LONGEST), in_part(complaint.hint, _LONGEST))
+        if number:
+            if number not in of_base:
+                alone = merge(source.files[number:])
+                of_base[number] = {(each.loc, each.message) for each in _checked(alone)[1]}
+            changed = [] if (complaint.loc, complaint.message) in of_base[number] else _changed(source, number)
+            based = f"{source.files[number - 1].place(('base',))} is based on it"
+            problem = _with_hint(problem, f"changed over it: {', '.join(changed)}" if changed else based)
+        problems.append((number, problem))
+    problems.sort(key=lambda each: (each[0], each[1].place.line, each[1].place.column))
+    return [problem for _, problem in problems]
+
+
+def _changed(source: Merged, number: int) -> list[str]:
+    """What is said over base ``number``, and where."""
+    changed = [(above, loc) for above, loc in source.changes if above < number]
+    listed = [f"{'.'.join(map(str, loc))} ({source.files[above].place(loc)})" for above, loc in changed[:_LISTED]]
+    return [*listed, *([f"{len(changed) - _LISTED} more"] if len(changed) > _LISTED else [])]
+
+
+def _with_hint(problem: Problem, more: str) -> Problem:
+    return replace(problem, hint=more if problem.hint is None else f"{problem.hint}\n{more}")
