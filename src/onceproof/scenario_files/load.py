@@ -188,14 +188,14 @@ def _find_base(written: str, beside: Path) -> Path:
         path = beside / expanded(written)
         if not is_file(path) and is_file(folder() / written):
             hint = (
-                "of a copied shipped scenario: `onceproof validate --resolved NAME` prints it with its bases merged in"
+                "a copy of a shipped scenario: `onceproof validate --resolved NAME` prints it with its bases merged in"
             )
             raise UsageError(f"base {in_part(written)!r} does not exist next to this file", hint=hint)
         return find(path)
     if written in names():
         return folder() / f"{written}.yaml"
-    files = [f"./{path.name}" for path in sorted(beside.glob("*.y*ml"))]
-    raise UsageError(f"unknown base {in_part(written)!r}", hint=f"{suggest(written, [*names(), *files])}; {_BASES}")
+    near = f"did you mean './{written}.yaml'?" if is_file(beside / f"{written}.yaml") else suggest(written, names())
+    raise UsageError(f"unknown base {in_part(written)!r}", hint=f"{near}\n{_BASES}")
 
 
 def _seen_from(first: Document, base: Document) -> Document:
@@ -221,7 +221,7 @@ def _problems(source: Merged, complaints: Sequence[Complaint]) -> list[Problem]:
                 of_base[number] = {(each.loc, each.message) for each in _checked(alone)[1]}
             changed = [] if (complaint.loc, complaint.message) in of_base[number] else _changed(source, number)
             based = f"{source.files[number - 1].place(('base',))} is based on it"
-            problem = _with_hint(problem, f"changed over it: {', '.join(changed)}" if changed else based)
+            problem = _with_hint(problem, f"what is based on it changes: {', '.join(changed)}" if changed else based)
         problems.append((number, problem))
     problems.sort(key=lambda each: (each[0], each[1].place.line, each[1].place.column))
     return [problem for _, problem in problems]
