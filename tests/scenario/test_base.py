@@ -247,6 +247,7 @@ def test_warnings_name_the_file_that_says_it(write: Write) -> None:
     done = CliRunner().invoke(app, ["validate", str(child(write(), "seed: 1\n"))])
     assert done.exit_code == 0 and "child.yaml: valid, with " in done.output
     assert "mine.yaml:11:3: warning: the job does not use {checkpoint}" in done.output
+    assert "child.yaml:1:7 is based on it" in done.output and "changes: seed" not in done.output
 
 
 # What a base may not be

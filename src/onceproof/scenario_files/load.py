@@ -109,7 +109,7 @@ def warnings(path: str | Path, scenario: Scenario) -> list[Problem]:
     from onceproof.scenario_files.checks import rehearsal  # opens databases, which a mere load has no use for
 
     found = [*doubts.warnings(scenario, Path(path).absolute().parent), *rehearsal.warnings(scenario)]
-    return _problems(read(path), found)
+    return _problems(read(path), found, blame=False)
 
 
 def load_to_judge(path: Path) -> Scenario:
@@ -206,8 +206,8 @@ def _seen_from(first: Document, base: Document) -> Document:
     return replace(base, data=whole.filled(copy.deepcopy(base.data), here))
 
 
-def _problems(source: Merged, complaints: Sequence[Complaint]) -> list[Problem]:
-    """In the order of the files, the one that was asked for first."""
+def _problems(source: Merged, complaints: Sequence[Complaint], *, blame: bool = True) -> list[Problem]:
+    """In the order of the files, the one that was asked for first. ``blame``: name the changes that make a base's value wrong."""
     number_of = {file.file: number for number, file in enumerate(source.files)}
     problems: list[tuple[int, Problem]] = []
     of_base: dict[int, set[tuple[Loc, str]]] = {}  # what is wrong with a base alone
@@ -216,10 +216,11 @@ def _problems(source: Merged, complaints: Sequence[Complaint]) -> list[Problem]:
         number = number_of[place.file]
         problem = Problem(place, in_part(complaint.message, _LONGEST), in_part(complaint.hint, _LONGEST))
         if number:
-            if number not in of_base:
+            if blame and number not in of_base:
                 alone = merge(source.files[number:])
                 of_base[number] = {(each.loc, each.message) for each in _checked(alone)[1]}
-            changed = [] if (complaint.loc, complaint.message) in of_base[number] else _changed(source, number)
+            inherited = not blame or (complaint.loc, complaint.message) in of_base[number]
+            changed = [] if inherited else _changed(source, number)
             based = f"{source.files[number - 1].place(('base',))} is based on it"
             problem = _with_hint(problem, f"what is based on it changes: {', '.join(changed)}" if changed else based)
         problems.append((number, problem))
