@@ -18,7 +18,7 @@ import duckdb
 from measure import machine, measure
 from ruamel.yaml import YAML
 
-from onceproof.scenario_files.load import find, folder
+from onceproof.scenario_files.load import find, resolved
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--times", type=int, default=20)
@@ -66,18 +66,16 @@ def main() -> int:
 
 def _write(path: Path, name: str, times: int) -> None:
     """The shipped scenario with a late request in batches 1 to ``times``."""
-    document: dict[str, Any] = YAML(typ="safe").load(find(name))
+    document: dict[str, Any] = YAML(typ="safe").load(resolved(find(name)))
     chunks = times + 2
     document["input"][0] |= {"chunks": chunks, "rows": chunks * _ROWS_A_BATCH}
     (fault,) = document["chaos"]
     document["chaos"] = [fault | {"at": fault["at"] | {"batch": batch}} for batch in range(1, times + 1)]
-    command = document["pipeline"]["command"]
-    at = next(index for index, word in enumerate(command) if word.startswith("--give-up-in="))
-    command[at : at + 1] = ["--give-up-in", *(str(batch) for batch in range(1, times + 1))]
+    del document["pipeline"]["args"]["give-up-in"]
+    document["pipeline"]["command"] += ["--give-up-in", *(str(batch) for batch in range(1, times + 1))]
     document["limits"] = {"deadline_s": 7200, "stuck_s": 600}
-    document["name"] = path.stem
     document.pop("expect", None)
-    path.write_text(json.dumps(document).replace("{here}", str(folder())))  # JSON is YAML
+    path.write_text(json.dumps(document))  # JSON is YAML
 
 
 if __name__ == "__main__":

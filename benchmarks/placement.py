@@ -26,7 +26,7 @@ from state_left import Sink, Trial, Truth, look
 
 import onceproof.run
 from onceproof.base.timeline import Event
-from onceproof.scenario_files.load import find, folder, load_file
+from onceproof.scenario_files.load import find, load_file, resolved
 from onceproof.stack.embedded import EmbeddedStack
 
 _CRASHES = ("before-offset-log", "after-offset-log", "after-sink-commit", "after-commit-log")
@@ -225,7 +225,7 @@ def run(name: str, few: int, many: int, points: list[str] | None, runs: Path) ->
 
 def _write(path: Path, job: Job, chaos: list[dict[str, Any]]) -> None:
     """The shipped scenario with these faults, and one chunk of input for each of them."""
-    document = YAML(typ="safe").load(find(job.scenario))
+    document = YAML(typ="safe").load(resolved(find(job.scenario)))
     chunks = len(chaos) + 2
     rows = _ROWS_A_BATCH if job.topic is None else _ROWS_OF_KAFKA
     document["input"][0] |= {"chunks": chunks, "rows": chunks * rows, "partitions": _PARTITIONS}
@@ -234,9 +234,7 @@ def _write(path: Path, job: Job, chaos: list[dict[str, Any]]) -> None:
     document["claim"] = {"delivery": "at-least-once"}
     document["limits"] = {"deadline_s": 14_400, "stuck_s": 600}
     document.pop("expect", None)
-    document["name"] = path.stem
-    text = json.dumps(document).replace("{here}", str(folder()))
-    path.write_text(text)  # JSON is YAML
+    path.write_text(json.dumps(document))  # JSON is YAML
 
 
 def _narrate(event: Event) -> None:

@@ -53,6 +53,18 @@ def test_the_readmes_scenario_is_valid(readme_scenario: Path) -> None:
     assert [fault.at.batch for fault in scenario.chaos] == [2]
 
 
+@pytest.mark.parametrize("page", ["docs/scenario-files.md", "docs/your-job.md"])
+def test_the_documented_twins_are_valid_changes_of_the_readmes_scenario(readme_scenario: Path, page: str) -> None:
+    (readme_scenario.parent / "my_old_job.py").write_text("")
+    texts = blocks(page, "yaml")
+    assert texts
+    for number, text in enumerate(texts):
+        path = readme_scenario.with_name(f"twin{number}.yaml")
+        path.write_text(text)
+        scenario = load(path)
+        assert scenario.base == "./my_job.yaml" and scenario.outputs == load(readme_scenario).outputs
+
+
 def test_the_guides_faults_register_and_validate(documented: Registry[type[Fault]], readme_scenario: Path) -> None:
     assert documented.names() == ["noop", "slow"] and "noop" not in faults.names()
     scenario = load(readme_scenario)

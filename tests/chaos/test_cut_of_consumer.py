@@ -11,10 +11,10 @@ from onceproof.base.errors import ScenarioError
 from onceproof.chaos.consumers.cut import Cut, CutSpec
 from onceproof.consumers.routes import Disconnects
 from onceproof.consumers.trace import Move
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import find, load, resolved
 from onceproof.scenario_files.plan import plan
 
-TEXT = find("amqp-cut-reorders").read_text()
+TEXT = resolved(find("amqp-cut-reorders"))
 SPEC = CutSpec.model_validate({"fault": "cut", "target": "c2", "at": {"message": 3}})
 TAKE = Move("take", 2, 0.0, "c2", 3, "orders")
 CUT, BACK = Move("cut", 2, 0.0, "c2", 3), Move("return", 2, 0.0, "c2", 3, "orders")

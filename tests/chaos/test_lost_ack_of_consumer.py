@@ -13,10 +13,10 @@ from onceproof.chaos.consumers.lost_ack import LostAck, LostAckSpec
 from onceproof.consumers.trace import Kind, Move
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.rules import Hit
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import find, load, resolved
 from onceproof.scenario_files.plan import plan
 
-TEXT = find("ack-lost-duplicates").read_text()
+TEXT = resolved(find("ack-lost-duplicates"))
 SPEC = LostAckSpec.model_validate({"fault": "lost-ack", "target": "c1", "at": {"message": 3, "after": "effect"}})
 
 
@@ -24,12 +24,12 @@ SPEC = LostAckSpec.model_validate({"fault": "lost-ack", "target": "c1", "at": {"
     ("old", "new", "expected"),
     [
         ("after: effect", "after: take", r"after take no acknowledgement comes next.*\n.*use effect"),
-        ("names: [c1]", "names: [c1]\n    acknowledge: before-effect", r"with acknowledge: before-effect\n.*use take"),
+        ("names: [c1]", "names: [c1], acknowledge: before-effect", r"with acknowledge: before-effect\n.*use take"),
         ("broker: kafka-group", "broker: share-group", r"these consumers have share-group\n.*use crash after effect"),
         ("after: effect}", "after: effect}, lost: answer", r"the answer that can be lost.*\n.*use lost: request"),
         (
             "broker: kafka-group",
-            "broker: amqp\n    acknowledge: before-effect",
+            "broker: amqp, acknowledge: before-effect",
             r"no acknowledgement comes next.*\n.*use take",
         ),
         ("message: 3,", "message: 5,", r"there is no message 5: they are numbered from 1 to 4"),
@@ -61,7 +61,7 @@ def hit(**known: float) -> Hit:
 def test_the_consumer_of_the_retry_topic_has_no_acknowledgement_that_could_be_looked_up(tmp_path: Path) -> None:
     path = tmp_path / "retry-topic-reorders.yaml"
     fault = "chaos:\n  - {fault: lost-ack, target: retrier, at: {message: 1, after: effect}}\n"
-    path.write_text(find("retry-topic-reorders").read_text().replace("chaos:\n", fault))
+    path.write_text(resolved(find("retry-topic-reorders")).replace("chaos:\n", fault))
     with pytest.raises(ScenarioError, match=r"retrier takes from the retry topic.*\n.*name a consumer of the input"):
         load(path)
 
@@ -102,7 +102,7 @@ def test_a_take_before_it_was_lost_is_no_proof() -> None:
     assert not fault.prove(moves("take", "effect"), moves("take", "lost")).hit
 
 
-AMQP = find("amqp-ack-lost-duplicates").read_text()
+AMQP = resolved(find("amqp-ack-lost-duplicates"))
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,7 @@ AMQP = find("amqp-ack-lost-duplicates").read_text()
 )
 def test_on_amqp_what_can_never_work_is_refused(tmp_path: Path, new: str, expected: str) -> None:
     path = tmp_path / "amqp-ack-lost-duplicates.yaml"
-    path.write_text(
-        AMQP.replace("names: [c1]", "names: [c1]\n    acknowledge: with-effect").replace("after: effect}", new)
-    )
+    path.write_text(AMQP.replace("names: [c1]", "names: [c1], acknowledge: with-effect").replace("after: effect}", new))
     with pytest.raises(ScenarioError) as refused:
         load(path)
     assert re.search(expected, str(refused.value)), str(refused.value)

@@ -23,8 +23,9 @@ from onceproof.faults.evidence.item import Evidence
 from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.verdict import write_verdict
 from onceproof.scenario.model import ExpectedVerdict, Scenario
-from onceproof.scenario_files.document import Document
+from onceproof.scenario_files.document import Document, Extent
 from onceproof.scenario_files.load import LoadedScenario
+from onceproof.scenario_files.merge import merge
 
 DUPLICATE = Finding("duplicate", "rows", 5, "five twice")
 VIOLATED_EXPECTED = ExpectedVerdict(verdict="violated", anomalies=["duplicate"])
@@ -63,7 +64,9 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
         module.run = run  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "onceproof.run", module)
         loaded = {
-            name: LoadedScenario(scenario(name, expect), Path(f"{name}.yaml"), Document("", CommentedMap(), {}))
+            name: LoadedScenario(
+                scenario(name, expect), Path(f"{name}.yaml"), merge([Document("", CommentedMap(), {}, Extent())])
+            )
             for name, (expect, _) in scenarios.items()
         }
         monkeypatch.setattr(cli_run, "load_all", lambda given: [loaded[name] for name in given])

@@ -19,7 +19,7 @@ from onceproof.history.run_directory import RunDir
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
 from onceproof.run import Result
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import find, load, resolved
 from onceproof.stack.amqp import rabbitmq
 from onceproof.stack.processes.owner import Owner
 
@@ -40,7 +40,7 @@ def player(broker: Broker, folder: Path) -> Play:
     numbers = itertools.count(1)
 
     def once(name: str, *changes: tuple[str, str]) -> tuple[Verdict, list[int]]:
-        text = find(name).read_text()
+        text = resolved(find(name))
         for old, new in changes:
             assert old in text
             text = text.replace(old, new)
@@ -72,7 +72,7 @@ def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Owner, Pl
         pytest.skip(str(missing))
     folder = tmp_path_factory.mktemp("rabbitmq")
     path = folder / "amqp-cut-reorders.yaml"
-    path.write_text(find("amqp-cut-reorders").read_text().replace(*ON_RABBITMQ))
+    path.write_text(resolved(find("amqp-cut-reorders")).replace(*ON_RABBITMQ))
     with Owner() as owner:
         yield owner, player(start_broker(services.fetched(load(path)), owner, folder), folder)
 
@@ -126,13 +126,13 @@ CUTS = [
 
 def lost(play: Play, acknowledge: str, at: str) -> tuple[Verdict, list[int]]:
     names = "names: [c1]"
-    mine = (names, f"{names}\n    acknowledge: {acknowledge}")
+    mine = (names, f"{names}, acknowledge: {acknowledge}")
     return play("amqp-ack-lost-duplicates", mine, ("after: effect}", at))
 
 
 def cut(play: Play, acknowledge: str, after: str) -> tuple[Verdict, list[int]]:
     names, fault = "names: [c1]", "{fault: lost-ack, target: c1, at: {message: 3, after: effect}}"
-    mine = (names, f"{names}\n    acknowledge: {acknowledge}")
+    mine = (names, f"{names}, acknowledge: {acknowledge}")
     return play("amqp-ack-lost-duplicates", mine, (fault, fault.replace("lost-ack", "cut").replace("effect", after)))
 
 

@@ -20,7 +20,7 @@ from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
 from onceproof.reports.picture import files as picture_files
 from onceproof.run import Result
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import find, load, resolved
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner
 
@@ -48,7 +48,7 @@ def play(broker: AmqpBroker, tmp_path: Path) -> Play:
         after: str = "take", message: int = 3, chaos: bool = True, changes: Mapping[str, str] = MappingProxyType({})
     ) -> tuple[Verdict, list[int]]:
         crash = "{message: 3, while: {consumer: c1, holds: 4}}"
-        text = SHIPPED.read_text()
+        text = resolved(SHIPPED)
         # After a take the crash is the shipped one: m3 is only overtaken if m4 has been taken by then.
         at = crash if (after, message) == ("take", 3) else f"{{message: {message}, after: {after}}}"
         for old, new in {crash: at, **changes}.items():

@@ -18,7 +18,7 @@ from onceproof.scenario_files.load import find, load, names
 
 @pytest.mark.parametrize("name", names())
 def test_every_shipped_scenario_comes_back(name: str) -> None:
-    scenario = load(find(name))
+    scenario = load(find(name)).model_copy(update={"base": None})  # a stored one is whole
     stored = json.loads(json.dumps(scenario.to_json()))
     again = Scenario.model_validate(stored)
     assert again == scenario

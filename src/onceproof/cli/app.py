@@ -257,17 +257,21 @@ def validate(
         list[str], typer.Argument(metavar="SCENARIO", help="Names or paths of YAML files.", show_default=False)
     ],
     as_json: Json = False,
+    resolved: Annotated[
+        bool, typer.Option("--resolved", help="Print the whole scenario as YAML, with its bases merged in.")
+    ] = False,
 ) -> None:
     """Check scenario files without starting anything: every problem with its line, column and a suggestion, and likely mistakes as warnings.
 
     \b
     onceproof validate my_job.yaml
+    onceproof validate --resolved my_job.yaml > whole.yaml
     """
     output = Output(as_json)
     with failing_well(output):
-        from onceproof.cli.show import validated
+        from onceproof.cli.show import validated, whole
 
-        output.result(validated(scenarios, as_json))
+        output.result(whole(scenarios, as_json) if resolved else validated(scenarios, as_json))
 
 
 @app.command(context_settings={"allow_interspersed_args": False})

@@ -18,7 +18,7 @@ from onceproof.base.errors import Problem, ScenarioError, UsageError
 from onceproof.base.registry import suggest
 from onceproof.scenario.points import LEFT_BEHIND
 from onceproof.scenario_files import document
-from onceproof.scenario_files.load import find, load_all, load_file, names, warnings
+from onceproof.scenario_files.load import find, load_all, load_file, names, resolved, warnings
 from onceproof.scenario_files.plan import Plan, plan
 
 _WIDTH = 80
@@ -94,6 +94,14 @@ def validated(given: list[str], as_json: bool) -> str:
         found = [asdict(doubt) for _, some in doubts for doubt in some]
         return json.dumps({"valid": [str(each.path) for each in loaded], "warnings": found})
     return "\n".join(line for path, some in doubts for line in [_valid(path, some), *_warning_lines(some)])
+
+
+def whole(given: list[str], as_json: bool) -> str:
+    """The one scenario that is given, whole: its bases merged in. Raises as `load`."""
+    if len(given) != 1:
+        raise UsageError(f"--resolved prints one scenario, and {len(given)} are given", hint="give one of them")
+    text = resolved(find(given[0]))
+    return json.dumps({"resolved": text}) if as_json else text.rstrip("\n")
 
 
 def _valid(path: Path, doubts: list[Problem]) -> str:
@@ -241,6 +249,11 @@ def _plan_text(told: Plan) -> str:
     blocks = [f"{told.scenario}: nothing is started by this"]
     if told.about:
         blocks.append(_hanging("about", " ".join(told.about.split())))
+    blocks += (
+        [_hanging("base", f"{told.base}, merged in (onceproof validate --resolved prints the whole)")]
+        if told.base is not None
+        else []
+    )
     blocks += [_hanging("stack", "; ".join(told.stack))]
     for fed in told.input:
         parts = "partitions" if told.consumers is None else "queues"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -12,6 +13,7 @@ from pydantic import (
     PositiveInt,
     SerializeAsAny,
     ValidationInfo,
+    WithJsonSchema,
     model_validator,
 )
 
@@ -81,6 +83,20 @@ class TopicSpec(Model):
     config: dict[str, str] = Field(default_factory=dict, description="topic settings, as Kafka names them")
 
 
+def _one_text(value: Any) -> Any:
+    """Named texts as one. Under a name, a scenario can change one of its base's, or add to them."""
+    if isinstance(value, dict) and all(isinstance(text, str) for text in value.values()):
+        return "".join(text if text.endswith("\n") else f"{text}\n" for text in value.values())
+    return value
+
+
+_Statements = Annotated[
+    str,
+    BeforeValidator(_one_text),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object", "additionalProperties": {"type": "string"}}]}),
+]
+
+
 class Prepare(Model):
     topics: dict[str, TopicSpec] = Field(
         default_factory=dict, max_length=200, description="topics to create in addition to the inputs"
@@ -88,8 +104,10 @@ class Prepare(Model):
     tables: list[str] = Field(
         default_factory=list, description="static tables of the data sets; {table.NAME} is the Parquet file"
     )
-    sql: str = Field(
-        "", description="statements run in the pipeline's database, as the pipeline's user, before the job starts"
+    sql: _Statements = Field(
+        "",
+        description="statements run in the pipeline's database, as the pipeline's user, before the job starts: a text, or "
+        "several under names of their own, run in their order",
     )
 
 
@@ -144,12 +162,29 @@ class ConsumersSpec(Model):
     restart_after: PositiveInt | None = Field(None, description="ticks until one that died is back (default: never)")
 
 
+def _argument(value: Any) -> Any:
+    if value is True or (isinstance(value, int | str) and not isinstance(value, bool)):
+        return value
+    raise ValueError("an option has a text or a whole number as its value, or true if it has none")
+
+
+_Argument = Annotated[
+    Any,
+    AfterValidator(_argument),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer"}, {"const": True}]}),
+]
+
 #: What takes the place of ``command`` where consumers are described and none is given.
 WORKER = ["{python}", "-m", "onceproof.consumers.worker"]
 
 
 class PipelineSpec(Model):
     command: list[str] = Field(min_length=1, description="the job: any command; templates in braces are filled in")
+    args: dict[str, _Argument] = Field(
+        default_factory=dict,
+        exclude=True,  # it is in the command
+        description="options added to the end of the command: NAME: VALUE is --NAME=VALUE, NAME: true is --NAME",
+    )
     env: dict[str, str] = Field(default_factory=dict, description="environment of the job; templates are filled in")
     secrets: list[str] = Field(
         default_factory=list, description="names of environment variables passed on and never written down"
@@ -167,6 +202,13 @@ class PipelineSpec(Model):
     def _own_worker(cls, data: Any) -> Any:
         consumes = isinstance(data, dict) and data.get("consumers") is not None
         return {"command": WORKER, **data} if consumes else data
+
+    @model_validator(mode="after")
+    def _args_in_command(self) -> Self:
+        args = [f"--{name}" if value is True else f"--{name}={value}" for name, value in self.args.items()]
+        object.__setattr__(self, "command", [*self.command, *args])
+        object.__setattr__(self, "args", {})
+        return self
 
 
 class At(Model):
@@ -363,6 +405,11 @@ def _oracle(item: Any, info: ValidationInfo) -> BaseModel:
 class Scenario(Model):
     name: str = Field(description="that of the file, without .yaml: leave it out")
     about: str = Field("", description="a sentence or two for list and the report")
+    base: str | None = Field(
+        None,
+        exclude=True,  # a stored scenario is whole
+        description="the scenario that this one changes: the name of a shipped one, or the path of a file, from this file's folder",
+    )
     seed: int = Field(0, description="seed of generated input")
     stack: StackSpec = Field(default_factory=StackSpec, description="the services that a run starts")
     input: list[InputSpec] = Field(min_length=1, max_length=50, description="the topics that are fed, and with what")

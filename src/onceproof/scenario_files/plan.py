@@ -51,6 +51,8 @@ class Plan:
 
     scenario: str
     about: str
+    base: str | None
+    """The scenario that this one changes, as its file names it."""
     stack: tuple[str, ...]
     input: tuple[PlannedInput, ...]
     guaranteed_batches: int
@@ -75,6 +77,7 @@ def plan(scenario: Scenario) -> Plan:
     return Plan(
         scenario=scenario.name,
         about=scenario.about.strip(),
+        base=scenario.base,
         stack=_stack(scenario),
         input=tuple(
             PlannedInput(spec.topic, spec.dataset, rows_of(spec, scenario.seed), spec.partitions, spec.chunks)

@@ -36,6 +36,7 @@ def schema() -> dict[str, Any]:
         _inherit(model, definitions[_name(refs[model])])
     scenario = definitions.pop(_name(refs[Scenario]))
     scenario["required"] = [name for name in scenario["required"] if name != "name"]  # it is the file's
+    scenario["title"] = "onceproof scenario"
     scenario["properties"]["chaos"]["items"] = {"anyOf": [refs[model] for model in kinds["faults"]]}
     scenario["properties"]["oracle"] = {
         "description": Scenario.model_fields["oracle"].description,
@@ -49,12 +50,47 @@ def schema() -> dict[str, Any]:
     pipeline = definitions[PipelineSpec.__name__]
     pipeline["required"] = [name for name in pipeline["required"] if name != "command"]
     pipeline["anyOf"] = [{"required": ["command"]}, {"required": ["consumers"]}]
-    used = _used(scenario, definitions)
-    return {
-        **scenario,
-        "title": "onceproof scenario",
-        "$defs": {name: definitions[name] for name in sorted(used)},
+    definitions |= {_SCENARIO: scenario, _based(_SCENARIO): {}}
+    _add_based(_SCENARIO, definitions)
+    definitions[_based(_SCENARIO)]["description"] = "a scenario with a base: what it changes; null takes away"
+    document = {
+        "if": {"required": ["base"]},
+        "then": {"$ref": f"#/$defs/{_based(_SCENARIO)}"},
+        "else": {"$ref": f"#/$defs/{_SCENARIO}"},
     }
+    return {**document, "$defs": {name: definitions[name] for name in sorted(_used(document, definitions))}}
+
+
+_SCENARIO = Scenario.__name__
+
+
+def _based(name: str) -> str:
+    return f"{name}-based"
+
+
+def _add_based(name: str, definitions: dict[str, Any]) -> None:
+    """The mapping ``name`` as a scenario with a base may write it: nothing is needed, and null takes away."""
+    made = {key: value for key, value in definitions[name].items() if key != "required"}
+    if name == PipelineSpec.__name__:
+        del made["anyOf"]
+    definitions[_based(name)] = made  # before what is below it, which may come back here
+    made["properties"] = {
+        key: {**_mergeable(value, definitions), "description": value.get("description", "")}
+        for key, value in made.get("properties", {}).items()
+    }
+
+
+def _mergeable(value: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """A value, the same with the mappings in it as `_add_based` has them, or null. Lists are replaced: they stay."""
+    if "$ref" in value and "properties" in definitions[_name(value)]:
+        if _based(_name(value)) not in definitions:
+            _add_based(_name(value), definitions)
+        value = {"$ref": f"#/$defs/{_based(_name(value))}"}
+    elif isinstance(value.get("additionalProperties"), dict):
+        value = {**value, "additionalProperties": _mergeable(value["additionalProperties"], definitions)}
+    elif "anyOf" in value:
+        return {"anyOf": [*(_mergeable(each, definitions) for each in value["anyOf"]), {"type": "null"}]}
+    return {"anyOf": [value, {"type": "null"}]}
 
 
 def fields(model: type[BaseModel]) -> list[tuple[str, str]]:
