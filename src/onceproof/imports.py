@@ -28,14 +28,14 @@ from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Timeline
 from onceproof.expectation.ask import ask_oracle
 from onceproof.expectation.decode import decode_topics
-from onceproof.history.kafka import collect_topics
-from onceproof.history.kafka_rows import as_text
-from onceproof.history.postgres import collect_snapshots
 from onceproof.history.run_directory import RunDir, private_files
 from onceproof.history.schema import VERSION
 from onceproof.history.writer import HistoryWriter
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import load_to_judge
+from onceproof.stores.kafka.read_back import collect_topics
+from onceproof.stores.kafka.rows import as_text
+from onceproof.stores.postgres.read_back import collect_snapshots
 from onceproof.values import foreign_files
 
 
@@ -57,7 +57,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class _Remote:
-    """A `onceproof.history.kafka.Cluster` whose files are out of reach."""
+    """A `onceproof.stores.kafka.read_back.Cluster` whose files are out of reach."""
 
     harness_bootstrap: str
 

@@ -31,7 +31,6 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import reads_frames, strikes_tasks
 from onceproof.faults.controller import FaultController
 from onceproof.faults.survey import watch
-from onceproof.history.collect import collect
 from onceproof.history.run_directory import RunDir, private_files, run_dir_problem
 from onceproof.history.schema import VERSION
 from onceproof.history.writer import HistoryWriter
@@ -52,6 +51,7 @@ from onceproof.stack.api import Stack
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner
+from onceproof.stores.collect import collect
 
 _LAST_HEAL_S = 2.0
 """On the way out of a run that failed or was interrupted: enough for proxies, and within the 10 s in which all must be gone."""

@@ -17,9 +17,9 @@ from psycopg import sql
 from psycopg.rows import tuple_row
 
 from onceproof.base.errors import HistoryError
-from onceproof.history.pgoutput import Begin, Change, Commit, Decoder, Message, Row, Truncate
 from onceproof.history.writer import HistoryWriter
 from onceproof.stack.api import Postgres
+from onceproof.stores.postgres.pgoutput import Begin, Change, Commit, Decoder, Message, Row, Truncate
 
 SLOT = "onceproof"
 PUBLICATION = "onceproof"

@@ -6,11 +6,11 @@ from dataclasses import asdict
 from typing import Any
 
 from onceproof.base.timeline import Timeline
-from onceproof.history.kafka import collect_topics
-from onceproof.history.postgres import collect_postgres
 from onceproof.history.writer import HistoryWriter
 from onceproof.scenario.model import Scenario
 from onceproof.stack.api import Stack
+from onceproof.stores.kafka.read_back import collect_topics
+from onceproof.stores.postgres.read_back import collect_postgres
 
 
 def collect(
