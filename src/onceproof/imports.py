@@ -33,6 +33,7 @@ from onceproof.history.schema import VERSION
 from onceproof.history.writer import HistoryWriter
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import load_to_judge
+from onceproof.stores.contract import store_of
 from onceproof.stores.kafka.read_back import collect_topics
 from onceproof.stores.kafka.rows import as_text
 from onceproof.stores.postgres.read_back import collect_snapshots
@@ -135,12 +136,13 @@ def _check_names(scenario: Scenario, sources: Sources) -> None:
             hint = f"give --input {topic}=FILE, or --kafka ADDRESS to read it"
             raise UsageError(f"nothing to import input topic {topic!r} from", hint=hint)
     for name, spec in scenario.outputs.items():
-        live = sources.kafka if spec.topic is not None else sources.postgres_env
-        if name not in sources.outputs and live is None:
-            way = "--kafka ADDRESS" if spec.topic is not None else "--postgres-env VARIABLE"
-            raise UsageError(
-                f"nothing to import output {name!r} from", hint=f"give --output {name}=FILE, or {way} to read it"
-            )
+        if name in sources.outputs:
+            continue
+        ways = {"topic": ("--kafka ADDRESS", sources.kafka), "table": ("--postgres-env VARIABLE", sources.postgres_env)}
+        way, live = ways.get(store_of(spec).field, (None, None))
+        if live is None:
+            hint = f"give --output {name}=FILE{f', or {way} to read it' if way is not None else ''}"
+            raise UsageError(f"nothing to import output {name!r} from", hint=hint)
 
 
 def _conninfo(variable: str | None) -> str | None:
@@ -175,7 +177,7 @@ def _from_files(scenario: Scenario, sources: Sources, writer: HistoryWriter) -> 
         writer.append("input", _input_rows(topic, path))
     found: dict[str, Any] = {}
     for name, path in sources.outputs.items():
-        table = scenario.outputs[name].table is not None
+        table = scenario.outputs[name].has_rows
         writer.append("snapshot" if table else "output", _table_rows(name, path) if table else _output_rows(name, path))
         found[name] = {"from": path.name}
     return found

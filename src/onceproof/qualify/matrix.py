@@ -244,7 +244,7 @@ def _explained(page: Page, name: str, explained: set[str]) -> None:
 def _counted(count: int, scenario: Scenario, outputs: Iterable[str] = ()) -> str:
     """Rows of tables, records of topics; of all outputs where none is named."""
     named = [scenario.outputs[name] for name in outputs if name in scenario.outputs]
-    tables = {spec.table is not None for spec in named or scenario.outputs.values()}
+    tables = {spec.has_rows for spec in named or scenario.outputs.values()}
     if len(tables) > 1:
         return f"{count:,} rows and records"
     return times(count, "row" if tables == {True} else "record")

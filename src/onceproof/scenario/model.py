@@ -283,6 +283,16 @@ class OutputSpec(Model):
     claim: Claim | None = Field(None, description="a claim of its own, instead of the scenario's")
 
     @property
+    def place(self) -> str:
+        """What its store calls it: the topic, the table, ..."""
+        return self.topic or self.table or ""
+
+    @property
+    def has_rows(self) -> bool:
+        """It holds rows, which commits add and take away; a topic holds records."""
+        return self.topic is None
+
+    @property
     def is_aside(self) -> bool:
         """The oracle says nothing of it."""
         return self.expected == "empty" or self.dead_letter_of is not None
@@ -352,7 +362,8 @@ class Scenario(Model):
     chaos: list[SerializeAsAny[FaultSpec]] = Field(
         default_factory=list, description="the faults, each with its place; without any nothing is broken"
     )
-    outputs: dict[str, OutputSpec] = Field(
+    # Likewise: of each store's own Spec.
+    outputs: dict[str, SerializeAsAny[OutputSpec]] = Field(
         min_length=1, max_length=50, description="name -> what the job writes, and how it is read"
     )
     oracle: SerializeAsAny[OracleSpec] = Field(description="what the outputs must hold, from the committed input")

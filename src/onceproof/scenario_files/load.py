@@ -16,7 +16,7 @@ from onceproof.consumers.faults import consumer_faults
 from onceproof.data import datasets
 from onceproof.faults.contract import faults
 from onceproof.oracle import oracles
-from onceproof.scenario.model import FaultSpec, OracleSpec, Scenario
+from onceproof.scenario.model import FaultSpec, OracleSpec, OutputSpec, Scenario
 from onceproof.scenario.problem import Complaint, Loc, shown
 from onceproof.scenario.templates import fill
 from onceproof.scenario_files import document, judged
@@ -24,6 +24,7 @@ from onceproof.scenario_files.checks import consumers as consumer_check
 from onceproof.scenario_files.checks import crosscheck, doubts
 from onceproof.scenario_files.document import Document
 from onceproof.scenario_files.explain import in_part, validate
+from onceproof.stores import contract
 
 T = TypeVar("T")
 
@@ -142,20 +143,23 @@ def _with_options(item: Any, here: Path) -> Any:
 
 
 def _assemble(data: dict[str, Any], *, runs: bool = True) -> tuple[Scenario | None, list[Complaint]]:
-    """Each part by its own model. Faults, oracle and data set options are validated by the kind that they name."""
+    """Each part by its own model. Faults, outputs, oracle and data set options are validated by the kind that they name."""
     chaos, complaints = _chaos(data.get("chaos"), consumers=consumer_check.has_consumers(data))
     oracle, of_oracle = _oracle(data.get("oracle"))
-    complaints += of_oracle + (_dataset_options(data.get("input")) if runs else [])
+    outputs, of_outputs = _outputs(data.get("outputs"))
+    complaints += of_oracle + of_outputs + (_dataset_options(data.get("input")) if runs else [])
     frame = dict(data)
     if isinstance(frame.get("chaos"), list):
         frame["chaos"] = []
     if frame.get("oracle") is not None:
         frame["oracle"] = {"kind": "checked above"}
+    if isinstance(frame.get("outputs"), dict):
+        frame["outputs"] = {name: {"identity": ["checked above"]} for name in frame["outputs"]}
     scenario, of_frame = validate(Scenario, frame)
     complaints += of_frame
     if scenario is None or oracle is None or complaints:
         return None, complaints
-    return scenario.model_copy(update={"chaos": chaos, "oracle": oracle}), complaints
+    return scenario.model_copy(update={"chaos": chaos, "outputs": outputs, "oracle": oracle}), complaints
 
 
 def _chaos(items: Any, *, consumers: bool) -> tuple[list[FaultSpec], list[Complaint]]:
@@ -172,6 +176,27 @@ def _chaos(items: Any, *, consumers: bool) -> tuple[list[FaultSpec], list[Compla
         complaints += found
         if isinstance(spec, FaultSpec):
             specs.append(spec)
+    return specs, complaints
+
+
+def _outputs(items: Any) -> tuple[dict[str, OutputSpec], list[Complaint]]:
+    """Each by the store that it names; what is not a mapping at all the frame complains of."""
+    specs: dict[str, OutputSpec] = {}
+    complaints: list[Complaint] = []
+    for name, item in items.items() if isinstance(items, dict) else ():
+        loc: Loc = ("outputs", name)
+        if not isinstance(item, dict):
+            complaints.append(Complaint(loc, f"{name}: {shown(item)} is not a mapping"))
+            continue
+        named = contract.stores_of(item)
+        if len(named) != 1:
+            found = " and ".join(store.field for store in named) or "none"
+            message = f"output {name!r} needs one of {', '.join(contract.fields())}, and has {found}"
+            complaints.append(Complaint(loc, message, at_key=True))
+        spec, found_here = validate(named[0].Spec if named else OutputSpec, item, loc)
+        complaints += found_here
+        if spec is not None:
+            specs[name] = spec
     return specs, complaints
 
 

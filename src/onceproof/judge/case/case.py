@@ -57,6 +57,7 @@ from onceproof.judge.case.query import Unordered, statement_problem
 from onceproof.judge.relations import caused, changes, compare, effects, late
 from onceproof.oracle import oracles
 from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
+from onceproof.stores.contract import specs
 from onceproof.values import digest
 from onceproof.values.canonical import as_text, canonical_rows, document, is_canonical, literal, quote
 
@@ -416,6 +417,7 @@ def _scenario(history: History) -> tuple[Scenario, OracleSpec]:
     kind = (stored.get("oracle") or {}).get("kind")
     try:
         oracle = oracles.get(str(kind)).Spec.model_validate(stored["oracle"])
-        return Scenario.model_validate({**stored, "chaos": [], "oracle": {"kind": kind}}), oracle
+        outputs = specs(stored["outputs"])
+        return Scenario.model_validate({**stored, "outputs": outputs, "chaos": [], "oracle": {"kind": kind}}), oracle
     except (KeyError, ValueError) as error:
         raise HistoryError(f"the scenario in {history.run_dir / 'run.json'} cannot be used: {error}") from error
