@@ -62,9 +62,11 @@ class Store(Protocol):
     """One line for listings."""
     field: str
     """The field of an output that says where it is: ``topic``, ``table``. No two stores have the same."""
-    Spec: type[OutputSpec]
-    """What a scenario says of an output in it."""
     words: Words
+
+    @property
+    def Spec(self) -> type[OutputSpec]:  # noqa: N802  # as of faults and oracles; a property, for each has a narrower type
+        """What a scenario says of an output in it."""
 
     def problems(self, scenario: Scenario, spec: OutputSpec) -> Iterator[Complaint]:
         """What can be wrong although each value is fine alone; places are relative to the output."""
