@@ -24,7 +24,7 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 class FilesOutput(OutputSpec):
-    files: str = Field(description="the output is this folder of files; the job is told its path by {output.NAME}")
+    files: str = Field(description="the output is this folder of files; the job gets its path by {output.NAME}")
     format: Literal["parquet", "json"] = Field("parquet", description="json: an object per line")
     reader: Literal["spark", "listing"] = Field(
         "spark",
