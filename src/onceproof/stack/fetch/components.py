@@ -74,7 +74,7 @@ class AmqpComponents:
 
 
 #: Fetched when a scenario asks for them: most never do.
-ON_DEMAND = frozenset({"qpid-broker"})
+ON_DEMAND = frozenset({"qpid-broker", "delta"})
 
 
 @dataclass(frozen=True)
