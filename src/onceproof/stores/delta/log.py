@@ -24,7 +24,7 @@ _MAPPING = "delta.columnMapping.mode"
 @dataclass(frozen=True)
 class DataFile:
     path: Path
-    partition: Mapping[str, str | None]
+    partition: dict[str, str | None]
     """The values of its partition columns, which its rows lack."""
 
 

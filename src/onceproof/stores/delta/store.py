@@ -81,7 +81,8 @@ def _collect(run: ReadBack, name: str, spec: OutputSpec) -> dict[str, Any]:
         commit = {"commit_order": order, "xid": version.number, "commit_time_us": version.time_us}
         run.writer.append("commits", [{**commit, "changes": position - before}])
         txn |= version.txn
-    rows, columns = 0, {}
+    rows = 0
+    columns: dict[str, str] = {}
     for row in _rows(active(table)):
         columns |= dict.fromkeys(row, "parquet")
         run.writer.append("snapshot", [{"output": name, "content": foreign_files.as_json(row)}])
