@@ -92,6 +92,14 @@ class NeedsJars(Protocol):
     """What is fetched and put on the job's class path (`onceproof.stack.fetch.components`)."""
 
 
+@runtime_checkable
+class CommitsLikeCheckpoints(Protocol):
+    """A store that Spark's own sink commits to by an entry in a log, written as checkpoints are: faults can be placed there."""
+
+    log: str
+    """The folder of that log, below the output's."""
+
+
 stores: Registry[Store] = Registry("store", "onceproof.stores", "onceproof.stores")
 
 

@@ -16,7 +16,7 @@ from onceproof.scenario.model import OutputSpec, Scenario
 from onceproof.scenario.problem import Complaint, shown
 from onceproof.stack.api import Stack
 from onceproof.stores.contract import ReadBack, State, Words, stores
-from onceproof.stores.files.folder import Write, data_files, has_log, logged, unlogged
+from onceproof.stores.files.folder import LOG, Write, data_files, has_log, logged, unlogged
 from onceproof.values import foreign_files
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
@@ -44,6 +44,7 @@ class FilesStore:
     field = "files"
     Spec = FilesOutput
     words = Words("row", "folder", "write", "from write")
+    log = LOG
 
     def problems(self, scenario: Scenario, spec: OutputSpec) -> Iterator[Complaint]:
         if not _NAME.fullmatch(spec.place):
