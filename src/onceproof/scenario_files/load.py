@@ -190,7 +190,7 @@ def _outputs(items: Any) -> tuple[dict[str, OutputSpec], list[Complaint]]:
             continue
         named = contract.stores_of(item)
         if len(named) != 1:
-            found = " and ".join(store.field for store in named) or "none"
+            found = " and ".join(sorted(store.field for store in named)) or "none"
             message = f"output {name!r} needs one of {', '.join(contract.fields())}, and has {found}"
             complaints.append(Complaint(loc, message, at_key=True))
         spec, found_here = validate(named[0].Spec if named else OutputSpec, item, loc)
