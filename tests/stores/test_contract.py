@@ -16,7 +16,7 @@ def test_each_store_has_a_field_of_its_own() -> None:
         assert bool(store.words.commit) == bool(store.words.written)
 
 
-@pytest.mark.parametrize("name", ["effectively-once", "naive-append", "files-append"])
+@pytest.mark.parametrize("name", ["effectively-once", "naive-append", "files-append", "delta-append"])
 def test_a_stored_scenario_has_the_outputs_that_it_was_run_with(name: str) -> None:
     scenario = load(find(name))
     assert specs(scenario.model_dump(mode="json", by_alias=True)["outputs"]) == scenario.outputs
