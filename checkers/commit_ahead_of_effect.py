@@ -235,12 +235,7 @@ def _by_table(case: Case, output: str) -> str | None:
         return f"the history holds no position that was written to its progress table {spec.progress.table}"
     table = literal(spec.progress.table)
     case.sql(_MISSING.format(output=literal(output), table=table))
-    if (
-        spec.table is not None
-        and output not in case.no_stream
-        and not sources.rewritten(case, output)
-        and spec.kind != "upsert"
-    ):
+    if spec.has_rows and output not in case.no_stream and not sources.rewritten(case, output) and spec.kind != "upsert":
         case.sql(_BEHIND_TABLE.format(output=literal(output), table=table))
         _take(case, "table")
     return None

@@ -164,7 +164,7 @@ def _by_time(case: Case) -> Iterator[Gap]:
             continue
         elif case.expectations[output].has_cause and output not in case.no_stream:
             case.caused()
-            seen = _TABLE_TIMES if spec.table is not None else _TOPIC_TIMES.format(output=literal(output))
+            seen = _TABLE_TIMES if spec.has_rows else _TOPIC_TIMES.format(output=literal(output))
             by_identity = str(spec.kind != "upsert").lower()
             case.sql(
                 _BY_EFFECT.format(

@@ -277,7 +277,7 @@ def _create(case: Case) -> None:
 def _of_output(case: Case, output: str) -> str | None:
     """Add the zombies of one output. Why they cannot all be known, or None."""
     spec = case.scenario.outputs[output]
-    if spec.table is not None and output in case.no_stream:
+    if spec.has_rows and output in case.no_stream:
         return case.no_stream[output] if spec.epoch is not None else None
     gap = None
     if spec.epoch is not None:

@@ -20,6 +20,7 @@ ORDER = [
     *(
         "src/onceproof/instruments",
         "src/onceproof/stack",
+        "src/onceproof/stores",
         "src/onceproof/pipeline",
         "src/onceproof/faults",
         "chaos",

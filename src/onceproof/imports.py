@@ -28,15 +28,16 @@ from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Timeline
 from onceproof.expectation.ask import ask_oracle
 from onceproof.expectation.decode import decode_topics
-from onceproof.history.kafka import collect_topics
-from onceproof.history.kafka_rows import as_text
-from onceproof.history.postgres import collect_snapshots
 from onceproof.history.run_directory import RunDir, private_files
 from onceproof.history.run_record import OutputRecord, StoredScenario
 from onceproof.history.schema import VERSION
 from onceproof.history.writer import HistoryWriter
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import load_to_judge
+from onceproof.stores.contract import store_of
+from onceproof.stores.kafka.read_back import collect_topics
+from onceproof.stores.kafka.rows import as_text
+from onceproof.stores.postgres.read_back import collect_snapshots
 from onceproof.values import foreign_files
 
 
@@ -58,7 +59,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class _Remote:
-    """A `onceproof.history.kafka.Cluster` whose files are out of reach."""
+    """A `onceproof.stores.kafka.read_back.Cluster` whose files are out of reach."""
 
     harness_bootstrap: str
 
@@ -137,12 +138,13 @@ def _check_names(scenario: Scenario, sources: Sources) -> None:
             hint = f"give --input {topic}=FILE, or --kafka ADDRESS to read it"
             raise UsageError(f"nothing to import input topic {topic!r} from", hint=hint)
     for name, spec in scenario.outputs.items():
-        live = sources.kafka if spec.topic is not None else sources.postgres_env
-        if name not in sources.outputs and live is None:
-            way = "--kafka ADDRESS" if spec.topic is not None else "--postgres-env VARIABLE"
-            raise UsageError(
-                f"nothing to import output {name!r} from", hint=f"give --output {name}=FILE, or {way} to read it"
-            )
+        if name in sources.outputs:
+            continue
+        ways = {"topic": ("--kafka ADDRESS", sources.kafka), "table": ("--postgres-env VARIABLE", sources.postgres_env)}
+        way, live = ways.get(store_of(spec).field, (None, None))
+        if live is None:
+            hint = f"give --output {name}=FILE{f', or {way} to read it' if way is not None else ''}"
+            raise UsageError(f"nothing to import output {name!r} from", hint=hint)
 
 
 def _conninfo(variable: str | None) -> str | None:
@@ -177,7 +179,7 @@ def _from_files(scenario: Scenario, sources: Sources, writer: HistoryWriter) -> 
         writer.append("input", _input_rows(topic, path))
     found: dict[str, OutputRecord | None] = {}
     for name, path in sources.outputs.items():
-        table = scenario.outputs[name].table is not None
+        table = scenario.outputs[name].has_rows
         writer.append("snapshot" if table else "output", _table_rows(name, path) if table else _output_rows(name, path))
         found[name] = OutputRecord.model_validate({"from": path.name})
     return found

@@ -31,7 +31,6 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import reads_frames, strikes_tasks
 from onceproof.faults.controller import FaultController
 from onceproof.faults.survey import watch
-from onceproof.history.collect import collect
 from onceproof.history.run_directory import RunDir, private_files, run_dir_problem
 from onceproof.history.run_record import StoredScenario
 from onceproof.history.schema import VERSION
@@ -53,6 +52,7 @@ from onceproof.stack.api import Stack
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner
+from onceproof.stores.contract import ReadBack, collect, jars, store_of
 
 _LAST_HEAL_S = 2.0
 """On the way out of a run that failed or was interrupted: enough for proxies, and within the 10 s in which all must be gone."""
@@ -147,6 +147,7 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
         return
     timeline.emit("phase", name="fetch")
     fetched = components.ensure()
+    fetched = replace(fetched, spark_jars=(*fetched.spark_jars, *jars(scenario)))
     with Owner() as owner, ExitStack() as healing:
         timeline.emit("phase", name="stack")
         frames = survey or reads_frames(scenario.chaos)
@@ -183,9 +184,10 @@ def _observe(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeli
         writer.append("batches", _batch_rows(watcher))
         writer.append("progress", _progress_rows(watcher))
         writer.append("faults", controller.rows())
-        outputs, ends = collect(scenario, stack, writer, timeline)
+        reading = ReadBack(scenario, stack, writer, timeline)
+        outputs = collect(reading)
         stack.check_health()
-        directory.update(outputs=outputs, ends=ends, **drive.summary(), seconds=round(timeline.now(), 3))
+        directory.update(outputs=outputs, ends=reading.ends, **drive.summary(), seconds=round(timeline.now(), 3))
         timeline.emit("phase", name="stop")
     decode_topics(scenario, path.resolve().parent, directory)
     directory.update(observed=True, seconds=round(timeline.now(), 3), harness_peak_rss_kib=_peak_rss_kib())
@@ -337,6 +339,7 @@ def _template_values(scenario: Scenario, path: Path, stack: Stack, directory: Ru
     if stack.spark is not None:
         values["spark.master"] = stack.spark.master_url
     values |= {f"topic.{name}": name for name in scenario.topics()}
+    values |= {f"output.{name}": store_of(spec).address(spec, stack) for name, spec in scenario.outputs.items()}
     values |= {f"table.{name}": str(directory.tables / f"{name}.parquet") for name in scenario.pipeline.prepare.tables}
     return values
 

@@ -23,6 +23,7 @@ class Listing(StrEnum):
     CHECKERS = "checkers"
     ORACLES = "oracles"
     DATASETS = "datasets"
+    STORES = "stores"
     REPORTS = "reports"
 
 

@@ -43,6 +43,7 @@ def listing_of(what: str, name: str, as_json: bool) -> str:
     from onceproof.faults.contract import faults
     from onceproof.oracle import oracles
     from onceproof.scenario_files.schema import fields
+    from onceproof.stores.contract import stores
 
     with_fields: dict[str, list[tuple[str, str, type[BaseModel]]]] = {
         "faults": [
@@ -51,6 +52,7 @@ def listing_of(what: str, name: str, as_json: bool) -> str:
         ],
         "oracles": [(each, kind.about, kind.Spec) for each, kind in oracles.items()],
         "datasets": [(each, kind.about, kind.Options) for each, kind in datasets.items()],
+        "stores": [(each, store.about, store.Spec) for each, store in stores.items()],
     }
     if what not in with_fields:
         hint = f"fields have: {', '.join(with_fields)}"
@@ -183,6 +185,7 @@ def _entries(what: str) -> list[tuple[str, str]]:
     from onceproof.judge.checker import checkers
     from onceproof.oracle import oracles
     from onceproof.reports.report import reports
+    from onceproof.stores.contract import stores
 
     match what:
         case "points":
@@ -196,6 +199,8 @@ def _entries(what: str) -> list[tuple[str, str]]:
             return [(name, oracle.about) for name, oracle in oracles.items()]
         case "datasets":
             return [(name, dataset.about) for name, dataset in datasets.items()]
+        case "stores":
+            return [(name, f"{store.field}: {store.about}") for name, store in stores.items()]
         case _:
             return [(name, report.about) for name, report in reports.items()]
 

@@ -15,7 +15,6 @@ from pydantic import Field
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
-from onceproof.faults.evidence.commits import OpenTransaction, postgres_status
 from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.frames import (
     FrameSpec,
@@ -32,6 +31,8 @@ from onceproof.instruments.proxy.rules import Action, Cut
 from onceproof.scenario.model import At, FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stack.api import Proxy, Stream
+from onceproof.stores.kafka.transactions import OpenTransaction
+from onceproof.stores.postgres.transactions import postgres_status
 
 _SETTLE_S = 20.0
 """COMMIT and EndTxn take milliseconds once they have arrived, and a transaction is aborted within its time-out of 10 s."""

@@ -21,6 +21,7 @@ from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.rules import WRITES, Condition, Rule, writes_to
 from onceproof.scenario.model import OutputSpec, Scenario
 from onceproof.stack.api import FrameRules
+from onceproof.stores.contract import store_of
 
 _WRITES = re.compile(WRITES, re.IGNORECASE)
 #: Verb and table.
@@ -187,7 +188,13 @@ def _sinks(
     others = _ids_of_others(scenario, within)
     for name, output in scenario.outputs.items():
         several = len(queries) > 1
-        told = _table(output, within) if output.table is not None else _topic(output, within, others[name], several)
+        told: _Found | str
+        if output.table is not None:
+            told = _table(output, within)
+        elif output.topic is not None:
+            told = _topic(output, within, others[name], several)
+        else:
+            told = f"it is {store_of(output).about}, and no frames lead there"
         if isinstance(told, str):
             gaps[name] = f"output {name}: {told}"
             continue

@@ -26,6 +26,7 @@ from onceproof.scenario.points import Point
 _POINTS = {
     ("offsets", "create"): Point.BEFORE_OFFSET_LOG,
     ("offsets", "renamed"): Point.AFTER_OFFSET_LOG,
+    ("_spark_metadata", "create"): Point.BEFORE_SINK_COMMIT,  # Spark's file sink: the files are there, and not listed
     ("commits", "create"): Point.AFTER_SINK_COMMIT,
     ("commits", "renamed"): Point.AFTER_COMMIT_LOG,
     ("state", "renamed"): Point.STATE_PARTLY_COMMITTED,
@@ -207,7 +208,8 @@ class CheckpointGate:
             self._open(driver, query, where, lambda: say(f"go {number}"))
             return
         checkpoint, log, batch = _place(where)
-        query, point = self._query(checkpoint), _POINTS.get((log, moment))
+        query = self._writer(driver, batch) if log == "_spark_metadata" else self._query(checkpoint)
+        point = _POINTS.get((log, moment))
         if query is not None and point is not None and log != "state":
             with self._lock:
                 self._positions[query] = (batch, point)
@@ -284,6 +286,13 @@ class CheckpointGate:
             attempt = driver.attempts.get((query, batch), 1)
             return self._meetings.setdefault((query, batch, point, attempt), _Meeting())
 
+    def _writer(self, driver: _Driver, batch: int) -> str | None:
+        """The driver's one query that is at this batch: the log of a file sink does not name it."""
+        with self._lock:
+            mine = [query for query, served_by in self._driver_of.items() if served_by is driver]
+            found = [query for query in mine if self._positions.get(query, (None,))[0] == batch]
+        return found[0] if len(found) == 1 else None
+
     def _query(self, checkpoint: Path) -> str | None:
         """None for a checkpoint that is not the run's business."""
         if checkpoint == self._root:
@@ -312,9 +321,11 @@ def _rules(batch: int, point: Point) -> list[str]:
 
 
 def _place(file: Path) -> tuple[Path, str, int]:
-    """Checkpoint, log and batch of a file of ``offsets/``, ``commits/`` or ``state/`` (anywhere below that)."""
-    if file.parent.name != "state" and file.name.isdigit():
-        return file.parent.parent, file.parent.name, int(file.name)
+    """Checkpoint (or output), log and batch of a file of ``offsets/``, ``commits/``, ``_spark_metadata/`` or ``state/`` (anywhere
+    below that)."""
+    number = file.name.removesuffix(".compact")
+    if file.parent.name != "state" and number.isdigit():
+        return file.parent.parent, file.parent.name, int(number)
     state = next(above for above in file.parents if above.name == "state")
     version = re.match(r"\d+", file.name)
     assert version is not None, "state files begin with their version, or the driver would not have told"

@@ -1,11 +1,12 @@
-"""The kinds of faults and oracles that a scenario can name: their registries, and how an item becomes the model of its kind.
+"""The kinds of faults, stores and oracles that a scenario can name: their registries, and how an item becomes the model of its kind.
 
-A kind is a class with a ``Spec``. Its package is imported when a kind is first asked for.
+A kind has a ``Spec``. Its package is imported when a kind is first asked for.
 """
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ValidationError, ValidationInfo
@@ -19,6 +20,7 @@ consumer_faults: Registry[Any] = Registry(
     "fault of consumers", "onceproof.chaos.consumers", "onceproof.consumer-faults"
 )
 oracles: Registry[Any] = Registry("oracle", "onceproof.oracle", "onceproof.oracles")
+stores: Registry[Any] = Registry("store", "onceproof.stores", "onceproof.stores")
 
 #: The type of an error whose context has a ``message`` and a ``hint`` for the author of the scenario.
 COMPLAINT = "complaint"
@@ -39,6 +41,10 @@ def spec_of(registry: Registry[Any], field: str, item: Any, info: ValidationInfo
         raise ValidationError.from_exception_data(
             registry.noun, [InitErrorDetails(type=unknown, loc=(field,), input=kind)]
         )
+    return _validated(model, item, info)
+
+
+def _validated(model: type[BaseModel], item: dict[str, Any], info: ValidationInfo) -> BaseModel:
     # What comes from a file is JSON by now, and strictness is JSON's: text is no number, and a name is an enum's member.
     return (
         model.model_validate_json(json.dumps(item), strict=True) if info.mode == "json" else model.model_validate(item)
@@ -54,5 +60,43 @@ def model_of(registry: Registry[Any], field: str, item: dict[str, Any]) -> type[
     return model
 
 
-def _complaint(message: str, hint: str, *, at_key: bool = False) -> PydanticCustomError:
-    return PydanticCustomError(COMPLAINT, "{message} ({hint})", {"message": message, "hint": hint, "at_key": at_key})
+def store_fields() -> list[str]:
+    """The fields of an output that say where it is: one of each store."""
+    return sorted(store.field for _, store in stores.items())
+
+
+def stores_of(output: Any) -> list[Any]:
+    """The stores that an output, written or made, names: in a scenario that is right it is one."""
+    of = output.get if isinstance(output, dict) else partial(getattr, output)
+    return [store for _, store in stores.items() if of(store.field, None) is not None]
+
+
+def output_of(item: Any, info: ValidationInfo, otherwise: type[BaseModel]) -> Any:
+    """``item`` as the model of the store that it names; `in_one_store` refuses those that name none or several."""
+    if not isinstance(item, dict):
+        return item
+    return _validated(output_model(item) or otherwise, item, info)
+
+
+def output_model(item: dict[str, Any]) -> type[BaseModel] | None:
+    """The model of the first store that the item names."""
+    return next((store.Spec for store in stores_of(item)), None)
+
+
+def in_one_store(outputs: dict[str, Any]) -> None:
+    """Raises `ValidationError` for outputs that are in no store, or in several."""
+    wrong = []
+    for name, output in outputs.items():
+        found = sorted(store.field for store in stores_of(output))
+        if len(found) != 1:
+            message = (
+                f"output {name!r} needs one of {', '.join(store_fields())}, and has {' and '.join(found) or 'none'}"
+            )
+            wrong.append(InitErrorDetails(type=_complaint(message, None, at_key=True), loc=(name,), input=output))
+    if wrong:
+        raise ValidationError.from_exception_data("outputs", wrong)
+
+
+def _complaint(message: str, hint: str | None, *, at_key: bool = False) -> PydanticCustomError:
+    words = "{message}" if hint is None else "{message} ({hint})"
+    return PydanticCustomError(COMPLAINT, words, {"message": message, "hint": hint, "at_key": at_key})

@@ -328,6 +328,16 @@ class OutputSpec(Model):
     claim: Claim | None = Field(None, description="a claim of its own, instead of the scenario's")
 
     @property
+    def place(self) -> str:
+        """What its store calls it: the topic, the table, ..."""
+        return self.topic or self.table or ""
+
+    @property
+    def has_rows(self) -> bool:
+        """It holds rows, which commits add and take away; a topic holds records."""
+        return self.topic is None
+
+    @property
     def is_aside(self) -> bool:
         """The oracle says nothing of it."""
         return self.expected == "empty" or self.dead_letter_of is not None
@@ -402,6 +412,15 @@ def _oracle(item: Any, info: ValidationInfo) -> BaseModel:
     return kinds.spec_of(kinds.oracles, "kind", item, info)
 
 
+def _output(item: Any, info: ValidationInfo) -> Any:
+    return kinds.output_of(item, info, OutputSpec)
+
+
+def _in_one_store(outputs: dict[str, OutputSpec]) -> dict[str, OutputSpec]:
+    kinds.in_one_store(outputs)
+    return outputs
+
+
 class Scenario(Model):
     name: str = Field(description="that of the file, without .yaml: leave it out")
     about: str = Field("", description="a sentence or two for list and the report")
@@ -418,9 +437,10 @@ class Scenario(Model):
     chaos: list[Annotated[SerializeAsAny[FaultSpec], BeforeValidator(_fault)]] = Field(
         default_factory=list, description="the faults, each with its place; without any nothing is broken"
     )
-    outputs: dict[str, OutputSpec] = Field(
-        min_length=1, max_length=50, description="name -> what the job writes, and how it is read"
-    )
+    # Likewise: of each store's own Spec.
+    outputs: Annotated[
+        dict[str, Annotated[SerializeAsAny[OutputSpec], BeforeValidator(_output)]], AfterValidator(_in_one_store)
+    ] = Field(min_length=1, max_length=50, description="name -> what the job writes, and how it is read")
     oracle: Annotated[SerializeAsAny[OracleSpec], BeforeValidator(_oracle)] = Field(
         description="what the outputs must hold, from the committed input"
     )

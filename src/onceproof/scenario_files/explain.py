@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from onceproof.base.registry import suggest
 from onceproof.scenario import kinds
 from onceproof.scenario.kinds import COMPLAINT
-from onceproof.scenario.model import FaultSpec, OracleSpec
+from onceproof.scenario.model import FaultSpec, OracleSpec, OutputSpec
 from onceproof.scenario.problem import Complaint, Loc, shown
 
 M = TypeVar("M", bound=BaseModel)
@@ -111,6 +111,8 @@ def _annotation_at(model: Any, data: Any, loc: Loc) -> Any:
             here = kinds.model_of(registry, "fault", value) or here
         elif here is OracleSpec and isinstance(value, dict):
             here = kinds.model_of(kinds.oracles, "kind", value) or here
+        elif here is OutputSpec and isinstance(value, dict):
+            here = kinds.output_model(value) or here
     return here
 
 

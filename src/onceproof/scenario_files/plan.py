@@ -11,6 +11,7 @@ from onceproof.judge.checker import checkers
 from onceproof.oracle import oracles
 from onceproof.scenario.model import OutputSpec, Scenario, SparkStack
 from onceproof.scenario_files.checks.crosscheck import rows_of
+from onceproof.stores.contract import store_of
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,6 @@ def _faults(scenario: Scenario) -> tuple[PlannedFault, ...]:
 
 
 def _output(scenario: Scenario, name: str, output: OutputSpec) -> PlannedOutput:
-    where = f"topic {output.topic}" if output.topic is not None else f"table {output.table}"
+    where = f"{store_of(output).field} {output.place}"
     claim = scenario.claim_of(name).model_dump()
     return PlannedOutput(name, where, tuple(output.identity), tuple(output.ignore), claim)

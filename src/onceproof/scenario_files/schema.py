@@ -16,6 +16,7 @@ from onceproof.data import datasets
 from onceproof.faults.contract import faults
 from onceproof.oracle import oracles
 from onceproof.scenario.model import InputSpec, PipelineSpec, Scenario
+from onceproof.stores.contract import stores
 
 # The oracle of stored slices, which nobody writes into a scenario.
 _NOT_WRITTEN = {"slice"}
@@ -28,7 +29,12 @@ def schema() -> dict[str, Any]:
         "oracles": [kind.Spec for name, kind in oracles.items() if name not in _NOT_WRITTEN],
         "datasets": [dataset.Options for _, dataset in datasets.items()],
     }
-    everything: list[type[BaseModel]] = [Scenario, *dict.fromkeys(model for some in kinds.values() for model in some)]
+    outputs = list(dict.fromkeys(store.Spec for _, store in stores.items()))
+    everything: list[type[BaseModel]] = [
+        Scenario,
+        *outputs,
+        *dict.fromkeys(model for some in kinds.values() for model in some),
+    ]
     references, document = models_json_schema([(model, "validation") for model in everything])
     definitions = document["$defs"]
     refs = {model: references[model, "validation"] for model in everything}
@@ -38,6 +44,7 @@ def schema() -> dict[str, Any]:
     scenario["required"] = [name for name in scenario["required"] if name != "name"]  # it is the file's
     scenario["title"] = "onceproof scenario"
     scenario["properties"]["chaos"]["items"] = {"anyOf": [refs[model] for model in kinds["faults"]]}
+    scenario["properties"]["outputs"]["additionalProperties"] = {"anyOf": [refs[model] for model in outputs]}
     scenario["properties"]["oracle"] = {
         "description": Scenario.model_fields["oracle"].description,
         "anyOf": [refs[model] for model in kinds["oracles"]],

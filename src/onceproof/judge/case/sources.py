@@ -4,7 +4,7 @@ Every source gives ``content`` (a JSON object as text), ``partition``, ``offset`
 What counts as an effect depends on the output's kind:
 
 =========  =====================================================  ==========================================================
-kind       Kafka                                                  Postgres
+kind       records (a topic)                                      rows (a table, files, ...)
 =========  =====================================================  ==========================================================
 append     every record that read_committed shows                 the snapshot's rows
 upsert     of these the last of each Kafka key in a partition     the snapshot's rows
@@ -40,7 +40,8 @@ _SURVIVORS = """
     WITH changes AS (
         SELECT * FROM history.output
         WHERE output = {output} AND "offset" > coalesce(
-            (SELECT max("offset") FROM history.output WHERE output = {output} AND op = 'truncate'), -1)),
+            (SELECT max("offset") FROM history.output WHERE output = {output} AND op = 'truncate'), -1)
+            AND visibility = 'committed'),
     gone AS (SELECT before AS content, count(*) AS times FROM changes WHERE op IN ('update', 'delete') GROUP BY before),
     made AS (
         SELECT content, "partition", "offset", xid, commit_order,
@@ -51,7 +52,7 @@ _SURVIVORS = """
 
 _WRITES = f"""
     SELECT content, {_POSITION}, NULL::BLOB AS "key" FROM history.output
-    WHERE output = {{output}} AND op IN ('insert', 'update')"""  # noqa: S608
+    WHERE output = {{output}} AND op IN ('insert', 'update') AND visibility = 'committed'"""  # noqa: S608
 
 _SNAPSHOT = """
     SELECT content, NULL::INTEGER AS "partition", NULL::BIGINT AS "offset", NULL::BIGINT AS xid,
@@ -81,7 +82,7 @@ def records(name: str, spec: OutputSpec, where: str) -> str:
 def effects(case: Case, name: str) -> str:
     """The source of what a reader sees after the run. A stream that cannot be used is noted in ``case.no_stream``."""
     spec = case.scenario.outputs[name]
-    if spec.table is not None:
+    if spec.has_rows:
         return _table(case, name, spec)
     visible = records(name, spec, "visibility = 'committed'")
     return _last_of_each(visible, spec) if spec.kind == "upsert" else visible
@@ -90,7 +91,7 @@ def effects(case: Case, name: str) -> str:
 def unreadable(case: Case, name: str) -> str:
     """Records that have something as value and no JSON object: nobody can say what effect they are."""
     spec = case.scenario.outputs[name]
-    if spec.table is not None or spec.decode == "bytes":
+    if spec.has_rows or spec.decode == "bytes":
         return _SNAPSHOT.format(output=literal(name))
     something = "visibility = 'committed'" + (
         " AND (content IS NOT NULL OR raw IS NOT NULL)" if spec.kind == "upsert" else ""

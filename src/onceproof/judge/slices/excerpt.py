@@ -29,6 +29,7 @@ from onceproof.judge.findings import Witness
 from onceproof.judge.slices.stored_rows import StoredRows
 from onceproof.judge.witness import Row
 from onceproof.oracle.contract.decoders import decoded_file
+from onceproof.stores.contract import stores
 
 Part = tuple[str, ...]
 Identity = tuple[str, str]
@@ -38,7 +39,6 @@ Position = tuple[str, int, int]
 
 MAX_ROWS = 20_000
 _RECORD = re.compile(r"([\w.-]+)/(\d+)@(\d+)")
-_XID = re.compile(r"\bxid (\d+)")
 _WORD = re.compile(r"[\w.-]+")
 
 
@@ -54,7 +54,9 @@ class Mentions:
     def of(cls, witness: Witness) -> Mentions:
         text = "\n".join([witness.argument, witness.cause or "", *witness.positions])
         records = {(topic, int(partition), int(offset)) for topic, partition, offset in _RECORD.findall(text)}
-        return cls(frozenset(records), frozenset(map(int, _XID.findall(text))), frozenset(_WORD.findall(text)))
+        words = "|".join(re.escape(store.words.commit) for _, store in stores.items() if store.words.commit)
+        commits = re.findall(rf"\b(?:{words}) (\d+)", text)
+        return cls(frozenset(records), frozenset(map(int, commits)), frozenset(_WORD.findall(text)))
 
 
 @dataclass

@@ -116,7 +116,7 @@ class Gatherer:
             elif row["xid"] in self._mentions.xids:
                 excerpt.add("commits", row)
         for output in excerpt.outputs:
-            if case.scenario.outputs[output].table is not None:
+            if case.scenario.outputs[output].has_rows:
                 for row in case.rows(_snapshot(case, output)):
                     content = {"output": output, "content": row["original"]}
                     excerpt.add("snapshot", content, [groups[output, row["id"]]])

@@ -13,6 +13,7 @@ from onceproof.scenario import templates
 from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, Scenario
 from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario.queues import input_queues, twin
+from onceproof.stores.contract import store_of
 
 #: What a run of consumers has a value for.
 _TEMPLATES = ("here", "python")
@@ -51,9 +52,9 @@ def _stack(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
             ("outputs",), message, "leave one of them, or give each a consumer group of its own", at_key=True
         )
     for name, output in scenario.outputs.items():
-        if (output.topic is None) == (output.table is None):
-            found = "neither" if output.topic is None else "both"
-            yield Complaint(("outputs", name), f"output {name!r} needs topic or table, and has {found}", at_key=True)
+        if output.topic is None and output.table is None:
+            message = f"output {name!r} is {store_of(output).about}, which consumers do not write"
+            yield Complaint(("outputs", name), message, "name a topic or a table", at_key=True)
             continue
         if output.table is not None and spec.broker == "amqp":
             message = f"output {name!r} is a table, which consumers of broker {spec.broker} do not write"

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from onceproof.base.paths import exists, is_folder
@@ -28,6 +29,7 @@ from onceproof.scenario.points import Point
 from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario_files.checks import consumers as consumer_check
 from onceproof.scenario_files.checks import names, output_models
+from onceproof.stores.contract import store_of
 
 
 def rows_of(spec: InputSpec, seed: int) -> int:
@@ -187,19 +189,10 @@ def _attempts(scenario: Scenario) -> Iterator[Complaint]:
 
 
 def _outputs(scenario: Scenario) -> Iterator[Complaint]:
-    topics = scenario.topics()
     for name, output in scenario.outputs.items():
         loc: Loc = ("outputs", name)
-        if (output.topic is None) == (output.table is None):
-            found = "neither" if output.topic is None else "both"
-            yield Complaint(loc, f"output {name!r} needs topic or table, and has {found}", at_key=True)
-        if output.table is not None and scenario.stack.postgres is None:
-            message = f"output table {output.table!r} needs a Postgres, and the stack has none"
-            yield Complaint((*loc, "table"), message, "add 'postgres: {}' under stack")
-        if output.topic is not None and output.topic not in topics:
-            message = f"output topic {output.topic!r} is not created"
-            hint = f"add it under pipeline: prepare: topics; {suggest(output.topic, topics)}"
-            yield Complaint((*loc, "topic"), message, hint)
+        for problem in store_of(output).problems(scenario, output):
+            yield replace(problem, loc=(*loc, *problem.loc))
         if output.progress is not None and scenario.stack.postgres is None:
             message = f"progress table {output.progress.table!r} needs a Postgres, and the stack has none"
             yield Complaint((*loc, "progress"), message, "add 'postgres: {}' under stack")
@@ -229,7 +222,8 @@ def _prepared(scenario: Scenario) -> Iterator[Complaint]:
 
 
 def _templates(scenario: Scenario) -> Iterator[Complaint]:
-    known = {"topic": scenario.topics(), "table": scenario.pipeline.prepare.tables}
+    known = {"topic": scenario.topics(), "table": scenario.pipeline.prepare.tables, "output": list(scenario.outputs)}
+    declared = {"topic": "prepare.topics or the input", "table": "prepare.tables", "output": "outputs"}
     texts: list[tuple[Loc, str]] = [
         *((("pipeline", "command", i), text) for i, text in enumerate(scenario.pipeline.command)),
         *((("pipeline", "env", name), text) for name, text in scenario.pipeline.env.items()),
@@ -241,8 +235,7 @@ def _templates(scenario: Scenario) -> Iterator[Complaint]:
         for template in sorted(templates.used(text)):
             kind, _, name = template.partition(".")
             if kind in known and name not in known[kind]:
-                declared = "prepare.topics or the input" if kind == "topic" else "prepare.tables"
-                hint = f"name it in {declared}; {suggest(name, known[kind])}"
+                hint = f"name it in {declared[kind]}; {suggest(name, known[kind])}"
                 yield Complaint(loc, f"template {{{template}}}: no {kind} {name!r}", hint)
             if kind in ("input", "expected"):
                 message = f"template {{{template}}} is for the command of oracle batch"

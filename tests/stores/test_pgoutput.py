@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from onceproof.base.errors import HistoryError
-from onceproof.history.pgoutput import Begin, Change, Commit, Decoder, Truncate
+from onceproof.stores.postgres.pgoutput import Begin, Change, Commit, Decoder, Truncate
 
 
 def text(value: str) -> bytes:

@@ -15,14 +15,14 @@ from confluent_kafka import Producer
 
 from onceproof.base.errors import HistoryError
 from onceproof.base.timeline import Timeline
-from onceproof.history.kafka import ReadBack, collect_topics
-from onceproof.history.postgres import collect_postgres
 from onceproof.history.writer import HistoryWriter
 from onceproof.scenario.model import PostgresStack, StackSpec
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch.components import ensure
 from onceproof.stack.kafka.clients import producer_config
 from onceproof.stack.processes.owner import Owner
+from onceproof.stores.kafka.read_back import ReadBack, collect_topics
+from onceproof.stores.postgres.read_back import collect_postgres
 
 pytestmark = pytest.mark.real
 

@@ -6,7 +6,7 @@ above it (Kafka's KIP-98); one that is committed while it is read counts as comm
 transaction markers use them up: a hole is no loss.
 
 Consumers decide what is visible. Where the brokers' log files are at hand, they add who produced a record and which
-marker ended its transaction (`onceproof.stack.kafka.partition_log`), and must not contradict the consumers.
+marker ended its transaction (`onceproof.stores.kafka.partition_log`), and must not contradict the consumers.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from onceproof.base.errors import HistoryError
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
-from onceproof.history.kafka_rows import ABORTED, COMMITTED, OPEN, LogColumns, input_batch, offset_of, output_batch
 from onceproof.history.writer import HistoryWriter
 from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.kafka.clients import client_config
-from onceproof.stack.kafka.partition_log import PartitionLog
+from onceproof.stores.kafka.partition_log import PartitionLog
+from onceproof.stores.kafka.rows import ABORTED, COMMITTED, OPEN, LogColumns, input_batch, offset_of, output_batch
 
 _BATCH = 2_000
 # librdkafka waits until it has a whole batch or this is over, and the last batch of a partition is never whole.

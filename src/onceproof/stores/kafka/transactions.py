@@ -1,53 +1,23 @@
-"""Looking at a sink's commit directly, past every proxy: was it applied? The client of a broken connection cannot know.
-
-Both services answer with authority: Postgres by ``pg_xact_status`` of the transaction id that the parked sink named, Kafka
-by the last stable offset and a read_committed read of what lies below it.
-"""
+"""A transaction that a parked sink holds open on a topic, and what became of it, asked past every proxy: by the last stable
+offset and a read_committed read of what lies below it."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-import psycopg
 from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # exported, not in __all__
 
 from onceproof.sinks.kafka_clients import meet_brokers
-from onceproof.stack.api import Kafka, Postgres
+from onceproof.stack.api import Kafka
 from onceproof.stack.kafka.clients import client_config
 
 # Made here once: the class has no annotations.
 _LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
-Status = Literal["committed", "aborted", "in progress"]
-
 _ASK_S = 10.0
 """The harness's own listeners are never faulted; an answer that takes longer means that the service is gone."""
-
-
-def postgres_status(postgres: Postgres, xid: str) -> Status:
-    """What became of transaction ``xid`` (a 64-bit id, as ``pg_current_xact_id()`` prints it)."""
-    with psycopg.connect(postgres.harness_conninfo, connect_timeout=int(_ASK_S), autocommit=True) as connection:
-        row = connection.execute("SELECT pg_xact_status(%s::xid8)", (xid,)).fetchone()
-    status = row[0] if row else None
-    if status not in ("committed", "aborted", "in progress"):
-        raise ValueError(f"Postgres no longer knows what became of transaction {xid}")
-    return status  # type: ignore[no-any-return]  # narrowed above; psycopg's row is untyped
-
-
-def postgres_xid(postgres: Postgres, backend_pid: int) -> str | None:
-    """The 64-bit id of the transaction that a backend is in; None if it has written nothing."""
-    with psycopg.connect(postgres.harness_conninfo, connect_timeout=int(_ASK_S), autocommit=True) as connection:
-        row = connection.execute(_XID_SQL, (backend_pid,)).fetchone()
-    return None if row is None or row[0] is None else str(row[0])
-
-
-#: pg_stat_activity shows the lower half; the upper one is that of the newest transaction.
-_XID_SQL = """
-SELECT (pg_snapshot_xmax(pg_current_snapshot())::text::bigint >> 32 << 32) | backend_xid::text::bigint
-FROM pg_stat_activity WHERE pid = %s
-"""
 
 
 class OpenTransaction:

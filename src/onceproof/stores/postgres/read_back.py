@@ -6,6 +6,7 @@ output functions in the session that peeks at the slot.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,9 +18,9 @@ from psycopg import sql
 from psycopg.rows import tuple_row
 
 from onceproof.base.errors import HistoryError
-from onceproof.history.pgoutput import Begin, Change, Commit, Decoder, Message, Row, Truncate
 from onceproof.history.writer import HistoryWriter
 from onceproof.stack.api import Postgres
+from onceproof.stores.postgres.pgoutput import Begin, Change, Commit, Decoder, Message, Row, Truncate
 
 SLOT = "onceproof"
 PUBLICATION = "onceproof"
@@ -48,15 +49,19 @@ class TableOutput:
     rows: int = 0
 
 
-def collect_postgres(postgres: Postgres, tables: Mapping[str, str], writer: HistoryWriter) -> dict[str, TableOutput]:
+def collect_postgres(
+    postgres: Postgres, tables: Mapping[str, str], writer: HistoryWriter, numbers: Iterator[int] | None = None
+) -> dict[str, TableOutput]:
     """Write ``tables`` (output -> table name) to the history: ``commits``, ``output`` and ``snapshot``.
+
+    ``numbers``: those of its commits, where the history has others too.
 
     A table that does not exist is an empty output with a note, for a job may never have come so far. Raises
     `HistoryError` if the slot or a table cannot be read.
     """
     with _reading(postgres.harness_conninfo) as connection:
         places = {output: _resolve(connection, table) for output, table in tables.items()}
-        _collect_commits(connection, _names(places), writer)
+        _collect_commits(connection, _names(places), writer, numbers or itertools.count())
         return {o: _collect_snapshot(connection, o, tables[o], place, writer) for o, place in places.items()}
 
 
@@ -108,15 +113,18 @@ def _names(places: Mapping[str, Place | None]) -> dict[Place, list[str]]:
 
 
 def _collect_commits(
-    connection: psycopg.Connection[Any], outputs: Mapping[Place, list[str]], writer: HistoryWriter
+    connection: psycopg.Connection[Any],
+    outputs: Mapping[Place, list[str]],
+    writer: HistoryWriter,
+    numbers: Iterator[int],
 ) -> None:
     """Follow the slot from its beginning. Peeking leaves it as it is, so a collection can be repeated."""
-    order, changes = -1, 0
+    order, changes = 0, 0
     begin = Begin(0, 0, 0)
     position = dict.fromkeys((output for names in outputs.values() for output in names), 0)
     for message in _messages(connection):
         if isinstance(message, Begin):
-            begin, order, changes = message, order + 1, 0
+            begin, order, changes = message, next(numbers), 0
         elif isinstance(message, Commit):
             commit = {"commit_order": order, "xid": begin.xid, "lsn": begin.lsn, "commit_time_us": begin.commit_time_us}
             writer.append("commits", [{**commit, "changes": changes}])

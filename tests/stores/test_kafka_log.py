@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onceproof.base.errors import HistoryError
-from onceproof.stack.kafka.partition_log import PartitionLog
+from onceproof.stores.kafka.partition_log import PartitionLog
 
 ABORT, COMMIT, NEITHER = 0, 1, 5
 

@@ -10,7 +10,7 @@ from confluent_kafka import Message
 
 from onceproof.base.errors import HistoryError
 from onceproof.history.schema import TABLES
-from onceproof.stack.kafka.partition_log import Batch, Marker, PartitionLog
+from onceproof.stores.kafka.partition_log import Batch, Marker, PartitionLog
 
 COMMITTED, ABORTED, OPEN = "committed", "aborted", "open"
 
