@@ -16,7 +16,7 @@ LINKED = ("chaos", "sinks", "checkers", "reports")
 #: In the order of a run. `imports` is the other way to a history: of data that somebody else recorded.
 ORDER = (
     *("base", "values", "sinks", "scenario", "data"),
-    *("instruments", "stack", "pipeline", "faults", "history", "consumers", "chaos"),
+    *("instruments", "stack", "pipeline", "faults", "history", "consumers", "chaos", "kinds"),
     *("oracle", "judge", "expectation", "checkers", "reports"),
     *("scenario_files", "imports", "run", "qualify", "explore", "cli"),
 )

@@ -23,7 +23,6 @@ from onceproof.consumers import layout as layouts
 from onceproof.consumers.brokers import kafka as kafka_broker
 from onceproof.consumers.brokers.kafka import GroupQueues
 from onceproof.consumers.drive import Drive
-from onceproof.consumers.execution import keys_to_queues
 from onceproof.consumers.gate import Gate
 from onceproof.consumers.processes import ConsumerDied, Crew
 from onceproof.consumers.trace import Move, event_kind, holder, of_event, of_run
@@ -187,7 +186,7 @@ def test_a_position_reads_as_it_is_written() -> None:
 
 def test_keys_are_dealt_out_to_queues_in_the_order_in_which_they_come() -> None:
     keys = [b"b", b"b", b"a", b"c", None, b"a"]
-    assert keys_to_queues([Record(key, b"", 0) for key in keys], 2) == [0, 0, 1, 0, 0, 1]
+    assert layouts.keys_to_queues([Record(key, b"", 0) for key in keys], 2) == [0, 0, 1, 0, 0, 1]
 
 
 def test_messages_are_numbered_from_one() -> None:

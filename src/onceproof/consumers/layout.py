@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from onceproof.data import Record
 from onceproof.scenario.model import ConsumersSpec, Scenario
 from onceproof.scenario.queues import input_queues
 
@@ -102,3 +103,12 @@ def in_ranges(inputs: tuple[str, ...], members: Sequence[str]) -> dict[str, tupl
     share, more = divmod(len(inputs), len(members))
     starts = [index * share + min(index, more) for index in range(len(members) + 1)]
     return {name: inputs[starts[index] : starts[index + 1]] for index, name in enumerate(members)}
+
+
+def keys_to_queues(records: list[Record], queues: int) -> list[int]:
+    """The queue of each record: keys are dealt out in the order in which they first come, records without one in turn."""
+    dealt: dict[bytes, int] = {}
+    return [
+        dealt.setdefault(record.key, len(dealt) % queues) if record.key is not None else number % queues
+        for number, record in enumerate(records)
+    ]

@@ -17,23 +17,22 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from onceproof import __version__
 from onceproof.base.errors import HistoryError, Interrupted, UsageError
 from onceproof.base.masking import hiding, of_environment
 from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Timeline
-from onceproof.consumers import execution as stage
 from onceproof.consumers.brokers import services
 from onceproof.consumers.brokers.contract import Broker, WarmsUp
 from onceproof.consumers.faults import consumer_faults
 from onceproof.history import run_files
+from onceproof.history.execution import Execution
 from onceproof.history.reader import read_document
 from onceproof.history.run_directory import RunDir, private_files
-from onceproof.history.schema import VERSION
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.unobserved import unobserved
 from onceproof.judge.verdict import judge, write_verdict
 from onceproof.oracle import oracles
+from onceproof.run import execute
 from onceproof.scenario.model import Scenario
 from onceproof.stack.processes.owner import Owner
 
@@ -187,17 +186,8 @@ def play_once(scenario: Scenario, here: Path, broker: Broker, directory: RunDir,
     """Play the schedule on a broker that is up, and leave a whole history in ``directory``; ``number`` keeps its queues apart."""
     timeline = Timeline(directory.events)
     try:
-        directory.update(
-            schema=VERSION,
-            onceproof=__version__,
-            scenario=scenario.model_dump(mode="json", by_alias=True),
-            seed=scenario.seed,
-            wall_start=timeline.wall_start,
-            versions=dict(broker.versions),
-        )
-        with Owner() as owner:
-            stage.play(scenario, here, broker, owner, directory, timeline, prefix=f"replay{number}.")
-        directory.update(observed=True, seconds=round(timeline.now(), 3))
+        execution = Execution(scenario, here / f"{scenario.name}.yaml", directory, timeline, number=number)
+        execute(execution, lambda *_: broker)
     finally:
         timeline.close()
 

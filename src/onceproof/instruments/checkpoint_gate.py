@@ -22,6 +22,9 @@ from urllib.parse import unquote
 
 from onceproof.scenario.points import Point
 
+#: What names the manager of checkpoint files; a job that sets it has its own.
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+
 #: log, moment of its write -> the point that a batch has then reached
 _POINTS = {
     ("offsets", "create"): Point.BEFORE_OFFSET_LOG,

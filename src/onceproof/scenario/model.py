@@ -159,6 +159,11 @@ class PipelineSpec(Model):
     prepare: Prepare = Field(default_factory=Prepare, description="what is there before the job starts")
     consumers: ConsumersSpec | None = Field(None, description="plain consumers instead of a Spark job")
 
+    @property
+    def kind(self) -> str:
+        """Which kind of pipeline this is (`onceproof.kinds`)."""
+        return "command" if self.consumers is None else "consumers"
+
     @model_validator(mode="before")
     @classmethod
     def _own_worker(cls, data: Any) -> Any:

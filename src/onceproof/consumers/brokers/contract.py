@@ -76,7 +76,8 @@ class Locks(Protocol):
 class Broker(Protocol):
     """A broker that is up, for one play or for many."""
 
-    versions: Mapping[str, Any]
+    def versions(self) -> Mapping[str, Any]:
+        """Component -> version."""
 
     def check(self) -> None:
         """Raise `ServiceFailed`, with its last words, if it has ended."""

@@ -17,11 +17,11 @@ from onceproof.data import datasets, open_dataset
 from onceproof.faults.contract import SpecProblem, faults, reads_frames, strikes_at
 from onceproof.faults.controller import struck_by
 from onceproof.faults.placement import has_own_file_manager
+from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.judge.case import decoders
 from onceproof.judge.case.stored_expectation import PrecomputedOracle
 from onceproof.judge.checker import checkers
 from onceproof.oracle import oracles
-from onceproof.pipeline.spark_conf import FILE_MANAGER
 from onceproof.scenario import templates
 from onceproof.scenario.model import FaultSpec, InputSpec, Scenario
 from onceproof.scenario.points import Point

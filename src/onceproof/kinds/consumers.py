@@ -1,0 +1,172 @@
+"""Plain consumers: processes that take messages, have an effect, and acknowledge, on a clock of ticks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from onceproof.base.masking import masked_value
+from onceproof.consumers import layout as layouts
+from onceproof.consumers.brokers import services
+from onceproof.consumers.brokers.contract import Broker, Queues
+from onceproof.consumers.drive import Drive
+from onceproof.consumers.gate import Gate
+from onceproof.consumers.layout import Layout, Message, keys_to_queues
+from onceproof.consumers.processes import Crew
+from onceproof.data import open_dataset
+from onceproof.history.execution import Execution
+from onceproof.history.writer import HistoryWriter
+from onceproof.kinds.contract import Start, pipelines
+from onceproof.scenario.model import ConsumerFaultSpec, Scenario
+from onceproof.scenario.templates import fill
+from onceproof.stack.processes.owner import Owner
+from onceproof.stack.spark_settings import inherited
+
+
+@pipelines.register("consumers")
+class Consumers:
+    """Processes that take messages from a broker. Who takes what when is the schedule's, whatever the machine's load."""
+
+    about: ClassVar[str] = "plain consumers of a queue or a Kafka group, with faults at steps of their messages"
+
+    def fetch(self, scenario: Scenario, *, survey: bool = False) -> Start:
+        return services.fetched(scenario)
+
+    def prepare(self, execution: Execution, services: Broker, owner: Owner, writer: HistoryWriter) -> ConsumerCrew:
+        return ConsumerCrew(execution, services, owner, writer)
+
+
+class ConsumerCrew:
+    """Implements `onceproof.kinds.contract.Pipeline`."""
+
+    def __init__(self, execution: Execution, broker: Broker, owner: Owner, writer: HistoryWriter) -> None:
+        scenario = execution.scenario
+        spec, consumers = scenario.input[0], scenario.pipeline.consumers
+        assert consumers is not None, "validated: a scenario of consumers"
+        self._execution = execution
+        self._writer = writer
+        dataset = open_dataset(spec.dataset, spec.options, seed=scenario.seed)
+        records = list(dataset.records(0, spec.rows if spec.rows is not None else dataset.rows()))
+        self._layout = layout = layouts.of_scenario(scenario, execution.prefix)
+        messages = [
+            Message(number, layout.inputs[queue])
+            for number, queue in enumerate(keys_to_queues(records, spec.partitions), start=1)
+        ]
+        self._queues = queues = broker.lay_out(layout)
+        scratch = owner.temporary_folder()
+        values = {"python": sys.executable, "here": str(execution.here)}
+
+        def environment(name: str, mark: str) -> Mapping[str, str]:
+            return {
+                **inherited(),
+                "TMPDIR": str(scratch),
+                **{name: os.environ[name] for name in scenario.pipeline.secrets},
+                **{variable: fill(value, values) for variable, value in scenario.pipeline.env.items()},
+                "ONCEPROOF_GATE": str(scratch / "gate"),
+                "ONCEPROOF_CONSUMER": name,
+                "ONCEPROOF_BROKER": consumers.broker,
+                "ONCEPROOF_ACKNOWLEDGE": consumers.acknowledge,
+                "ONCEPROOF_ON_REFUSAL": consumers.on_refusal,
+                **queues.environment(name, mark),
+            }
+
+        self._crew = Crew(
+            [fill(word, values) for word in scenario.pipeline.command],
+            environment,
+            owner=owner,
+            gate=Gate(scratch / "gate"),
+            logs=execution.directory.logs,
+            cwd=scratch,
+            prefix=execution.prefix,
+            check=broker.check,
+        )
+        self._drive = Drive(
+            consumers,
+            messages,
+            layout,
+            self._crew,
+            queues,
+            records,
+            execution.timeline,
+            [fault for fault in scenario.chaos if isinstance(fault, ConsumerFaultSpec)],
+            execution.timeline.now() + scenario.limits.deadline_s,
+        )
+
+    @contextmanager
+    def start(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._crew.stop()
+
+    def drive(self) -> None:
+        self._drive.play()
+
+    def heal(self) -> None:
+        return
+
+    def collect(self) -> None:
+        drive, layout, writer = self._drive, self._layout, self._writer
+        drive.faults.settle(drive.moves)
+        self._execution.phase("collect")
+        writer.append("sent", _sent(drive, layout))
+        writer.append("faults", masked_value(drive.faults.rows()))
+        for group in layout.groups():
+            writer.append("progress", _progress(drive, layout, self._queues, group))
+        outputs = self._queues.collect(writer, self._execution.timeline)
+        self._queues.remove()
+        self._execution.directory.update(
+            outputs=dict(outputs), **_summary(drive, self._crew), seconds=self._execution.seconds()
+        )
+
+
+def _sent(drive: Drive, layout: Layout) -> Iterator[dict[str, Any]]:
+    """The ledger: the broker answered for what was published, and a queue keeps the order in which it was told."""
+    place = dict.fromkeys(layout.inputs, 0)
+    published = {move.message for move in drive.moves if move.kind == "publish"}
+    for message in drive.messages:
+        if message.number in published:
+            yield {
+                "topic": layout.topic,
+                "seq": message.number - 1,
+                "status": "acked",
+                "partition": layout.inputs.index(message.queue),
+                "offset": place[message.queue],
+            }
+            place[message.queue] += 1
+
+
+def _progress(drive: Drive, layout: Layout, queues: Queues, group: str) -> Iterator[dict[str, Any]]:
+    """How far a queue was done without a gap, as the broker says or as it has answered: what is missing below that is lost."""
+    said = queues.committed(group)
+    acknowledged = drive.acknowledged(group)
+    for number, queue in enumerate(layout.inputs):
+        done = 0
+        for message in drive.messages:
+            if message.queue == queue:
+                if message.number not in acknowledged:
+                    break
+                done += 1
+        if said is not None:
+            done = said[number]
+        yield {"query": group, "batch": 0, "topic": layout.topic, "partition": number, "end_offset": done}
+
+
+def _summary(drive: Drive, crew: Crew) -> dict[str, Any]:
+    died = drive.died
+    return {
+        "fed": any(move.kind == "publish" and move.message == len(drive.messages) for move in drive.moves),
+        "drained": drive.drained,
+        "drain_note": drive.note,
+        "stuck": drive.stuck,
+        "job": {
+            "starts": 1 + crew.restarts,
+            "exits": crew.exits,
+            "died_before_fault": died is not None and not drive.faults.any_fired,
+            "given_up": False,
+            "traceback": died.last_words if died is not None else None,
+        },
+    }
