@@ -67,7 +67,7 @@ class Fence:
                 f"{other.fault} {other.target} is at the same commit, and lets the sink go when it is settled",
                 "use another batch",
             )
-            for other in scenario.chaos
+            for other in scenario.faults(FaultSpec)
             if other is not spec and (other.at.batch, other.at.point) == (spec.at.batch, spec.at.point)
         ]
         return problems

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from onceproof.consumers.faults import Scene, consumer_faults
+from onceproof.consumers.faults import AtItsStep, Scene, StepDone, consumer_faults
 from onceproof.consumers.redelivery import LAST_STEP, given_out_again
-from onceproof.consumers.trace import Move
 from onceproof.faults.contract import Placement, Proof, SpecProblem
 from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario
 
@@ -17,12 +15,11 @@ class CrashSpec(ConsumerFaultSpec):
 
 
 @consumer_faults.register("crash")
-class Crash:
+class Crash(AtItsStep):
     """The consumer's process dies at once, as from a kernel's out-of-memory killer or a lost machine."""
 
     Spec: ClassVar[type[ConsumerFaultSpec]] = CrashSpec
     about: ClassVar[str] = "SIGKILL of a consumer that has a message, at a step and while another has its own"
-    reads_frames: ClassVar[bool] = False
 
     def __init__(self, spec: CrashSpec) -> None:
         self._spec = spec
@@ -30,6 +27,9 @@ class Crash:
     @classmethod
     def problems(cls, spec: CrashSpec, scenario: Scenario) -> list[SpecProblem]:
         consumers = scenario.pipeline.consumers
+        if consumers is not None and consumers.broker == "kafka-group" and consumers.restart_after is None:
+            message = "a consumer that dies never comes back, and its partitions wait for it: it is a static member of its group"
+            return [SpecProblem((), message, "pipeline: consumers: restart_after: TICKS")]
         # The order of steps of a user's own command is known only when it runs: the proof sees to it.
         if (
             consumers is None
@@ -52,11 +52,8 @@ class Crash:
         why = "consumers ask before each step, and nobody moves while it is killed"
         return Placement("exact", "gate of the consumers", why, proof)
 
-    def strike(self, scene: Scene) -> None:
+    def strike(self, scene: Scene, seen: StepDone) -> None:
         scene.crew.kill(self._spec.target)
 
-    def heal(self, scene: Scene, since: Sequence[Move]) -> bool:
-        return True  # what is dead comes back when the schedule says so
-
-    def prove(self, before: Sequence[Move], after: Sequence[Move]) -> Proof:
-        return given_out_again(self._spec, "was killed", before, after)
+    def prove(self, scene: Scene, seen: StepDone) -> Proof:
+        return given_out_again(self._spec, "was killed", seen.before, seen.after)

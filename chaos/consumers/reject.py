@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
-from onceproof.consumers.faults import Scene, consumer_faults
+from onceproof.consumers.faults import AtItsStep, Scene, StepDone, consumer_faults
 from onceproof.consumers.trace import Move
 from onceproof.faults.contract import Placement, Proof, SpecProblem
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
@@ -19,14 +19,13 @@ class RejectSpec(ConsumerFaultSpec):
 
 
 @consumer_faults.register("reject")
-class Reject:
+class Reject(AtItsStep):
     """The output's topic gets ``max.message.bytes`` 1, so that its broker answers MSG_SIZE_TOO_LARGE, which no client tries again.
 
     It stands for whatever a downstream system may refuse for a while: a quota, a lock, a service that is away.
     """
 
     Spec: ClassVar[type[ConsumerFaultSpec]] = RejectSpec
-    reads_frames: ClassVar[bool] = False
     about: ClassVar[str] = "the output refuses the effect of a message, so many times"
 
     def __init__(self, spec: RejectSpec) -> None:
@@ -62,19 +61,20 @@ class Reject:
         why = "consumers ask before each step, and the effect is let happen once the broker has the new setting"
         return Placement("exact", "gate of the consumers", why, proof)
 
-    def strike(self, scene: Scene) -> None:
+    def strike(self, scene: Scene, seen: StepDone) -> None:
         scene.queues.refuse(scene.layout.output_of[self._spec.target], True)
 
-    def heal(self, scene: Scene, since: Sequence[Move]) -> bool:
-        if len(self._refusals(since)) < self._spec.times:
-            return False
+    def is_over(self, since: Sequence[Move]) -> bool:
+        return len(self._refusals(since)) >= self._spec.times
+
+    def heal(self, scene: Scene) -> None:
         scene.queues.refuse(scene.layout.output_of[self._spec.target], False)
-        return True
 
     def _refusals(self, since: Sequence[Move]) -> list[Move]:
         return [move for move in since if move.kind == "refuse" and move.message == self._spec.at.message]
 
-    def prove(self, before: Sequence[Move], after: Sequence[Move]) -> Proof:
+    def prove(self, scene: Scene, seen: StepDone) -> Proof:
+        after = seen.after
         refusals = self._refusals(after)
         message = self._spec.at.message
         told = [

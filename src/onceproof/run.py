@@ -47,14 +47,19 @@ def run(
     """
     scenario = load(scenario_path)
     scenario = scenario if seed is None else scenario.model_copy(update={"seed": seed})
-    with signals.interruptible(), private_files(), hiding(of_environment(scenario.pipeline.secrets)), attentive():
+    with signals.interruptible(), private_files(), hiding(of_environment(scenario.pipeline.secrets)):
         execution = Execution.create(scenario, scenario_path, runs_dir, listeners, survey=survey)
         with accounted_for(execution):
-            execute(execution)
-            ask_oracle(execution, execute)
+            observe(execution)
             verdict = judged(execution)
             signals.check()
         return Result(verdict, execution.directory.path)
+
+
+def observe(execution: Execution, start: Start | None = None) -> None:
+    """Everything before the judge: what happened, and what the oracle says should have."""
+    execute(execution, start)
+    ask_oracle(execution, execute)
 
 
 def execute(execution: Execution, start: Start | None = None) -> None:
@@ -66,7 +71,7 @@ def execute(execution: Execution, start: Start | None = None) -> None:
     execution.begins()
     execution.phase("fetch")
     start = start or kind.fetch(execution.scenario, survey=execution.survey)
-    with Owner() as owner, HistoryWriter(execution.directory.path) as writer:
+    with attentive(), Owner() as owner, HistoryWriter(execution.directory.path) as writer:
         execution.phase("stack")
         services = start(owner, execution.directory.path, execution.timeline)
         execution.directory.update(versions=dict(services.versions()))

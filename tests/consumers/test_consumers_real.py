@@ -14,7 +14,7 @@ import pytest
 
 from onceproof.base.errors import EnvironmentProblem, UsageError
 from onceproof.consumers.brokers.amqp import AmqpBroker
-from onceproof.explore.replay import play_once, replay
+from onceproof.explore.replay import execute_once, replay
 from onceproof.history.run_directory import RunDir
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
@@ -58,7 +58,7 @@ def play(broker: AmqpBroker, tmp_path: Path) -> Play:
         path.write_text(text)
         directory = RunDir.below(tmp_path / "run")
         scenario = load(path) if chaos else load(path).model_copy(update={"chaos": []})
-        play_once(scenario, tmp_path, broker, directory, number=id(directory))
+        execute_once(scenario, tmp_path, lambda *_: broker, directory, number=id(directory))
         rows = pq.read_table(directory.path / "history" / "output.parquet").to_pylist()
         return judge(directory.path), [json.loads(row["content"])["id"] for row in rows]
 

@@ -22,12 +22,20 @@ _MOST_LISTED = 20
 class Registry(Generic[T]):
     """Named things of one noun, found on first use in one package and in one entry-point group."""
 
-    def __init__(self, noun: str, package: str, group: str) -> None:
+    def __init__(self, noun: str, package: str, group: str, *, part: str = "") -> None:
+        """``part``: the one of its parts that it is itself."""
         self.noun = noun
         self._package = package
         self._group = group
         self._items: dict[str, T] = {}
+        self._parts: dict[str, Registry[T]] = {part: self}
         self._loaded = False
+
+    def of(self, part: str) -> Registry[T]:
+        """A part of it in which names are free again: of ``faults`` those of consumers."""
+        if part not in self._parts:
+            self._parts[part] = _Part(self, part)
+        return self._parts[part]
 
     def register(self, name: str) -> Callable[[T], T]:
         """Class or object decorator: ``@faults.register("crash")``. A name may be taken once."""
@@ -64,6 +72,17 @@ class Registry(Generic[T]):
             importlib.import_module(module.name)
         for entry in entry_points(group=self._group):
             entry.load()
+
+
+class _Part(Registry[T]):
+    """Found when the whole registry is."""
+
+    def __init__(self, whole: Registry[T], name: str) -> None:
+        super().__init__(f"{whole.noun} of {name}", whole._package, whole._group)
+        self._whole = whole
+
+    def _load(self) -> None:
+        self._whole._load()
 
 
 def suggest(value: str, known: list[str]) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from onceproof.consumers.routes import Outlasts
 from onceproof.data import Record
+from onceproof.faults.contract import fault_of
 from onceproof.scenario.model import ConsumersSpec, Scenario
 from onceproof.scenario.queues import input_queues
 
@@ -82,7 +84,7 @@ def of_scenario(scenario: Scenario, prefix: str = "") -> Layout:
         prepare_sql=scenario.pipeline.prepare.sql,
         keeps_positions=bool(tables) and consumers.acknowledge == "with-effect",
         static=consumers.static,
-        outlasted=frozenset(fault.target for fault in scenario.chaos if fault.fault == "slow"),
+        outlasted=frozenset(fault.target for fault in scenario.chaos if issubclass(fault_of(fault), Outlasts)),
     )
 
 

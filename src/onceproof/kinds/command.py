@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,12 +23,14 @@ from onceproof.history.execution import Execution
 from onceproof.history.writer import HistoryWriter
 from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
 from onceproof.instruments.instruments import Instruments
-from onceproof.kinds.contract import Start, pipelines
+from onceproof.kinds.contract import Start, pipelines, stack_services
 from onceproof.pipeline.drive import FeedLoop
 from onceproof.pipeline.feed import Feeder
+from onceproof.pipeline.schedule import Schedule, Whole, hints
 from onceproof.pipeline.spark_conf import CheckpointFiles, job_environment
 from onceproof.pipeline.supervisor import Pipeline
-from onceproof.scenario.model import Scenario
+from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.scenario.schedule import Clue
 from onceproof.scenario.templates import fill
 from onceproof.stack.api import Stack
 from onceproof.stack.embedded import EmbeddedStack
@@ -44,6 +46,21 @@ class Command:
     """Any command that runs Spark queries. Their batches are seen at the checkpoint, from outside."""
 
     about: ClassVar[str] = "a command that runs Spark's streaming queries, with faults at points of their batches"
+    fault_label: ClassVar[str] = ""
+    micro_batches: ClassVar[bool] = True
+    drawn: ClassVar[bool] = False
+    runs_oracle_code: ClassVar[bool] = True
+    repeats_exactly: ClassVar[bool] = False
+    shares_services: ClassVar[bool] = False
+
+    def services(self, scenario: Scenario) -> tuple[str, ...]:
+        return stack_services(scenario.stack)
+
+    def whole(self, scenario: Scenario) -> Whole:
+        return Whole(scenario)
+
+    def hints(self, whole: Whole, run_dir: Path, clues: Sequence[Sequence[Clue]]) -> Iterator[Schedule]:
+        return hints(whole.schedule, [{clue.batch for clue in of if clue.batch is not None} for of in clues])
 
     def fetch(self, scenario: Scenario, *, survey: bool = False) -> Start:
         fetched = components.ensure()
@@ -71,7 +88,7 @@ class SparkJob:
         self._timeline = timeline = execution.timeline
         self._stack = stack
         self._writer = writer
-        self._controller = FaultController(list(scenario.chaos), timeline, survey=execution.survey)
+        self._controller = FaultController(scenario.faults(FaultSpec), timeline, survey=execution.survey)
         self._instruments = Instruments(
             execution.directory.checkpoint,
             owner.scratch,
@@ -82,7 +99,7 @@ class SparkJob:
             frames=stack.frames,
         )
         self._watcher = self._instruments.watcher
-        strikes = any(strikes_tasks(fault) for fault in scenario.chaos)
+        strikes = any(strikes_tasks(fault) for fault in scenario.faults(FaultSpec))
         self._events = execution.directory.logs / "spark-events" if strikes else None
         self._job = self._supervised(owner)
         self._feeders = [

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
-from onceproof.base.masking import masked_value
 from onceproof.consumers import layout as layouts
-from onceproof.consumers.brokers import services
+from onceproof.consumers.brokers import services as brokers
 from onceproof.consumers.brokers.contract import Broker, Queues
 from onceproof.consumers.drive import Drive
 from onceproof.consumers.gate import Gate
+from onceproof.consumers.hints import Clues
 from onceproof.consumers.layout import Layout, Message, keys_to_queues
 from onceproof.consumers.processes import Crew
+from onceproof.consumers.schedule import Schedule, Whole
 from onceproof.data import open_dataset
 from onceproof.history.execution import Execution
 from onceproof.history.writer import HistoryWriter
-from onceproof.kinds.contract import Start, pipelines
+from onceproof.kinds.contract import Start, pipelines, stack_services
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
+from onceproof.scenario.schedule import Clue
 from onceproof.scenario.templates import fill
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.spark_settings import inherited
@@ -31,9 +34,27 @@ class Consumers:
     """Processes that take messages from a broker. Who takes what when is the schedule's, whatever the machine's load."""
 
     about: ClassVar[str] = "plain consumers of a queue or a Kafka group, with faults at steps of their messages"
+    fault_label: ClassVar[str] = " (consumer)"
+    micro_batches: ClassVar[bool] = False
+    drawn: ClassVar[bool] = True
+    runs_oracle_code: ClassVar[bool] = False
+    repeats_exactly: ClassVar[bool] = True
+    shares_services: ClassVar[bool] = True
+
+    def services(self, scenario: Scenario) -> tuple[str, ...]:
+        if not scenario.pipeline.on_queues:
+            return stack_services(scenario.stack)
+        installed = scenario.stack.amqp is not None and scenario.stack.amqp.broker == "rabbitmq"
+        return (f"an AMQP 0-9-1 broker ({'RabbitMQ, as installed' if installed else 'Qpid Broker-J'})",)
+
+    def whole(self, scenario: Scenario) -> Whole:
+        return Whole(scenario)
+
+    def hints(self, whole: Whole, run_dir: Path, clues: Sequence[Sequence[Clue]]) -> Iterator[Schedule]:
+        return Clues.of_run(run_dir, whole.schedule, clues).schedules()
 
     def fetch(self, scenario: Scenario, *, survey: bool = False) -> Start:
-        return services.fetched(scenario)
+        return brokers.fetched(scenario)
 
     def prepare(self, execution: Execution, services: Broker, owner: Owner, writer: HistoryWriter) -> ConsumerCrew:
         return ConsumerCrew(execution, services, owner, writer)
@@ -91,7 +112,7 @@ class ConsumerCrew:
             queues,
             records,
             execution.timeline,
-            [fault for fault in scenario.chaos if isinstance(fault, ConsumerFaultSpec)],
+            scenario.faults(ConsumerFaultSpec),
             execution.timeline.now() + scenario.limits.deadline_s,
         )
 
@@ -106,14 +127,15 @@ class ConsumerCrew:
         self._drive.play()
 
     def heal(self) -> None:
-        return
+        self._drive.faults.heal_all()
 
     def collect(self) -> None:
         drive, layout, writer = self._drive, self._layout, self._writer
-        drive.faults.settle(drive.moves)
+        drive.faults.check()
+        drive.faults.settle()
         self._execution.phase("collect")
         writer.append("sent", _sent(drive, layout))
-        writer.append("faults", masked_value(drive.faults.rows()))
+        writer.append("faults", drive.faults.rows())
         for group in layout.groups():
             writer.append("progress", _progress(drive, layout, self._queues, group))
         outputs = self._queues.collect(writer, self._execution.timeline)

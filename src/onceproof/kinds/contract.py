@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from onceproof.base.registry import Registry
 from onceproof.base.timeline import Timeline
 from onceproof.history.execution import Execution
 from onceproof.history.writer import HistoryWriter
-from onceproof.scenario.model import Scenario
+from onceproof.scenario.model import Scenario, SparkStack, StackSpec
+from onceproof.scenario.schedule import Clue, Whole
 from onceproof.stack.processes.owner import Owner
 
 
@@ -23,6 +24,14 @@ class Services(Protocol):
 
     def versions(self) -> Mapping[str, Any]:
         """Component -> version."""
+
+
+@runtime_checkable
+class WarmsUp(Protocol):
+    """Services that make what all executions need when the first of them asks for it."""
+
+    def warm_up(self) -> None:
+        """Have it made before the first of many executions, which would take longer than the others."""
 
 
 class Start(Protocol):
@@ -50,6 +59,28 @@ class Pipeline(Protocol):
 class PipelineKind(Protocol):
     about: ClassVar[str]
     """One line for listings."""
+    fault_label: ClassVar[str]
+    """What a listing adds to the names of its faults."""
+    micro_batches: ClassVar[bool]
+    """Whether its work is Spark's: batches fed in chunks, a checkpoint, points at which `qualify` can put faults."""
+    drawn: ClassVar[bool]
+    """Whether its timeline says who had which message when, which makes a picture."""
+    runs_oracle_code: ClassVar[bool]
+    """Whether an oracle that runs code can be asked about it."""
+    repeats_exactly: ClassVar[bool]
+    """Whether each execution of a schedule must leave as many anomalous rows, and all rows in the same order."""
+    shares_services: ClassVar[bool]
+    """Whether one execution after the other can run against the same services."""
+
+    def services(self, scenario: Scenario) -> tuple[str, ...]:
+        """What `fetch` would start, for `onceproof plan`."""
+
+    def whole(self, scenario: Scenario) -> Whole:
+        """Its schedule, of which a shrink takes parts away."""
+
+    def hints(self, whole: Any, run_dir: Path, clues: Sequence[Sequence[Clue]]) -> Iterator[Any]:
+        """Small schedules worth executing first, the smallest first. ``clues``: of each anomaly of the run ``run_dir`` that must
+        stay, what its witnesses name."""
 
     def fetch(self, scenario: Scenario, *, survey: bool) -> Start:
         """Have what the services need on this machine, and say how to start them. Raises `EnvironmentProblem`."""
@@ -59,6 +90,19 @@ class PipelineKind(Protocol):
 
 
 pipelines: Registry[type[PipelineKind]] = Registry("kind of pipeline", "onceproof.kinds", "onceproof.pipelines")
+
+
+def stack_services(spec: StackSpec) -> tuple[str, ...]:
+    """What the stack of a Spark job consists of, which serves consumers too."""
+    brokers = spec.kafka.brokers
+    kafka = "Kafka, 1 node" if brokers == 1 else f"Kafka, {brokers} brokers and a controller"
+    postgres = ["Postgres"] if spec.postgres is not None else []
+    spark = [] if spec.spark is None else [_standalone(spec.spark)]
+    return (kafka, *postgres, *spark, "Toxiproxy in front of every client listener")
+
+
+def _standalone(spark: SparkStack) -> str:
+    return f"Spark standalone: a master and {spark.workers} worker(s) with {spark.cores} core(s) each"
 
 
 def kind_of(scenario: Scenario) -> PipelineKind:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -145,6 +145,12 @@ class ConsumersSpec(Model):
 WORKER = ["{python}", "-m", "onceproof.consumers.worker"]
 
 
+def kind_of_pipeline(pipeline: Any) -> str:
+    """The kind of pipeline that a scenario's ``pipeline`` describes, valid or not: it decides which faults there are."""
+    consumes = isinstance(pipeline, dict) and pipeline.get("consumers") is not None
+    return "consumers" if consumes else "command"
+
+
 class PipelineSpec(Model):
     command: list[str] = Field(min_length=1, description="the job: any command; templates in braces are filled in")
     env: dict[str, str] = Field(default_factory=dict, description="environment of the job; templates are filled in")
@@ -162,17 +168,48 @@ class PipelineSpec(Model):
     @property
     def kind(self) -> str:
         """Which kind of pipeline this is (`onceproof.kinds`)."""
-        return "command" if self.consumers is None else "consumers"
+        return kind_of_pipeline({"consumers": self.consumers})
+
+    @property
+    def on_queues(self) -> bool:
+        """Whether inputs and outputs are queues of an AMQP broker: their messages have no key."""
+        return self.consumers is not None and self.consumers.broker == "amqp"
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether it takes single messages, in the order of a schedule: then the order across keys is worth a finding too."""
+        return self.consumers is not None
+
+    @property
+    def own_topics(self) -> dict[tuple[str, ...], str]:
+        """Topics that are neither inputs nor prepared: where each is named, below ``pipeline``."""
+        retry = self.consumers.retry if self.consumers is not None else None
+        return {} if retry is None else {("consumers", "retry", "topic"): retry.topic}
 
     @model_validator(mode="before")
     @classmethod
     def _own_worker(cls, data: Any) -> Any:
-        consumes = isinstance(data, dict) and data.get("consumers") is not None
-        return {"command": WORKER, **data} if consumes else data
+        return {"command": WORKER, **data} if kind_of_pipeline(data) == "consumers" else data
 
 
-class At(Model):
-    """The logical position that triggers a fault."""
+class Position(Model):
+    """The logical position that triggers a fault. What a position is depends on the kind of pipeline."""
+
+    def described(self) -> dict[str, Any]:
+        """As events and the history name it."""
+        raise NotImplementedError
+
+    def of_query(self) -> str | None:
+        """The query that it is of, where it names one."""
+        return None
+
+    def settings(self) -> dict[str, Any]:
+        """What it says besides."""
+        return {}
+
+
+class At(Position):
+    """A point of a batch of Spark's."""
 
     batch: Annotated[int, Field(ge=0)] = Field(description="Spark's batch id")
     point: Point = Field(description="the place in the batch's commit protocol")
@@ -181,12 +218,32 @@ class At(Model):
         None, description="which attempt at the batch: 2 is its first replay (default: the first that gets there)"
     )
 
+    def described(self) -> dict[str, Any]:
+        return {"batch": self.batch, "point": str(self.point)}
 
-class FaultSpec(Model):
-    """What every fault says of itself. Each kind extends this in its own file under ``chaos/``."""
+    def of_query(self) -> str | None:
+        return self.query
+
+    def settings(self) -> dict[str, Any]:
+        return {} if self.attempt is None else {"attempt": self.attempt}
+
+
+class AnyFaultSpec(Model):
+    """What every fault says of itself, whatever its kind of pipeline."""
+
+    pipeline: ClassVar[str]
+    """The kind of pipeline that it is for."""
 
     fault: str = Field(description="the kind of fault: `onceproof list faults`")
     target: str = Field(description="what is struck: a process, a service, or a consumer's name")
+    at: Position = Field(description="when: the place in the job's work that triggers it")
+
+
+class FaultSpec(AnyFaultSpec):
+    """A fault of a Spark job. Each kind extends this in its own file under ``chaos/``."""
+
+    pipeline: ClassVar[str] = "command"
+
     at: At = Field(description="when: the place in the job's work that triggers it")
 
 
@@ -197,8 +254,8 @@ class Elsewhere(Model):
     holds: PositiveInt = Field(description="number of the message, from 1")
 
 
-class AtMessage(Model):
-    """The logical position that triggers a fault of a consumer: it has this message and has just done that step."""
+class AtMessage(Position):
+    """A step of a consumer: it has this message and has just done that step."""
 
     message: PositiveInt = Field(description="number of the message in its data set, from 1")
     after: Literal["take", "effect", "acknowledge"] = Field("take", description="the step that was done last")
@@ -208,12 +265,19 @@ class AtMessage(Model):
         also = f" while {self.while_.consumer} holds message {self.while_.holds}" if self.while_ else ""
         return f"message {self.message} after {self.after}{also}"
 
+    def described(self) -> dict[str, Any]:
+        return {"batch": None, "point": str(self)}
 
-class ConsumerFaultSpec(FaultSpec):
+
+class ConsumerFaultSpec(AnyFaultSpec):
     """A fault of a consumer: one of those below ``chaos/consumers/``."""
 
-    # Consumers have no batches. What reads ``at.batch`` (controller, placing) never sees a scenario with consumers.
-    at: AtMessage  # type: ignore[assignment]
+    pipeline: ClassVar[str] = "consumers"
+
+    at: AtMessage = Field(description="when: the place in the job's work that triggers it")
+
+
+SpecT = TypeVar("SpecT", bound=AnyFaultSpec)
 
 
 class Source(Model):
@@ -354,7 +418,7 @@ class Scenario(Model):
     input: list[InputSpec] = Field(min_length=1, max_length=50, description="the topics that are fed, and with what")
     pipeline: PipelineSpec = Field(description="the job under test")
     # SerializeAsAny: the items are of each kind's own Spec, whose fields must reach run.json.
-    chaos: list[SerializeAsAny[FaultSpec]] = Field(
+    chaos: list[SerializeAsAny[AnyFaultSpec]] = Field(
         default_factory=list, description="the faults, each with its place; without any nothing is broken"
     )
     outputs: dict[str, OutputSpec] = Field(
@@ -364,6 +428,10 @@ class Scenario(Model):
     claim: Claim = Field(default_factory=Claim, description="what the pipeline promises")
     expect: Expect = Field(default_factory=Expect, description="what `run --all` counts as right for this scenario")
     limits: Limits = Field(default_factory=Limits, description="when a run is given up")
+
+    def faults(self, kind: type[SpecT]) -> list[SpecT]:
+        """Its faults, which are all of that kind: a scenario is of one kind of pipeline."""
+        return [fault for fault in self.chaos if isinstance(fault, kind)]
 
     def guaranteed_batches(self) -> int:
         """Batches 0 .. this-1 are surely reached, and all but batch 0 hold data or act on a watermark that has moved.

@@ -12,15 +12,13 @@ from pydantic import BaseModel
 from onceproof.base.errors import Problem, ScenarioError, UsageError
 from onceproof.base.paths import expanded, is_file, is_folder
 from onceproof.base.registry import Registry, suggest
-from onceproof.consumers.faults import consumer_faults
 from onceproof.data import datasets
 from onceproof.faults.contract import faults
 from onceproof.oracle import oracles
-from onceproof.scenario.model import FaultSpec, OracleSpec, Scenario
+from onceproof.scenario.model import AnyFaultSpec, OracleSpec, Scenario, kind_of_pipeline
 from onceproof.scenario.problem import Complaint, Loc, shown
 from onceproof.scenario.templates import fill
 from onceproof.scenario_files import document, judged
-from onceproof.scenario_files.checks import consumers as consumer_check
 from onceproof.scenario_files.checks import crosscheck, doubts
 from onceproof.scenario_files.document import Document
 from onceproof.scenario_files.explain import in_part, validate
@@ -143,7 +141,7 @@ def _with_options(item: Any, here: Path) -> Any:
 
 def _assemble(data: dict[str, Any], *, runs: bool = True) -> tuple[Scenario | None, list[Complaint]]:
     """Each part by its own model. Faults, oracle and data set options are validated by the kind that they name."""
-    chaos, complaints = _chaos(data.get("chaos"), consumers=consumer_check.has_consumers(data))
+    chaos, complaints = _chaos(data.get("chaos"), kind=kind_of_pipeline(data.get("pipeline")))
     oracle, of_oracle = _oracle(data.get("oracle"))
     complaints += of_oracle + (_dataset_options(data.get("input")) if runs else [])
     frame = dict(data)
@@ -158,19 +156,16 @@ def _assemble(data: dict[str, Any], *, runs: bool = True) -> tuple[Scenario | No
     return scenario.model_copy(update={"chaos": chaos, "oracle": oracle}), complaints
 
 
-def _chaos(items: Any, *, consumers: bool) -> tuple[list[FaultSpec], list[Complaint]]:
-    specs: list[FaultSpec] = []
+def _chaos(items: Any, *, kind: str) -> tuple[list[AnyFaultSpec], list[Complaint]]:
+    specs: list[AnyFaultSpec] = []
     complaints: list[Complaint] = []
     if isinstance(items, list) and len(items) > MAX_FAULTS:
         message = f"chaos: {len(items)} faults are too many; a scenario has at most {MAX_FAULTS}"
         return [], [Complaint(("chaos",), message, "write several scenarios", at_key=True)]
     for index, item in enumerate(items if isinstance(items, list) else []):
-        if consumers:
-            spec, found = _of_kind(consumer_faults, "fault", lambda kind: kind.Spec, item, ("chaos", index))
-        else:
-            spec, found = _of_kind(faults, "fault", lambda kind: kind.Spec, item, ("chaos", index))
+        spec, found = _of_kind(faults.of(kind), "fault", lambda fault: fault.Spec, item, ("chaos", index))
         complaints += found
-        if isinstance(spec, FaultSpec):
+        if isinstance(spec, AnyFaultSpec):
             specs.append(spec)
     return specs, complaints
 

@@ -50,14 +50,6 @@ class Queues(Protocol):
 
 
 @runtime_checkable
-class WarmsUp(Protocol):
-    """Of a broker that makes what all plays need when the first of them asks for it."""
-
-    def warm_up(self) -> None:
-        """Have it made before the first of many plays, which would take longer than the others."""
-
-
-@runtime_checkable
 class DealsOut(Protocol):
     """Of queues whose broker deals them out among members anew when these change."""
 

@@ -13,24 +13,12 @@ from typing import Any
 
 from onceproof.data import Record, open_dataset
 from onceproof.scenario.model import ConsumerFaultSpec, Elsewhere, Scenario
+from onceproof.scenario.schedule import MOST_WAYS, Removal
 
 #: Up to here every message that is left is tried in the place of one that a fault had named.
 _FEW = 3
-#: Ways to place several faults again multiply; more than these are not even listed.
-MOST_WAYS = 256
 #: What an oracle says of each output.
 _BY_OUTPUT = ("queries", "columns", "where")
-
-
-@dataclass(frozen=True)
-class Removal:
-    """Something that can be taken away alone."""
-
-    without: str
-    ways: list[Schedule]
-    """What the schedule may be without it: each way to place its faults again."""
-    cut: bool = False
-    """There are more ways than these."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +28,13 @@ class Schedule:
     messages: tuple[int, ...]
     names: tuple[str, ...]
     faults: tuple[ConsumerFaultSpec, ...]
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        return self.messages
+
+    def sizes(self) -> dict[str, int]:
+        return dict(zip(("messages", "consumers", "faults"), self.size, strict=True))
 
     @property
     def size(self) -> tuple[int, int, int]:
@@ -62,7 +57,7 @@ class Schedule:
             faults=tuple(fault for fault in self.faults if named(fault) <= left),
         )
 
-    def smaller(self) -> Iterator[Removal]:
+    def smaller(self) -> Iterator[Removal[Schedule]]:
         """Everything that can be taken away alone."""
         for message in self.messages:
             rest = replace(self, messages=tuple(m for m in self.messages if m != message))
@@ -135,8 +130,8 @@ class Whole:
     def schedule(self) -> Schedule:
         consumers = self.scenario.pipeline.consumers
         assert consumers is not None, "of a scenario with consumers"
-        faults = [fault for fault in self.scenario.chaos if isinstance(fault, ConsumerFaultSpec)]
-        return Schedule(tuple(range(1, len(self.records) + 1)), tuple(consumers.names), tuple(faults))
+        faults = tuple(self.scenario.faults(ConsumerFaultSpec))
+        return Schedule(tuple(range(1, len(self.records) + 1)), tuple(consumers.names), faults)
 
     def alike(self, schedule: Schedule) -> Hashable:
         """The same for schedules that differ in the numbers of their messages only, which nothing depends on."""
