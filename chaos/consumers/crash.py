@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from onceproof.consumers.faults import AtItsStep, Scene, StepDone, consumer_faults
 from onceproof.consumers.redelivery import LAST_STEP, given_out_again
 from onceproof.faults.contract import Placement, Proof, SpecProblem
-from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario
+from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario, consumers_of
 
 
 class CrashSpec(ConsumerFaultSpec):
@@ -26,23 +26,20 @@ class Crash(AtItsStep):
 
     @classmethod
     def problems(cls, spec: CrashSpec, scenario: Scenario) -> list[SpecProblem]:
-        consumers = scenario.pipeline.consumers
-        if consumers is not None and consumers.broker == "kafka-group" and consumers.restart_after is None:
+        consumers = consumers_of(scenario)
+        found: list[SpecProblem] = []
+        if consumers.broker == "kafka-group" and consumers.restart_after is None:
             message = "a consumer that dies never comes back, and its partitions wait for it: it is a static member of its group"
-            return [SpecProblem((), message, "pipeline: consumers: restart_after: TICKS")]
+            found.append(SpecProblem((), message, "pipeline: consumers: restart_after: TICKS"))
         # The order of steps of a user's own command is known only when it runs: the proof sees to it.
-        if (
-            consumers is None
-            or scenario.pipeline.command != WORKER
-            or spec.at.after != LAST_STEP.get(consumers.acknowledge)
-        ):
-            return []
+        if scenario.pipeline.command != WORKER or spec.at.after != LAST_STEP.get(consumers.acknowledge):
+            return found
         message = (
             f"a crash after {spec.at.after} exercises nothing with acknowledge: {consumers.acknowledge}: "
             f"effect and acknowledgement of message {spec.at.message} are both done by then"
         )
         earlier = "effect" if spec.at.after == "acknowledge" else "acknowledge"
-        return [SpecProblem(("at", "after"), message, f"use take or {earlier}")]
+        return [*found, SpecProblem(("at", "after"), message, f"use take or {earlier}")]
 
     @classmethod
     def placement(cls, spec: CrashSpec, scenario: Scenario) -> Placement:

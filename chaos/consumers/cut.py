@@ -8,7 +8,7 @@ from onceproof.consumers.faults import AtItsStep, Scene, StepDone, consumer_faul
 from onceproof.consumers.redelivery import LAST_STEP, given_out_again
 from onceproof.consumers.routes import HasRoads
 from onceproof.faults.contract import Placement, Proof, SpecProblem
-from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario
+from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario, consumers_of
 
 
 class CutSpec(ConsumerFaultSpec):
@@ -36,9 +36,7 @@ class Cut(AtItsStep):
 
     @classmethod
     def problems(cls, spec: CutSpec, scenario: Scenario) -> list[SpecProblem]:
-        consumers = scenario.pipeline.consumers
-        if consumers is None:
-            return []
+        consumers = consumers_of(scenario)
         if consumers.broker != "amqp":
             message = f"a connection is cut on AMQP only, and these consumers have {consumers.broker}: Kafka's clients make a new one unseen"
             return [SpecProblem(("fault",), message, "use broker: amqp, or crash")]

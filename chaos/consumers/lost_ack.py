@@ -12,7 +12,7 @@ from onceproof.consumers.routes import HasRoads, Road
 from onceproof.consumers.trace import Move
 from onceproof.faults.contract import Placement, Proof, SpecProblem
 from onceproof.instruments.proxy.rules import Action, Condition, Hit, Rule
-from onceproof.scenario.model import WORKER, ConsumerFaultSpec, ConsumersSpec, Scenario
+from onceproof.scenario.model import WORKER, ConsumerFaultSpec, ConsumersSpec, Scenario, consumers_of
 
 #: The request that a member of a group acknowledges with; in a transaction it is the other.
 _KINDS = ("OffsetCommit", "TxnOffsetCommit")
@@ -54,9 +54,7 @@ class LostAck(AtItsStep):
 
     @classmethod
     def problems(cls, spec: LostAckSpec, scenario: Scenario) -> list[SpecProblem]:
-        consumers = scenario.pipeline.consumers
-        if consumers is None:
-            return []
+        consumers = consumers_of(scenario)
         if spec.lost == "answer" and (consumers.broker, consumers.acknowledge) != ("amqp", "with-effect"):
             message = "the answer that can be lost here is that to a commit of AMQP: basic.ack has none"
             return [SpecProblem(("lost",), message, "use lost: request, or broker: amqp with acknowledge: with-effect")]

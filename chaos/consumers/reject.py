@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt
 from onceproof.consumers.faults import AtItsStep, Scene, StepDone, consumer_faults
 from onceproof.consumers.trace import Move
 from onceproof.faults.contract import Placement, Proof, SpecProblem
-from onceproof.scenario.model import ConsumerFaultSpec, Scenario
+from onceproof.scenario.model import ConsumerFaultSpec, Scenario, consumers_of
 
 
 class RejectSpec(ConsumerFaultSpec):
@@ -33,9 +33,9 @@ class Reject(AtItsStep):
 
     @classmethod
     def problems(cls, spec: RejectSpec, scenario: Scenario) -> list[SpecProblem]:
-        consumers = scenario.pipeline.consumers
+        consumers = consumers_of(scenario)
         found = []
-        if consumers is not None and consumers.broker == "amqp":
+        if consumers.broker == "amqp":
             message = "a queue of an AMQP broker refuses nothing: reject needs a Kafka topic as output"
             found.append(SpecProblem(("fault",), message, "use broker: kafka-group or share-group"))
         if scenario.stack.kafka.brokers > 1:
@@ -43,7 +43,7 @@ class Reject(AtItsStep):
                 "whichever broker is asked may have the new setting before the one that leads the output's partition"
             )
             found.append(SpecProblem(("fault",), message, "stack: kafka: {brokers: 1}"))
-        if consumers is not None and consumers.acknowledge == "with-effect":
+        if consumers.acknowledge == "with-effect":
             message = (
                 "a record that is refused ends its transaction, which the consumer that is shipped does not go on from"
             )
@@ -95,5 +95,5 @@ class Reject(AtItsStep):
 
 
 def _effect_first(scenario: Scenario) -> bool:
-    consumers = scenario.pipeline.consumers
-    return consumers is not None and consumers.acknowledge != "before-effect"
+    consumers = consumers_of(scenario)
+    return consumers.acknowledge != "before-effect"

@@ -9,7 +9,7 @@ from onceproof.consumers.brokers.contract import Locks
 from onceproof.consumers.faults import AtItsStep, Scene, StepDone, consumer_faults
 from onceproof.consumers.trace import Move
 from onceproof.faults.contract import Placement, Proof, SpecProblem
-from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, Scenario
+from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, Scenario, consumers_of
 
 
 class SlowSpec(ConsumerFaultSpec):
@@ -33,9 +33,7 @@ class Slow(AtItsStep):
 
     @classmethod
     def problems(cls, spec: SlowSpec, scenario: Scenario) -> list[SpecProblem]:
-        consumers = scenario.pipeline.consumers
-        if consumers is None:
-            return []
+        consumers = consumers_of(scenario)
         found = []
         if consumers.broker == "amqp":
             message = "an AMQP broker waits for a consumer as long as its connection lives"

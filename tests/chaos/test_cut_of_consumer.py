@@ -18,7 +18,7 @@ from onceproof.scenario_files.load import find, load
 from onceproof.scenario_files.plan import plan
 
 
-def proved(fault: Any, before: list[Move], after: list[Move]) -> Proof:
+def proof_of(fault: Any, before: list[Move], after: list[Move]) -> Proof:
     """From all moves, at the place between these two."""
     proof: Proof = fault.prove(None, StepDone([*before, *after], len(before)))
     return proof
@@ -84,6 +84,6 @@ def test_it_hit_only_if_the_consumer_lived_and_the_message_came_again(
 ) -> None:
     fault = Cut(SPEC)
     fault._reset = connections
-    proof = proved(fault, [TAKE], after)
+    proof = proof_of(fault, [TAKE], after)
     assert proof.hit is proved and said in " ".join(proof.evidence), proof.evidence
     assert isinstance(fault, Disconnects) and fault.disconnects() is (connections > 0)

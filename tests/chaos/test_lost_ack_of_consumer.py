@@ -20,7 +20,7 @@ from onceproof.scenario_files.load import find, load
 from onceproof.scenario_files.plan import plan
 
 
-def proved(fault: Any, before: list[Move], after: list[Move]) -> Proof:
+def proof_of(fault: Any, before: list[Move], after: list[Move]) -> Proof:
     """From all moves, at the place between these two."""
     proof: Proof = fault.prove(None, StepDone([*before, *after], len(before)))
     return proof
@@ -91,7 +91,7 @@ def test_it_hit_only_if_no_try_arrived_and_the_message_came_again(
 ) -> None:
     fault = LostAck(SPEC)
     fault._rules[0].hits.extend(hits)
-    proof = proved(fault, moves("take", "effect"), after)
+    proof = proof_of(fault, moves("take", "effect"), after)
     assert proof.hit is proved and said in " ".join(proof.evidence)
 
 
@@ -100,16 +100,16 @@ def test_another_groups_take_of_the_message_is_no_proof() -> None:
     fault._rules[0].hits.append(hit())
     lost = [replace(move, group="billing") for move in moves("lost", "return")]
     theirs = Move("take", 4, 0.0, "c2", 3, "orders", group="shipping")
-    proof = proved(fault, moves("take", "effect"), [*lost, theirs])
+    proof = proof_of(fault, moves("take", "effect"), [*lost, theirs])
     assert not proof.hit and "never given out again" in proof.evidence[-1]
     ours = Move("take", 5, 0.0, "c1", 3, "orders", group="billing")
-    assert proved(fault, moves("take", "effect"), [*lost, theirs, ours]).hit
+    assert proof_of(fault, moves("take", "effect"), [*lost, theirs, ours]).hit
 
 
 def test_a_take_before_it_was_lost_is_no_proof() -> None:
     fault = LostAck(SPEC)
     fault._rules[0].hits.append(hit())
-    assert not proved(fault, moves("take", "effect"), moves("take", "lost")).hit
+    assert not proof_of(fault, moves("take", "effect"), moves("take", "lost")).hit
 
 
 AMQP = find("amqp-ack-lost-duplicates").read_text()
@@ -156,6 +156,6 @@ def test_a_lost_answer_hit_only_if_the_broker_had_it(
 ) -> None:
     fault = LostAck(SPEC.model_copy(update={"lost": "answer"}))
     fault._rules[0].hits.extend(hits)
-    proof = proved(fault, moves("take", "effect", "acknowledge"), after)
+    proof = proof_of(fault, moves("take", "effect", "acknowledge"), after)
     assert proof.hit is proved and said in " ".join(proof.evidence)
     assert fault.arrived() is (any(hit.answered_at for hit in hits) if hits else None)

@@ -35,7 +35,7 @@ from onceproof.stack.kafka.clients import client_config
 from onceproof.stack.processes.owner import Owner
 
 
-def proved(fault: Any, before: list[Move], after: list[Move]) -> Proof:
+def proof_of(fault: Any, before: list[Move], after: list[Move]) -> Proof:
     """From all moves, at the place between these two."""
     proof: Proof = fault.prove(None, StepDone([*before, *after], len(before)))
     return proof
@@ -144,9 +144,9 @@ BACK = Move("return", 3, 0.0, "c2", 3, "q")
 
 
 def test_a_crash_hit_if_the_message_was_held_and_came_again() -> None:
-    proof = proved(CRASH, BEFORE, [BACK, take("c1", 3, 4, redelivered=True)])
+    proof = proof_of(CRASH, BEFORE, [BACK, take("c1", 3, 4, redelivered=True)])
     assert proof.hit and proof.evidence[-1].endswith("at tick 4, marked as redelivered")
-    unmarked = proved(CRASH, BEFORE, [BACK, take("c1", 3, 4)])
+    unmarked = proof_of(CRASH, BEFORE, [BACK, take("c1", 3, 4)])
     assert unmarked.hit and unmarked.evidence[-1].endswith("without the mark of a redelivery")
 
 
@@ -159,30 +159,30 @@ def test_a_crash_hit_if_the_message_was_held_and_came_again() -> None:
     ],
 )
 def test_a_crash_missed_if_anything_of_it_was_not_seen(before: list[Move], after: list[Move], why: str) -> None:
-    proof = proved(CRASH, before, after)
+    proof = proof_of(CRASH, before, after)
     assert not proof.hit and why in proof.evidence[-1]
 
 
 def test_an_acknowledged_message_need_not_come_again() -> None:
     spec = CrashSpec.model_validate({"fault": "crash", "target": "c2", "at": {"message": 3, "after": "acknowledge"}})
-    proof = proved(Crash(spec), [take("c2", 3, 2), Move("acknowledge", 3, 0.0, "c2", 3, "q")], [])
+    proof = proof_of(Crash(spec), [take("c2", 3, 2), Move("acknowledge", 3, 0.0, "c2", 3, "q")], [])
     assert proof.hit and "was acknowledged by then" in proof.evidence[-1]
 
 
 def test_a_crash_when_effect_and_acknowledgement_are_done_proves_nothing() -> None:
     spec = CrashSpec.model_validate({"fault": "crash", "target": "c2", "at": {"message": 3, "after": "acknowledge"}})
     done = [Move("effect", 3, 0.0, "c2", 3, "q"), Move("acknowledge", 3, 0.0, "c2", 3, "q")]
-    proof = proved(Crash(spec), [take("c2", 3, 2), *done], [Move("crash", 3, 0.0, "c2", 3)])
+    proof = proof_of(Crash(spec), [take("c2", 3, 2), *done], [Move("crash", 3, 0.0, "c2", 3)])
     assert not proof.hit and "nothing that the fault could break" in proof.evidence[-1]
 
 
 def test_what_an_ended_consumer_was_given_is_not_known() -> None:
     """The poison that ends whoever takes it again is given out again, and nobody is left to say so."""
     died = Move("end", 5, 0.0, "c1")
-    seen = proved(CRASH, [Move("start", 0, 0.0, "c1"), *BEFORE], [BACK, died])
+    seen = proof_of(CRASH, [Move("start", 0, 0.0, "c1"), *BEFORE], [BACK, died])
     assert not seen.hit and "c1 ended by itself in a take at tick 5" in seen.evidence[-1]
     assert "never" not in seen.evidence[-1]
-    at_start = proved(CRASH, BEFORE, [Move("crash", 3, 0.0, "c2", 3), BACK, Move("end", 13, 0.0, "c2")])
+    at_start = proof_of(CRASH, BEFORE, [Move("crash", 3, 0.0, "c2", 3), BACK, Move("end", 13, 0.0, "c2")])
     assert not at_start.hit and "was never given out again" in at_start.evidence[-1]
 
 
@@ -219,9 +219,9 @@ def test_moves_are_read_back_from_the_timeline(tmp_path: Path) -> None:
 def test_a_crash_in_one_group_is_proved_by_that_group_alone() -> None:
     lost, other = replace(take("c2", 3, 2), group="g2"), replace(take("c1", 4, 3), group="g1")
     copy = replace(take("c1", 3, 4), group="g1")
-    assert not proved(CRASH, [lost, other], [BACK, copy]).hit, "another group was given a copy of its own"
+    assert not proof_of(CRASH, [lost, other], [BACK, copy]).hit, "another group was given a copy of its own"
     again = replace(take("c2", 3, 9), group="g2")
-    assert proved(CRASH, [lost, other], [BACK, copy, again]).hit
+    assert proof_of(CRASH, [lost, other], [BACK, copy, again]).hit
 
 
 REJECT = Reject(RejectSpec.model_validate({"fault": "reject", "target": "c1", "at": {"message": 3}, "times": 2}))
@@ -233,15 +233,15 @@ def refused(message: int, tick: int) -> Move:
 
 def test_a_refusal_hit_if_the_broker_said_no_so_many_times() -> None:
     twice = [refused(3, 2), refused(4, 3), refused(3, 4), Move("effect", 5, 0.0, "c1", 3, "q")]
-    proof = proved(REJECT, [], twice)
+    proof = proof_of(REJECT, [], twice)
     assert proof.hit and proof.evidence[-1] == "it was done at tick 5 by c1"
-    once = proved(REJECT, [], [refused(3, 2), Move("effect", 3, 0.0, "c1", 3, "q")])
+    once = proof_of(REJECT, [], [refused(3, 2), Move("effect", 3, 0.0, "c1", 3, "q")])
     assert not once.hit
-    never = proved(REJECT, [], [refused(3, 2), refused(3, 4)])
+    never = proof_of(REJECT, [], [refused(3, 2), refused(3, 4)])
     assert never.hit and never.evidence[-1] == "it was never done after that"
-    assert proved(REJECT, [], [refused(4, 2)]).evidence == ("no effect of message 3 was refused",)
+    assert proof_of(REJECT, [], [refused(4, 2)]).evidence == ("no effect of message 3 was refused",)
     theirs = [refused(3, 2), refused(3, 4), Move("effect", 5, 0.0, "c2", 3, "q", group="another")]
-    assert proved(REJECT, [], theirs).evidence[-1] == "it was never done after that"
+    assert proof_of(REJECT, [], theirs).evidence[-1] == "it was never done after that"
 
 
 @pytest.mark.parametrize(("name", "group"), [("fan-out", "shipping"), ("crash-before-offset-duplicates", "")])

@@ -26,7 +26,7 @@ from onceproof.faults.contract import Proof
 from onceproof.scenario_files.load import find, load
 
 
-def proved(fault: Any, before: list[Move], after: list[Move]) -> Proof:
+def proof_of(fault: Any, before: list[Move], after: list[Move]) -> Proof:
     """From all moves, at the place between these two."""
     proof: Proof = fault.prove(None, StepDone([*before, *after], len(before)))
     return proof
@@ -51,7 +51,7 @@ GIVEN = [move("lapse", "c2", 3), move("take", "c1", 3, redelivered=True)]
     ],
 )
 def test_it_hit_if_two_were_at_the_same_message_and_both_finished(answer: Kind, said: str) -> None:
-    proof = proved(SLOW, TAKEN, [*GIVEN, move("effect", "c2", 4), move(answer, "c2", 4)])
+    proof = proof_of(SLOW, TAKEN, [*GIVEN, move("effect", "c2", 4), move(answer, "c2", 4)])
     assert proof.hit and said in proof.evidence[-1]
     assert "for the second time to c1 at tick 3, while c2 lived and had it" in proof.evidence[1]
 
@@ -69,12 +69,12 @@ def test_it_hit_if_two_were_at_the_same_message_and_both_finished(answer: Kind, 
     ],
 )
 def test_it_missed_if_anything_of_it_was_not_seen(after: list[Move], why: str) -> None:
-    proof = proved(SLOW, TAKEN, after)
+    proof = proof_of(SLOW, TAKEN, after)
     assert not proof.hit and why in proof.evidence[-1]
 
 
 def test_an_acknowledgement_that_is_refused_before_the_effect_is_proof_as_well() -> None:
-    proof = proved(SLOW, TAKEN, [*GIVEN, move("fenced", "c2", 4)])
+    proof = proof_of(SLOW, TAKEN, [*GIVEN, move("fenced", "c2", 4)])
     assert proof.hit and "c2 went on and did no effect" in proof.evidence
 
 

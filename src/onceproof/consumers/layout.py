@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from onceproof.consumers.routes import Outlasts
 from onceproof.data import Record
 from onceproof.faults.contract import fault_of
-from onceproof.scenario.model import ConsumersSpec, Scenario
+from onceproof.scenario.model import ConsumersSpec, Scenario, consumers_of
 from onceproof.scenario.queues import input_queues
 
 #: The group of all consumers, where a scenario names none.
@@ -58,8 +58,7 @@ class Layout:
 
 
 def of_scenario(scenario: Scenario, prefix: str = "") -> Layout:
-    spec, consumers = scenario.input[0], scenario.pipeline.consumers
-    assert consumers is not None, "validated: a scenario of consumers"
+    spec, consumers = scenario.input[0], consumers_of(scenario)
     inputs = tuple(input_queues(spec, consumers.broker))
     group_of = {name: _group(consumers, name) for name in consumers.names}
     queues_of: dict[str, tuple[str, ...]] = {}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onceproof.data import Record, open_dataset
-from onceproof.scenario.model import ConsumerFaultSpec, Elsewhere, Scenario
+from onceproof.scenario.model import ConsumerFaultSpec, Elsewhere, Scenario, consumers_of
 from onceproof.scenario.schedule import MOST_WAYS, Removal
 
 #: Up to here every message that is left is tried in the place of one that a fault had named.
@@ -128,8 +128,7 @@ class Whole:
 
     @cached_property
     def schedule(self) -> Schedule:
-        consumers = self.scenario.pipeline.consumers
-        assert consumers is not None, "of a scenario with consumers"
+        consumers = consumers_of(self.scenario)
         faults = tuple(self.scenario.faults(ConsumerFaultSpec))
         return Schedule(tuple(range(1, len(self.records) + 1)), tuple(consumers.names), faults)
 
@@ -148,8 +147,8 @@ class Whole:
         )
 
     def _slow(self, numbers: Mapping[int, int]) -> dict[int, int]:
-        consumers = self.scenario.pipeline.consumers
-        return {numbers[m]: t for m, t in sorted(consumers.slow.items()) if m in numbers} if consumers else {}
+        slow = consumers_of(self.scenario).slow
+        return {numbers[m]: ticks for m, ticks in sorted(slow.items()) if m in numbers}
 
     def of(self, schedule: Schedule, records_file: Path) -> Scenario:
         """The scenario with that schedule: messages numbered anew, from 1.
@@ -157,8 +156,7 @@ class Whole:
         Of the data set ``messages`` the keys suffice; the records of any other are written to ``records_file``.
         """
         scenario = self.scenario
-        consumers = scenario.pipeline.consumers
-        assert consumers is not None, "of a scenario with consumers"
+        consumers = consumers_of(scenario)
         numbers = {message: number for number, message in enumerate(schedule.messages, start=1)}
         members = {group: [n for n in names if n in schedule.names] for group, names in consumers.groups.items()}
         groups = {group: names for group, names in members.items() if names}

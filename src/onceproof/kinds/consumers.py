@@ -22,7 +22,7 @@ from onceproof.data import open_dataset
 from onceproof.history.execution import Execution
 from onceproof.history.writer import HistoryWriter
 from onceproof.kinds.contract import Start, pipelines, stack_services
-from onceproof.scenario.model import ConsumerFaultSpec, Scenario
+from onceproof.scenario.model import ConsumerFaultSpec, Scenario, consumers_of
 from onceproof.scenario.schedule import Clue
 from onceproof.scenario.templates import fill
 from onceproof.stack.processes.owner import Owner
@@ -65,8 +65,7 @@ class ConsumerCrew:
 
     def __init__(self, execution: Execution, broker: Broker, owner: Owner, writer: HistoryWriter) -> None:
         scenario = execution.scenario
-        spec, consumers = scenario.input[0], scenario.pipeline.consumers
-        assert consumers is not None, "validated: a scenario of consumers"
+        spec, consumers = scenario.input[0], consumers_of(scenario)
         self._execution = execution
         self._writer = writer
         dataset = open_dataset(spec.dataset, spec.options, seed=scenario.seed)

@@ -461,3 +461,9 @@ class Scenario(Model):
 
 
 OutputSpec.model_rebuild()
+
+
+def consumers_of(scenario: Scenario) -> ConsumersSpec:
+    """For what only a scenario of consumers comes to."""
+    assert scenario.pipeline.consumers is not None, "a scenario of consumers"
+    return scenario.pipeline.consumers

@@ -12,7 +12,7 @@ from onceproof.consumers.brokers.contract import Broker
 from onceproof.consumers.brokers.kafka import GroupQueues, KafkaBroker
 from onceproof.consumers.brokers.share import ShareQueues
 from onceproof.faults.contract import reads_frames
-from onceproof.scenario.model import Scenario
+from onceproof.scenario.model import Scenario, consumers_of
 from onceproof.stack.amqp import rabbitmq
 from onceproof.stack.amqp.broker import EmbeddedAmqp
 from onceproof.stack.embedded import EmbeddedStack
@@ -27,8 +27,7 @@ class Start(Protocol):
 
 def fetched(scenario: Scenario) -> Start:
     """Fetch what the scenario's broker needs, and say how to start it. Raises `EnvironmentProblem`."""
-    consumers = scenario.pipeline.consumers
-    assert consumers is not None, "a scenario of consumers"
+    consumers = consumers_of(scenario)
     return _amqp(scenario) if consumers.broker == "amqp" else _kafka(scenario, consumers.broker)
 
 

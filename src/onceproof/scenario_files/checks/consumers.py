@@ -9,7 +9,7 @@ from onceproof.consumers.routes import Outlasts
 from onceproof.data import open_dataset
 from onceproof.faults.contract import fault_of
 from onceproof.scenario import templates
-from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, Scenario
+from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, Scenario, consumers_of
 from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario.queues import input_queues, twin
 from onceproof.scenario_files.checks.names import is_topic
@@ -20,8 +20,7 @@ _TEMPLATES = ("here", "python")
 
 def complaints(scenario: Scenario) -> list[Complaint]:
     """Those that a Spark job cannot have; what both have stands in `onceproof.scenario_files.checks.crosscheck`."""
-    spec = scenario.pipeline.consumers
-    assert spec is not None, "called for scenarios of consumers"
+    spec = consumers_of(scenario)
     return [
         *_stack(scenario, spec),
         *_lengths(scenario, spec),
