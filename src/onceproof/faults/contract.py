@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from onceproof.base.registry import Registry
 from onceproof.faults.context import FaultContext
-from onceproof.scenario.model import AnyFaultSpec, FaultSpec, Scenario
+from onceproof.scenario.base import AnyFaultSpec
+from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 
 

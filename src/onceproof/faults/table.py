@@ -11,7 +11,7 @@ from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.masking import masked
 from onceproof.base.timeline import Event, Timeline
 from onceproof.faults.contract import FaultOf, Proof, Watches, fault_of
-from onceproof.scenario.model import AnyFaultSpec
+from onceproof.scenario.base import AnyFaultSpec
 
 SpecT = TypeVar("SpecT", bound=AnyFaultSpec)
 ContextT = TypeVar("ContextT")

@@ -5,22 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PositiveInt,
     SerializeAsAny,
     model_validator,
 )
 
+from onceproof.scenario.base import AnyFaultSpec, Model, Position
 from onceproof.scenario.points import Point
-
-
-class Model(BaseModel):
-    """Every part of a scenario: frozen, and closed to unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
 class KafkaStack(Model):
@@ -192,22 +185,6 @@ class PipelineSpec(Model):
         return {"command": WORKER, **data} if kind_of_pipeline(data) == "consumers" else data
 
 
-class Position(Model):
-    """The logical position that triggers a fault. What a position is depends on the kind of pipeline."""
-
-    def described(self) -> dict[str, Any]:
-        """As events and the history name it."""
-        raise NotImplementedError
-
-    def of_query(self) -> str | None:
-        """The query that it is of, where it names one."""
-        return None
-
-    def settings(self) -> dict[str, Any]:
-        """What it says besides."""
-        return {}
-
-
 class At(Position):
     """A point of a batch of Spark's."""
 
@@ -226,17 +203,6 @@ class At(Position):
 
     def settings(self) -> dict[str, Any]:
         return {} if self.attempt is None else {"attempt": self.attempt}
-
-
-class AnyFaultSpec(Model):
-    """What every fault says of itself, whatever its kind of pipeline."""
-
-    pipeline: ClassVar[str]
-    """The kind of pipeline that it is for."""
-
-    fault: str = Field(description="the kind of fault: `onceproof list faults`")
-    target: str = Field(description="what is struck: a process, a service, or a consumer's name")
-    at: Position = Field(description="when: the place in the job's work that triggers it")
 
 
 class FaultSpec(AnyFaultSpec):

@@ -15,7 +15,8 @@ from onceproof.base.registry import Registry, suggest
 from onceproof.data import datasets
 from onceproof.faults.contract import faults
 from onceproof.oracle import oracles
-from onceproof.scenario.model import AnyFaultSpec, OracleSpec, Scenario, kind_of_pipeline
+from onceproof.scenario.base import AnyFaultSpec
+from onceproof.scenario.model import OracleSpec, Scenario, kind_of_pipeline
 from onceproof.scenario.problem import Complaint, Loc, shown
 from onceproof.scenario.templates import fill
 from onceproof.scenario_files import document, judged

@@ -30,7 +30,8 @@ from onceproof.base.registry import suggest
 from onceproof.base.words import times
 from onceproof.faults.contract import SpecProblem
 from onceproof.judge.case.query import select_problem
-from onceproof.scenario.model import Model, Scenario
+from onceproof.scenario.base import Model
+from onceproof.scenario.model import Scenario
 from onceproof.values.canonical import literal, quote
 
 if TYPE_CHECKING:
