@@ -12,8 +12,7 @@ import pytest
 
 from onceproof.base.errors import HistoryError
 from onceproof.consumers.trace import event_kind
-from onceproof.explore.minimal import file_name
-from onceproof.explore.replay import start_services
+from onceproof.explore.replay import file_name, start_services
 from onceproof.history.reader import read_document
 from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import check

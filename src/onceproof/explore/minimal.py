@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from onceproof.base.errors import Interrupted, OnceproofError, UsageError
 from onceproof.base.masking import hiding, of_environment
 from onceproof.base.registry import suggest
 from onceproof.base.signals import uninterrupted
-from onceproof.explore.replay import Say, execute_once, playable, shared_services
+from onceproof.explore.replay import Say, execute_once, file_name, playable, shared_services
 from onceproof.explore.shrink import Played, Shrink, Shrunk, to_json
 from onceproof.history import run_files
 from onceproof.history.reader import read_document
@@ -240,7 +239,6 @@ class _Plays:
     def _once(self, scenario: Scenario, directory: Path, here: Path) -> None:
         self._number += 1
         run = RunDir.below(directory)
-        run.update(scenario_path=str(here / f"{scenario.name}.yaml"))
         execute_once(scenario, here, self._start, run, self._number)
 
     def _remove(self, directory: Path) -> None:
@@ -288,11 +286,6 @@ def _write(whole: Whole, best: Schedule, folder: Path, here: Path, anomalies: Se
     yaml.dump({name: document[name] for name in _ORDER if name in document}, text)
     path.write_text(text.getvalue(), encoding="utf-8")
     return path
-
-
-def file_name(scenario: str) -> str:
-    """The name of a scenario as part of a file's name: a stored one may be anything, a path among others."""
-    return re.sub(r"[^\w.-]+", "-", scenario)[:100]
 
 
 def _filled(given: Any, values: Mapping[str, str]) -> Any:

@@ -7,6 +7,7 @@ the same are removed; one that did not is kept, with its verdict.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections import Counter
@@ -194,9 +195,15 @@ def execute_once(scenario: Scenario, here: Path, start: Start | None, directory:
     """Execute the schedule, and leave a whole history in ``directory``; ``number`` keeps its names apart at shared services."""
     timeline = Timeline(directory.events)
     try:
-        observe(Execution(scenario, here / f"{scenario.name}.yaml", directory, timeline, number=number), start)
+        path = here / f"{file_name(scenario.name)}.yaml"
+        observe(Execution(scenario, path, directory, timeline, number=number), start)
     finally:
         timeline.close()
+
+
+def file_name(scenario: str) -> str:
+    """The name of a scenario as part of a file's name: a stored one may be anything, a path among others."""
+    return re.sub(r"[^\w.-]+", "-", scenario)[:100]
 
 
 def _result(run_dir: Path, scenario: Scenario, verdict: Verdict) -> Result:
