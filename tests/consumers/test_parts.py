@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -23,13 +23,13 @@ from onceproof.consumers import layout as layouts
 from onceproof.consumers.brokers import kafka as kafka_broker
 from onceproof.consumers.brokers.kafka import GroupQueues
 from onceproof.consumers.drive import Drive
-from onceproof.consumers.faults import StepDone
+from onceproof.consumers.faults import ConsumerFaults, Scene, StepDone
 from onceproof.consumers.gate import Gate
 from onceproof.consumers.processes import ConsumerDied, Crew
 from onceproof.consumers.trace import Move, event_kind, holder, of_event, of_run
 from onceproof.data import Record, open_dataset
 from onceproof.faults.contract import Proof
-from onceproof.scenario.model import AtMessage, ConsumerFaultSpec, Scenario
+from onceproof.scenario.model import AtMessage, ConsumerFaultSpec, Scenario, consumers_of
 from onceproof.scenario_files.load import find, load
 from onceproof.stack.kafka.clients import client_config
 from onceproof.stack.processes.owner import Owner
@@ -256,6 +256,27 @@ def test_a_fault_is_stored_with_the_group_that_it_struck(name: str, group: str, 
     timeline.close()
     assert [row["query"] for row in drive.faults.rows()] == [group]
     assert [json.loads(line)["query"] for line in (tmp_path / "events.jsonl").read_text().splitlines()] == [group]
+
+
+def test_a_fault_that_is_in_force_when_a_run_ends_early_is_healed(tmp_path: Path) -> None:
+    scenario = load(find("retry-topic-reorders"))
+    timeline = Timeline(tmp_path / "events.jsonl")
+    asked: list[bool] = []
+    moves: list[Move] = []
+    queues: Any = SimpleNamespace(refuse=lambda _output, refusing: asked.append(refusing))
+    scene = Scene(cast(Any, None), queues, layouts.of_scenario(scenario))
+    faults = ConsumerFaults(scenario.faults(ConsumerFaultSpec), timeline, consumers_of(scenario), scene, moves)
+    (armed,) = faults.armed
+    assert faults.strike(armed) and not faults.heal_if_over(armed) and faults.active == ["reject"]
+    faults.heal_all()
+    faults.heal_all()
+    faults.settle()
+    timeline.close()
+    assert asked == [True, False] and faults.quiet
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert kinds == ["fault.armed", "fault.fired", "fault.healed", "fault.missed"]
+    (row,) = faults.rows()
+    assert row["healed_at"] >= row["fired_at"] >= row["armed_at"] and row["batch"] is None and not row["hit"]
 
 
 def changed(name: str, partitions: int, **consumers: object) -> Scenario:
