@@ -26,7 +26,7 @@ from onceproof.instruments.instruments import Instruments
 from onceproof.kinds.contract import Start, pipelines, stack_services
 from onceproof.pipeline.drive import FeedLoop
 from onceproof.pipeline.feed import Feeder
-from onceproof.pipeline.schedule import Schedule, Whole, hints
+from onceproof.pipeline.schedule import BatchSchedule, WholeJob, hints
 from onceproof.pipeline.spark_conf import CheckpointFiles, job_environment
 from onceproof.pipeline.supervisor import Pipeline
 from onceproof.scenario.model import FaultSpec, Scenario
@@ -45,7 +45,6 @@ _LAST_HEAL_S = 2.0
 class Command:
     """Any command that runs Spark queries. Their batches are seen at the checkpoint, from outside."""
 
-    about: ClassVar[str] = "a command that runs Spark's streaming queries, with faults at points of their batches"
     fault_label: ClassVar[str] = ""
     micro_batches: ClassVar[bool] = True
     drawn: ClassVar[bool] = False
@@ -56,10 +55,10 @@ class Command:
     def services(self, scenario: Scenario) -> tuple[str, ...]:
         return stack_services(scenario.stack)
 
-    def whole(self, scenario: Scenario) -> Whole:
-        return Whole(scenario)
+    def whole(self, scenario: Scenario) -> WholeJob:
+        return WholeJob(scenario)
 
-    def hints(self, whole: Whole, run_dir: Path, clues: Sequence[Sequence[Clue]]) -> Iterator[Schedule]:
+    def hints(self, whole: WholeJob, run_dir: Path, clues: Sequence[Sequence[Clue]]) -> Iterator[BatchSchedule]:
         return hints(whole.schedule, [{clue.batch for clue in of if clue.batch is not None} for of in clues])
 
     def fetch(self, scenario: Scenario, *, survey: bool = False) -> Start:
@@ -80,7 +79,7 @@ class Command:
 
 
 class SparkJob:
-    """Implements `onceproof.kinds.contract.Pipeline`."""
+    """Implements `onceproof.kinds.contract.PreparedPipeline`."""
 
     def __init__(self, execution: Execution, stack: EmbeddedStack, owner: Owner, writer: HistoryWriter) -> None:
         self._execution = execution

@@ -33,7 +33,6 @@ from onceproof.stack.spark_settings import inherited
 class Consumers:
     """Processes that take messages from a broker. Who takes what when is the schedule's, whatever the machine's load."""
 
-    about: ClassVar[str] = "plain consumers of a queue or a Kafka group, with faults at steps of their messages"
     fault_label: ClassVar[str] = " (consumer)"
     micro_batches: ClassVar[bool] = False
     drawn: ClassVar[bool] = True
@@ -61,7 +60,7 @@ class Consumers:
 
 
 class ConsumerCrew:
-    """Implements `onceproof.kinds.contract.Pipeline`."""
+    """Implements `onceproof.kinds.contract.PreparedPipeline`."""
 
     def __init__(self, execution: Execution, broker: Broker, owner: Owner, writer: HistoryWriter) -> None:
         scenario = execution.scenario

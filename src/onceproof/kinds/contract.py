@@ -39,7 +39,7 @@ class Start(Protocol):
         """Start the services; their logs go to ``folder/logs``. Raises `ServiceFailed`."""
 
 
-class Pipeline(Protocol):
+class PreparedPipeline(Protocol):
     """The pipeline of one execution. Called in this order."""
 
     def start(self) -> AbstractContextManager[object]:
@@ -57,8 +57,6 @@ class Pipeline(Protocol):
 
 
 class PipelineKind(Protocol):
-    about: ClassVar[str]
-    """One line for listings."""
     fault_label: ClassVar[str]
     """What a listing adds to the names of its faults."""
     micro_batches: ClassVar[bool]
@@ -85,7 +83,7 @@ class PipelineKind(Protocol):
     def fetch(self, scenario: Scenario, *, survey: bool) -> Start:
         """Have what the services need on this machine, and say how to start them. Raises `EnvironmentProblem`."""
 
-    def prepare(self, execution: Execution, services: Any, owner: Owner, writer: HistoryWriter) -> Pipeline:
+    def prepare(self, execution: Execution, services: Any, owner: Owner, writer: HistoryWriter) -> PreparedPipeline:
         """Make what is there before the pipeline starts: topics, tables, queues. ``services`` are of this kind's `Start`."""
 
 

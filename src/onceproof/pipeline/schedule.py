@@ -14,17 +14,17 @@ from onceproof.scenario.schedule import Removal
 
 
 @dataclass(frozen=True)
-class Schedule:
+class BatchSchedule:
     """Batches are numbered from the first chunk on, so only the last chunk can be taken away: the faults keep their places."""
 
     chunks: int
     faults: tuple[FaultSpec, ...]
     parts: tuple[int, ...] = ()
 
-    def only(self, parts: Sequence[int]) -> Schedule:
+    def only(self, parts: Sequence[int]) -> BatchSchedule:
         return self
 
-    def calm(self) -> Schedule:
+    def calm(self) -> BatchSchedule:
         return replace(self, faults=())
 
     def sizes(self) -> dict[str, int]:
@@ -33,7 +33,7 @@ class Schedule:
     def __str__(self) -> str:
         return f"{times(self.chunks, 'chunk')}, {times(len(self.faults), 'fault')}"
 
-    def smaller(self) -> Iterator[Removal[Schedule]]:
+    def smaller(self) -> Iterator[Removal[BatchSchedule]]:
         if self.chunks > 1:
             yield Removal("the last chunk", [replace(self, chunks=self.chunks - 1)])
         for index, fault in enumerate(self.faults):
@@ -42,20 +42,20 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeJob:
     """The scenario that is shrunk: makes a scenario of a smaller schedule."""
 
     scenario: Scenario
 
     @cached_property
-    def schedule(self) -> Schedule:
-        return Schedule(self.scenario.guaranteed_batches(), tuple(self.scenario.faults(FaultSpec)))
+    def schedule(self) -> BatchSchedule:
+        return BatchSchedule(self.scenario.guaranteed_batches(), tuple(self.scenario.faults(FaultSpec)))
 
-    def of(self, schedule: Schedule, records_file: Path) -> Scenario:
+    def of(self, schedule: BatchSchedule, records_file: Path) -> Scenario:
         inputs = [self._fewer(spec, schedule.chunks) for spec in self.scenario.input]
         return self.scenario.model_copy(update={"input": inputs, "chaos": list(schedule.faults)})
 
-    def alike(self, schedule: Schedule) -> Hashable:
+    def alike(self, schedule: BatchSchedule) -> Hashable:
         return schedule.chunks, tuple(fault.model_dump_json() for fault in schedule.faults)
 
     def _fewer(self, spec: InputSpec, chunks: int) -> InputSpec:
@@ -66,7 +66,7 @@ class Whole:
         return spec.model_copy(update={"rows": rows * chunks // spec.chunks, "chunks": chunks})
 
 
-def hints(whole: Schedule, batches: Sequence[Collection[int]]) -> Iterator[Schedule]:
+def hints(whole: BatchSchedule, batches: Sequence[Collection[int]]) -> Iterator[BatchSchedule]:
     """``batches``: of each anomaly, those that its witnesses name. Kept are the faults that struck one of them, or, where none
     did, the last before, and the chunks until then."""
     kept: list[FaultSpec] = []
@@ -79,6 +79,6 @@ def hints(whole: Schedule, batches: Sequence[Collection[int]]) -> Iterator[Sched
     last = max([fault.at.batch for fault in faults] + [batch for named in batches for batch in named])
     for chunks in (last + 1, last + 2):
         if chunks < whole.chunks:
-            yield Schedule(chunks, faults)
+            yield BatchSchedule(chunks, faults)
     if len(faults) < len(whole.faults):
         yield replace(whole, faults=faults)
