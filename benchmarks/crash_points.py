@@ -17,7 +17,7 @@ from pathlib import Path
 
 from measure import machine, measure
 
-from onceproof.pipeline.spark_conf import FILE_MANAGER
+from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 
 SCENARIO = """
 about: many crashes of the driver at one point

@@ -26,6 +26,7 @@ from state_left import Sink, Trial, Truth, look
 
 import onceproof.run
 from onceproof.base.timeline import Event
+from onceproof.kinds import command
 from onceproof.scenario_files.load import find, load_file, resolved
 from onceproof.stack.embedded import EmbeddedStack
 
@@ -208,7 +209,7 @@ def run(name: str, few: int, many: int, points: list[str] | None, runs: Path) ->
             watcher.started(stack, run_dir)
             return stack
 
-    with patch.object(onceproof.run, "EmbeddedStack", Observed):
+    with patch.object(command, "EmbeddedStack", Observed):
         result = onceproof.run.run(load_file(scenario), runs_dir=runs, listeners=[watcher, _narrate])
     truth, last = Truth(result.run_dir, upsert=job.upsert), watcher.final()
     words = "\n".join(path.read_text(errors="replace") for path in (result.run_dir / "logs").glob("driver-*.log"))

@@ -177,7 +177,7 @@ class Reordered(Checker):
             case.caused()
             within = list(_late(case, output, keyed))
             yield from within
-            if keyed and case.scenario.pipeline.consumers is not None:
+            if keyed and case.scenario.pipeline.one_by_one:
                 yield from _across_keys(case, output, sum(finding.total for finding in within))
             if order != "none" and (split := _split(case, output, keyed)):
                 yield Gap(output, split)

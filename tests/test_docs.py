@@ -39,11 +39,12 @@ def documented(monkeypatch: pytest.MonkeyPatch) -> Registry[type[Fault]]:
     """The faults of docs/add-a-fault.md, in a registry of their own."""
     registry: Registry[type[Fault]] = Registry("fault", "onceproof.checkers", "onceproof.no-such-group")
     faults.names()  # loads the real ones first: what is loaded from here on goes into the other registry
-    monkeypatch.setattr("onceproof.faults.contract.faults", registry)
-    for number, code in enumerate(blocks("docs/add-a-fault.md", "python")):
-        module = ModuleType(f"documented_{number}")
-        monkeypatch.setitem(sys.modules, module.__name__, module)  # pydantic looks annotations up there
-        exec(compile(code, "docs/add-a-fault.md", "exec"), module.__dict__)
+    with monkeypatch.context() as reading:
+        reading.setattr("onceproof.faults.contract.faults", registry)
+        for number, code in enumerate(blocks("docs/add-a-fault.md", "python")):
+            module = ModuleType(f"documented_{number}")
+            monkeypatch.setitem(sys.modules, module.__name__, module)  # pydantic looks annotations up there
+            exec(compile(code, "docs/add-a-fault.md", "exec"), module.__dict__)
     return registry
 
 

@@ -16,10 +16,14 @@ LINKED = ("chaos", "sinks", "checkers", "reports")
 #: In the order of a run. `imports` is the other way to a history: of data that somebody else recorded.
 ORDER = (
     *("base", "values", "sinks", "scenario", "data"),
-    *("instruments", "stack", "history", "stores", "pipeline", "faults", "consumers", "chaos"),
+    *("instruments", "stack", "history", "stores", "pipeline", "faults", "consumers", "chaos", "kinds"),
     *("oracle", "judge", "expectation", "checkers", "reports"),
     *("scenario_files", "imports", "run", "qualify", "explore", "cli"),
 )
+
+
+#: What belongs to one kind of pipeline, and the model that says which kind a scenario is of.
+OF_CONSUMERS = ("consumers", "chaos.consumers", "kinds.consumers", "scenario.model", "scenario_files.checks.consumers")
 
 #: Python files in one folder. Checkers are one file per anomaly, however many there are.
 MOST_FILES = 16
@@ -84,3 +88,33 @@ def test_no_folder_is_a_heap() -> None:
     folders = {path.parent for _, path in modules()} - {ROOT / "src/onceproof", ROOT / "checkers"}
     sizes = {str(folder.relative_to(ROOT)): len(list(folder.glob("[!_]*.py"))) for folder in folders}
     assert {folder: size for folder, size in sizes.items() if size > MOST_FILES} == {}
+
+
+def test_a_run_is_a_story_on_one_screen() -> None:
+    assert len((ROOT / "src/onceproof/run.py").read_text(encoding="utf-8").splitlines()) <= 110
+
+
+def test_only_the_kind_itself_asks_for_consumers() -> None:
+    """What differs between kinds of pipelines is asked of `onceproof.kinds`."""
+    asking = {
+        module
+        for module, path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr == "consumers" and ast.unparse(node.value).endswith("pipeline")
+    }
+    assert [module for module in asking if not module.removeprefix("onceproof.").startswith(OF_CONSUMERS)] == []
+
+
+def test_no_engine_code_asks_for_a_fault_by_its_name() -> None:
+    """What only some kinds of faults can do is a protocol of `onceproof.faults.contract` or `onceproof.consumers.routes`."""
+    asking = [
+        f"{module}: {ast.unparse(node)}"
+        for module, path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Compare)
+        and any(isinstance(side, ast.Attribute) and side.attr == "fault" for side in (node.left, *node.comparators))
+        and any(
+            isinstance(side, ast.Constant) and isinstance(side.value, str) for side in (node.left, *node.comparators)
+        )
+    ]
+    assert asking == []

@@ -19,7 +19,7 @@ from onceproof.consumers import trace as moves_module
 from onceproof.consumers.trace import Move
 from onceproof.data import open_dataset
 from onceproof.history.run_record import FILE, RunRecord
-from onceproof.scenario.model import Claim, ConsumersSpec, InputSpec, OutputSpec
+from onceproof.scenario.model import Claim, InputSpec, OutputSpec
 
 RowKind = Literal[
     "publish",
@@ -117,7 +117,7 @@ class Picture:
 def of_run(run_dir: Path) -> Picture | None:
     """The picture of a stored run; None for one that has no consumers. Raises `HistoryError`."""
     run = RunRecord.read(run_dir)
-    if not run.scenario.pipeline.consumers:
+    if run.scenario.pipeline.kind != "consumers":
         return None
     where, hint = f"the scenario in {run_dir / FILE} cannot be drawn", "run the scenario again"
     for part, there in (("input", run.scenario.input), ("outputs", run.scenario.outputs)):
@@ -132,7 +132,7 @@ def of_run(run_dir: Path) -> Picture | None:
 def _of_record(run: RunRecord, run_dir: Path) -> Picture:
     """Of a scenario that need not be whole: what only judging asks for may be missing."""
     scenario = run.scenario
-    consumers = ConsumersSpec.model_validate(scenario.pipeline.consumers)
+    consumers = scenario.pipeline.crew()
     spec = InputSpec.model_validate(scenario.input[0])
     outputs = [OutputSpec.model_validate(output) for output in scenario.outputs.values()]
     claim = outputs[0].claim or Claim.model_validate(scenario.claim or {})

@@ -28,6 +28,7 @@ from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Timeline
 from onceproof.expectation.ask import ask_oracle
 from onceproof.expectation.decode import decode_topics
+from onceproof.history.execution import Execution
 from onceproof.history.run_directory import RunDir, private_files
 from onceproof.history.run_record import OutputRecord, StoredScenario
 from onceproof.history.schema import VERSION
@@ -103,7 +104,7 @@ def import_history(scenario_path: Path, sources: Sources, *, runs_dir: Path, dra
             directory.update(outputs=found)
             decode_topics(scenario, scenario_path.resolve().parent, directory)
             directory.update(observed=True)
-            ask_oracle(scenario, scenario_path, directory, timeline, observe=_runs_nothing)
+            ask_oracle(Execution(scenario, scenario_path, directory, timeline), _runs_nothing)
             timeline.emit("phase", name="stop")
         finally:
             timeline.close()
@@ -223,5 +224,5 @@ def _from_services(
     return found
 
 
-def _runs_nothing(*_: object) -> None:
+def _runs_nothing(_execution: Execution) -> None:
     raise HistoryError("an import runs no pipeline")

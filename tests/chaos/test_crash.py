@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onceproof.faults.contract import Fault, Occurrence, SpecProblem, faults
-from onceproof.pipeline.spark_conf import FILE_MANAGER
+from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario_files.load import find, load

@@ -5,16 +5,26 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onceproof.base.errors import ScenarioError
 from onceproof.chaos.consumers.lost_ack import LostAck, LostAckSpec
+from onceproof.consumers.faults import StepDone
 from onceproof.consumers.trace import Kind, Move
+from onceproof.faults.contract import Proof
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.rules import Hit
 from onceproof.scenario_files.load import find, load, resolved
 from onceproof.scenario_files.plan import plan
+
+
+def proof_of(fault: Any, before: list[Move], after: list[Move]) -> Proof:
+    """From all moves, at the place between these two."""
+    proof: Proof = fault.prove(None, StepDone([*before, *after], len(before)))
+    return proof
+
 
 TEXT = resolved(find("ack-lost-duplicates"))
 SPEC = LostAckSpec.model_validate({"fault": "lost-ack", "target": "c1", "at": {"message": 3, "after": "effect"}})
@@ -81,7 +91,7 @@ def test_it_hit_only_if_no_try_arrived_and_the_message_came_again(
 ) -> None:
     fault = LostAck(SPEC)
     fault._rules[0].hits.extend(hits)
-    proof = fault.prove(moves("take", "effect"), after)
+    proof = proof_of(fault, moves("take", "effect"), after)
     assert proof.hit is proved and said in " ".join(proof.evidence)
 
 
@@ -90,16 +100,16 @@ def test_another_groups_take_of_the_message_is_no_proof() -> None:
     fault._rules[0].hits.append(hit())
     lost = [replace(move, group="billing") for move in moves("lost", "return")]
     theirs = Move("take", 4, 0.0, "c2", 3, "orders", group="shipping")
-    proof = fault.prove(moves("take", "effect"), [*lost, theirs])
+    proof = proof_of(fault, moves("take", "effect"), [*lost, theirs])
     assert not proof.hit and "never given out again" in proof.evidence[-1]
     ours = Move("take", 5, 0.0, "c1", 3, "orders", group="billing")
-    assert fault.prove(moves("take", "effect"), [*lost, theirs, ours]).hit
+    assert proof_of(fault, moves("take", "effect"), [*lost, theirs, ours]).hit
 
 
 def test_a_take_before_it_was_lost_is_no_proof() -> None:
     fault = LostAck(SPEC)
     fault._rules[0].hits.append(hit())
-    assert not fault.prove(moves("take", "effect"), moves("take", "lost")).hit
+    assert not proof_of(fault, moves("take", "effect"), moves("take", "lost")).hit
 
 
 AMQP = resolved(find("amqp-ack-lost-duplicates"))
@@ -144,6 +154,6 @@ def test_a_lost_answer_hit_only_if_the_broker_had_it(
 ) -> None:
     fault = LostAck(SPEC.model_copy(update={"lost": "answer"}))
     fault._rules[0].hits.extend(hits)
-    proof = fault.prove(moves("take", "effect", "acknowledge"), after)
+    proof = proof_of(fault, moves("take", "effect", "acknowledge"), after)
     assert proof.hit is proved and said in " ".join(proof.evidence)
     assert fault.arrived() is (any(hit.answered_at for hit in hits) if hits else None)

@@ -14,7 +14,7 @@ import pytest
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.consumers.brokers import services
 from onceproof.consumers.brokers.contract import Broker
-from onceproof.explore.replay import play_once, start_broker
+from onceproof.explore.replay import execute_once, start_services
 from onceproof.history.run_directory import RunDir
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
@@ -48,7 +48,7 @@ def player(broker: Broker, folder: Path) -> Play:
         path.write_text(text)
         number = next(numbers)
         directory = RunDir.below(folder / f"play{number}")
-        play_once(load(path), folder, broker, directory, number)
+        execute_once(load(path), folder, lambda *_: broker, directory, number)
         rows = pq.read_table(directory.path / "history" / "output.parquet").to_pylist()
         return judge(directory.path), [json.loads(row["content"])["id"] for row in rows]
 
@@ -60,7 +60,7 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
     folder = tmp_path_factory.mktemp("qpid")
     with Owner() as owner:
         start = services.fetched(load(find("amqp-cut-reorders")))
-        yield player(start_broker(start, owner, folder), folder)
+        yield player(start_services(start, owner, folder), folder)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Owner, Pl
     path = folder / "amqp-cut-reorders.yaml"
     path.write_text(resolved(find("amqp-cut-reorders")).replace(*ON_RABBITMQ))
     with Owner() as owner:
-        yield owner, player(start_broker(services.fetched(load(path)), owner, folder), folder)
+        yield owner, player(start_services(services.fetched(load(path)), owner, folder), folder)
 
 
 @pytest.fixture(scope="module")

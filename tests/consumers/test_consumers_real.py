@@ -12,9 +12,9 @@ from xml.etree import ElementTree as ET
 import pyarrow.parquet as pq
 import pytest
 
-from onceproof.base.errors import EnvironmentProblem, UsageError
+from onceproof.base.errors import EnvironmentProblem
 from onceproof.consumers.brokers.amqp import AmqpBroker
-from onceproof.explore.replay import play_once, replay
+from onceproof.explore.replay import execute_once, replay
 from onceproof.history.run_directory import RunDir
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
@@ -58,7 +58,7 @@ def play(broker: AmqpBroker, tmp_path: Path) -> Play:
         path.write_text(text)
         directory = RunDir.below(tmp_path / "run")
         scenario = load(path) if chaos else load(path).model_copy(update={"chaos": []})
-        play_once(scenario, tmp_path, broker, directory, number=id(directory))
+        execute_once(scenario, tmp_path, lambda *_: broker, directory, number=id(directory))
         rows = pq.read_table(directory.path / "history" / "output.parquet").to_pylist()
         return judge(directory.path), [json.loads(row["content"])["id"] for row in rows]
 
@@ -207,11 +207,3 @@ def test_messages_that_nobody_is_left_to_take_are_a_stale_tail(play: Play) -> No
     verdict, ids = play(changes={"restart_after: 10": "queues: own", "partitions: 1": "partitions: 2"})
     assert verdict.anomalies() == {"stale-tail": 1} and 3 not in ids
     assert not verdict.faults[0].hit, "it was never given out again"
-
-
-def test_a_run_of_a_spark_job_is_not_replayed(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(
-        json.dumps({"scenario": {"name": "naive-append", "pipeline": {"command": ["x"]}}})
-    )
-    with pytest.raises(UsageError, match="onceproof run naive-append"):
-        replay(tmp_path, times=1, tell=print)

@@ -16,7 +16,7 @@ from onceproof.consumers.brokers import services
 from onceproof.consumers.brokers.contract import Broker
 from onceproof.consumers.brokers.kafka import GroupQueues, KafkaBroker
 from onceproof.consumers.brokers.share import ShareQueues
-from onceproof.explore.replay import play_once
+from onceproof.explore.replay import execute_once
 from onceproof.history.run_directory import RunDir
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
@@ -58,7 +58,7 @@ def play(kafka: KafkaBroker, tmp_path: Path) -> Play:
         queues = GroupQueues if scenario.pipeline.consumers.broker == "kafka-group" else ShareQueues
         broker: Broker = KafkaBroker(kafka.stack, queues)
         directory = RunDir.below(tmp_path / "run")
-        play_once(scenario, tmp_path, broker, directory, number=id(directory))
+        execute_once(scenario, tmp_path, lambda *_: broker, directory, number=id(directory))
         rows = pq.read_table(directory.path / "history" / "output.parquet").to_pylist()
         return judge(directory.path), [json.loads(row["content"])["id"] for row in rows], directory
 

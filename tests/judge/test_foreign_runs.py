@@ -12,8 +12,7 @@ import pytest
 
 from onceproof.base.errors import HistoryError
 from onceproof.consumers.trace import event_kind
-from onceproof.explore.minimal import file_name
-from onceproof.explore.replay import start_broker
+from onceproof.explore.replay import file_name, start_services
 from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import check
@@ -192,7 +191,7 @@ def test_logs_of_a_replay_are_written_into_the_run(clean_run: Any, victim: Path)
         timeline.emit("up")
         return object()
 
-    start_broker(start, None, run / "logs" / "replay")  # type: ignore[arg-type]
+    start_services(start, None, run / "logs" / "replay")  # type: ignore[arg-type]
     untouched(victim)
     assert (run / "logs" / "replay" / "logs" / "broker.log").read_text() == "up"
 

@@ -103,6 +103,7 @@ def shrink_run(run: Path, anomaly: str | None, most: int, output: Output) -> int
 
 
 def _run_one(loaded: LoadedScenario, runs_dir: Path, seed: int | None, output: Output) -> ScenarioResult:
+    from onceproof.kinds.contract import kind_of
     from onceproof.run import run
 
     scenario = loaded.scenario
@@ -115,7 +116,7 @@ def _run_one(loaded: LoadedScenario, runs_dir: Path, seed: int | None, output: O
         return _failed(scenario, error)
     except Exception as crash:  # the scenarios after this one still run
         return ScenarioResult(scenario.name, scenario.expect, error=crashed(crash))
-    if scenario.pipeline.consumers is not None:
+    if kind_of(scenario).drawn:
         output.say(f"{_drawn(scenario, outcome.run_dir)}\n")
     return ScenarioResult(scenario.name, scenario.expect, outcome.verdict, outcome.run_dir)
 

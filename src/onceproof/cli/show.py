@@ -38,17 +38,18 @@ def listing(what: str, as_json: bool) -> str:
 
 def listing_of(what: str, name: str, as_json: bool) -> str:
     """The fields of one fault, oracle or data set. Raises `UsageError` for a name that there is not, or a list without fields."""
-    from onceproof.consumers.faults import consumer_faults
     from onceproof.data import datasets
     from onceproof.faults.contract import faults
+    from onceproof.kinds.contract import pipelines
     from onceproof.oracle import oracles
     from onceproof.scenario_files.schema import fields
     from onceproof.stores.contract import stores
 
     with_fields: dict[str, list[tuple[str, str, type[BaseModel]]]] = {
         "faults": [
-            *((each, kind.about, kind.Spec) for each, kind in faults.items()),
-            *((f"{each} (consumer)", kind.about, kind.Spec) for each, kind in consumer_faults.items()),
+            (f"{each}{kind.fault_label}", fault.about, fault.Spec)
+            for pipeline, kind in pipelines.items()
+            for each, fault in faults.of(pipeline).items()
         ],
         "oracles": [(each, kind.about, kind.Spec) for each, kind in oracles.items()],
         "datasets": [(each, kind.about, kind.Options) for each, kind in datasets.items()],
@@ -57,7 +58,7 @@ def listing_of(what: str, name: str, as_json: bool) -> str:
     if what not in with_fields:
         hint = f"fields have: {', '.join(with_fields)}"
         raise UsageError(f"{what} have no fields to list, so {name!r} is one argument too many", hint=hint)
-    found = [entry for entry in with_fields[what] if name in (entry[0], entry[0].removesuffix(" (consumer)"))]
+    found = [entry for entry in with_fields[what] if name in (entry[0], entry[0].partition(" (")[0])]
     if not found:
         near = suggest(name, [each for each, _, _ in with_fields[what]])
         raise UsageError(
@@ -81,12 +82,14 @@ def schema_text() -> str:
 
 
 def planned(name: str, as_json: bool) -> str:
+    from onceproof.kinds.contract import kind_of
+
     loaded = load_file(find(name))
     told = plan(loaded.scenario)
     doubts = warnings(loaded)
     if as_json:
         return json.dumps({**told.to_json(), "warnings": [asdict(doubt) for doubt in doubts]})
-    return "\n".join([_plan_text(told), *_warning_lines(doubts)])
+    return "\n".join([_plan_text(told, micro_batches=kind_of(loaded.scenario).micro_batches), *_warning_lines(doubts)])
 
 
 def validated(given: list[str], as_json: bool) -> str:
@@ -179,10 +182,10 @@ def cleaned(dry_run: bool, as_json: bool) -> str:
 
 
 def _entries(what: str) -> list[tuple[str, str]]:
-    from onceproof.consumers.faults import consumer_faults
     from onceproof.data import datasets
     from onceproof.faults.contract import faults
     from onceproof.judge.checker import checkers
+    from onceproof.kinds.contract import pipelines
     from onceproof.oracle import oracles
     from onceproof.reports.report import reports
     from onceproof.stores.contract import stores
@@ -191,8 +194,11 @@ def _entries(what: str) -> list[tuple[str, str]]:
         case "points":
             return [(point.value, left) for point, left in LEFT_BEHIND.items()]
         case "faults":
-            of_consumers = [(f"{name} (consumer)", fault.about) for name, fault in consumer_faults.items()]
-            return [*((name, fault.about) for name, fault in faults.items()), *of_consumers]
+            return [
+                (f"{name}{kind.fault_label}", fault.about)
+                for pipeline, kind in pipelines.items()
+                for name, fault in faults.of(pipeline).items()
+            ]
         case "checkers":
             return [(name, checker.meaning) for name, checker in checkers.items()]
         case "oracles":
@@ -250,7 +256,7 @@ def _hanging(label: str, text: str, margin: int = 12) -> str:
     )
 
 
-def _plan_text(told: Plan) -> str:
+def _plan_text(told: Plan, *, micro_batches: bool) -> str:
     blocks = [f"{told.scenario}: nothing is started by this"]
     if told.about:
         blocks.append(_hanging("about", " ".join(told.about.split())))
@@ -261,12 +267,12 @@ def _plan_text(told: Plan) -> str:
     )
     blocks += [_hanging("stack", "; ".join(told.stack))]
     for fed in told.input:
-        parts = "partitions" if told.consumers is None else "queues"
+        parts = "partitions" if micro_batches else "queues"
         text = f"{fed.records:,} records of {fed.dataset} into {fed.topic} ({fed.partitions} {parts})"
-        blocks.append(_hanging("input", text + (f", in {fed.chunks} chunks" if told.consumers is None else "")))
-    if told.consumers is None:
+        blocks.append(_hanging("input", text + (f", in {fed.chunks} chunks" if micro_batches else "")))
+    if micro_batches:
         blocks.append(_hanging("batches", _batches(told.guaranteed_batches)))
-    else:
+    if told.consumers:
         blocks.append(_hanging("consumers", _pairs(told.consumers)))
     blocks += [_hanging("prepare", "; ".join(told.prepare))] if told.prepare else []
     # One line, however long: a command is copied.

@@ -20,7 +20,8 @@ from onceproof.faults.frame_checks import never_found
 from onceproof.faults.placement import RESTART_S, committed, has_own_file_manager, instruments_of, planned
 from onceproof.instruments.proxy.frames import Answer, Frame
 from onceproof.instruments.proxy.rules import AMQP_KINDS, POSTGRES_KINDS, WRITES, Action, Condition, Cut, Hit, Rule
-from onceproof.scenario.model import Model, Scenario
+from onceproof.scenario.base import Model
+from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import LEFT_BEHIND, Point
 from onceproof.stores.postgres.transactions import postgres_status, postgres_xid
 

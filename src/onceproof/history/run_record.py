@@ -27,7 +27,7 @@ from pydantic_core import PydanticCustomError, PydanticUseDefault
 from onceproof.base.errors import HistoryError, NotARun
 from onceproof.history import run_files
 from onceproof.history.not_a_run import what_it_is
-from onceproof.scenario.model import Scenario
+from onceproof.scenario.model import ConsumersSpec, Scenario, kind_of_pipeline
 
 FILE = "run.json"
 #: Passed as context while a record is written: then every type is checked.
@@ -115,6 +115,15 @@ class StoredPipeline(Part):
         [], description="environment variables that the job was given"
     )
     consumers: Any = Field(None, description="plain consumers instead of a Spark job")
+
+    @property
+    def kind(self) -> str:
+        """Which kind of pipeline this is (`onceproof.kinds`)."""
+        return kind_of_pipeline({"consumers": self.consumers or None})
+
+    def crew(self) -> ConsumersSpec:
+        """Its consumers. Raises `ValueError` for what describes none."""
+        return ConsumersSpec.model_validate(self.consumers)
 
 
 class StoredScenario(Part):

@@ -20,7 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
+from onceproof.base.line_server import LineServer
 from onceproof.scenario.points import Point
+
+#: What names the manager of checkpoint files; a job that sets it has its own.
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
 #: log, moment of its write -> the point that a batch has then reached
 _POINTS = {
@@ -71,7 +75,7 @@ class _Driver:
 
 
 class CheckpointGate:
-    """Serves the socket at ``path`` (in a private folder, short enough for a Unix socket address).
+    """Serves the socket at ``path`` (see `LineServer`).
 
     ``wanted()`` is asked when a driver says hello. ``on_point(query, batch, point, attempt)`` is called while the driver
     waits there; it goes on when the call returns, or, where it returns an event, when that is set. A query is named by its
@@ -102,36 +106,22 @@ class CheckpointGate:
         self._attempts: dict[tuple[str, int], int] = {}
         self._meetings: dict[tuple[str, int, Point, int], _Meeting] = {}
         self._closing = threading.Event()
-        outer = self
-
-        class Handler(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                outer._serve(self)
-
-        class Server(socketserver.ThreadingUnixStreamServer):
-            daemon_threads = True
-            block_on_close = False
-
-        self._server = Server(str(path), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="checkpoint-gate", daemon=True)
+        self._server = LineServer(path, "checkpoint-gate", self._serve)
 
     def start(self) -> None:
         with self._lock:
             if not self._closing.is_set():
-                self._thread.start()
+                self._server.start()
 
     def close(self) -> None:
         """Stop serving; drivers that are still there go on. Idempotent."""
         with self._lock:
             self._closing.set()
-        if self._thread.ident is not None:  # else nobody would answer: shutdown waits for the end of serve_forever
-            self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
         with self._lock:
             for driver in self._drivers:
                 with contextlib.suppress(OSError):
                     driver.connection.shutdown(socket.SHUT_RDWR)
-        self.path.unlink(missing_ok=True)
 
     def serves(self, query: str) -> bool:
         """Whether ``query`` writes its checkpoint through the checkpoint file system, in this or an earlier start."""

@@ -17,6 +17,7 @@ from onceproof.faults import survey
 from onceproof.faults.job import Job
 from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import Outcome, Verdict
+from onceproof.kinds.contract import kind_of
 from onceproof.qualify import attribution, console, windows
 from onceproof.qualify.cells import Cell, State, cells
 from onceproof.qualify.cells import outcome as outcome_of
@@ -124,7 +125,7 @@ def resume(path: Path) -> tuple[Directory, Progress]:
 
 
 def _check(scenario: Scenario) -> None:
-    if scenario.pipeline.consumers is not None:
+    if not kind_of(scenario).micro_batches:
         raise UsageError(
             f"{scenario.name} describes consumers, not a Spark job: they have no batches at which to put faults",
             hint="onceproof run and onceproof replay are for them",

@@ -15,10 +15,8 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from onceproof.base.registry import Registry, suggest
 from onceproof.scenario.problem import shown
 
-faults: Registry[Any] = Registry("fault", "onceproof.chaos", "onceproof.faults")
-consumer_faults: Registry[Any] = Registry(
-    "fault of consumers", "onceproof.chaos.consumers", "onceproof.consumer-faults"
-)
+#: Those of Spark jobs; `Registry.of` has those of other kinds of pipelines.
+faults: Registry[Any] = Registry("fault", "onceproof.chaos", "onceproof.faults", part="command")
 oracles: Registry[Any] = Registry("oracle", "onceproof.oracle", "onceproof.oracles")
 stores: Registry[Any] = Registry("store", "onceproof.stores", "onceproof.stores")
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PositiveInt,
     SerializeAsAny,
@@ -19,13 +18,8 @@ from pydantic import (
 
 from onceproof.base.registry import Registry
 from onceproof.scenario import kinds
+from onceproof.scenario.base import AnyFaultSpec, Model, Position
 from onceproof.scenario.points import Point
-
-
-class Model(BaseModel):
-    """Every part of a scenario: frozen, and closed to unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
 class KafkaStack(Model):
@@ -178,6 +172,12 @@ _Argument = Annotated[
 WORKER = ["{python}", "-m", "onceproof.consumers.worker"]
 
 
+def kind_of_pipeline(pipeline: Any) -> str:
+    """The kind of pipeline that a scenario's ``pipeline`` describes, valid or not: it decides which faults there are."""
+    consumes = isinstance(pipeline, dict) and pipeline.get("consumers") is not None
+    return "consumers" if consumes else "command"
+
+
 class PipelineSpec(Model):
     command: list[str] = Field(min_length=1, description="the job: any command; templates in braces are filled in")
     args: dict[str, _Argument] = Field(
@@ -197,11 +197,31 @@ class PipelineSpec(Model):
     prepare: Prepare = Field(default_factory=Prepare, description="what is there before the job starts")
     consumers: ConsumersSpec | None = Field(None, description="plain consumers instead of a Spark job")
 
+    @property
+    def kind(self) -> str:
+        """Which kind of pipeline this is (`onceproof.kinds`)."""
+        return kind_of_pipeline({"consumers": self.consumers})
+
+    @property
+    def on_queues(self) -> bool:
+        """Whether inputs and outputs are queues of an AMQP broker: their messages have no key."""
+        return self.consumers is not None and self.consumers.broker == "amqp"
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether it takes single messages, in the order of a schedule: then the order across keys is worth a finding too."""
+        return self.consumers is not None
+
+    @property
+    def own_topics(self) -> dict[tuple[str, ...], str]:
+        """Topics that are neither inputs nor prepared: where each is named, below ``pipeline``."""
+        retry = self.consumers.retry if self.consumers is not None else None
+        return {} if retry is None else {("consumers", "retry", "topic"): retry.topic}
+
     @model_validator(mode="before")
     @classmethod
     def _own_worker(cls, data: Any) -> Any:
-        consumes = isinstance(data, dict) and data.get("consumers") is not None
-        return {"command": WORKER, **data} if consumes else data
+        return {"command": WORKER, **data} if kind_of_pipeline(data) == "consumers" else data
 
     @model_validator(mode="after")
     def _args_in_command(self) -> Self:
@@ -211,8 +231,8 @@ class PipelineSpec(Model):
         return self
 
 
-class At(Model):
-    """The logical position that triggers a fault."""
+class At(Position):
+    """A point of a batch of Spark's."""
 
     batch: Annotated[int, Field(ge=0)] = Field(description="Spark's batch id")
     point: Point = Field(description="the place in the batch's commit protocol")
@@ -221,12 +241,21 @@ class At(Model):
         None, description="which attempt at the batch: 2 is its first replay (default: the first that gets there)"
     )
 
+    def described(self) -> dict[str, Any]:
+        return {"batch": self.batch, "point": str(self.point)}
 
-class FaultSpec(Model):
-    """What every fault says of itself. Each kind extends this in its own file under ``chaos/``."""
+    def of_query(self) -> str | None:
+        return self.query
 
-    fault: str = Field(description="the kind of fault: `onceproof list faults`")
-    target: str = Field(description="what is struck: a process, a service, or a consumer's name")
+    def settings(self) -> dict[str, Any]:
+        return {} if self.attempt is None else {"attempt": self.attempt}
+
+
+class FaultSpec(AnyFaultSpec):
+    """A fault of a Spark job. Each kind extends this in its own file under ``chaos/``."""
+
+    pipeline: ClassVar[str] = "command"
+
     at: At = Field(description="when: the place in the job's work that triggers it")
 
 
@@ -237,8 +266,8 @@ class Elsewhere(Model):
     holds: PositiveInt = Field(description="number of the message, from 1")
 
 
-class AtMessage(Model):
-    """The logical position that triggers a fault of a consumer: it has this message and has just done that step."""
+class AtMessage(Position):
+    """A step of a consumer: it has this message and has just done that step."""
 
     message: PositiveInt = Field(description="number of the message in its data set, from 1")
     after: Literal["take", "effect", "acknowledge"] = Field("take", description="the step that was done last")
@@ -248,12 +277,19 @@ class AtMessage(Model):
         also = f" while {self.while_.consumer} holds message {self.while_.holds}" if self.while_ else ""
         return f"message {self.message} after {self.after}{also}"
 
+    def described(self) -> dict[str, Any]:
+        return {"batch": None, "point": str(self)}
 
-class ConsumerFaultSpec(FaultSpec):
+
+class ConsumerFaultSpec(AnyFaultSpec):
     """A fault of a consumer: one of those below ``chaos/consumers/``."""
 
-    # Consumers have no batches. What reads ``at.batch`` (controller, placing) never sees a scenario with consumers.
-    at: AtMessage  # type: ignore[assignment]
+    pipeline: ClassVar[str] = "consumers"
+
+    at: AtMessage = Field(description="when: the place in the job's work that triggers it")
+
+
+SpecT = TypeVar("SpecT", bound=AnyFaultSpec)
 
 
 class Source(Model):
@@ -400,8 +436,8 @@ def fault_kinds(pipeline: PipelineSpec | None, item: Any) -> Registry[Any]:
     """The kinds that ``item`` of ``chaos`` may be of. Where the pipeline is not known its place tells: consumers have messages."""
     at = item.get("at") if isinstance(item, dict) else None
     by_message = isinstance(at, dict) and "message" in at
-    consumers = by_message if pipeline is None else pipeline.consumers is not None
-    return kinds.consumer_faults if consumers else kinds.faults
+    kind = ("consumers" if by_message else "command") if pipeline is None else pipeline.kind
+    return kinds.faults.of(kind)
 
 
 def _fault(item: Any, info: ValidationInfo) -> BaseModel:
@@ -434,7 +470,7 @@ class Scenario(Model):
     input: list[InputSpec] = Field(min_length=1, max_length=50, description="the topics that are fed, and with what")
     pipeline: PipelineSpec = Field(description="the job under test")
     # The items are of each kind's own Spec. SerializeAsAny: its fields must reach run.json.
-    chaos: list[Annotated[SerializeAsAny[FaultSpec], BeforeValidator(_fault)]] = Field(
+    chaos: list[Annotated[SerializeAsAny[AnyFaultSpec], BeforeValidator(_fault)]] = Field(
         default_factory=list, description="the faults, each with its place; without any nothing is broken"
     )
     # Likewise: of each store's own Spec.
@@ -453,6 +489,10 @@ class Scenario(Model):
     def to_json(self) -> dict[str, Any]:
         """Of this `Scenario.model_validate` makes the same scenario."""
         return self.model_dump(mode="json", by_alias=True)
+
+    def faults(self, kind: type[SpecT]) -> list[SpecT]:
+        """Its faults, which are all of that kind: a scenario is of one kind of pipeline."""
+        return [fault for fault in self.chaos if isinstance(fault, kind)]
 
     def guaranteed_batches(self) -> int:
         """Batches 0 .. this-1 are surely reached, and all but batch 0 hold data or act on a watermark that has moved.
@@ -482,3 +522,9 @@ class Scenario(Model):
 
 
 OutputSpec.model_rebuild()
+
+
+def consumers_of(scenario: Scenario) -> ConsumersSpec:
+    """For what only a scenario of consumers comes to."""
+    assert scenario.pipeline.consumers is not None, "a scenario of consumers"
+    return scenario.pipeline.consumers

@@ -13,8 +13,9 @@ from pydantic_core import ErrorDetails
 
 from onceproof.base.registry import suggest
 from onceproof.scenario import kinds
+from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.kinds import COMPLAINT
-from onceproof.scenario.model import FaultSpec, OracleSpec, OutputSpec
+from onceproof.scenario.model import OracleSpec, OutputSpec, kind_of_pipeline
 from onceproof.scenario.problem import Complaint, Loc, shown
 
 M = TypeVar("M", bound=BaseModel)
@@ -106,20 +107,14 @@ def _annotation_at(model: Any, data: Any, loc: Loc) -> Any:
             here = _bare(next(arg for arg in reversed(get_args(here)) if arg is not Ellipsis))
         else:
             return None
-        if here is FaultSpec and isinstance(value, dict):
-            registry = kinds.consumer_faults if has_consumers(data) else kinds.faults
+        if here is AnyFaultSpec and isinstance(value, dict):
+            registry = kinds.faults.of(kind_of_pipeline(data.get("pipeline") if isinstance(data, dict) else None))
             here = kinds.model_of(registry, "fault", value) or here
         elif here is OracleSpec and isinstance(value, dict):
             here = kinds.model_of(kinds.oracles, "kind", value) or here
         elif here is OutputSpec and isinstance(value, dict):
             here = kinds.output_model(value) or here
     return here
-
-
-def has_consumers(data: Any) -> bool:
-    """Whether the document of a scenario, valid or not, describes consumers: it decides which faults there are."""
-    pipeline = data.get("pipeline") if isinstance(data, dict) else None
-    return isinstance(pipeline, dict) and pipeline.get("consumers") is not None
 
 
 def _bare(annotation: Any) -> Any:

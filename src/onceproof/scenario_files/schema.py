@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from onceproof.consumers.faults import consumer_faults
 from onceproof.data import datasets
 from onceproof.faults.contract import faults
+from onceproof.kinds.contract import pipelines
 from onceproof.oracle import oracles
 from onceproof.scenario.model import InputSpec, PipelineSpec, Scenario
 from onceproof.stores.contract import stores
@@ -25,7 +25,7 @@ _NOT_WRITTEN = {"slice"}
 def schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of a scenario, with the description of every field."""
     kinds: dict[str, Sequence[type[BaseModel]]] = {
-        "faults": [kind.Spec for _, kind in faults.items()] + [kind.Spec for _, kind in consumer_faults.items()],
+        "faults": [fault.Spec for kind in pipelines.names() for _, fault in faults.of(kind).items()],
         "oracles": [kind.Spec for name, kind in oracles.items() if name not in _NOT_WRITTEN],
         "datasets": [dataset.Options for _, dataset in datasets.items()],
     }

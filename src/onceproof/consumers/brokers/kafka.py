@@ -64,7 +64,9 @@ class KafkaBroker:
     def __init__(self, stack: EmbeddedStack, queues: KindOfGroup) -> None:
         self.stack = stack
         self._queues = queues
-        self.versions: Mapping[str, Any] = stack.versions()
+
+    def versions(self) -> Mapping[str, Any]:
+        return self.stack.versions()
 
     def check(self) -> None:
         self.stack.check_health()

@@ -38,8 +38,8 @@ def source(case: Case, inputs: Inputs, output: str, query: str, types: dict[str,
 
     Why not, where somebody may expect it, goes into ``case.not_compared`` or, where a claim of the run is open, ``case.doubts``.
     """
-    spec, consumers = case.scenario.outputs[output], case.scenario.pipeline.consumers
-    if spec.topic is None or spec.compare_key is False or (consumers is not None and consumers.broker == "amqp"):
+    spec = case.scenario.outputs[output]
+    if spec.topic is None or spec.compare_key is False or case.scenario.pipeline.on_queues:
         return None
     name = next((name for name in ("_to_key", "_key") if name in types), None)
     if name is None or name == "_to_key" or spec.compare_key:

@@ -27,7 +27,8 @@ from onceproof.faults.contract import SpecProblem
 from onceproof.history.database import Connection
 from onceproof.oracle.contract.expectation import CLOSES
 from onceproof.oracle.contract.query import select_problem
-from onceproof.scenario.model import Model, OracleSpec, Scenario
+from onceproof.scenario.base import Model
+from onceproof.scenario.model import OracleSpec, Scenario
 from onceproof.values.canonical import literal, quote
 
 # What makes a SELECT of an expression.

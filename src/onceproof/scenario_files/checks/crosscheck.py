@@ -8,21 +8,22 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from onceproof.base.paths import exists, is_folder
 from onceproof.base.registry import suggest
 from onceproof.data import datasets, open_dataset
-from onceproof.faults.contract import SpecProblem, faults, reads_frames, strikes_at
+from onceproof.faults.contract import SpecProblem, TakesTurns, fault_of, reads_frames, strikes_at
 from onceproof.faults.controller import struck_by
 from onceproof.faults.placement import has_own_file_manager
+from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.judge.checker import checkers
+from onceproof.kinds.contract import kind_of
 from onceproof.oracle import oracles
 from onceproof.oracle.contract import decoders
 from onceproof.oracle.contract.precomputed import PrecomputedOracle
-from onceproof.pipeline.spark_conf import FILE_MANAGER
 from onceproof.scenario import templates
 from onceproof.scenario.model import FaultSpec, InputSpec, Scenario
 from onceproof.scenario.points import Point
@@ -39,36 +40,43 @@ def rows_of(spec: InputSpec, seed: int) -> int:
 
 def complaints(scenario: Scenario, here: Path) -> list[Complaint]:
     """Everything wrong with a scenario whose values are each valid. ``here`` is the folder of its file."""
-    if scenario.pipeline.consumers is not None:
-        return [
-            *names.complaints(scenario),
-            *consumer_check.complaints(scenario),
-            *output_models.complaints(scenario),
-            *_input(scenario),
-            *_command(scenario, here),
-            *_secrets(scenario),
-            *_expectation(scenario),
-            *_oracle_files(scenario, here),
-            *_decoder_files(scenario, here),
-        ]
     return [
         *names.complaints(scenario),
         *_input(scenario),
-        *_batches(scenario),
-        *_same_place(scenario),
-        *_attempts(scenario),
-        *_outputs(scenario),
+        *_OF_KIND[scenario.pipeline.kind](scenario),
         *output_models.complaints(scenario),
-        *_queries(scenario),
-        *_prepared(scenario),
-        *_templates(scenario),
         *_command(scenario, here),
         *_secrets(scenario),
         *_expectation(scenario),
         *_specs(scenario),
+        *_oracle_code(scenario),
         *_oracle_files(scenario, here),
         *_decoder_files(scenario, here),
     ]
+
+
+def _of_command(scenario: Scenario) -> Iterator[Complaint]:
+    """What only a Spark job can have wrong."""
+    yield from _chunks(scenario)
+    yield from _batches(scenario)
+    yield from _same_place(scenario)
+    yield from _attempts(scenario)
+    yield from _outputs(scenario)
+    yield from _queries(scenario)
+    yield from _prepared(scenario)
+    yield from _templates(scenario)
+
+
+#: Kind of pipeline -> what is wrong with a scenario that only this kind can have.
+_OF_KIND: dict[str, Callable[[Scenario], Iterable[Complaint]]] = {
+    "command": _of_command,
+    "consumers": consumer_check.complaints,
+}
+
+
+def of_schedule(scenario: Scenario) -> list[Complaint]:
+    """What can become wrong with a valid scenario of which parts were taken away."""
+    return [*_OF_KIND[scenario.pipeline.kind](scenario), *_specs(scenario)]
 
 
 def of_judgement(scenario: Scenario, here: Path) -> list[Complaint]:
@@ -106,9 +114,14 @@ def _input(scenario: Scenario) -> Iterator[Complaint]:
         has = _dataset_rows(spec, scenario.seed)
         if spec.rows is not None and spec.rows > has:
             yield Complaint((*loc, "rows"), f"data set {spec.dataset!r} has {has} records, not {spec.rows}")
-        elif scenario.pipeline.consumers is None and spec.chunks > rows_of(spec, scenario.seed):
-            message = f"{spec.chunks} chunks of {rows_of(spec, scenario.seed)} records: some would be empty"
-            yield Complaint((*loc, "chunks"), message, "a chunk needs at least one record")
+
+
+def _chunks(scenario: Scenario) -> Iterator[Complaint]:
+    for index, spec in enumerate(scenario.input):
+        has, rows = _dataset_rows(spec, scenario.seed), rows_of(spec, scenario.seed)
+        if rows <= has and spec.chunks > rows:
+            message = f"{spec.chunks} chunks of {rows} records: some would be empty"
+            yield Complaint(("input", index, "chunks"), message, "a chunk needs at least one record")
 
 
 def _dataset_rows(spec: InputSpec, seed: int) -> int:
@@ -119,7 +132,7 @@ def _batches(scenario: Scenario) -> Iterator[Complaint]:
     sure = scenario.guaranteed_batches()
     fed = " and ".join(f"{rows_of(s, scenario.seed)} records in {s.chunks} chunks" for s in scenario.input)
     with_data = {1: "none that surely holds data", 2: "batch 1"}.get(sure, f"batches 1 to {sure - 1}")
-    for index, spec in enumerate(scenario.chaos):
+    for index, spec in enumerate(scenario.faults(FaultSpec)):
         loc: Loc = ("chaos", index, "at", "batch")
         if spec.at.batch == 0:
             message = "batch 0 holds no data (the feed begins once the job has fixed its start offsets)"
@@ -133,8 +146,8 @@ def _batches(scenario: Scenario) -> Iterator[Complaint]:
 
 def _same_place(scenario: Scenario) -> Iterator[Complaint]:
     """Two faults of which the second could never strike: its target, or its frame, is the first one's already."""
-    for index, spec in enumerate(scenario.chaos):
-        for number, other in enumerate(scenario.chaos[:index], start=1):
+    for index, spec in enumerate(scenario.faults(FaultSpec)):
+        for number, other in enumerate(scenario.faults(FaultSpec)[:index], start=1):
             clash = _clash(spec, other)
             if clash is not None:
                 where = f"batch {spec.at.batch}, {spec.at.point}"
@@ -154,8 +167,9 @@ def _clash(spec: FaultSpec, other: FaultSpec) -> str | None:
         return None
     if strikes_at(spec) is not strikes_at(other) or (None not in queries and len(queries) > 1):
         return None
-    if spec.fault == other.fault == "reject":
-        return ", and one service refuses at a time"  # the second would wait for its turn until the batch is over
+    kind = fault_of(spec)
+    if spec.fault == other.fault and isinstance(kind, TakesTurns):
+        return f", and {kind.takes_turns()}"
     frames = [reads_frames([one]) for one in (spec, other)]
     if struck_by(spec) != struck_by(other) or frames == [True, False] or frames == [False, True]:
         return None
@@ -167,7 +181,7 @@ def _clash(spec: FaultSpec, other: FaultSpec) -> str | None:
 
 def _attempts(scenario: Scenario) -> Iterator[Complaint]:
     """An attempt at a batch that never comes, or that nobody can tell from the first."""
-    for index, spec in enumerate(scenario.chaos):
+    for index, spec in enumerate(scenario.faults(FaultSpec)):
         at, loc = spec.at, ("chaos", index, "at", "attempt")
         if at.attempt is None:
             continue
@@ -177,7 +191,7 @@ def _attempts(scenario: Scenario) -> Iterator[Complaint]:
             continue
         earlier = [
             other
-            for other in scenario.chaos
+            for other in scenario.faults(FaultSpec)
             if other is not spec and other.at.batch == at.batch and (other.at.attempt or 1) < at.attempt
         ]
         if at.attempt > 1 and not any(other.at.point is not Point.AFTER_COMMIT_LOG for other in earlier):
@@ -202,7 +216,7 @@ def _queries(scenario: Scenario) -> Iterator[Complaint]:
     """Where the queries are named, another name is one that will never come."""
     known = scenario.pipeline.queries
     named: list[tuple[Loc, str | None]] = [
-        (("chaos", i, "at", "query"), s.at.query) for i, s in enumerate(scenario.chaos)
+        (("chaos", i, "at", "query"), s.at.query) for i, s in enumerate(scenario.faults(FaultSpec))
     ]
     named += [(("outputs", name, "query"), output.query) for name, output in scenario.outputs.items()]
     for loc, query in named:
@@ -306,10 +320,17 @@ def _expectation(scenario: Scenario) -> Iterator[Complaint]:
 def _specs(scenario: Scenario) -> Iterator[Complaint]:
     """What each fault and the oracle say of themselves in this scenario."""
     for index, spec in enumerate(scenario.chaos):
-        for problem in faults.get(spec.fault).problems(spec, scenario):
+        for problem in fault_of(spec).problems(spec, scenario):
             yield _complaint(("chaos", index), problem)
     for problem in oracles.get(scenario.oracle.kind).problems(scenario.oracle, scenario):
         yield _complaint(("oracle",), problem)
+
+
+def _oracle_code(scenario: Scenario) -> Iterator[Complaint]:
+    runs_code = isinstance(oracles.get(scenario.oracle.kind)(scenario.oracle), PrecomputedOracle)
+    if runs_code and not kind_of(scenario).runs_oracle_code:
+        message = f"oracle {scenario.oracle.kind!r} runs code, which is not done for {scenario.pipeline.kind} yet"
+        yield Complaint(("oracle", "kind"), message, "use sql or identity")
 
 
 def _oracle_files(scenario: Scenario, here: Path) -> Iterator[Complaint]:

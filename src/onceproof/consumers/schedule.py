@@ -12,25 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from onceproof.data import Record, open_dataset
-from onceproof.scenario.model import ConsumerFaultSpec, Elsewhere, Scenario
+from onceproof.scenario.model import ConsumerFaultSpec, Elsewhere, Scenario, consumers_of
+from onceproof.scenario.schedule import MOST_WAYS, Removal
 
 #: Up to here every message that is left is tried in the place of one that a fault had named.
 _FEW = 3
-#: Ways to place several faults again multiply; more than these are not even listed.
-MOST_WAYS = 256
 #: What an oracle says of each output.
 _BY_OUTPUT = ("queries", "columns", "where")
-
-
-@dataclass(frozen=True)
-class Removal:
-    """Something that can be taken away alone."""
-
-    without: str
-    ways: list[Schedule]
-    """What the schedule may be without it: each way to place its faults again."""
-    cut: bool = False
-    """There are more ways than these."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +28,13 @@ class Schedule:
     messages: tuple[int, ...]
     names: tuple[str, ...]
     faults: tuple[ConsumerFaultSpec, ...]
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        return self.messages
+
+    def sizes(self) -> dict[str, int]:
+        return dict(zip(("messages", "consumers", "faults"), self.size, strict=True))
 
     @property
     def size(self) -> tuple[int, int, int]:
@@ -62,7 +57,7 @@ class Schedule:
             faults=tuple(fault for fault in self.faults if named(fault) <= left),
         )
 
-    def smaller(self) -> Iterator[Removal]:
+    def smaller(self) -> Iterator[Removal[Schedule]]:
         """Everything that can be taken away alone."""
         for message in self.messages:
             rest = replace(self, messages=tuple(m for m in self.messages if m != message))
@@ -133,10 +128,9 @@ class Whole:
 
     @cached_property
     def schedule(self) -> Schedule:
-        consumers = self.scenario.pipeline.consumers
-        assert consumers is not None, "of a scenario with consumers"
-        faults = [fault for fault in self.scenario.chaos if isinstance(fault, ConsumerFaultSpec)]
-        return Schedule(tuple(range(1, len(self.records) + 1)), tuple(consumers.names), tuple(faults))
+        consumers = consumers_of(self.scenario)
+        faults = tuple(self.scenario.faults(ConsumerFaultSpec))
+        return Schedule(tuple(range(1, len(self.records) + 1)), tuple(consumers.names), faults)
 
     def alike(self, schedule: Schedule) -> Hashable:
         """The same for schedules that differ in the numbers of their messages only, which nothing depends on."""
@@ -153,8 +147,8 @@ class Whole:
         )
 
     def _slow(self, numbers: Mapping[int, int]) -> dict[int, int]:
-        consumers = self.scenario.pipeline.consumers
-        return {numbers[m]: t for m, t in sorted(consumers.slow.items()) if m in numbers} if consumers else {}
+        slow = consumers_of(self.scenario).slow
+        return {numbers[m]: ticks for m, ticks in sorted(slow.items()) if m in numbers}
 
     def of(self, schedule: Schedule, records_file: Path) -> Scenario:
         """The scenario with that schedule: messages numbered anew, from 1.
@@ -162,8 +156,7 @@ class Whole:
         Of the data set ``messages`` the keys suffice; the records of any other are written to ``records_file``.
         """
         scenario = self.scenario
-        consumers = scenario.pipeline.consumers
-        assert consumers is not None, "of a scenario with consumers"
+        consumers = consumers_of(scenario)
         numbers = {message: number for number, message in enumerate(schedule.messages, start=1)}
         members = {group: [n for n in names if n in schedule.names] for group, names in consumers.groups.items()}
         groups = {group: names for group, names in members.items() if names}

@@ -1,4 +1,4 @@
-"""Where to begin a shrink: what the witnesses of a run's findings, and its faults, say that matters.
+"""Where to begin a shrink of a schedule of consumers: what the witnesses of a run's findings, and its faults, say that matters.
 
 A witness names a message, and of 200 messages in a run the finding is about one, the fault about that and another. So the
 smallest schedules that could show it can be written down before anything is played; whether they do, a play shows.
@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from pathlib import Path
 
+import pyarrow.parquet as pq
+
+from onceproof.consumers import trace
+from onceproof.consumers.schedule import Schedule, named
 from onceproof.consumers.trace import Move
-from onceproof.explore.schedule import Schedule, named
 from onceproof.scenario.model import ConsumerFaultSpec
+from onceproof.scenario.schedule import Clue
 
 #: Pairs of a witness and its fault that are followed; more of the same would say the same.
 _MOST_CLUES = 3
@@ -26,6 +31,14 @@ class Clues:
     moves: Sequence[Move]
     witnesses: Sequence[Sequence[int]]
     """Of each anomaly that must stay."""
+
+    @classmethod
+    def of_run(cls, run_dir: Path, whole: Schedule, clues: Sequence[Sequence[Clue]]) -> Clues:
+        """``clues``: of each anomaly that must stay, what its witnesses name."""
+        sent = pq.read_table(run_dir / "history" / "sent.parquet", columns=["topic", "partition", "offset", "seq"])
+        numbers = {f"{row['topic']}/{row['partition']}@{row['offset']}": row["seq"] + 1 for row in sent.to_pylist()}
+        witnesses = [[numbers[clue.cause] for clue in of if clue.cause in numbers] for of in clues]
+        return cls(whole, trace.of_run(run_dir), witnesses)
 
     def schedules(self) -> Iterator[Schedule]:
         """Small schedules worth playing first, the smallest first. Each leaves out more than it keeps."""
