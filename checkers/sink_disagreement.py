@@ -16,7 +16,7 @@ from onceproof.judge.relations import misplacement
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import World
 from onceproof.judge.witness import Row, by, cause_of, holding, identity_of, input_of, noun, places, shown, sums
-from onceproof.scenario.model import OutputSpec
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.values.canonical import literal
 
 #: The source of a disagreement in how often outputs hold an effect.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from onceproof.judge.anomalies import Anomaly, anomalies, sections
-from onceproof.scenario.model import Claim
+from onceproof.scenario.outputs import Claim
 
 DOCS = Path(__file__).parent.parent / "docs"
 

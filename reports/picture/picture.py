@@ -19,7 +19,8 @@ from onceproof.consumers import trace as moves_module
 from onceproof.consumers.trace import Move
 from onceproof.data import open_dataset
 from onceproof.history.run_record import FILE, RunRecord
-from onceproof.scenario.model import Claim, InputSpec, OutputSpec
+from onceproof.scenario.model import InputSpec
+from onceproof.scenario.outputs import Claim, OutputSpec
 
 RowKind = Literal[
     "publish",

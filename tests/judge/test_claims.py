@@ -10,7 +10,7 @@ from onceproof.judge.checker import Checker, checkers
 from onceproof.judge.claims import allowance, breaks, needs, unjudged
 from onceproof.judge.findings import Finding, Outcome
 from onceproof.judge.verdict import judge
-from onceproof.scenario.model import Claim
+from onceproof.scenario.outputs import Claim
 
 STRICT = Claim(delivery="effectively-once", order="per-key", atomic="batch", liveness="recovers")
 LOOSE = Claim(delivery="effectively-once", order="none", atomic="none", liveness="none")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from onceproof.judge.checker import Checker, Explanation, checkers
 from onceproof.judge.findings import Finding
 from onceproof.judge.open import open_case
-from onceproof.scenario.model import Claim
+from onceproof.scenario.outputs import Claim
 
 from .properties.world import DAMAGES, Drawn, fit_for, histories, store
 

@@ -15,7 +15,8 @@ from onceproof.base.errors import HistoryError
 from onceproof.base.timeline import Timeline
 from onceproof.history.writer import HistoryWriter
 from onceproof.scenario.kinds import stores_of
-from onceproof.scenario.model import OutputSpec, Scenario
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.stores.contract import ReadBack, jars, stores
 from onceproof.stores.files.folder import data_files
 

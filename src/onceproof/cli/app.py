@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import onceproof
-from onceproof.cli.options import EXIT_CODES, Json, Listing, Name
+from onceproof.cli.options import EXIT_CODES, Json, Listing, Name, Resolved
 from onceproof.cli.output import Output, failing_well
 
 app = typer.Typer(
@@ -261,9 +261,7 @@ def validate(
         list[str], typer.Argument(metavar="SCENARIO", help="Names or paths of YAML files.", show_default=False)
     ],
     as_json: Json = False,
-    resolved: Annotated[
-        bool, typer.Option("--resolved", help="Print the whole scenario as YAML, with its bases merged in.")
-    ] = False,
+    resolved: Resolved = False,
 ) -> None:
     """Check scenario files without starting anything: every problem with its line, column and a suggestion, and likely mistakes as warnings.
 

@@ -32,3 +32,7 @@ Name = Annotated[
     str,
     typer.Argument(metavar="SCENARIO", help="Name of a shipped scenario, or path of a YAML file.", show_default=False),
 ]
+
+Resolved = Annotated[
+    bool, typer.Option("--resolved", help="Print the whole scenario as YAML, with its bases merged in.")
+]

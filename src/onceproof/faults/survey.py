@@ -19,7 +19,8 @@ from onceproof.faults.job import FIRST, Job, Query, Sink, Target
 from onceproof.faults.placement import has_own_file_manager
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.rules import WRITES, Condition, Rule, writes_to
-from onceproof.scenario.model import OutputSpec, Scenario
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.stack.api import FrameRules
 from onceproof.stores.contract import store_of
 

@@ -18,7 +18,7 @@ from onceproof.values.canonical import document, literal, member
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
-    from onceproof.scenario.model import OutputSpec
+    from onceproof.scenario.outputs import OutputSpec
 
 #: The one column of an output that must stay empty.
 ROW = "row"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from onceproof.judge.findings import Finding
-from onceproof.scenario.model import Claim
+from onceproof.scenario.outputs import Claim
 
 
 @dataclass(frozen=True)

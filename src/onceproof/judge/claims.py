@@ -9,7 +9,7 @@ from __future__ import annotations
 from onceproof.judge.checker import checkers
 from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
 from onceproof.judge.findings import Finding
-from onceproof.scenario.model import Claim
+from onceproof.scenario.outputs import Claim
 
 # What can be left unclaimed (``none``). ``delivery`` is always claimed.
 _OPTIONAL = ("order", "atomic", "liveness")

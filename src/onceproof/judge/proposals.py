@@ -24,7 +24,7 @@ from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
 from onceproof.judge.open import open_case
 from onceproof.oracle.contract.differences import Differences, compare, input_digest
-from onceproof.scenario.model import OutputSpec
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.values import documents
 from onceproof.values.canonical import literal
 

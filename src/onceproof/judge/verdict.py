@@ -31,7 +31,8 @@ from onceproof.judge.slices import cut as slices
 from onceproof.judge.unobserved import unobserved
 from onceproof.judge.witness import noun
 from onceproof.judge.witness_files import WitnessFiles
-from onceproof.scenario.model import Claim, Scenario
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import Claim
 
 # Not the view ``input``: that name is a topic's where there is one.
 _INPUT = "SELECT count(*) FROM history.input WHERE visibility = 'committed'"

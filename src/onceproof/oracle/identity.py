@@ -28,7 +28,8 @@ from onceproof.oracle.contract.expectation import Expectation, ExpectedRows
 from onceproof.oracle.contract.inputs import Inputs
 from onceproof.oracle.contract.query import select_problem, unordered
 from onceproof.oracle.sql import output_problems
-from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
+from onceproof.scenario.model import OracleSpec, Scenario
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.values.canonical import quote
 
 

@@ -16,7 +16,8 @@ from onceproof.qualify.console import clock
 from onceproof.qualify.session import Result
 from onceproof.qualify.strongest import DELIVERIES, Strongest
 from onceproof.reports.page import Page
-from onceproof.scenario.model import Claim, Scenario
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import Claim
 from onceproof.scenario.points import Point
 from onceproof.stores.contract import store_of
 

@@ -15,7 +15,8 @@ from onceproof.base.registry import suggest
 from onceproof.scenario import kinds
 from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.kinds import COMPLAINT
-from onceproof.scenario.model import OracleSpec, OutputSpec, kind_of_pipeline
+from onceproof.scenario.model import OracleSpec, kind_of_pipeline
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.problem import Complaint, Loc, shown
 
 M = TypeVar("M", bound=BaseModel)

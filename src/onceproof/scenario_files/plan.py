@@ -9,7 +9,8 @@ from onceproof.faults.contract import Placement, fault_of
 from onceproof.judge.checker import checkers
 from onceproof.kinds.contract import kind_of
 from onceproof.oracle import oracles
-from onceproof.scenario.model import OutputSpec, Scenario
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario_files.checks.crosscheck import rows_of
 from onceproof.stores.contract import store_of
 

@@ -13,7 +13,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, FoldedScalarString, LiteralScalarString
 
-from onceproof.scenario.model import OutputSpec, PipelineSpec, Scenario
+from onceproof.scenario.model import PipelineSpec, Scenario
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario_files.merge import Merged
 
 _WIDTH = 120

@@ -17,7 +17,8 @@ from onceproof.base.timeline import Timeline
 from onceproof.history.run_record import OutputRecord
 from onceproof.history.writer import HistoryWriter
 from onceproof.scenario import kinds
-from onceproof.scenario.model import OutputSpec, Scenario
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.problem import Complaint
 from onceproof.stack.api import Stack
 from onceproof.stack.fetch.components import ensure_jars

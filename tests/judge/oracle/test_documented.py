@@ -16,7 +16,8 @@ from onceproof.expectation.call import tables_of
 from onceproof.judge.verdict import judge
 from onceproof.oracle import oracles
 from onceproof.oracle.contract.expectation import RESERVED
-from onceproof.scenario.model import OutputSpec, Scenario
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import OutputSpec
 
 pytestmark = pytest.mark.sources
 

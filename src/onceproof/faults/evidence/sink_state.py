@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from onceproof.scenario.model import OutputSpec
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.stack.api import Stack
 from onceproof.stores.contract import State, store_of, stores
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from onceproof.base.masking import masked
 from onceproof.faults.evidence.sink_state import changes, output_state
-from onceproof.scenario.model import OutputSpec
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.points import Point
 from onceproof.stores.contract import State, store_of
 

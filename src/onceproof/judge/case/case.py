@@ -46,7 +46,8 @@ from onceproof.history.reader import History
 from onceproof.judge.case.outputs import OutputExpectation, Reading
 from onceproof.oracle.contract.expectation import Expectation
 from onceproof.oracle.contract.inputs import InputRecords
-from onceproof.scenario.model import OutputSpec, Scenario
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import OutputSpec
 
 
 class Case(Database):

@@ -30,7 +30,7 @@ from onceproof.values.canonical import literal, member
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
-    from onceproof.scenario.model import OutputSpec
+    from onceproof.scenario.outputs import OutputSpec
 
 _POSITION = '"partition", "offset", xid, commit_order'
 

@@ -33,7 +33,7 @@ from onceproof.values.tolerance import within
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
-    from onceproof.scenario.model import Tolerance
+    from onceproof.scenario.outputs import Tolerance
 
 #: ``lane`` and ``pos`` order what stands in one output; ``place`` says where it stands, in words.
 STANDING = """coalesce("partition", -1) AS lane, coalesce(commit_order, "offset") AS pos,

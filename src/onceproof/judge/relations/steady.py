@@ -15,7 +15,7 @@ from onceproof.judge.relations import expected
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
-    from onceproof.scenario.model import Tolerance
+    from onceproof.scenario.outputs import Tolerance
 
 _AGAIN = "judge.expected_again"
 _MOST = 10_000

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from onceproof.base.words import times
 from onceproof.history.reader import open_history
-from onceproof.scenario.model import OutputSpec
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.values.canonical import literal, quote
 
 _SETTINGS: dict[str, Any] = {"threads": 2, "memory_limit": "512MB"}

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from onceproof.base.registry import suggest
 from onceproof.oracle.contract import decoders
-from onceproof.scenario.model import OutputSpec, Scenario
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.problem import Complaint, Loc
 
 

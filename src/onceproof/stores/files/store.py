@@ -13,7 +13,8 @@ from pydantic import Field
 from onceproof.base.errors import HistoryError, UsageError
 from onceproof.base.words import times
 from onceproof.history.run_record import OutputRecord
-from onceproof.scenario.model import OutputSpec, Scenario
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.problem import Complaint, shown
 from onceproof.stack.api import Stack
 from onceproof.stores.contract import ReadBack, State, Words, stores

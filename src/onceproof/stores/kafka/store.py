@@ -7,7 +7,8 @@ from dataclasses import asdict
 
 from onceproof.base.registry import suggest
 from onceproof.history.run_record import OutputRecord
-from onceproof.scenario.model import OutputSpec, Scenario
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.problem import Complaint
 from onceproof.stack.api import Stack
 from onceproof.stores.contract import ReadBack, State, Words, stores

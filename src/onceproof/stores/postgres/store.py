@@ -9,7 +9,8 @@ import psycopg
 from psycopg import sql
 
 from onceproof.history.run_record import OutputRecord
-from onceproof.scenario.model import OutputSpec, Scenario
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.problem import Complaint
 from onceproof.stack.api import Postgres, Stack
 from onceproof.stores.contract import ReadBack, State, Words, stores
