@@ -25,7 +25,7 @@ def stored(folder: Path, *, secrets: list[str], **document: Any) -> Path:
 
 @pytest.mark.parametrize("name", ["effectively-once", "amqp-redelivery-reorders"])
 def test_the_scenario_of_a_run_is_what_was_run_whatever_its_kind(tmp_path: Path, name: str) -> None:
-    scenario = load(find(name))
+    scenario = load(find(name)).model_copy(update={"base": None})  # a stored one is whole
     (tmp_path / "run.json").write_text(json.dumps({"scenario": scenario.model_dump(mode="json", by_alias=True)}))
     assert stored_scenario(tmp_path) == scenario
 
