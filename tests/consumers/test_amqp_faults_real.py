@@ -193,7 +193,7 @@ def test_on_rabbitmq_the_naive_shows_it_and_the_remedy_holds(
 
 def test_on_rabbitmq_a_lost_answer_to_a_commit_gives_nothing_out_again(on_rabbitmq: Play) -> None:
     names = "names: [c1]"
-    mine = (names, f"{names}\n    acknowledge: with-effect")
+    mine = (names, f"{names}, acknowledge: with-effect")
     verdict, ids = on_rabbitmq(
         "amqp-ack-lost-duplicates", ON_RABBITMQ, mine, ("after: effect}", "after: acknowledge}, lost: answer")
     )
