@@ -17,7 +17,7 @@ from pathlib import Path
 
 from measure import machine, measure
 
-from onceproof.pipeline.spark_conf import FILE_MANAGER
+from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 
 SCENARIO = """
 about: many crashes of the driver at one point
@@ -75,13 +75,13 @@ def main() -> None:
         with _busy(args.busy):
             print(f"{machine()}, {args.busy} busy loops")
             done = measure(scenario, args.runs or Path(scratch))
-    faults = done.verdict["faults"]
+    faults = done.verdict.faults
     for fault in faults:
-        if not fault["hit"]:
-            print(f"  batch {fault['batch']}: {fault['evidence']}")
+        if not fault.hit:
+            print(f"  batch {fault.batch}: {fault.evidence}")
     how = "watched" if args.watched else "checkpoint file system"
-    hit = sum(fault["hit"] for fault in faults)
-    print(f"{how}: {hit} of {len(faults)} hit {args.point}; {done.verdict['verdict']}, {done.seconds:.0f} s")
+    hit = sum(fault.hit for fault in faults)
+    print(f"{how}: {hit} of {len(faults)} hit {args.point}; {done.verdict.outcome}, {done.seconds:.0f} s")
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from measure import machine, mib
 
 from onceproof.history.schema import TABLES, VERSION
 from onceproof.history.writer import HistoryWriter
+from onceproof.judge.findings import Verdict
 
 PARTITIONS, BATCHES, KEYS = 6, 200, 100_000
 EACH = 5
@@ -324,7 +326,7 @@ class Judged:
     peak_rss_kib: int
     found: set[tuple[str, str]]
     totals: dict[str, int]
-    verdict: dict[str, object]
+    verdict: Verdict
 
 
 JUDGE = """
@@ -345,12 +347,12 @@ json.dump({"seconds": seconds, "cpu": used.ru_utime + used.ru_stime, "peak": pea
 def judge_run(folder: Path) -> Judged:
     done = subprocess.run([sys.executable, "-c", JUDGE, str(folder)], capture_output=True, text=True, check=True)
     got = json.loads(done.stdout.splitlines()[-1])
-    findings = got["verdict"]["findings"]
-    found = {(f["anomaly"], w["cause"]) for f in findings for w in f["witnesses"]}
-    totals: dict[str, int] = {}
-    for f in findings:
-        totals[f["anomaly"]] = totals.get(f["anomaly"], 0) + f["total"]
-    return Judged(got["seconds"], got["cpu"], got["peak"], found, totals, got["verdict"])
+    verdict = Verdict.from_json(got["verdict"])
+    found = {(f.anomaly, str(w.cause)) for f in verdict.findings for w in f.witnesses}
+    totals = Counter[str]()
+    for f in verdict.findings:
+        totals[f.anomaly] += f.total
+    return Judged(got["seconds"], got["cpu"], got["peak"], found, totals, verdict)
 
 
 def main() -> None:
@@ -380,7 +382,7 @@ def _measure(runs: Path, size: int, kind: str) -> Judged:
         f"{kind:>8} {size:>10,} {got.seconds:>8.1f} {got.cpu_seconds:>7.1f} {mib(got.peak_rss_kib):>11} {len(wanted):>8} {len(wanted & got.found):>6}  {totals}"
     )
     if os.environ.get("VERBOSE"):
-        print(json.dumps(got.verdict, indent=1)[:6000])
+        print(json.dumps(got.verdict.to_json(), indent=1)[:6000])
     return got
 
 

@@ -18,7 +18,7 @@ import duckdb
 from measure import machine, measure
 from ruamel.yaml import YAML
 
-from onceproof.scenario_files.load import find, folder
+from onceproof.scenario_files.load import find, resolved
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--times", type=int, default=20)
@@ -50,34 +50,32 @@ def main() -> int:
             path = runs / f"{name}.many.yaml"
             _write(path, name, args.times)
             done = measure(path, runs)
-            hit = {fault["batch"] for fault in done.verdict["faults"] if fault["hit"]}
-            counts = duckdb.execute(_COUNT.format(history=Path(done.verdict["run"]) / "history")).fetchall()
+            hit = {fault.batch for fault in done.verdict.faults if fault.hit}
+            counts = duckdb.execute(_COUNT.format(history=done.run_dir / "history")).fetchall()
             lost = {batch for batch, wanted, found in counts if found < wanted}
             print(
                 f"{name}: {len(hit)} of {args.times} late requests hit; {len(lost & hit)} of these batches lost rows, "
-                f"{len(lost - hit)} others did; {done.verdict['verdict']} {done.verdict.get('anomalies', '')}, {done.seconds:.0f} s"
+                f"{len(lost - hit)} others did; {done.verdict.outcome} {done.verdict.anomalies() or ''}, {done.seconds:.0f} s"
             )
-            for fault in done.verdict["faults"]:
-                if not fault["hit"]:
-                    print(f"  batch {fault['batch']}: {fault['evidence']}")
+            for fault in done.verdict.faults:
+                if not fault.hit:
+                    print(f"  batch {fault.batch}: {fault.evidence}")
             right = right and len(hit) == args.times and lost == (hit if loses else set())
     return 0 if right else 1
 
 
 def _write(path: Path, name: str, times: int) -> None:
     """The shipped scenario with a late request in batches 1 to ``times``."""
-    document: dict[str, Any] = YAML(typ="safe").load(find(name))
+    document: dict[str, Any] = YAML(typ="safe").load(resolved(find(name)))
     chunks = times + 2
     document["input"][0] |= {"chunks": chunks, "rows": chunks * _ROWS_A_BATCH}
     (fault,) = document["chaos"]
     document["chaos"] = [fault | {"at": fault["at"] | {"batch": batch}} for batch in range(1, times + 1)]
-    command = document["pipeline"]["command"]
-    at = next(index for index, word in enumerate(command) if word.startswith("--give-up-in="))
-    command[at : at + 1] = ["--give-up-in", *(str(batch) for batch in range(1, times + 1))]
+    del document["pipeline"]["args"]["give-up-in"]
+    document["pipeline"]["command"] += ["--give-up-in", *(str(batch) for batch in range(1, times + 1))]
     document["limits"] = {"deadline_s": 7200, "stuck_s": 600}
-    document["name"] = path.stem
     document.pop("expect", None)
-    path.write_text(json.dumps(document).replace("{here}", str(folder())))  # JSON is YAML
+    path.write_text(json.dumps(document))  # JSON is YAML
 
 
 if __name__ == "__main__":

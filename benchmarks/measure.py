@@ -11,10 +11,11 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
+from onceproof.history.run_record import RunRecord
+from onceproof.judge.findings import VERDICT_FILE, Verdict
 from onceproof.stack.processes import procfs
 
 _EVERY_S = 0.5
@@ -25,10 +26,9 @@ _EVERY_S = 0.5
 class Measured:
     """What one run came to. Memory in KiB."""
 
-    verdict: dict[str, Any]
-    """The object that ``onceproof run --json`` printed."""
-    run: dict[str, Any]
-    """``run.json``."""
+    verdict: Verdict
+    run: RunRecord
+    run_dir: Path
     seconds: float
     harness_peak_rss_kib: int
     """High-water mark of the harness's own process, the judge included, as the kernel keeps it."""
@@ -51,13 +51,11 @@ def measure(scenario: Path | str, runs_dir: Path) -> Measured:
         out.seek(0)
         printed = out.read()
     try:
-        verdict = json.loads(printed)
-    except json.JSONDecodeError:
-        raise SystemExit(f"exit code {harness.returncode}, and no JSON: {printed!r}") from None
-    if "run" not in verdict:
-        raise SystemExit(f"no run: {verdict.get('error', verdict)}")
-    document = json.loads((Path(verdict["run"]) / "run.json").read_text())
-    return Measured(verdict, document, time.monotonic() - started, rss, pss, processes)
+        run_dir = Path(json.loads(printed)["run"])
+    except (ValueError, KeyError, TypeError):
+        raise SystemExit(f"exit code {harness.returncode}, and no run: {printed!r}") from None
+    verdict = Verdict.from_json(run_dir / VERDICT_FILE)
+    return Measured(verdict, RunRecord.read(run_dir), run_dir, time.monotonic() - started, rss, pss, processes)
 
 
 def _watch(harness: subprocess.Popen[bytes]) -> tuple[int, int, int]:

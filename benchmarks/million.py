@@ -55,15 +55,15 @@ def main() -> None:
         f"{'records':>10} {'verdict':>13} {'seconds':>8} {'records/s':>10} {'harness RSS':>12} {'all PSS':>11} {'faults hit':>10}"
     )
     for size, got in done.items():
-        hit = sum(fault["hit"] for fault in got.verdict["faults"])
+        hit = sum(fault.hit for fault in got.verdict.faults)
         print(
-            f"{size:>10,} {got.verdict['verdict']:>13} {got.seconds:>8.1f} {size / got.seconds:>10,.0f} "
+            f"{size:>10,} {got.verdict.outcome.value:>13} {got.seconds:>8.1f} {size / got.seconds:>10,.0f} "
             f"{mib(got.harness_peak_rss_kib):>12} {mib(got.all_peak_pss_kib):>11} {hit:>10}"
         )
     first, *_, last = args.sizes
     ratio = done[last].harness_peak_rss_kib / done[first].harness_peak_rss_kib
     print(f"harness peak RSS, {last:,} against {first:,}: {ratio:.2f}x")
-    noted = [got.run.get("harness_peak_rss_kib", 0) for got in done.values()]
+    noted = [got.run.harness_peak_rss_kib or 0 for got in done.values()]
     print(f"of which before judging (run.json): {', '.join(mib(kib) for kib in noted)}")
 
 

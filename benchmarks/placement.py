@@ -26,7 +26,8 @@ from state_left import Sink, Trial, Truth, look
 
 import onceproof.run
 from onceproof.base.timeline import Event
-from onceproof.scenario_files.load import find, folder
+from onceproof.kinds import command
+from onceproof.scenario_files.load import find, load_file, resolved
 from onceproof.stack.embedded import EmbeddedStack
 
 _CRASHES = ("before-offset-log", "after-offset-log", "after-sink-commit", "after-commit-log")
@@ -208,8 +209,8 @@ def run(name: str, few: int, many: int, points: list[str] | None, runs: Path) ->
             watcher.started(stack, run_dir)
             return stack
 
-    with patch.object(onceproof.run, "EmbeddedStack", Observed):
-        result = onceproof.run.run(scenario, runs_dir=runs, listeners=[watcher, _narrate])
+    with patch.object(command, "EmbeddedStack", Observed):
+        result = onceproof.run.run(load_file(scenario), runs_dir=runs, listeners=[watcher, _narrate])
     truth, last = Truth(result.run_dir, upsert=job.upsert), watcher.final()
     words = "\n".join(path.read_text(errors="replace") for path in (result.run_dir / "logs").glob("driver-*.log"))
     rows = []
@@ -225,7 +226,7 @@ def run(name: str, few: int, many: int, points: list[str] | None, runs: Path) ->
 
 def _write(path: Path, job: Job, chaos: list[dict[str, Any]]) -> None:
     """The shipped scenario with these faults, and one chunk of input for each of them."""
-    document = YAML(typ="safe").load(find(job.scenario))
+    document = YAML(typ="safe").load(resolved(find(job.scenario)))
     chunks = len(chaos) + 2
     rows = _ROWS_A_BATCH if job.topic is None else _ROWS_OF_KAFKA
     document["input"][0] |= {"chunks": chunks, "rows": chunks * rows, "partitions": _PARTITIONS}
@@ -234,9 +235,7 @@ def _write(path: Path, job: Job, chaos: list[dict[str, Any]]) -> None:
     document["claim"] = {"delivery": "at-least-once"}
     document["limits"] = {"deadline_s": 14_400, "stuck_s": 600}
     document.pop("expect", None)
-    document["name"] = path.stem
-    text = json.dumps(document).replace("{here}", str(folder()))
-    path.write_text(text)  # JSON is YAML
+    path.write_text(json.dumps(document))  # JSON is YAML
 
 
 def _narrate(event: Event) -> None:

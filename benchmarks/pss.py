@@ -19,7 +19,7 @@ def main() -> None:
         got = measure(args.scenario, args.runs or Path(scratch))
     print(machine())
     print(f"scenario               {args.scenario}")
-    print(f"verdict                {got.verdict['verdict']}")
+    print(f"verdict                {got.verdict.outcome}")
     print(f"seconds                {got.seconds:.1f}")
     print(f"all processes, peak    {mib(got.all_peak_pss_kib)} PSS in {got.peak_processes} processes")
     print(f"the harness, peak      {mib(got.harness_peak_rss_kib)} RSS")

@@ -20,7 +20,7 @@ from measure import machine
 from onceproof.explore.replay import Replay, replay
 from onceproof.judge.findings import Verdict
 from onceproof.run import run
-from onceproof.scenario_files.load import find, load, names
+from onceproof.scenario_files.load import find, load, load_file, names
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="default: each shipped one with consumers")
@@ -50,8 +50,9 @@ class Row:
 
 
 def measured(name: str, times: int, runs: Path) -> Row:
-    expect = load(find(name)).expect
-    result = run(find(name), runs_dir=runs)
+    loaded = load_file(find(name))
+    expect = loaded.scenario.expect
+    result = run(loaded, runs_dir=runs)
     found = result.verdict
     as_expected = found.outcome.value == expect.verdict and sorted(found.anomalies()) == sorted(expect.anomalies)
     return Row(name, found, as_expected, replay(result.run_dir, times=times, tell=_tell))

@@ -18,11 +18,11 @@ from onceproof.base.waiting import wait_until
 from onceproof.data import open_dataset
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.faults.evidence.sink_state import stable_ends
 from onceproof.faults.placement import RESTART_S, WATCHED, instruments_of, placement, point_problems
 from onceproof.instruments.checkpoint_watcher import TopicOffsets
 from onceproof.scenario.model import FaultSpec, InputSpec, Scenario
 from onceproof.stack.kafka.clients import client_config
+from onceproof.stores.kafka.state import stable_ends
 
 _ANSWER_S = 20.0
 """The harness's own listeners are never faulted; the first transaction of a young cluster takes a second or two."""

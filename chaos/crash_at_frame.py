@@ -15,7 +15,7 @@ from pydantic import Field
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.faults.evidence.sink_state import changes, sink_state, undecided_topics
+from onceproof.faults.evidence.sink_state import changes, sink_state
 from onceproof.faults.frames import (
     FrameSpec,
     StoppedFrame,
@@ -31,6 +31,8 @@ from onceproof.faults.placement import RESTART_S, committed, planned, point_prob
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
+from onceproof.stores.contract import store_of
+from onceproof.stores.kafka.state import undecided_topics
 
 _PLACES = (Point.IN_TASKS, Point.BEFORE_SINK_COMMIT, Point.BETWEEN_SINKS)
 
@@ -124,17 +126,18 @@ class CrashAtFrame:
 
 
 def _other_places(context: FaultContext, query: str, frame: Frame) -> set[str]:
-    """The outputs of that query, as `onceproof.faults.evidence.sink_state` names them, but those that the frame itself writes to."""
+    """The outputs of that query, as `onceproof.stores.contract.State` names them, but those that the frame itself writes to."""
     assert context.scenario is not None, "a run has told it"
     alone = len({*context.checkpoint.queries(), *context.scenario.pipeline.queries}) < 2
     outputs = [o for o in context.scenario.outputs.values() if o.query == query or (o.query is None and alone)]
+    without_frames = {store_of(one).name(one) for one in outputs if one.topic is None and one.table is None}
     topics = {one.topic for one in outputs if one.topic is not None}
     tables = {one.table.rpartition(".")[2] for one in outputs if one.table is not None}
     if "sql" in frame.facts:
         text = "\n".join((*frame.facts.get("transaction", ()), frame.facts["sql"]))
         # A transaction that names none of them writes by way of something else: it may be to any.
         own = {name for name in tables if re.search(rf"\b{re.escape(name)}\b", text, re.IGNORECASE)} or tables
-        return {f"topic {name}" for name in topics} | {f"table {name}" for name in tables - own}
+        return without_frames | {f"topic {name}" for name in topics} | {f"table {name}" for name in tables - own}
     # EndTxn names no topic: it is of those in which a transaction is open now that nobody will end so soon.
     own = set(frame.facts.get("topics") or undecided_topics(context.stack.kafka))
-    return {f"topic {name}" for name in topics - own} | {f"table {name}" for name in tables}
+    return without_frames | {f"topic {name}" for name in topics - own} | {f"table {name}" for name in tables}

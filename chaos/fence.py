@@ -18,7 +18,7 @@ from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem,
 from onceproof.faults.evidence.sink_state import sink_state
 from onceproof.faults.placement import has_own_file_manager, instruments_of, placement, point_problems
 from onceproof.faults.takeover import PLACES, Takeover, batch_problems
-from onceproof.pipeline.spark_conf import FILE_MANAGER
+from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stack.processes import procfs
@@ -67,7 +67,7 @@ class Fence:
                 f"{other.fault} {other.target} is at the same commit, and lets the sink go when it is settled",
                 "use another batch",
             )
-            for other in scenario.chaos
+            for other in scenario.faults(FaultSpec)
             if other is not spec and (other.at.batch, other.at.point) == (spec.at.batch, spec.at.point)
         ]
         return problems

@@ -9,6 +9,7 @@ from pydantic import Field
 from onceproof.base.errors import WaitTimeout
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.frames import (
     ANSWER_S,
     HIT_S,
@@ -105,7 +106,9 @@ class LateRequest:
         hit = self._late.found(context, seen)
         if isinstance(hit, Proof):
             return hit
-        words = [f"{which(hit.frame)} was stopped by {hit.proxy} in batch {seen.batch}, and its client cut off"]
+        words: list[str | Evidence] = [
+            f"{which(hit.frame)} was stopped by {hit.proxy} in batch {seen.batch}, and its client cut off"
+        ]
         try:
             following = self._next.wait_for_hit(HIT_S)
         except WaitTimeout as never:
@@ -117,7 +120,7 @@ class LateRequest:
             f"it was delivered {hit.delivered_at - hit.seen_at:.3f} s late over the connection left behind, "
             f"while {which(following.frame)} waited"
         )
-        words.append(f"the service answered it: {_said(hit)}")
+        words.append(Evidence("the service answered it", detail=_said(hit)))
         became = self._late.became(context)
         if became is not None:
             words.append(f"pg_xact_status of transaction {self._late.xid}: {became}")

@@ -94,6 +94,10 @@ class Reject:
         self._open = False
 
     @classmethod
+    def takes_turns(cls) -> str:
+        return "one service refuses at a time"
+
+    @classmethod
     def reads_frames(cls, spec: RejectSpec) -> bool:
         """What the service said is read on its way to the job."""
         return True

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import ClassVar
 
 from onceproof.base.words import times
-from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
+from onceproof.judge.synthetic.damage import Choices, Damage, Named
+from onceproof.judge.synthetic.world import MODELS, Identity, Txn, World, at, effect_of
 from onceproof.judge.witness import Row, by, cause_of, holding, identity_of, noun, places, shown, sums
 
 # ``judge.dirty`` may count several effects in a row; the batch is the one that took the aborted record.
@@ -34,8 +37,33 @@ _WITNESSES = """
     SELECT * FROM aborted_reads WHERE output = $output ORDER BY topic, "partition", "offset", id, content LIMIT $limit"""
 
 
+def aborted_record_taken(world: World, choose: Choices) -> Named:
+    """The source reads uncommitted: an append has its effect, a state counts it."""
+    output = choose.one(world.outputs)
+    model = MODELS[output]
+    records = choose.some([r for r in world.records if r.visibility == "aborted" and model.takes(r)])
+    named: Counter[Identity] = Counter()
+    final = {write.identity: write for _, write in world.visible(output)}
+    for record in records:
+        write = effect_of(record) if model.kind == "append" else world.state_at(record, dirty=True)
+        if model.kind == "upsert":
+            of_key = [r for r in world.records if r.key == record.key]
+            write = world.state_at(max(of_key, key=lambda r: r.offset), dirty=True)
+            named.pop(write.identity, None)
+            if write.identity in final:
+                final[write.identity].values = write.values
+                named[write.identity] += 1
+                continue
+            final[write.identity] = write
+        named[write.identity] += 1
+        batch = world.batches[record.batch]
+        assert batch.committed_by is not None
+        world.txns.append(Txn(output, record.batch, batch.committed_by, at(record.batch, 7), [write]))
+    return {("aborted-read", output): named}
+
+
 @checkers.register("aborted-read")
-class AbortedRead:
+class AbortedRead(Checker):
     """Counts effects that only aborted input explains (`onceproof.judge.relations.dirty_reads`): a source that reads uncommitted records.
 
     Jepsen calls it G1a (Adya, *Weak Consistency*, 1999). A sum or a window that holds aborted input among committed
@@ -64,6 +92,16 @@ class AbortedRead:
             "Jepsen, Redpanda 21.10.1 (2022) and Bufstream 0.1.0 (2024): aborted reads",
             "KIP-98: read_committed",
         ),
+    )
+    rule: ClassVar[ClaimRule] = FORBIDDEN
+    comes_with: ClassVar[Mapping[str, str]] = {
+        "diverged-replay": "another attempt did not read the aborted record",
+        "commit-ahead-of-effect": "progress was recorded, and the right content never came",
+        "torn-batch": "the effect is in another commit than the rest of its batch",
+        "sink-disagreement": "another output has the right effect of the same input",
+    }
+    damages: ClassVar[tuple[Damage, ...]] = (
+        Damage(aborted_record_taken, "an aborted record has an effect, or is counted in a state"),
     )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:

@@ -1,18 +1,106 @@
-"""``commit-ahead-of-effect``: progress is recorded without its effects."""
+"""``commit-ahead-of-effect``: progress is recorded without its effects.
+
+One row of ``judge.behind`` per effect: ``output``, ``id``, its cause (``topic``, ``partition``, ``offset``), ``query``, ``batch``, ``fault``,
+``active`` and ``reason`` (as in ``judge.missing``); ``progress`` (``checkpoint`` or ``table``), ``recorded`` (where it is recorded, in words), ``place``
+(NULL: the effect is missing), ``late_ms`` (how much later it came, where clocks tell).
+
+- **table**: the sink's own progress table (``progress`` of the output). Its rows are in the same stream of commits as the
+  effects of a table, so order decides: the first commit that records a position is compared with the commit of each
+  effect below it. What is missing below it was left behind for good; that is told for a topic, too.
+- **checkpoint**: ``commits/N`` and the time at which an effect of batch N became visible, both by clocks of one host. A
+  Kafka transaction is decided before its marker is written, so the marker may be a second later. That such an effect is
+  missing in the end is no news beside ``lost-write``: Spark records what the sink told it.
+
+Only first effects of outputs that are never rewritten can be late: else an effect stands where it was written last.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import ClassVar
 
 from onceproof.base.words import times
-from onceproof.judge.anomalies import Explanation
+from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.claim_rule import STRUCK, TRANSIENT, ClaimRule
 from onceproof.judge.findings import Finding, Witness
-from onceproof.judge.relations import behind_progress as recorded
+from onceproof.judge.relations import misplacement
+from onceproof.judge.synthetic.damage import Choices, Damage, Named
+from onceproof.judge.synthetic.world import APPENDS, Identity, World, at
 from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, noun, shown, sums
+from onceproof.values.canonical import literal, member
+
+#: The output name under which a history keeps the rows of an output's progress table.
+PROGRESS_OF = "{}#progress"
+
+_EMPTY = """
+    CREATE TABLE judge.behind (output VARCHAR, id VARCHAR, topic VARCHAR, "partition" INTEGER, "offset" BIGINT,
+        query VARCHAR, batch BIGINT, fault VARCHAR, active VARCHAR, reason VARCHAR, progress VARCHAR, recorded VARCHAR, place VARCHAR, late_ms BIGINT)"""
+
+# ``first``: the earliest commit that records at least this position.
+_STEPS = """
+    CREATE OR REPLACE TEMP TABLE steps AS
+    SELECT topic, "partition", end_offset, min(commit_order) OVER (
+               PARTITION BY topic, "partition" ORDER BY end_offset ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS first
+    FROM (SELECT {topic} AS topic, TRY_CAST(content->>{partition} AS INTEGER) AS "partition",
+                 TRY_CAST(content->>{end_offset} AS BIGINT) AS end_offset, min(commit_order) AS commit_order
+          FROM history.output WHERE output = {progress} AND op IN ('insert', 'update') GROUP BY ALL)
+    WHERE "partition" IS NOT NULL AND end_offset IS NOT NULL"""
+
+_MISSING = """
+    INSERT INTO judge.behind
+    SELECT m.output, m.id, m.topic, m."partition", m."offset", m.query, m.batch, m.fault, m.active, m.reason, 'table',
+           {table} || ' xid ' || k.xid || ' (' || m.topic || '/' || m."partition" || ' up to ' || s.end_offset || ')', NULL, NULL
+    FROM judge.lost m ASOF JOIN steps s ON s.topic = m.topic AND s."partition" = m."partition" AND m."offset" < s.end_offset
+    LEFT JOIN history.commits k ON k.commit_order = s.first
+    WHERE m.output = {output} AND NOT m.hidden"""
+
+# Of the effects of one commit the one with the lowest offset was recorded first: few groups tell where to look.
+_BEHIND_TABLE = """
+    CREATE OR REPLACE TEMP TABLE late AS
+    WITH groups AS (
+        SELECT topic, "partition", commit_order, min("offset") AS lowest FROM judge.caused
+        WHERE output = {output} AND nth = 1 GROUP BY ALL),
+    suspects AS (
+        SELECT g.* FROM groups g ASOF JOIN steps s ON s.topic = g.topic AND s."partition" = g."partition" AND g.lowest < s.end_offset
+        WHERE g.commit_order > s.first)
+    SELECT c.*, {table} || ' xid ' || k.xid || ' (' || c.topic || '/' || c."partition" || ' up to ' || s.end_offset || ')' AS recorded,
+           NULL::BIGINT AS late_ms
+    FROM (FROM judge.caused SEMI JOIN suspects USING (topic, "partition", commit_order) WHERE output = {output} AND nth = 1) c
+    ASOF JOIN steps s ON s.topic = c.topic AND s."partition" = c."partition" AND c."offset" < s.end_offset
+    LEFT JOIN history.commits k ON k.commit_order = s.first
+    WHERE c.commit_order > s.first"""
+
+_VISIBLE_MS = """coalesce(CASE WHEN h.txn_end_ms IS NULL THEN h.timestamp_ms ELSE greatest(h.timestamp_ms, h.txn_end_ms - 1000) END,
+                    k.commit_time_us // 1000)"""
+
+# The last effect of a batch in each lane is the last to become visible: one look at each tells where to look closer.
+_BEHIND_CHECKPOINT = f"""
+    CREATE OR REPLACE TEMP TABLE late AS
+    WITH done AS (SELECT query, batch, max(committed_ms) AS committed_ms FROM judge.output_batches WHERE output = {{output}} GROUP BY ALL),
+    spans AS (
+        SELECT query, batch, lane, max(pos) AS hi FROM judge.caused
+        WHERE output = {{output}} AND nth = 1 AND batch IS NOT NULL GROUP BY ALL),
+    suspects AS (
+        SELECT s.query, s.batch, d.committed_ms FROM spans s JOIN done d USING (query, batch)
+        LEFT JOIN history.output h ON h.output = {{output}} AND h."partition" = s.lane AND h."offset" = s.hi
+        LEFT JOIN history.commits k ON s.lane = -1 AND k.commit_order = s.hi
+        WHERE {_VISIBLE_MS} > d.committed_ms GROUP BY ALL)
+    SELECT c.*, 'commits/' || c.batch || ' of query ' || c.query AS recorded, {_VISIBLE_MS} - u.committed_ms AS late_ms
+    FROM judge.caused c JOIN suspects u ON u.query = c.query AND u.batch = c.batch
+    LEFT JOIN history.output h ON h.output = c.output AND h."partition" = c.lane AND h."offset" = c.pos
+    LEFT JOIN history.commits k ON c.lane = -1 AND k.commit_order = c.pos
+    WHERE c.output = {{output}} AND c.nth = 1 AND {_VISIBLE_MS} > u.committed_ms"""  # noqa: S608
+
+_TAKE = """
+    INSERT INTO judge.behind
+    SELECT l.output, e.id, l.topic, l."partition", l."offset", l.query, l.batch, NULL, NULL, NULL, {progress}, l.recorded, e.place, l.late_ms
+    FROM late l JOIN judge.effects e ON e.output = l.output AND e.lane = l.lane AND e.pos = l.pos
+        AND l.h IN (e.h, hash(e.h, e.digest_2))
+    ANTI JOIN judge.behind b ON b.output = l.output AND b.id = e.id AND b.place = e.place"""
 
 _SOURCE = "CASE WHEN place IS NOT NULL THEN progress ELSE reason END"
 
@@ -28,9 +116,19 @@ _WITNESSES = f"""
     ORDER BY topic, "partition", "offset", id LIMIT $limit"""  # noqa: S608
 
 
+def recorded_before_written(world: World, choose: Choices) -> Named:
+    """The checkpoint recorded a batch as done a second before its effects could be read."""
+    output = choose.one(world.outputs)
+    named: Counter[Identity] = Counter()
+    for txn in choose.some(world.committed(output)):
+        txn.at_ms = at(txn.batch, 9.5)
+        named.update(write.identity for write in txn.writes)
+    return {("commit-ahead-of-effect", output): named}
+
+
 @checkers.register("commit-ahead-of-effect")
-class CommitAheadOfEffect:
-    """Counts effects that were not there when progress beyond their input was recorded (`onceproof.judge.relations.behind_progress`).
+class CommitAheadOfEffect(Checker):
+    """Counts effects that were not there when progress beyond their input was recorded (``judge.behind``).
 
     Those that are missing while the sink's own progress table covers them stay away: nobody will write them again. They make
     one finding for each reason, as with ``lost-write``. Those that came later are transient: a crash in
@@ -57,11 +155,26 @@ class CommitAheadOfEffect:
             "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Atomic commit revisited",
         ),
     )
+    rule: ClassVar[ClaimRule] = ClaimRule(
+        allows=(STRUCK, TRANSIENT), counted_as="An effect that never came is a lost-write as well."
+    )
+    comes_with: ClassVar[Mapping[str, str]] = {
+        "lost-write": "the effect never came",
+        "torn-batch": "a part of the batch came later",
+        "sink-disagreement": "another output has the effect",
+    }
+    damages: ClassVar[tuple[Damage, ...]] = (
+        Damage(
+            recorded_before_written,
+            "a batch recorded as done before its effects could be read",
+            only=(*APPENDS, "log", "journal"),
+        ),
+    )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:
-        recorded.create(case)
+        _create(case)
         for output in case.outputs:
-            if (gap := recorded.of_output(case, output)) is not None:
+            if (gap := _of_output(case, output)) is not None:
                 yield Gap(output, gap)
         for (output, source, stays), rows in by(case.rows(_TOTALS), "output", "source", "stays"):
             total = sum(row["total"] for row in rows)
@@ -78,6 +191,54 @@ class CommitAheadOfEffect:
                 unsettled="whether a fault is the reason for the loss is not known" if source == "unknown" else None,
                 **shown(partial(_witnesses, case, output, source)),
             )
+
+
+def _create(case: Case) -> None:
+    """An empty table; `_of_output` fills it."""
+    misplacement.create(case)
+    case.caused()
+    case.sql(_EMPTY)
+
+
+def _of_output(case: Case, output: str) -> str | None:
+    """Add the effects of one output that were behind. Why they cannot all be known, or None."""
+    if not case.expectations[output].has_cause:
+        return "the oracle names no cause (_partition, _offset)" if case.scenario.outputs[output].progress else None
+    gap = _by_table(case, output)
+    if sources.rewritten(case, output) or case.scenario.outputs[output].kind == "upsert" or output in case.no_stream:
+        return gap
+    if case.number("SELECT count(committed_ms) FROM judge.batches"):
+        case.sql(_BEHIND_CHECKPOINT.format(output=literal(output)))
+        _take(case, "checkpoint")
+    return gap
+
+
+def _take(case: Case, progress: str) -> None:
+    if case.number("SELECT count(*) FROM late"):
+        case.sql(_TAKE.format(progress=literal(progress)))
+
+
+def _by_table(case: Case, output: str) -> str | None:
+    spec = case.scenario.outputs[output]
+    if spec.progress is None:
+        return None
+    columns = {
+        name: member(column)
+        for name, column in (("partition", spec.progress.partition), ("end_offset", spec.progress.end_offset))
+    }
+    topic = literal(case.scenario.input[0].topic)
+    if spec.progress.topic is not None:
+        topic = f"content->>{member(spec.progress.topic)}"
+    progress = literal(PROGRESS_OF.format(output))
+    case.sql(_STEPS.format(topic=topic, progress=progress, **columns))
+    if not case.number("SELECT count(*) FROM steps"):
+        return f"the history holds no position that was written to its progress table {spec.progress.table}"
+    table = literal(spec.progress.table)
+    case.sql(_MISSING.format(output=literal(output), table=table))
+    if spec.has_rows and output not in case.no_stream and not sources.rewritten(case, output) and spec.kind != "upsert":
+        case.sql(_BEHIND_TABLE.format(output=literal(output), table=table))
+        _take(case, "table")
+    return None
 
 
 def _witnesses(case: Case, output: str, source: str, limit: int | None) -> Iterator[Witness]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from functools import partial
 from typing import ClassVar
 
 from onceproof.base.words import times
-from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.claim_rule import TRANSIENT, ClaimRule
 from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.synthetic.damage import Choices, Damage, Named
+from onceproof.judge.synthetic.world import APPENDS, Identity, Txn, World, at
 from onceproof.judge.witness import Row, by, identity_of, noun, shown, sums
 
 _CREATE = """
@@ -86,8 +90,24 @@ _WITNESSES = f"""
     WHERE output = $output AND survives = $survives ORDER BY s.query, s.batch, id LIMIT $limit"""  # noqa: S608
 
 
+def first_attempt_wrote_otherwise(world: World, choose: Choices) -> Named:
+    """A batch that ran twice wrote other content first. An append keeps both, an upsert the right one."""
+    output = choose.one(world.outputs)
+    named: Counter[Identity] = Counter()
+    for txn in choose.some([t for t in world.committed(output) if t.batch in world.replayed()]):
+        second = world.batches[txn.batch].committed_by
+        assert second is not None
+        txn.start, txn.at_ms = second, at(txn.batch, 6)
+        writes = deepcopy(txn.writes)
+        for write in writes:
+            write.falsify()
+        world.before(txn, Txn(output, txn.batch, world.batches[txn.batch].planned_by, at(txn.batch, 3), writes))
+        named.update({write.identity for write in writes})
+    return {("diverged-replay", output): named}
+
+
 @checkers.register("diverged-replay")
-class DivergedReplay:
+class DivergedReplay(Checker):
     """Counts identities for which a batch that ran twice wrote one content first and another then, both of them visible.
 
     A job that is not deterministic (a clock, a random number, a table that changes), or one that adds to what it finds. It
@@ -122,11 +142,30 @@ class DivergedReplay:
             "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Time-dependence of joins",
         ),
     )
+    rule: ClassVar[ClaimRule] = ClaimRule(
+        allows=(TRANSIENT,),
+        counted_as="Other content that stays is a wrong-value, or a duplicate of what was expected as well.",
+    )
+    comes_with: ClassVar[Mapping[str, str]] = {
+        "wrong-value": "the other content stayed",
+        "duplicate": "both contents were expected of the identity, and one of them is there twice",
+        "sink-disagreement": "one of the contents is there twice, and another output holds fewer copies",
+        "torn-batch": "both attempts at the batch were committed",
+        "zombie-write": "the older attempt landed last",
+    }
+    damages: ClassVar[tuple[Damage, ...]] = (
+        Damage(
+            first_attempt_wrote_otherwise,
+            "the first attempt at a batch wrote other content than the second",
+            only=(*APPENDS, "totals", "sums", "latest"),
+            restarted=True,
+        ),
+    )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:
         if not case.number("SELECT count(*) FROM judge.output_batches WHERE replayed"):
             return
-        case.sql(_REPLAYED, {"began": case.run.get("wall_start")})
+        case.sql(_REPLAYED, {"began": case.run.wall_start})
         outputs = {row["output"] for row in case.rows("SELECT DISTINCT output FROM replayed")}
         if not outputs.intersection(case.outputs):
             return

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
 from onceproof.base.words import are, times
-from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import checkers
+from onceproof.judge.checker import Checker, Explanation, checkers
+from onceproof.judge.claim_rule import Allows, ClaimRule
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
+from onceproof.judge.synthetic.damage import Choices, Damage, Named
+from onceproof.judge.synthetic.world import APPENDS, Identity, Txn, World, at
 from onceproof.judge.witness import (
     Row,
     by,
@@ -170,8 +175,27 @@ _WITNESSES = """
     ORDER BY topic, "partition", "offset", id LIMIT $limit"""
 
 
+def written_again(world: World, choose: Choices) -> Named:
+    output = choose.one(world.outputs)
+    sites = choose.some(world.visible(output))
+    for txn, write in sites:
+        world.after(txn, Txn(output, txn.batch, txn.start, txn.at_ms + 500, [replace(write, insert=True)]))
+    return {("duplicate", output): Counter(write.identity for _, write in sites)}
+
+
+def batch_replayed_whole(world: World, choose: Choices) -> Named:
+    output = choose.one(world.outputs)
+    named: Counter[Identity] = Counter()
+    for txn in choose.some([t for t in world.committed(output) if t.batch in world.replayed()], most=2):
+        start = world.batches[txn.batch].committed_by
+        assert start is not None
+        world.after(txn, Txn(output, txn.batch, start, at(txn.batch, 7), deepcopy(txn.writes)))
+        named.update(write.identity for write in txn.writes)
+    return {("duplicate", output): named}
+
+
 @checkers.register("duplicate")
-class Duplicate:
+class Duplicate(Checker):
     """Counts the copies of an effect beyond what was expected (``extra`` of `onceproof.judge.relations.compare`).
 
     Each copy is attributed, in this order; one finding for each kind of source:
@@ -223,6 +247,37 @@ class Duplicate:
             "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Idempotence",
         ),
     )
+    rule: ClassVar[ClaimRule] = ClaimRule(
+        allows=(
+            Allows(
+                claim={"delivery": "at-least-once"},
+                what="a copy whose cause is known: a replayed batch, a repeated task, a producer's retry, a zombie, a doubled "
+                "input, a fault that struck its batch",
+                why="at-least-once allows a duplicate whose cause is known: {source}",
+                when=lambda finding: finding.source not in (None, "unknown"),
+                by_cause=True,
+            ),
+        )
+    )
+    comes_with: ClassVar[Mapping[str, str]] = {
+        "torn-batch": "the copy is in another commit than the rest of its batch",
+        "zombie-write": "the copy was written by an older start of the driver than what precedes it",
+        "commit-ahead-of-effect": "the copy came after progress was recorded",
+        "sink-disagreement": "another output holds fewer copies of its effect of the same input",
+    }
+    damages: ClassVar[tuple[Damage, ...]] = (
+        Damage(
+            written_again,
+            "an effect written again in a commit of its own",
+            only=(*APPENDS, "totals", "sums", "log", "journal"),
+        ),
+        Damage(
+            batch_replayed_whole,
+            "a whole batch written again by the driver's next start",
+            only=(*APPENDS, "log", "journal"),
+            restarted=True,
+        ),
+    )
 
     def check(self, case: Case) -> Iterator[Finding]:
         misplacement.create(case)
@@ -254,7 +309,7 @@ class Duplicate:
 
 def _unsettled(case: Case, rows: list[Row]) -> str | None:
     """Why a cause may be there that the history does not show."""
-    if case.run.get("imported"):
+    if case.run.imported:
         return "the history was imported, and records neither batches nor faults"
     if any(row["active"] for row in rows):
         return "only a fault that struck another batch was active at that time, which does not make it the cause"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import ClassVar
 
 from onceproof.base.words import times
-from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import checkers
+from onceproof.judge.checker import Checker, Explanation, checkers
+from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
 from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.synthetic.damage import Choices, Damage, Named
+from onceproof.judge.synthetic.world import TOPICS, World, identity
 from onceproof.judge.witness import Row, by, shown, sums
 from onceproof.values.canonical import literal
 
@@ -44,8 +47,19 @@ _TOTALS = """
     FROM hanging ORDER BY output, "partition" """
 
 
+def last_transaction_left_open(world: World, choose: Choices) -> Named:
+    output = choose.one(world.outputs)
+    committed = world.committed(output)
+    choose.need(committed)
+    last = committed[-1]
+    last.visibility = "open"
+    open_in = Counter(write.partition for write in last.writes)
+    behind = {identity(topic=output, partition=partition): records for partition, records in open_in.items()}
+    return {("hanging-transaction", output): Counter(behind)}
+
+
 @checkers.register("hanging-transaction")
-class HangingTransaction:
+class HangingTransaction(Checker):
     """Counts the records that no read_committed reader is shown since a transaction before them has not ended.
 
     Those of the open transaction itself, and all behind it: readers stop at the last stable offset (KIP-98). Seen at the
@@ -73,6 +87,16 @@ class HangingTransaction:
             "KIP-890: Transactions Server-Side Defense; KAFKA-14402",
             "KIP-664: tooling to detect and abort hanging transactions",
         ),
+    )
+    rule: ClassVar[ClaimRule] = FORBIDDEN
+    comes_with: ClassVar[Mapping[str, str]] = {
+        "wrong-value": "of an upsert, an older state is the last that can be read",
+        "torn-batch": "the rest of its batch can be read",
+        "sink-disagreement": "another output has its effect of the same input",
+        "commit-ahead-of-effect": "progress was recorded, and the effect cannot be read",
+    }
+    damages: ClassVar[tuple[Damage, ...]] = (
+        Damage(last_transaction_left_open, "the last transaction of an output never ended", only=TOPICS),
     )
 
     def check(self, case: Case) -> Iterator[Finding]:

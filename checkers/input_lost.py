@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import ClassVar
 
 from onceproof.base.words import times
-from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import checkers
+from onceproof.judge.checker import Checker, Explanation, checkers
+from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
 from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.synthetic.damage import Choices, Damage, Named
+from onceproof.judge.synthetic.world import MODELS, World, identity
 from onceproof.judge.witness import Row, by, cause_of, shown, sums
 
 # Digest first, as in `onceproof.judge.relations.compare`: only stretches of offsets that differ are held against each other one by
@@ -43,8 +46,19 @@ _TOTALS = """
 _WITNESSES = """SELECT * FROM lost_input WHERE topic = $topic ORDER BY "partition", "offset" LIMIT $limit"""
 
 
+def broker_lost_input(world: World, choose: Choices) -> Named:
+    """Before the job could read it: no output shows it."""
+    world.lost = choose.some([r for r in world.records if r.visibility == "committed"])
+    world.records = [r for r in world.records if r not in world.lost]
+    taken = [r for r in world.records if r.visibility == "committed"]
+    choose.need(all(any(MODELS[output].takes(r) for r in taken) for output in world.outputs))
+    world.work()
+    lost = (identity(topic="in", partition=r.partition, offset=r.offset) for r in world.lost)
+    return {("input-lost", "in"): Counter(lost)}
+
+
 @checkers.register("input-lost")
-class InputLost:
+class InputLost(Checker):
     """Counts input records that the broker acknowledged and whose offset the log does not hold after the run.
 
     And, of several that it acknowledged at one offset, all but one: a log holds one record there (in Jepsen's Kafka workload
@@ -78,6 +92,14 @@ class InputLost:
             "Jepsen, Kafka (2013): acknowledged writes lost with the in-sync replicas",
             "KIP-966: Eligible Leader Replicas",
         ),
+    )
+    rule: ClassVar[ClaimRule] = FORBIDDEN
+    comes_with: ClassVar[Mapping[str, str]] = {
+        "unexplained": "the job had read the record before the broker lost it",
+        "wrong-value": "a sum or a state holds what the job had read before the broker lost it",
+    }
+    damages: ClassVar[tuple[Damage, ...]] = (
+        Damage(broker_lost_input, "an acknowledged record that the log does not hold"),
     )
 
     def check(self, case: Case) -> Iterator[Finding]:

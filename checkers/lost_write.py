@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import ClassVar
 
 from onceproof.base.words import times
-from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.claim_rule import STRUCK, ClaimRule
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
+from onceproof.judge.synthetic.damage import Choices, Damage, Named
+from onceproof.judge.synthetic.world import MODELS, World
 from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, labelled, noun, shown, sums
 
 # What is in a transaction that has not ended is not lost yet: that is a hanging transaction.
@@ -35,8 +38,20 @@ _WITNESSES = f"""
     ORDER BY m.topic, m."partition", m."offset", m.id LIMIT $limit"""  # noqa: S608
 
 
+def effect_never_written(world: World, choose: Choices) -> Named:
+    """Of a changelog its last state; of an upsert all states of an identity."""
+    output = choose.one(world.outputs)
+    sites = choose.some(world.last_of_each(output))
+    for _, write in sites:
+        of_it = [w for txn in world.committed(output) for w in txn.writes]
+        upsert = MODELS[output].kind == "upsert"
+        for other in [w for w in of_it if upsert and w.identity == write.identity] or [write]:
+            world.drop(other)
+    return {("lost-write", output): Counter(write.identity for _, write in sites)}
+
+
 @checkers.register("lost-write")
-class LostWrite:
+class LostWrite(Checker):
     """Counts expected effects that are missing although their input counts as done.
 
     Done means: the query that writes the output (where it names none: every query that reads the source partition) has
@@ -83,6 +98,15 @@ class LostWrite:
             "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Fault tolerance",
         ),
     )
+    rule: ClassVar[ClaimRule] = ClaimRule(allows=(STRUCK,))
+    comes_with: ClassVar[Mapping[str, str]] = {
+        "torn-batch": "the rest of its batch is visible",
+        "sink-disagreement": "another output has its effect of the same input",
+        "commit-ahead-of-effect": "progress was recorded, and the effect never came",
+    }
+    damages: ClassVar[tuple[Damage, ...]] = (
+        Damage(effect_never_written, "an effect, or the last state of an identity, was never written"),
+    )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:
         misplacement.create(case)
@@ -102,7 +126,7 @@ class LostWrite:
         if not case.drained:
             blind = """SELECT output, count(*) AS n FROM judge.lost WHERE "offset" IS NULL AND NOT hidden GROUP BY output ORDER BY output"""
             for row in case.rows(blind):
-                ended = "history was imported as not drained" if case.run.get("imported") else "run did not drain"
+                ended = "history was imported as not drained" if case.run.imported else "run did not drain"
                 why = f"the {ended}, and the oracle names no cause (_partition, _offset) to compare with progress"
                 yield Gap(row["output"], f"{times(row['n'], noun(case, row['output']))} missing, but {why}")
 
@@ -120,7 +144,7 @@ def _summary(case: Case, output: str, source: str, rows: list[Row], labels: Mapp
 
 
 def _unsettled(case: Case, rows: list[Row]) -> str:
-    if case.run.get("imported"):
+    if case.run.imported:
         return "the history was imported, and records no faults"
     if any(row["active"] is None for row in rows):
         return "the batch in which they were lost is not known"
@@ -147,7 +171,7 @@ def _not_planned(case: Case) -> str:
 def _done(case: Case, row: Row) -> str:
     if row["covered"]:
         return f"Progress of {row['topic']}/{row['partition']} is recorded up to {row['end_offset']}"
-    if case.run.get("imported"):
+    if case.run.imported:
         return "The history was imported as complete; it records no progress"
     return "The run drained: it reached the end of the input"
 
@@ -161,7 +185,7 @@ def _why(case: Case, row: Row) -> str:
     if row["active"] is not None:
         return f"why is unknown; active at that time: {row['active']}"
     if row["reason"] == "unknown":
-        return "the history records no faults" if case.run.get("imported") else "in which batch it was lost is unknown"
+        return "the history records no faults" if case.run.imported else "in which batch it was lost is unknown"
     return "no fault struck it" if row["batch"] is None else "no fault was active in its batch"
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from onceproof.base.words import times
-from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import checkers
+from onceproof.judge.checker import Checker, Explanation, checkers
+from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
+from onceproof.judge.synthetic.damage import Choices, Damage, Named
+from onceproof.judge.synthetic.world import APPENDS, Txn, World, Write, identity
 from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, noun, shown, sums
 
 _TOTALS = """
@@ -25,8 +28,53 @@ _WITNESSES = """
     ORDER BY how, topic, "partition", "offset", id, place LIMIT $limit"""
 
 
+def in_the_other_topic(world: World, choose: Choices) -> Named:
+    choose.need(len(world.outputs) == 2)
+    output = choose.one(world.outputs)
+    (other,) = set(world.outputs) - {output}
+    sites = choose.some(world.visible(output))
+    for txn, write in sites:
+        world.drop(write)
+        world.txns.append(Txn(other, txn.batch, txn.start, txn.at_ms, [write]))
+    return {("misplaced", output): Counter(write.identity for _, write in sites)}
+
+
+def in_another_partition(world: World, choose: Choices) -> Named:
+    output = choose.one(world.outputs)
+    sites = choose.some(world.visible(output))
+    for _, write in sites:
+        write.partition += 5
+    return {("misplaced", output): Counter(write.identity for _, write in sites)}
+
+
+def away_from_its_key(world: World, choose: Choices) -> Named:
+    """One record of a key that has several more."""
+    by_key: dict[str, list[Write]] = {}
+    for _, write in world.visible("log"):
+        by_key.setdefault(write.key, []).append(write)
+    keys = choose.some(sorted(key for key, writes in by_key.items() if len(writes) > 2))
+    for key in keys:
+        choose.one(by_key[key]).partition += 5
+    return {("misplaced", "log"): Counter(identity(k=key) for key in keys)}
+
+
+def in_another_row(world: World, choose: Choices) -> Named:
+    output = choose.one(world.outputs)
+    sites = [write.identity for _, write in choose.some(world.last_of_each(output))]
+    for txn in world.committed(output):
+        for write in txn.writes:
+            if write.identity in sites:
+                column, value = write.identity[-1]
+                assert write.values is not None
+                odd: Any = int(value) + 20_000 if column == "o" else f"ghost-{value}"
+                write.values = {**write.values, column: odd}
+                write.identity = (*write.identity[:-1], (column, str(odd)))
+                write.key = str(odd) if column == "k" else write.key
+    return {("misplaced", output): Counter(sites)}
+
+
 @checkers.register("misplaced")
-class Misplaced:
+class Misplaced(Checker):
     """Counts right effects in the wrong place (`onceproof.judge.relations.misplacement` says which those are).
 
     The finding is of the output where the effect is due. It is then neither a ``lost-write`` there nor ``unexplained``
@@ -53,6 +101,21 @@ class Misplaced:
             "Clients without KAFKA-19012; readers that check what they were sent.",
         ),
         sources=("KAFKA-19012: messages ending up on the wrong topic", "Kafka documentation: partitioning by key"),
+    )
+    rule: ClassVar[ClaimRule] = FORBIDDEN
+    comes_with: ClassVar[Mapping[str, str]] = {
+        "torn-batch": "the rest of its batch is where it should be",
+        "sink-disagreement": "another output has its effect of the same input in the right place",
+        "commit-ahead-of-effect": "progress was recorded, and the effect never came to where it is due",
+        "reordered": "in the wrong partition it comes after later ones of its scope",
+        "wrong-value": "of an upsert, an older state is where the last one should be",
+        "diverged-replay": "another attempt wrote it to its place",
+    }
+    damages: ClassVar[tuple[Damage, ...]] = (
+        Damage(in_the_other_topic, "in the other topic", only=("even", "odd"), outputs=2),
+        Damage(in_another_partition, "in another partition than the oracle says", only=("events", "even", "odd")),
+        Damage(away_from_its_key, "away from its key", only=("log",)),
+        Damage(in_another_row, "under another identity", only=(*APPENDS, "totals", "sums", "latest")),
     )
 
     def check(self, case: Case) -> Iterator[Finding]:

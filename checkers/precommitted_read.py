@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
 from onceproof.base.words import times
-from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.claim_rule import ClaimRule
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
+from onceproof.judge.synthetic.damage import Choices, Damage, Named
+from onceproof.judge.synthetic.world import APPENDS, MODELS, World, at, effect_of
 from onceproof.judge.witness import Row, by, cause_of, identity_of, noun, shown, sums
 from onceproof.values import digest
 from onceproof.values.canonical import literal
@@ -74,8 +78,21 @@ _WITNESSES = """
     ORDER BY c.nth"""
 
 
+def marker_came_late(world: World, choose: Choices) -> Named:
+    ended = {(r.partition, r.end_offset) for r in world.records if r.end_offset and r.visibility == "committed"}
+    late = choose.some(sorted(ended))
+    world.records = [replace(r, end_ms=at(900, 0)) if (r.partition, r.end_offset) in late else r for r in world.records]
+    named: Named = {}
+    for output in world.outputs:
+        of_output = [r for r in world.records if (r.partition, r.end_offset) in late and MODELS[output].takes(r)]
+        if of_output:
+            named["precommitted-read", output] = Counter(effect_of(r).identity for r in of_output)
+    choose.need(named)
+    return named
+
+
 @checkers.register("precommitted-read")
-class PrecommittedRead:
+class PrecommittedRead(Checker):
     """Counts effects that could be read before the transaction of their input had ended, or though it has not at all.
 
     The end is the time in the transaction's marker, an effect's time that of its Postgres commit, of its own Kafka
@@ -105,6 +122,16 @@ class PrecommittedRead:
             "Jepsen's Kafka workload (jepsen.tests.kafka): precommitted-read",
             "H. Berenson et al., A Critique of ANSI SQL Isolation Levels (1995): P1, dirty read",
         ),
+    )
+    rule: ClassVar[ClaimRule] = ClaimRule(
+        counted_as="Of input that was committed in the end an early read leaves what is right; one of input that was aborted is "
+        "an aborted-read, which is found without any clock.",
+    )
+    comes_with: ClassVar[Mapping[str, str]] = {
+        "aborted-read": "of several uncommitted records, some were aborted in the end",
+    }
+    damages: ClassVar[tuple[Damage, ...]] = (
+        Damage(marker_came_late, "the markers of some input came after its effects", only=APPENDS),
     )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:
@@ -137,7 +164,7 @@ def _by_time(case: Case) -> Iterator[Gap]:
             continue
         elif case.expectations[output].has_cause and output not in case.no_stream:
             case.caused()
-            seen = _TABLE_TIMES if spec.table is not None else _TOPIC_TIMES.format(output=literal(output))
+            seen = _TABLE_TIMES if spec.has_rows else _TOPIC_TIMES.format(output=literal(output))
             by_identity = str(spec.kind != "upsert").lower()
             case.sql(
                 _BY_EFFECT.format(
@@ -157,21 +184,21 @@ def _witnesses(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
         for row in rows:
             yield Witness(
                 identity=identity_of(row) if row["id"] is not None else {},
-                argument=_argument(row),
+                argument=_argument(row, noun(case, output)),
                 cause=cause_of(row),
                 batch=row["batch"],
                 positions=() if row["place"] is None else (row["place"],),
             )
 
 
-def _argument(row: Row) -> str:
+def _argument(row: Row, what: str) -> str:
     if row["rule"] == "open":
         at = "" if row["place"] is None else f", at {row['place']}"
         cause = "Some input" if row["offset"] is None else f"Input {cause_of(row)}"
-        return f"{cause} is in a transaction that has not ended, and no committed input explains the effect.\nBut it can be read{at}."
+        return f"{cause} is in a transaction that has not ended, and no committed input explains this {what}.\nBut it can be read{at}."
     ended = f"The transaction of input {cause_of(row)} was committed at {row['ended']} ms, by its marker's time."
     if row["rule"] == "effect":
-        return f"{ended}\nBut its effect could be read {row['ended'] - row['at_ms']} ms before, at {row['place']}."
+        return f"{ended}\nBut its {what} could be read {row['ended'] - row['at_ms']} ms before, at {row['place']}."
     return (
         f"{ended}\nBatch {row['batch']} of query {row['query']} took that record.\n"
         f"But the batch was committed {row['ended'] - row['at_ms']} ms before."

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import ClassVar
 
 from onceproof.base.words import times
-from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Gap, checkers
-from onceproof.judge.claims import ACROSS_KEYS
+from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.claim_rule import Allows, ClaimRule
 from onceproof.judge.findings import Finding, Witness
+from onceproof.judge.synthetic.damage import Choices, Damage, Named
+from onceproof.judge.synthetic.world import APPENDS, MODELS, Identity, World
 from onceproof.judge.witness import Row, cause_of, identity_of, noun, shown, sums
+
+#: The source of a finding that no single key shows.
+_ACROSS_KEYS = "another key"
 
 _SCOPED = """
     SELECT topic, "partition", lane, pos, "offset", query, batch, {scope} AS scope
@@ -70,8 +76,28 @@ _WITNESSES = """
     GROUP BY ALL ORDER BY ALL LIMIT $limit"""
 
 
+def two_of_a_key_swapped(world: World, choose: Choices) -> Named:
+    """Neighbours among the effects of one key; of a table, in different commits."""
+    if world.claim["order"] == "per-partition":  # there each of them may have moved past others, too
+        world.claim = {**world.claim, "order": "per-key"}
+    output = choose.one(world.outputs)
+    seen = world.visible(output)
+    pairs = []
+    for key in sorted({write.key for _, write in seen}):
+        of_key = [(t, w) for t, w in seen if w.key == key]
+        near = [(a, b) for a, b in pairwise(of_key) if not MODELS[output].table or a[0] is not b[0]]
+        if near:
+            pairs.append(choose.one(near))
+    named: Counter[Identity] = Counter()
+    for (_, one), (_, other) in choose.some(pairs):
+        named[one.identity] += 1
+        one.identity, other.identity = other.identity, one.identity
+        one.values, other.values = other.values, one.values
+    return {("reordered", output): named}
+
+
 @checkers.register("reordered")
-class Reordered:
+class Reordered(Checker):
     """Counts first effects that stand after the first effect of a later record of the same scope.
 
     The scope is one input partition (``order: per-partition``), or the records with one key within it (``per-key``, and
@@ -108,6 +134,31 @@ class Reordered:
             "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Acknowledgments and redelivery",
         ),
     )
+    rule: ClassVar[ClaimRule] = ClaimRule(
+        allows=(
+            Allows({"order": "none"}, "all of it", "no order is claimed"),
+            Allows(
+                claim={"order": "per-key"},
+                what="disorder between keys, of consumers",
+                why="the order of each key is claimed, and none between keys",
+                when=lambda finding: finding.source == _ACROSS_KEYS,
+            ),
+        )
+    )
+    comes_with: ClassVar[Mapping[str, str]] = {
+        "torn-batch": "an effect that moved is in the commit of another batch",
+        "zombie-write": "an effect of an older start comes after one of a newer start",
+        "commit-ahead-of-effect": "an effect that moved came after its batch was recorded as done",
+        "diverged-replay": "an attempt that was aborted had the right order",
+        "precommitted-read": "an effect that moved forward can be read before its input's transaction ended",
+    }
+    damages: ClassVar[tuple[Damage, ...]] = (
+        Damage(
+            two_of_a_key_swapped,
+            "two neighbours among the effects of a key change places",
+            only=(*APPENDS, "log", "journal"),
+        ),
+    )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:
         for output, spec in case.outputs.items():
@@ -126,7 +177,7 @@ class Reordered:
             case.caused()
             within = list(_late(case, output, keyed))
             yield from within
-            if keyed and case.scenario.pipeline.consumers is not None:
+            if keyed and case.scenario.pipeline.one_by_one:
                 yield from _across_keys(case, output, sum(finding.total for finding in within))
             if order != "none" and (split := _split(case, output, keyed)):
                 yield Gap(output, split)
@@ -180,7 +231,7 @@ def _across_keys(case: Case, output: str, within: int) -> Iterator[Finding]:
     for finding in _late(case, output, keyed=False):
         if finding.total > within:
             more = "" if not within else f"; {within:,} of them within one key"
-            yield replace(finding, source=ACROSS_KEYS, summary=finding.summary + more)
+            yield replace(finding, source=_ACROSS_KEYS, summary=finding.summary + more)
 
 
 def _in_scope(query: str, keyed: bool) -> str:
@@ -193,7 +244,7 @@ def _split(case: Case, output: str, keyed: bool) -> str | None:
         scope = _scope(row, keyed)
         more = f" (so do those of {row['n'] - 1} more)" if row["n"] > 1 else ""
         places = f"partitions {row['one']} and {row['other']} of {case.scenario.outputs[output].topic}"
-        return f"the effects of {scope} lie in {places}{more}, and across partitions no reader sees an order"
+        return f"the records of {scope} are in {places}{more}, and across partitions no reader sees an order"
     return None
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import ClassVar
 
 from onceproof.base.words import times
-from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.claim_rule import STRUCK, Allows, ClaimRule
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
+from onceproof.judge.synthetic.damage import Choices, Damage, Named
+from onceproof.judge.synthetic.world import World
 from onceproof.judge.witness import Row, by, cause_of, holding, identity_of, input_of, noun, places, shown, sums
-from onceproof.scenario.model import OutputSpec
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.values.canonical import literal
+
+#: The source of a disagreement in how often outputs hold an effect.
+_COPIES = "copies"
 
 # What one output lacks, has too often or, of the states that it keeps, has wrong. ``extra``: copies beyond the expected number.
 _FAULTY = """
@@ -62,8 +68,17 @@ _WITNESSES = """
     ORDER BY topic, "partition", "offset", d.id LIMIT $limit"""
 
 
+def in_one_output_only(world: World, choose: Choices) -> Named:
+    output = choose.one(world.outputs)
+    sites = choose.some(world.visible(output))
+    for _, write in sites:
+        world.drop(write)
+    lacking = Counter(write.identity for _, write in sites)
+    return {("sink-disagreement", output): lacking, ("lost-write", output): lacking}
+
+
 @checkers.register("sink-disagreement")
-class SinkDisagreement:
+class SinkDisagreement(Checker):
     """Counts effects that one output lacks while another has its effect of the same input record, effects of which one holds more
     copies than another (both compared with what is expected of each), and states that are wrong in one output and right in another of
     the same identity (both upserts).
@@ -97,6 +112,35 @@ class SinkDisagreement:
             "P. Helland, Life beyond Distributed Transactions (2007)",
         ),
     )
+    rule: ClassVar[ClaimRule] = ClaimRule(
+        allows=(
+            Allows(
+                claim={"delivery": "at-least-once"},
+                what="one by copies",
+                why="at-least-once allows copies whose cause is known; the others are reported as duplicate",
+                when=lambda finding: finding.source == _COPIES,
+            ),
+            STRUCK,
+            Allows(
+                claim={},
+                what="one in a run that reached no quiet point",
+                why="transient: the run reached no quiet point, and until then outputs may differ by what is still on its way",
+                when=lambda finding: finding.transient,
+            ),
+        ),
+        counted_as="What the one output lacks, has too often or has wrong is counted there, as a lost-write, stale-tail, "
+        "duplicate or wrong-value.",
+    )
+    comes_with: ClassVar[Mapping[str, str]] = {
+        "lost-write": "the effect that one output lacks is missing there",
+        "torn-batch": "the rest of its batch is visible",
+        "commit-ahead-of-effect": "progress was recorded, and the effect never came",
+    }
+    damages: ClassVar[tuple[Damage, ...]] = (
+        Damage(
+            in_one_output_only, "an effect of which one of two outputs has nothing", only=("events", "rows"), outputs=2
+        ),
+    )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:
         if len(_compared(case)) < 2:
@@ -112,8 +156,8 @@ class SinkDisagreement:
             total = sum(row["total"] for row in rows)
             what, how = {
                 "other state": ("state", "that another output has right and this one wrong"),
-                "copies": ("effect", "of which this output holds more copies than another"),
-            }.get(source, ("effect", "that another output has and this one lacks"))
+                _COPIES: (noun(case, output), "of which this output holds more copies than another"),
+            }.get(source, (noun(case, output), "that another output has and this one lacks"))
             yield Finding(
                 anomaly="sink-disagreement",
                 output=output,
@@ -142,7 +186,7 @@ def _incomparable(case: Case) -> Iterator[Gap]:
         by_cause = causes[output] and any(causes[other] for other in others)
         by_identity = any(sorted(case.outputs[other].identity) == sorted(spec.identity) for other in others)
         if not by_cause and not by_identity:
-            why = "no cause (_partition, _offset) connects its effects with those of another output, nor does their identity"
+            why = "no cause (_partition, _offset) connects what it holds with what another output holds, nor does their identity"
             yield Gap(output, why)
 
 
@@ -170,8 +214,8 @@ def _argument(case: Case, row: Row, there: tuple[str, ...], here: tuple[str, ...
         first = f"Outputs {row['output']!r} and {row['present']!r} keep the state of this identity.\n"
         wrong = f" (at {here[0]})" if here else ""
         return f"{first}{row['present']!r} holds the right one{at}.\nBut {row['output']!r} holds another{wrong}."
-    where = f"{input_of(row)} has effects in {row['output']!r} and in {row['present']!r}.\n"
-    if row["source"] == "copies":
+    where = f"{input_of(row)} should be in {row['output']!r} and in {row['present']!r}.\n"
+    if row["source"] == _COPIES:
         extra, other = row["extra"], row["other_extra"]
         as_expected = "as many as expected" if not other else f"{other} more than expected"
         return (

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
 from onceproof.base.words import are, times
-from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.claim_rule import Allows, ClaimRule
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
-from onceproof.judge.witness import Row, by, cause_of, identity_of, noun, shown, sums
+from onceproof.judge.synthetic.damage import Choices, Damage, Named
+from onceproof.judge.synthetic.world import CAUSED, MODELS, World
+from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, noun, shown, sums
 
 _TAIL = """judge.lost m LEFT JOIN judge.progress p ON p.output = m.output AND p.topic = m.topic AND p."partition" = m."partition"
     WHERE NOT m.covered AND NOT m.hidden AND m."offset" IS NOT NULL"""
@@ -27,8 +31,33 @@ _WITNESSES = f"""
     ORDER BY m.topic, m."partition", m."offset", m.id LIMIT $limit"""  # noqa: S608
 
 
+def stopped_in_a_batch(world: World, choose: Choices) -> Named:
+    """Nothing from some batch on was done, in any output, and the job moves no more."""
+    stop = choose.number(0, len(world.batches) - 1)
+    due = {output: world.last_of_each(output) for output in world.outputs}
+    every = {output: world.visible(output) for output in world.outputs}
+    world.txns = [txn for txn in world.txns if txn.batch < stop]
+    last = world.batches[stop]
+    world.batches = [*world.batches[:stop], replace(last, committed_by=None)]
+    world.progress = {partition: start for partition, (start, _) in last.ranges.items()}
+    world.document = {"drained": False, "drain_note": "no progress for 60 s", "stuck": True}
+    named: Named = {}
+    for output in world.outputs:
+        if MODELS[output].kind == "append":
+            gone = Counter(w.identity for t, w in every[output] if t.batch >= stop)
+        elif MODELS[output].kind == "changelog":
+            gone = Counter(w.identity for t, w in due[output] if t.batch >= stop)
+        else:  # an identity with an earlier state keeps that one
+            kept = {w.identity for _, w in world.visible(output)}
+            gone = Counter(w.identity for _, w in due[output] if w.identity not in kept)
+        if gone:
+            named["stale-tail", output] = gone
+    choose.need(named)
+    return named
+
+
 @checkers.register("stale-tail")
-class StaleTail:
+class StaleTail(Checker):
     """Counts expected effects beyond the recorded progress of a run that did not drain.
 
     A run that drained has no tail. One that was still making progress when its time ran out is slow, not stuck, and nobody
@@ -64,6 +93,19 @@ class StaleTail:
             "B. Alpern, F. Schneider, Defining Liveness (1985)",
         ),
     )
+    rule: ClassVar[ClaimRule] = ClaimRule(
+        allows=(Allows({"liveness": "none"}, "all of it", "no recovery is claimed"),),
+    )
+    comes_with: ClassVar[Mapping[str, str]] = {
+        "wrong-value": "an upsert shows the state that recorded progress has reached, and not the last one",
+        "sink-disagreement": "another output got further",
+        "torn-batch": "the last batch was under way",
+    }
+    damages: ClassVar[tuple[Damage, ...]] = (
+        Damage(
+            stopped_in_a_batch, "from some batch on nothing was done, and the job makes no more progress", only=CAUSED
+        ),
+    )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:
         if case.drained:
@@ -72,11 +114,11 @@ class StaleTail:
         for (output,), rows in by(case.rows(_TOTALS), "output"):
             total = sum(row["total"] for row in rows)
             what = f"{times(total, noun(case, output))} missing beyond recorded progress"
-            if case.run.get("imported"):
+            if case.run.imported:
                 missing = f"{times(total, noun(case, output))} {are(total)} missing and may still come"
                 yield Gap(output, f"the history was imported as not drained: {missing}")
                 continue
-            if case.run.get("stuck") is False:
+            if case.run.stuck is False:
                 in_state = "they may still be in the state of a query"
                 moved = "the job still made progress when time ran out"
                 yield Gap(output, f"{what}, but {in_state if case.open_watermarks('restarted') else moved}")
@@ -108,5 +150,5 @@ def _argument(case: Case, row: Row) -> str:
         if row["end_offset"]
         else f"No progress of {place} is recorded"
     )
-    note = case.run.get("drain_note") or "the run did not drain"
-    return f"input {cause_of(row)} is committed, {taken}.\n{done}.\nBut its {noun(case, row['output'])} is missing: {note}."
+    note = case.run.drain_note or "the run did not drain"
+    return f"{input_of(row)} is committed, {taken}.\n{done}.\nBut its {noun(case, row['output'])} is missing: {note}."

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import ClassVar
 
 from onceproof.base.words import are, times
-from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.claim_rule import Allows, ClaimRule
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
 from onceproof.judge.relations import torn_batches as parts
+from onceproof.judge.synthetic.damage import Choices, Damage, Named
+from onceproof.judge.synthetic.world import APPENDS, Identity, Txn, World
 from onceproof.judge.witness import Row, cause_of, identity_of, noun, shown, sums
 
 _APART = """
@@ -65,8 +68,21 @@ _BROKEN_WITNESSES = """
     ORDER BY c.lane, c.pos LIMIT $limit"""
 
 
+def batch_in_two_commits(world: World, choose: Choices) -> Named:
+    """All of it is there in the end, the smaller part of it later than the rest."""
+    output = choose.one(world.outputs)
+    named: Counter[Identity] = Counter()
+    for txn in choose.some([t for t in world.committed(output) if len(t.writes) > 1]):
+        cut = choose.number((len(txn.writes) + 1) // 2, len(txn.writes) - 1)
+        late = Txn(output, txn.batch, txn.start, txn.at_ms + 500, txn.writes[cut:])
+        txn.writes = txn.writes[:cut]
+        world.after(txn, late)
+        named.update(write.identity for write in min(late.writes, txn.writes, key=len))
+    return {("torn-batch", output): named}
+
+
 @checkers.register("torn-batch")
-class TornBatch:
+class TornBatch(Checker):
     """Counts effects that could not be read together with the rest of their unit.
 
     The unit is the micro-batch (``source`` ``batch``), and in Kafka also the transaction (``source`` ``transaction``):
@@ -104,6 +120,32 @@ class TornBatch:
             "Jepsen, Bufstream 0.1.0 (2024): torn transactions",
             "Spark, DataSource V2: BatchWrite.commit publishes what the tasks prepared",
             "P. Bailis et al., Scalable Atomic Visibility with RAMP Transactions (2014): fractured reads",
+        ),
+    )
+    rule: ClassVar[ClaimRule] = ClaimRule(
+        allows=(
+            Allows(
+                claim={"atomic": "none"},
+                what="all of it; what stays missing is a lost-write as well",
+                why="{transient}no atomicity is claimed; an effect that stays away is a lost write",
+            ),
+            Allows(
+                claim={"atomic": "transaction"},
+                what="one of a batch that took several transactions",
+                why="atomicity is claimed for transactions, and a batch may take several of them",
+                when=lambda finding: finding.source != "transaction",
+            ),
+        )
+    )
+    comes_with: ClassVar[Mapping[str, str]] = {
+        "lost-write": "the part of the batch that is not there is lost",
+        "sink-disagreement": "another output has the whole batch",
+        "commit-ahead-of-effect": "progress was recorded, and part of the batch was not there yet",
+        "reordered": "a part of the batch came after effects of a later one",
+    }
+    damages: ClassVar[tuple[Damage, ...]] = (
+        Damage(
+            batch_in_two_commits, "a batch in two commits: the smaller part is in a commit of its own", only=APPENDS
         ),
     )
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import ClassVar
 
 from onceproof.base.words import times
-from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import checkers
+from onceproof.judge.checker import Checker, Explanation, checkers
+from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
+from onceproof.judge.synthetic.damage import Choices, Damage, Named
+from onceproof.judge.synthetic.world import MODELS, OFF, Identity, World, Write, identity
 from onceproof.judge.witness import holding, identity_of, noun, places, shown
 
 _TOTALS = """
@@ -22,8 +25,24 @@ _WITNESSES = """
     SELECT id, unexplained FROM judge.remaining WHERE output = $output AND unexplained > 0 ORDER BY id LIMIT $limit"""
 
 
+def effect_of_nothing(world: World, choose: Choices) -> Named:
+    output = choose.one(world.outputs)
+    sites = world.committed(output)
+    named: Counter[Identity] = Counter()
+    for number in range(choose.number(1, 3)):
+        if MODELS[output].kind == "append":
+            values = {"p": 0, "o": 10_000 + number, "k": "ghost", "n": OFF + number}
+            write = Write(identity(p=0, o=10_000 + number), values, 0, "ghost")
+        else:
+            key = f"ghost{number}"
+            write = Write(identity(k=key), {"k": key, "total": OFF + number, "c": 1}, 0, key)
+        choose.one(sites).writes.append(write)
+        named[write.identity] += 1
+    return {("unexplained", output): named}
+
+
 @checkers.register("unexplained")
-class Unexplained:
+class Unexplained(Checker):
     """Counts effects with an identity that the oracle expects nowhere in that output.
 
     Not those that uncommitted input explains (``aborted-read``, ``precommitted-read``), nor those that belong elsewhere
@@ -50,6 +69,13 @@ class Unexplained:
             "P. Alvaro, K. Kingsbury, Elle: Inferring Isolation Anomalies from Experimental Observations (2020): "
             "garbage reads",
         ),
+    )
+    rule: ClassVar[ClaimRule] = FORBIDDEN
+    comes_with: ClassVar[Mapping[str, str]] = {
+        "diverged-replay": "another attempt did not write it",
+    }
+    damages: ClassVar[tuple[Damage, ...]] = (
+        Damage(effect_of_nothing, "an effect of an identity that the oracle does not expect"),
     )
 
     def check(self, case: Case) -> Iterator[Finding]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import ClassVar
 
 from onceproof.base.words import times
-from onceproof.judge.anomalies import Explanation
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import checkers
+from onceproof.judge.checker import Checker, Explanation, checkers
+from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
 from onceproof.judge.findings import Finding, Witness
 from onceproof.judge.relations import misplacement
+from onceproof.judge.synthetic.damage import Choices, Damage, Named
+from onceproof.judge.synthetic.world import World
 from onceproof.judge.witness import Row, cause_of, identity_of, input_of, noun, places, shown, sums
 from onceproof.values.canonical import literal, member
 
@@ -51,8 +54,16 @@ _WITNESSES = """
     ORDER BY topic, "partition", "offset", id LIMIT $limit"""
 
 
+def other_content(world: World, choose: Choices) -> Named:
+    output = choose.one(world.outputs)
+    sites = choose.some(world.visible(output))
+    for _, write in sites:
+        write.falsify()
+    return {("wrong-value", output): Counter(write.identity for _, write in sites)}
+
+
 @checkers.register("wrong-value")
-class WrongValue:
+class WrongValue(Checker):
     """Counts effects whose identity is expected and whose content is not (``wrong`` of `onceproof.judge.relations.compare`).
 
     Not those that uncommitted input explains (``aborted-read``, ``precommitted-read``), nor a second state of a key in
@@ -90,6 +101,14 @@ class WrongValue:
             "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Reasoning about time",
         ),
     )
+    rule: ClassVar[ClaimRule] = FORBIDDEN
+    comes_with: ClassVar[Mapping[str, str]] = {
+        "diverged-replay": "its batch was replayed, and another attempt wrote other content",
+        "commit-ahead-of-effect": "progress was recorded, and the right content never came",
+        "torn-batch": "the rest of its batch is right",
+        "sink-disagreement": "another output has the right effect of the same input",
+    }
+    damages: ClassVar[tuple[Damage, ...]] = (Damage(other_content, "other content"),)
 
     def check(self, case: Case) -> Iterator[Finding]:
         misplacement.create(case)

@@ -1,18 +1,124 @@
-"""``zombie-write``: a write of an older epoch landed after its successor's first commit."""
+"""``zombie-write``: a write of an older epoch landed after its successor's first commit.
+
+One row of ``judge.zombies`` per write: ``output``, ``id``, ``content``, ``lane``, ``pos``, ``place``; ``how`` it is known (``epoch``, ``producer``
+or ``plan``), ``older`` and ``newer`` (epochs, or starts of the driver), ``after`` (where the successor's first write
+stands); its cause (``topic``, ``partition``, ``offset``), ``query`` and ``batch``, NULL where unknown.
+
+- **epoch**: the output carries its writer's epoch in a column, and a row with a lower one stands after a row with a
+  higher one (in one partition, or in a later commit);
+- **producer**: the same by the ``producer_epoch`` that the Kafka log gives each record of a ``producer_id``. A broker
+  refuses such a write, so this is a broken broker (or a log that was put together by hand);
+- **plan**: an effect of a batch stands after the first effect of a batch that a later start of the driver planned and
+  committed, or became visible after that was committed. A start that is done with a batch never goes back to it, so a
+  start before that one wrote it. Only for outputs that are never rewritten: else an effect stands where it was written
+  last. A batch that an even later start committed is left out: that start may have written it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
 from onceproof.base.words import times
-from onceproof.judge.anomalies import Explanation
+from onceproof.judge.case import sources
 from onceproof.judge.case.case import Case
-from onceproof.judge.checker import Gap, checkers
+from onceproof.judge.checker import Checker, Explanation, Gap, checkers
+from onceproof.judge.claim_rule import TRANSIENT, Allows, ClaimRule
 from onceproof.judge.findings import Finding, Witness
-from onceproof.judge.relations import takeover
+from onceproof.judge.synthetic.damage import Choices, Damage, Named
+from onceproof.judge.synthetic.world import APPENDS, Batch, Identity, Txn, World, at
 from onceproof.judge.witness import Row, by, cause_of, identity_of, noun, shown, sums
+from onceproof.values.canonical import literal, member
+
+_EMPTY = """
+    CREATE TABLE judge.zombies (output VARCHAR, id VARCHAR, content VARCHAR, lane BIGINT, pos BIGINT, place VARCHAR,
+        how VARCHAR, older BIGINT, newer BIGINT, after VARCHAR, topic VARCHAR, "partition" INTEGER, "offset" BIGINT,
+        query VARCHAR, batch BIGINT)"""
+
+_WRITES = """
+    SELECT {scope} AS scope, coalesce("partition", -1) AS lane, coalesce(commit_order, "offset") AS pos, "offset", {epoch} AS epoch
+    FROM history.output WHERE output = {output} AND visibility = 'committed' AND op IN ('insert', 'update')"""
+
+# First and last position of each epoch: few rows, and only where two of them cross are writes looked at one by one.
+_OUTDATED = f"""
+    CREATE OR REPLACE TEMP TABLE outdated AS
+    WITH writes AS ({_WRITES}),
+    epochs AS (SELECT scope, lane, epoch, min(pos) AS lo, max(pos) AS hi FROM writes WHERE epoch IS NOT NULL GROUP BY ALL),
+    crossed AS (
+        SELECT o.scope, o.lane, o.epoch, min(n.lo) AS first, arg_min(n.epoch, n.lo) AS newer
+        FROM epochs o JOIN epochs n ON n.scope = o.scope AND n.lane = o.lane AND n.epoch > o.epoch AND o.hi > n.lo
+        GROUP BY ALL)
+    SELECT w.lane, w.pos, w."offset", w.epoch AS older, c.newer, c.first
+    FROM writes w JOIN crossed c ON c.scope = w.scope AND c.lane = w.lane AND c.epoch = w.epoch AND w.pos > c.first"""  # noqa: S608
+
+_FROM_WRITES = """
+    INSERT INTO judge.zombies
+    WITH firsts AS (SELECT lane, pos, min(place) AS place FROM judge.changes WHERE output = {output} GROUP BY lane, pos)
+    SELECT {output}, c.id, c.content, c.lane, c.pos, c.place, {how}, o.older, o.newer, f.place, x.cause.t, x.cause.p, x.cause.o,
+           b.query, b.batch
+    FROM outdated o
+    JOIN judge.changes c ON c.output = {output} AND c.lane = o.lane AND c.pos = o.pos AND c."offset" = o."offset"
+    JOIN firsts f ON f.lane = o.lane AND f.pos = o.first
+    LEFT JOIN (SELECT id, content, min_by({{t: topic, p: "partition", o: "offset"}}, "offset") AS cause
+               FROM judge.expected WHERE output = {output} GROUP BY id, content) x ON x.id = c.id AND x.content = c.content
+    LEFT JOIN judge.output_batches b ON b.output = {output} AND b.topic = x.cause.t AND b."partition" = x.cause.p
+        AND x.cause.o >= b.start_offset AND x.cause.o < b.end_offset
+    ANTI JOIN judge.zombies z ON z.output = {output} AND z.lane = c.lane AND z.pos = c.pos AND z.id = c.id"""
+
+# Who took over: per start of the driver, where the first effect of its own batches stands, and when one was committed.
+# ``held``: the records of a batch that changed hands may have been staged first and committed last, in a transaction that
+# its first owner kept open meanwhile. (Of all other batches what stands last was also committed last.)
+_OVERTAKEN = """
+    CREATE OR REPLACE TEMP TABLE overtaken AS
+    WITH spans AS (
+        SELECT query, batch, lane, min(pos) AS lo, max(pos) AS hi FROM judge.caused
+        WHERE output = {output} AND batch IS NOT NULL GROUP BY ALL),
+    owners AS (
+        SELECT query, batch, min(planned_by) AS planned_by, max(committed_by) AS committed_by, max(committed_ms) AS committed_ms
+        FROM judge.output_batches WHERE output = {output} GROUP BY ALL),
+    starts AS (
+        SELECT query, planned_by AS start, min(batch) AS batch, min(committed_ms) AS done_ms
+        FROM owners WHERE planned_by = committed_by GROUP BY ALL),
+    begun AS (
+        SELECT s.query, o.planned_by AS start, s.lane, min(s.lo) AS first FROM spans s JOIN owners o USING (query, batch)
+        WHERE o.planned_by = o.committed_by GROUP BY ALL),
+    held AS (
+        SELECT c.query, c.batch, c.lane, max(h.txn_end_ms) AS at_ms FROM judge.caused c JOIN owners o USING (query, batch)
+        JOIN history.output h ON h.output = {output} AND h."partition" = c.lane AND h."offset" = c.pos
+        WHERE c.output = {output} AND o.planned_by < o.committed_by GROUP BY ALL),
+    tops AS (
+        SELECT s.*, o.planned_by, o.committed_by,
+               greatest(coalesce(h.txn_end_ms, h.timestamp_ms, k.commit_time_us // 1000), z.at_ms) AS at_ms
+        FROM spans s JOIN owners o USING (query, batch) LEFT JOIN held z USING (query, batch, lane)
+        LEFT JOIN history.output h ON h.output = {output} AND h."partition" = s.lane AND h."offset" = s.hi
+        LEFT JOIN history.commits k ON s.lane = -1 AND k.commit_order = s.hi)
+    SELECT t.query, t.batch, t.lane, t.planned_by, min(n.start) AS newer, min(g.first) FILTER (t.hi > g.first) AS first,
+           min(n.done_ms) FILTER (t.at_ms > n.done_ms) AS done_ms, min(n.batch) AS later
+    FROM tops t JOIN starts n ON n.query = t.query AND n.start > t.planned_by AND n.start >= t.committed_by
+    LEFT JOIN begun g ON g.query = t.query AND g.start = n.start AND g.lane = t.lane
+    WHERE t.hi > g.first OR t.at_ms > n.done_ms GROUP BY ALL"""
+
+_FROM_PLAN = """
+    INSERT INTO judge.zombies
+    WITH late AS (
+        SELECT c.*, o.planned_by, o.newer, o.first, o.later,
+               coalesce(h.txn_end_ms, h.timestamp_ms, k.commit_time_us // 1000) AS at_ms, o.done_ms
+        FROM judge.caused c JOIN overtaken o ON o.query = c.query AND o.batch = c.batch AND o.lane = c.lane
+        LEFT JOIN history.output h ON h.output = c.output AND h."partition" = c.lane AND h."offset" = c.pos
+        LEFT JOIN history.commits k ON c.lane = -1 AND k.commit_order = c.pos
+        WHERE c.output = {output})
+    SELECT {output}, e.id, e.content, l.lane, l.pos, e.place, 'plan', l.planned_by, l.newer,
+           CASE WHEN l.pos > l.first THEN (SELECT min(place) FROM judge.effects f WHERE f.output = {output} AND f.lane = l.lane AND f.pos = l.first)
+                ELSE 'commits/' || l.later END,
+           l.topic, l."partition", l."offset", l.query, l.batch
+    FROM late l JOIN judge.effects e ON e.output = {output} AND e.lane = l.lane AND e.pos = l.pos
+        AND l.h IN (e.h, hash(e.h, e.digest_2))
+    ANTI JOIN judge.zombies z ON z.output = {output} AND z.lane = l.lane AND z.pos = l.pos AND z.id = e.id
+    WHERE l.pos > l.first OR l.at_ms > l.done_ms"""
 
 # What it left behind. Of an identity whose content is right in the end nothing stays; then it matters what stood there
 # when the write landed.
@@ -46,9 +152,31 @@ _LEFT = {
 }
 
 
+def older_start_writes_on(world: World, choose: Choices) -> Named:
+    """Long after another start took over and committed a batch of its own."""
+    output = choose.one(world.outputs)
+    own = [(n, b.planned_by) for n, b in enumerate(world.batches) if b.planned_by == b.committed_by]
+    active = {txn.batch for txn in world.committed(output)}
+    outdated = [
+        txn
+        for txn in world.committed(output)
+        if any(_took_over(start, world.batches[txn.batch]) for n, start in own if n in active)
+    ]
+    named: Counter[Identity] = Counter()
+    for txn in choose.some(outdated):
+        named.update(write.identity for write in txn.writes)
+        start = world.batches[txn.batch].planned_by
+        world.txns.append(Txn(output, txn.batch, start, at(900, txn.batch), deepcopy(txn.writes)))
+    return {("zombie-write", output): named, ("duplicate", output): named}
+
+
+def _took_over(start: int, batch: Batch) -> bool:
+    return batch.committed_by is not None and start > batch.planned_by and start >= batch.committed_by
+
+
 @checkers.register("zombie-write")
-class ZombieWrite:
-    """Counts writes of an older epoch that landed after its successor's first commit (`onceproof.judge.relations.takeover`).
+class ZombieWrite(Checker):
+    """Counts writes of an older epoch that landed after its successor's first commit (``judge.zombies``).
 
     One finding for each thing that they leave behind: ``wrong`` (content that stays), ``duplicate`` (copies that stay);
     and, transient, ``older state`` (an identity went back for a while), ``rewrite`` (nothing changed) and ``late`` (the
@@ -80,11 +208,45 @@ class ZombieWrite:
             "SPARK-21145: two runs of one query on one state store",
         ),
     )
+    rule: ClassVar[ClaimRule] = ClaimRule(
+        allows=(
+            Allows(
+                claim={"delivery": "at-least-once"},
+                what="one that leaves nothing but copies",
+                why="at-least-once allows what it leaves behind: copies of right effects, whose cause is known",
+                when=lambda finding: finding.source == "duplicate",
+            ),
+            replace(
+                TRANSIENT,
+                what="one that is gone at the quiet point and set no identity back",
+                when=lambda finding: finding.transient and finding.source != "older state",
+            ),
+            replace(TRANSIENT, claim={"order": "none"}, what="one that set an identity back for a while"),
+        ),
+        counted_as="What stays of it is counted as a duplicate, a wrong-value or unexplained.",
+    )
+    comes_with: ClassVar[Mapping[str, str]] = {
+        "duplicate": "what the older start wrote is there in addition to what its successor wrote",
+        "sink-disagreement": "another output holds fewer copies of its effect of the same input",
+        "wrong-value": "what the older start wrote is there instead of what its successor wrote",
+        "torn-batch": "the batch was written by both",
+        "commit-ahead-of-effect": "it came after progress was recorded",
+        "reordered": "it comes after effects of later input",
+        "diverged-replay": "the two wrote different content",
+    }
+    damages: ClassVar[tuple[Damage, ...]] = (
+        Damage(
+            older_start_writes_on,
+            "a batch once more, by the start that planned it, after another start took over",
+            only=(*APPENDS, "log", "journal"),
+            restarted=True,
+        ),
+    )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:
-        takeover.create(case)
+        _create(case)
         for output in case.outputs:
-            if (gap := takeover.of_output(case, output)) is not None:
+            if (gap := _of_output(case, output)) is not None:
                 yield Gap(output, gap)
         if not case.number("SELECT count(*) FROM judge.zombies"):
             return
@@ -103,6 +265,46 @@ class ZombieWrite:
                 transient=source not in ("wrong", "duplicate"),
                 **shown(partial(_witnesses, case, output, source)),
             )
+
+
+def _create(case: Case) -> None:
+    """An empty table; `_of_output` fills it."""
+    case.caused()
+    case.changes()
+    case.sql(_EMPTY)
+
+
+def _of_output(case: Case, output: str) -> str | None:
+    """Add the zombies of one output. Why they cannot all be known, or None."""
+    spec = case.scenario.outputs[output]
+    if spec.has_rows and output in case.no_stream:
+        return case.no_stream[output] if spec.epoch is not None else None
+    gap = None
+    if spec.epoch is not None:
+        text = f"CASE WHEN json_valid(content) THEN content->>{member(spec.epoch)} END"
+        _by_epoch(case, output, "epoch", scope="0", epoch=f"TRY_CAST({text} AS BIGINT)")
+        unread = f"""SELECT count(*) FROM history.output WHERE output = $output AND visibility = 'committed'
+            AND op IN ('insert', 'update') AND content IS NOT NULL AND TRY_CAST({text} AS BIGINT) IS NULL"""  # noqa: S608
+        if count := case.number(unread, {"output": output}):
+            gap = f"of its writes {count} have no whole number in the epoch column {spec.epoch!r}"
+    produced = "SELECT count(DISTINCT producer_epoch) FROM history.output WHERE output = $output"
+    if spec.topic is not None and case.number(produced, {"output": output}) > 1:
+        _by_epoch(case, output, "producer", scope="producer_id", epoch="producer_epoch")
+    if spec.kind != "upsert" and _taken_over(case) and not sources.rewritten(case, output):
+        case.sql(_OVERTAKEN.format(output=literal(output)))
+        if case.number("SELECT count(*) FROM overtaken"):
+            case.sql(_FROM_PLAN.format(output=literal(output)))
+    return gap
+
+
+def _taken_over(case: Case) -> bool:
+    return case.number("SELECT count(DISTINCT planned_by) FROM history.batches") > 1
+
+
+def _by_epoch(case: Case, output: str, how: str, *, scope: str, epoch: str) -> None:
+    case.sql(_OUTDATED.format(output=literal(output), scope=scope, epoch=epoch))
+    if case.number("SELECT count(*) FROM outdated"):
+        case.sql(_FROM_WRITES.format(output=literal(output), how=literal(how)))
 
 
 def _witnesses(case: Case, output: str, source: str, limit: int | None) -> Iterator[Witness]:

@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 from onceproof.base.errors import Interrupted, OnceproofError
 from onceproof.base.registry import Registry
 from onceproof.judge.findings import Outcome, Verdict, worst
-from onceproof.scenario.model import Expect
+from onceproof.scenario.model import ExpectedVerdict
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class ScenarioResult:
     """
 
     scenario: str
-    expect: Expect
+    expect: ExpectedVerdict
     verdict: Verdict | None = None
     run_dir: Path | None = None
     error: OnceproofError | Interrupted | None = None

@@ -34,7 +34,7 @@ if settings.get_current_profile_name() in ("wide", "long"):
 def run_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str | Path], object]:
     """``run_once(name or path)``: the `Result` of that scenario's only run in this session."""
     from onceproof.run import Result, run
-    from onceproof.scenario_files.load import find
+    from onceproof.scenario_files.load import find, load_file
 
     done: dict[Path, Result] = {}
     runs_dir = tmp_path_factory.mktemp("runs")
@@ -46,7 +46,7 @@ def run_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str | Path],
     def once(name: str | Path) -> Result:
         path = find(name)
         if path not in done:
-            done[path] = run(path, runs_dir=runs_dir, listeners=[narrate])
+            done[path] = run(load_file(path), runs_dir=runs_dir, listeners=[narrate])
         return done[path]
 
     return once

@@ -12,6 +12,7 @@ SCENARIOS = frozenset(
         "aborted-input-uncommitted",  # aborted-input; aborted-read
         "checkpoint-metadata-lost-query-id",  # checkpoint-damage
         "effectively-once",  # crash, partition, lost-ack and reject against the sinks that hold
+        "files-append",  # duplicate in a folder of files
         "executor-crash",  # crash of an executor, on a cluster
         "late-endtxn",  # late-request
         "naive-append",  # duplicate

@@ -12,8 +12,6 @@ import pytest
 
 from onceproof.base.registry import Registry
 from onceproof.faults.contract import Fault, Occurrence, faults
-from onceproof.judge.checker import checkers
-from onceproof.judge.implications import IMPLIES, table
 from onceproof.scenario.model import At, KafkaStack, StackSpec
 from onceproof.scenario.points import Point
 from onceproof.scenario_files.load import load
@@ -41,11 +39,12 @@ def documented(monkeypatch: pytest.MonkeyPatch) -> Registry[type[Fault]]:
     """The faults of docs/add-a-fault.md, in a registry of their own."""
     registry: Registry[type[Fault]] = Registry("fault", "onceproof.checkers", "onceproof.no-such-group")
     faults.names()  # loads the real ones first: what is loaded from here on goes into the other registry
-    monkeypatch.setattr("onceproof.faults.contract.faults", registry)
-    for number, code in enumerate(blocks("docs/add-a-fault.md", "python")):
-        module = ModuleType(f"documented_{number}")
-        monkeypatch.setitem(sys.modules, module.__name__, module)  # pydantic looks annotations up there
-        exec(compile(code, "docs/add-a-fault.md", "exec"), module.__dict__)
+    with monkeypatch.context() as reading:
+        reading.setattr("onceproof.faults.contract.faults", registry)
+        for number, code in enumerate(blocks("docs/add-a-fault.md", "python")):
+            module = ModuleType(f"documented_{number}")
+            monkeypatch.setitem(sys.modules, module.__name__, module)  # pydantic looks annotations up there
+            exec(compile(code, "docs/add-a-fault.md", "exec"), module.__dict__)
     return registry
 
 
@@ -53,6 +52,18 @@ def test_the_readmes_scenario_is_valid(readme_scenario: Path) -> None:
     scenario = load(readme_scenario)
     assert scenario.name == "my_job"
     assert [fault.at.batch for fault in scenario.chaos] == [2]
+
+
+@pytest.mark.parametrize("page", ["docs/scenario-files.md", "docs/your-job.md"])
+def test_the_documented_twins_are_valid_changes_of_the_readmes_scenario(readme_scenario: Path, page: str) -> None:
+    (readme_scenario.parent / "my_old_job.py").write_text("")
+    texts = blocks(page, "yaml")
+    assert texts
+    for number, text in enumerate(texts):
+        path = readme_scenario.with_name(f"twin{number}.yaml")
+        path.write_text(text)
+        scenario = load(path)
+        assert scenario.base == "./my_job.yaml" and scenario.outputs == load(readme_scenario).outputs
 
 
 def test_the_guides_faults_register_and_validate(documented: Registry[type[Fault]], readme_scenario: Path) -> None:
@@ -87,9 +98,3 @@ def test_the_guides_noop_releases_a_parked_sink(documented: Registry[type[Fault]
     fault.strike(context, parked)
     assert released == [True]
     assert fault.prove(context, parked).hit
-
-
-def test_the_implications_are_those_of_the_judge() -> None:
-    page = (ROOT / "docs/implications.md").read_text(encoding="utf-8")
-    assert table() in page, "put what onceproof.judge.implications.table() gives into docs/implications.md"
-    assert set(IMPLIES) == set(checkers.names()) >= {other for others in IMPLIES.values() for other in others}

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.consumers.faults import consumer_faults
 from onceproof.faults.contract import faults
 from onceproof.scenario_files.load import find, load, names
 
@@ -22,9 +21,11 @@ def test_each_kind_of_fault_is_in_the_gate() -> None:
     of_spark, of_consumers = set(), set()
     for scenario in [*map(find, SCENARIOS), *(Path(__file__).parent / f"scenarios/{name}.yaml" for name in OURS)]:
         loaded = load(scenario)
-        (of_consumers if loaded.pipeline.consumers else of_spark).update(fault.fault for fault in loaded.chaos)
+        (of_consumers if loaded.pipeline.kind == "consumers" else of_spark).update(
+            fault.fault for fault in loaded.chaos
+        )
     assert of_spark == set(faults.names())
-    assert of_consumers == set(consumer_faults.names())
+    assert of_consumers == set(faults.of("consumers").names())
 
 
 def test_what_the_gate_names_is_there() -> None:

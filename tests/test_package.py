@@ -32,6 +32,7 @@ def test_all_scenarios_ship_with_their_jobs() -> None:
         "reports/junit.py",
         "sinks/postgres.py",
         "stack/fetch/components.json",
+        "scenarios/base/flights.yaml",
         "scenarios/jobs/foreign/jdbc_append.py",
         "stack/toxiproxy/go/go.mod",
         "stack/toxiproxy/go/go.sum",

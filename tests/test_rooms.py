@@ -16,18 +16,14 @@ LINKED = ("chaos", "sinks", "checkers", "reports")
 #: In the order of a run. `imports` is the other way to a history: of data that somebody else recorded.
 ORDER = (
     *("base", "values", "sinks", "scenario", "data"),
-    *("instruments", "stack", "pipeline", "faults", "history", "consumers", "chaos"),
+    *("instruments", "stack", "history", "stores", "pipeline", "faults", "consumers", "chaos", "kinds"),
     *("oracle", "judge", "expectation", "checkers", "reports"),
     *("scenario_files", "imports", "run", "qualify", "explore", "cli"),
 )
 
-#: (package, later package) -> why.
-EXCEPTIONS = {
-    ("oracle", "judge"): "an oracle is handed the opened case, and says in its tables what it expects",
-}
 
-#: The one import cycle: an opened case asks the oracles, and they write into it. See decision 24.
-CYCLE = {"onceproof.oracle", "onceproof.judge.aside", "onceproof.judge.case", "onceproof.judge.relations"}
+#: What belongs to one kind of pipeline, and the model that says which kind a scenario is of.
+OF_CONSUMERS = ("consumers", "chaos.consumers", "kinds.consumers", "scenario.model", "scenario_files.checks.consumers")
 
 #: Python files in one folder. Checkers are one file per anomaly, however many there are.
 MOST_FILES = 16
@@ -65,13 +61,10 @@ def test_no_package_imports_a_later_one() -> None:
             there = package(name)
             if here in at and there in at and at[there] > at[here]:
                 wrong.setdefault((here, there), []).append(f"{module} -> {name}")
-    unknown = {pair: found for pair, found in wrong.items() if pair not in EXCEPTIONS}
-    assert unknown == {}
-    assert set(wrong) == set(EXCEPTIONS), "an exception that nothing needs any more"
-    assert len(EXCEPTIONS) <= 5 and all(EXCEPTIONS.values())
+    assert wrong == {}
 
 
-def test_there_is_one_import_cycle_and_no_second() -> None:
+def test_there_is_no_import_cycle() -> None:
     """Counting imports inside functions, and those for types only."""
     files = dict(modules())
     graph: dict[str, set[str]] = {}
@@ -81,12 +74,7 @@ def test_there_is_one_import_cycle_and_no_second() -> None:
     while leaves := [module for module, needs in graph.items() if not needs]:
         graph = {module: needs - set(leaves) for module, needs in graph.items() if module not in leaves}
     # What is left is in a cycle, or needs one.
-    needed = set().union(*graph.values())
-    while users := [module for module in graph if module not in needed]:
-        graph = {module: needs for module, needs in graph.items() if module not in users}
-        needed = set().union(*graph.values())
-    outside = [module for module in graph if not any(module == of or module.startswith(f"{of}.") for of in CYCLE)]
-    assert outside == []
+    assert graph == {}
 
 
 def test_every_package_has_its_place_in_the_order() -> None:
@@ -100,3 +88,33 @@ def test_no_folder_is_a_heap() -> None:
     folders = {path.parent for _, path in modules()} - {ROOT / "src/onceproof", ROOT / "checkers"}
     sizes = {str(folder.relative_to(ROOT)): len(list(folder.glob("[!_]*.py"))) for folder in folders}
     assert {folder: size for folder, size in sizes.items() if size > MOST_FILES} == {}
+
+
+def test_a_run_is_a_story_on_one_screen() -> None:
+    assert len((ROOT / "src/onceproof/run.py").read_text(encoding="utf-8").splitlines()) <= 110
+
+
+def test_only_the_kind_itself_asks_for_consumers() -> None:
+    """What differs between kinds of pipelines is asked of `onceproof.kinds`."""
+    asking = {
+        module
+        for module, path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr == "consumers" and ast.unparse(node.value).endswith("pipeline")
+    }
+    assert [module for module in asking if not module.removeprefix("onceproof.").startswith(OF_CONSUMERS)] == []
+
+
+def test_no_engine_code_asks_for_a_fault_by_its_name() -> None:
+    """What only some kinds of faults can do is a protocol of `onceproof.faults.contract` or `onceproof.consumers.routes`."""
+    asking = [
+        f"{module}: {ast.unparse(node)}"
+        for module, path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Compare)
+        and any(isinstance(side, ast.Attribute) and side.attr == "fault" for side in (node.left, *node.comparators))
+        and any(
+            isinstance(side, ast.Constant) and isinstance(side.value, str) for side in (node.left, *node.comparators)
+        )
+    ]
+    assert asking == []

@@ -14,7 +14,7 @@ from onceproof.base.errors import ServiceFailed
 from onceproof.base.timeline import Event
 from onceproof.base.waiting import wait_until
 from onceproof.run import run
-from onceproof.scenario_files.load import find
+from onceproof.scenario_files.load import find, load_file
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -56,7 +56,7 @@ def test_a_broker_that_dies_by_itself_is_no_verdict(
             kill_a_broker()
 
     with pytest.raises(ServiceFailed, match=r"kafka-2 ended with exit code -9 \(Killed\)") as failed:
-        run(scenario, runs_dir=tmp_path, listeners=[strike])
+        run(load_file(scenario), runs_dir=tmp_path, listeners=[strike])
     assert killed and failed.value.exit_code == 4
     assert "no fault of the run did this" in str(failed.value.hint)
     assert failed.value.run_dir is not None

@@ -20,6 +20,7 @@ SPARK = "4.2.0"
 COMPILER = "3.42.0"
 POSTGRES_DRIVER = "42.7.12"
 QPID = "9.2.0"
+DELTA = "4.4.0"
 
 #: Resolved with everything they need at run time.
 CLOSED_OVER = {
@@ -45,6 +46,13 @@ AS_THEY_ARE = {
     ],
     # Compiles src/onceproof/instruments/jvm; one jar, which runs on Java 17 and needs no JDK.
     "java-compiler": [f"org.eclipse.jdt:ecj:{COMPILER}"],
+    # For Spark 4.2. Its other dependencies are among pyspark's own jars, or of its Unity Catalog, which nobody here has.
+    "delta": [
+        f"io.delta:delta-spark_4.2_2.13:{DELTA}",
+        f"io.delta:delta-storage:{DELTA}",
+        f"io.delta:delta-kernel-api:{DELTA}",
+        f"io.delta:delta-kernel-defaults:{DELTA}",
+    ],
     # Its only dependency, checker-qual, is annotations.
     "postgres-driver": [f"org.postgresql:postgresql:{POSTGRES_DRIVER}"],
     # The program itself. Its own closure wants all plugins, one of which needs an artifact that is not published.
@@ -57,6 +65,7 @@ VERSIONS = {
     "java-compiler": COMPILER,
     "postgres-driver": POSTGRES_DRIVER,
     "qpid-broker": QPID,
+    "delta": DELTA,
 }
 
 

@@ -20,13 +20,22 @@ ORDER = [
     *(
         "src/onceproof/instruments",
         "src/onceproof/stack",
+        "src/onceproof/stores",
         "src/onceproof/pipeline",
         "src/onceproof/faults",
         "chaos",
         "sinks",
     ),
     *("src/onceproof/history", "src/onceproof/oracle", "src/onceproof/expectation", "src/onceproof/judge", "checkers"),
-    *("reports", "src/onceproof/qualify", "src/onceproof/consumers", "src/onceproof/explore", "tools", "benchmarks"),
+    *(
+        "reports",
+        "src/onceproof/qualify",
+        "src/onceproof/kinds",
+        "src/onceproof/consumers",
+        "src/onceproof/explore",
+        "tools",
+        "benchmarks",
+    ),
 ]
 
 HEAD = """# What's here

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from onceproof.consumers.faults import Scene, consumer_faults
+from onceproof.consumers.faults import AtItsStep, Scene, StepDone, consumer_faults
 from onceproof.consumers.redelivery import LAST_STEP, given_out_again
 from onceproof.consumers.routes import HasRoads
-from onceproof.consumers.trace import Move
 from onceproof.faults.contract import Placement, Proof, SpecProblem
-from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario
+from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario, consumers_of
 
 
 class CutSpec(ConsumerFaultSpec):
@@ -18,7 +16,7 @@ class CutSpec(ConsumerFaultSpec):
 
 
 @consumer_faults.register("cut")
-class Cut:
+class Cut(AtItsStep):
     """All connections of one consumer are reset, as by a firewall that forgets them; those that it makes then stand.
 
     It finds out at its next step, which is lost, and takes again. Source: AMQP 0-9-1, 1.8.3.13 (unacknowledged messages of a
@@ -27,17 +25,18 @@ class Cut:
 
     Spec: ClassVar[type[ConsumerFaultSpec]] = CutSpec
     about: ClassVar[str] = "a consumer's connections are reset while it has a message; it lives, and connects again"
-    reads_frames: ClassVar[bool] = True
 
     def __init__(self, spec: CutSpec) -> None:
         self._spec = spec
         self._reset = 0
 
     @classmethod
+    def reads_frames(cls, spec: CutSpec) -> bool:
+        return True
+
+    @classmethod
     def problems(cls, spec: CutSpec, scenario: Scenario) -> list[SpecProblem]:
-        consumers = scenario.pipeline.consumers
-        if consumers is None:
-            return []
+        consumers = consumers_of(scenario)
         if consumers.broker != "amqp":
             message = f"a connection is cut on AMQP only, and these consumers have {consumers.broker}: Kafka's clients make a new one unseen"
             return [SpecProblem(("fault",), message, "use broker: amqp, or crash")]
@@ -59,7 +58,7 @@ class Cut:
         why = "consumers ask before each step, and none moves until the broker has noticed"
         return Placement("exact", "gate of the consumers, and protocol proxy", why, proof)
 
-    def strike(self, scene: Scene) -> None:
+    def strike(self, scene: Scene, seen: StepDone) -> None:
         assert isinstance(scene.queues, HasRoads), "validated: of AMQP"
         self._reset = scene.queues.road(self._spec.target).cut()
 
@@ -67,10 +66,8 @@ class Cut:
         """Implements `onceproof.consumers.routes.Disconnects`."""
         return self._reset > 0
 
-    def heal(self, scene: Scene, since: Sequence[Move]) -> bool:
-        return True  # whoever connects again is let in
-
-    def prove(self, before: Sequence[Move], after: Sequence[Move]) -> Proof:
+    def prove(self, scene: Scene, seen: StepDone) -> Proof:
+        before, after = seen.before, seen.after
         target = self._spec.target
         if self._reset == 0:
             return Proof(False, (f"{target} had no connection that could be cut",))

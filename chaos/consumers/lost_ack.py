@@ -7,12 +7,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from onceproof.consumers.faults import Scene, consumer_faults
+from onceproof.consumers.faults import AtItsStep, Scene, StepDone, consumer_faults
 from onceproof.consumers.routes import HasRoads, Road
 from onceproof.consumers.trace import Move
 from onceproof.faults.contract import Placement, Proof, SpecProblem
 from onceproof.instruments.proxy.rules import Action, Condition, Hit, Rule
-from onceproof.scenario.model import WORKER, ConsumerFaultSpec, ConsumersSpec, Scenario
+from onceproof.scenario.model import WORKER, ConsumerFaultSpec, ConsumersSpec, Scenario, consumers_of
 
 #: The request that a member of a group acknowledges with; in a transaction it is the other.
 _KINDS = ("OffsetCommit", "TxnOffsetCommit")
@@ -32,7 +32,7 @@ class LostAckSpec(ConsumerFaultSpec):
 
 
 @consumer_faults.register("lost-ack")
-class LostAck:
+class LostAck(AtItsStep):
     """Kafka's client tries again by itself, and each try is lost as well, until it gives up: one try lost shows nothing.
     On AMQP there is one try: with its connection the delivery is gone that it was about.
 
@@ -41,20 +41,20 @@ class LostAck:
 
     Spec: ClassVar[type[ConsumerFaultSpec]] = LostAckSpec
     about: ClassVar[str] = "a consumer's acknowledgement is sent, its connection breaks, and it never arrives"
-    reads_frames: ClassVar[bool] = True
 
     def __init__(self, spec: LostAckSpec) -> None:
         self._spec = spec
         self._rules = [Rule(Condition(kind), "drop-request", "reset", times=None, name="lost-ack") for kind in _KINDS]
-        self._scene: Scene | None = None
         self._road: Road | None = None
         """The consumer's own, on AMQP."""
 
     @classmethod
+    def reads_frames(cls, spec: LostAckSpec) -> bool:
+        return True
+
+    @classmethod
     def problems(cls, spec: LostAckSpec, scenario: Scenario) -> list[SpecProblem]:
-        consumers = scenario.pipeline.consumers
-        if consumers is None:
-            return []
+        consumers = consumers_of(scenario)
         if spec.lost == "answer" and (consumers.broker, consumers.acknowledge) != ("amqp", "with-effect"):
             message = "the answer that can be lost here is that to a commit of AMQP: basic.ack has none"
             return [SpecProblem(("lost",), message, "use lost: request, or broker: amqp with acknowledge: with-effect")]
@@ -81,7 +81,7 @@ class LostAck:
         why = "the rule is armed before the consumer may acknowledge, and no other consumer moves meanwhile"
         return Placement("exact", "gate of the consumers, and protocol proxy", why, proof)
 
-    def strike(self, scene: Scene) -> None:
+    def strike(self, scene: Scene, seen: StepDone) -> None:
         if isinstance(scene.queues, HasRoads):
             action: Action = "drop-request" if self._spec.lost == "request" else "drop-answer"
             frame = "tx.commit" if self._spec.at.after == "acknowledge" else "basic.ack"
@@ -90,16 +90,19 @@ class LostAck:
             self._road.arm(self._rules[0])
             return
         assert scene.queues.frames is not None, "the run has started the proxy: this fault reads frames"
-        self._scene = scene
         for rule in self._rules:
             scene.queues.frames.arm("kafka", rule)
 
-    def heal(self, scene: Scene, since: Sequence[Move]) -> bool:
+    def is_over(self, since: Sequence[Move]) -> bool:
         over = _OVER if self._road is None else _OVER_ON_AMQP
-        if not any(move.consumer == self._spec.target and move.kind in over for move in since):
-            return False
-        self._disarm()
-        return True
+        return any(move.consumer == self._spec.target and move.kind in over for move in since)
+
+    def heal(self, scene: Scene) -> None:
+        if self._road is not None:
+            self._road.disarm(self._rules[0])
+        elif scene.queues.frames is not None:
+            for rule in self._rules:
+                scene.queues.frames.disarm("kafka", rule)
 
     def arrived(self) -> bool | None:
         """Implements `onceproof.consumers.routes.KnowsArrival`."""
@@ -107,8 +110,8 @@ class LostAck:
         # Not `Hit.answer`: that is there a moment after the client was cut off.
         return any(hit.answered_at is not None for hit in hits) if hits else None
 
-    def prove(self, before: Sequence[Move], after: Sequence[Move]) -> Proof:
-        self._disarm()  # of a play that has ended early too: the next one may be on the same broker
+    def prove(self, scene: Scene, seen: StepDone) -> Proof:
+        after = seen.after
         target, message = self._spec.target, self._spec.at.message
         hits = [hit for rule in self._rules for hit in rule.hits]
         if not hits:
@@ -146,13 +149,6 @@ class LostAck:
         if again is not None:
             return Proof(False, (*told, f"yet the broker gave it to {again.consumer} at tick {again.tick} again"))
         return Proof(True, (*told, f"the broker did not give message {message} out again"))
-
-    def _disarm(self) -> None:
-        if self._road is not None:
-            self._road.disarm(self._rules[0])
-        if self._scene is not None and self._scene.queues.frames is not None:
-            for rule in self._rules:
-                self._scene.queues.frames.disarm("kafka", rule)
 
 
 def _problems_on_amqp(spec: LostAckSpec, scenario: Scenario, consumers: ConsumersSpec) -> list[SpecProblem]:

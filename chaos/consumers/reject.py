@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
-from onceproof.consumers.faults import Scene, consumer_faults
+from onceproof.consumers.faults import AtItsStep, Scene, StepDone, consumer_faults
 from onceproof.consumers.trace import Move
 from onceproof.faults.contract import Placement, Proof, SpecProblem
-from onceproof.scenario.model import ConsumerFaultSpec, Scenario
+from onceproof.scenario.model import ConsumerFaultSpec, Scenario, consumers_of
 
 
 class RejectSpec(ConsumerFaultSpec):
@@ -19,14 +19,13 @@ class RejectSpec(ConsumerFaultSpec):
 
 
 @consumer_faults.register("reject")
-class Reject:
+class Reject(AtItsStep):
     """The output's topic gets ``max.message.bytes`` 1, so that its broker answers MSG_SIZE_TOO_LARGE, which no client tries again.
 
     It stands for whatever a downstream system may refuse for a while: a quota, a lock, a service that is away.
     """
 
     Spec: ClassVar[type[ConsumerFaultSpec]] = RejectSpec
-    reads_frames: ClassVar[bool] = False
     about: ClassVar[str] = "the output refuses the effect of a message, so many times"
 
     def __init__(self, spec: RejectSpec) -> None:
@@ -34,9 +33,9 @@ class Reject:
 
     @classmethod
     def problems(cls, spec: RejectSpec, scenario: Scenario) -> list[SpecProblem]:
-        consumers = scenario.pipeline.consumers
+        consumers = consumers_of(scenario)
         found = []
-        if consumers is not None and consumers.broker == "amqp":
+        if consumers.broker == "amqp":
             message = "a queue of an AMQP broker refuses nothing: reject needs a Kafka topic as output"
             found.append(SpecProblem(("fault",), message, "use broker: kafka-group or share-group"))
         if scenario.stack.kafka.brokers > 1:
@@ -44,7 +43,7 @@ class Reject:
                 "whichever broker is asked may have the new setting before the one that leads the output's partition"
             )
             found.append(SpecProblem(("fault",), message, "stack: kafka: {brokers: 1}"))
-        if consumers is not None and consumers.acknowledge == "with-effect":
+        if consumers.acknowledge == "with-effect":
             message = (
                 "a record that is refused ends its transaction, which the consumer that is shipped does not go on from"
             )
@@ -62,19 +61,20 @@ class Reject:
         why = "consumers ask before each step, and the effect is let happen once the broker has the new setting"
         return Placement("exact", "gate of the consumers", why, proof)
 
-    def strike(self, scene: Scene) -> None:
+    def strike(self, scene: Scene, seen: StepDone) -> None:
         scene.queues.refuse(scene.layout.output_of[self._spec.target], True)
 
-    def heal(self, scene: Scene, since: Sequence[Move]) -> bool:
-        if len(self._refusals(since)) < self._spec.times:
-            return False
+    def is_over(self, since: Sequence[Move]) -> bool:
+        return len(self._refusals(since)) >= self._spec.times
+
+    def heal(self, scene: Scene) -> None:
         scene.queues.refuse(scene.layout.output_of[self._spec.target], False)
-        return True
 
     def _refusals(self, since: Sequence[Move]) -> list[Move]:
         return [move for move in since if move.kind == "refuse" and move.message == self._spec.at.message]
 
-    def prove(self, before: Sequence[Move], after: Sequence[Move]) -> Proof:
+    def prove(self, scene: Scene, seen: StepDone) -> Proof:
+        after = seen.after
         refusals = self._refusals(after)
         message = self._spec.at.message
         told = [
@@ -95,5 +95,5 @@ class Reject:
 
 
 def _effect_first(scenario: Scenario) -> bool:
-    consumers = scenario.pipeline.consumers
-    return consumers is not None and consumers.acknowledge != "before-effect"
+    consumers = consumers_of(scenario)
+    return consumers.acknowledge != "before-effect"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from onceproof.consumers.brokers.contract import Locks
-from onceproof.consumers.faults import Scene, consumer_faults
+from onceproof.consumers.faults import AtItsStep, Scene, StepDone, consumer_faults
 from onceproof.consumers.trace import Move
 from onceproof.faults.contract import Placement, Proof, SpecProblem
-from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, FaultSpec, Scenario
+from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, Scenario, consumers_of
 
 
 class SlowSpec(ConsumerFaultSpec):
@@ -17,7 +17,7 @@ class SlowSpec(ConsumerFaultSpec):
 
 
 @consumer_faults.register("slow")
-class Slow:
+class Slow(AtItsStep):
     """Nothing is killed and nothing is cut: the consumer is held at its next step until the broker has given its message away.
 
     In a share group the lock of the record ends (KIP-932, ``group.share.record.lock.duration.ms``); in a consumer group
@@ -27,16 +27,13 @@ class Slow:
 
     Spec: ClassVar[type[ConsumerFaultSpec]] = SlowSpec
     about: ClassVar[str] = "a consumer works on a message until the broker has given it to another as well"
-    reads_frames: ClassVar[bool] = False
 
     def __init__(self, spec: SlowSpec) -> None:
         self._spec = spec
 
     @classmethod
     def problems(cls, spec: SlowSpec, scenario: Scenario) -> list[SpecProblem]:
-        consumers = scenario.pipeline.consumers
-        if consumers is None:
-            return []
+        consumers = consumers_of(scenario)
         found = []
         if consumers.broker == "amqp":
             message = "an AMQP broker waits for a consumer as long as its connection lives"
@@ -50,7 +47,7 @@ class Slow:
         if spec.at.after != "take":
             message = f"{spec.target} is slow at its work, which begins when it has taken message {spec.at.message}"
             found.append(SpecProblem(("at", "after"), message, "use take"))
-        also = next((f for f in scenario.chaos if f is not spec and _same_place(f, spec)), None)
+        also = next((f for f in scenario.faults(ConsumerFaultSpec) if f is not spec and _same_place(f, spec)), None)
         if also is not None:
             message = (
                 f"{also.fault} strikes {spec.target} over message {spec.at.message} as well, which is another's by then"
@@ -70,17 +67,18 @@ class Slow:
     def is_taken(self, scene: Scene) -> None:
         self._lock_briefly(scene, False)  # of what is given out from now on; the lock of this message stays as it is
 
-    def strike(self, scene: Scene) -> None:
+    def strike(self, scene: Scene, seen: StepDone) -> None:
         """Nothing: it is not let go on."""
 
     def _lock_briefly(self, scene: Scene, briefly: bool) -> None:
         if isinstance(scene.queues, Locks):
             scene.queues.lock_briefly(scene.layout.group_of[self._spec.target], briefly)
 
-    def heal(self, scene: Scene, since: Sequence[Move]) -> bool:
+    def is_over(self, since: Sequence[Move]) -> bool:
         return any(move.kind == "lapse" and move.consumer == self._spec.target for move in since)
 
-    def prove(self, before: Sequence[Move], after: Sequence[Move]) -> Proof:
+    def prove(self, scene: Scene, seen: StepDone) -> Proof:
+        before, after = seen.before, seen.after
         target, message = self._spec.target, self._spec.at.message
         taken = next(m for m in reversed(before) if m.kind == "take" and m.consumer == target)
         told = [f"{target} took message {message} from {taken.queue} at tick {taken.tick} and worked on it"]
@@ -117,9 +115,8 @@ _ANSWERS = {
 }
 
 
-def _same_place(one: FaultSpec, other: ConsumerFaultSpec) -> bool:
-    same = isinstance(one, ConsumerFaultSpec) and one.at.message == other.at.message
-    return same and one.target == other.target
+def _same_place(one: ConsumerFaultSpec, other: ConsumerFaultSpec) -> bool:
+    return one.at.message == other.at.message and one.target == other.target
 
 
 def _others(consumers: ConsumersSpec, target: str) -> list[str]:

@@ -11,6 +11,7 @@ from onceproof.faults.placement import (
     RESTART_S,
     WATCHED,
     committed,
+    has_own_file_manager,
     instruments_of,
     placement,
     planned,
@@ -19,6 +20,7 @@ from onceproof.faults.placement import (
 )
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
+from onceproof.stores.contract import CommitsLikeCheckpoints, store_of
 
 
 class DriverCrash:
@@ -49,10 +51,18 @@ class DriverCrash:
             Point.BEFORE_OFFSET_LOG: f", and batch {spec.at.batch} planned and committed afterwards",
             Point.AFTER_COMMIT_LOG: "",
         }.get(spec.at.point, f", and the replay of batch {spec.at.batch}")
-        return placement(spec.at.point, f"offsets/ and commits/ as they were left, the restart{replay}", scenario)
+        proof = f"offsets/ and commits/ as they were left, the restart{replay}"
+        log = _log_of_sink(scenario)
+        if spec.at.point is not Point.BEFORE_SINK_COMMIT or log is None or has_own_file_manager(scenario):
+            return placement(spec.at.point, proof, scenario)
+        why = f"the driver waits before it creates {log}/{spec.at.batch}: what the tasks wrote is there, and not listed; needs Spark's own sink"
+        return Placement("exact", "checkpoint file system", why, proof)
 
     def matches(self, seen: Occurrence) -> bool:
-        return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
+        instruments = instruments_of(seen.point)
+        if seen.point is Point.BEFORE_SINK_COMMIT:
+            instruments = (*instruments, "checkpoint")
+        return seen.point is self._spec.at.point and seen.instrument in instruments
 
     @property
     def needs_input(self) -> bool:
@@ -113,6 +123,12 @@ class DriverCrash:
 
     def heal(self, context: FaultContext) -> None:
         """The supervisor starts the next driver."""
+
+
+def _log_of_sink(scenario: Scenario) -> str | None:
+    """The log, below an output, by which a sink of Spark's commits."""
+    used = map(store_of, scenario.outputs.values())
+    return next((store.log for store in used if isinstance(store, CommitsLikeCheckpoints)), None)
 
 
 def _there(exists: bool) -> str:

@@ -26,7 +26,7 @@ from onceproof.instruments.proxy.frames import Reply
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stack.api import Leadership, Proxy, Replicas
-from onceproof.stack.kafka.partition_log import PartitionLog
+from onceproof.stores.kafka.partition_log import PartitionLog
 
 _WRITES_S = 60.0
 """From the plan of a batch to its first record in the output; under two seconds when nobody else is at work."""

@@ -13,7 +13,6 @@ from typing import LiteralString
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
-from onceproof.faults.evidence.commits import postgres_status
 from onceproof.faults.frames import (
     ANSWER_S,
     FrameSpec,
@@ -30,6 +29,7 @@ from onceproof.faults.refusals import administrator, postgres_of
 from onceproof.instruments.proxy.frames import Reply
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
+from onceproof.stores.postgres.transactions import postgres_status
 
 #: Targets of `onceproof.chaos.crash.kind` that are handed over to here.
 POSTGRES_TARGETS = ("postgres", "postgres-backend")

@@ -16,6 +16,7 @@ from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof
+from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.frames import ANSWER_S, frame_placement
 from onceproof.faults.placement import RESTART_S, committed
 from onceproof.faults.tasks import TaskFault, Victim, told
@@ -48,7 +49,7 @@ class TaskStall(TaskFault):
         tree = self._stop(context, seen, victim)
         if isinstance(tree, Proof):
             return tree
-        words = list(victim.words)
+        words: list[str | Evidence] = list(victim.words)
         n, start = seen.batch, context.job.current_start
         words.append(f"stopped (SIGSTOP): process {tree.stats[0].pid}" + _others(tree))
         try:
@@ -70,7 +71,7 @@ class TaskStall(TaskFault):
             return Proof(True, (*words, "Spark killed it while it was stopped: its frame was never delivered"))
         return self._awake(tree, victim, words)
 
-    def _awake(self, tree: Tree, victim: Victim, words: list[str]) -> Proof:
+    def _awake(self, tree: Tree, victim: Victim, words: list[str | Evidence]) -> Proof:
         """What it did with its connection after SIGCONT; returns when it has left it.
 
         Its frame is delivered first, as if it had been on its way all the time: awake, it may be ended before the answer.
@@ -80,7 +81,8 @@ class TaskStall(TaskFault):
         wait_until("the answer to its frame", lambda: hit.answer or hit.undeliverable, deadline_s=ANSWER_S)
         if hit.answer is None:
             return Proof(False, (*words, f"its frame was never delivered: {hit.undeliverable}"))
-        words.append(f"its frame was delivered after the batch's commit; the service said: {_answer(hit.answer.facts)}")
+        answer = _answer(hit.answer.facts)
+        words.append(Evidence("its frame was delivered after the batch's commit; the service said", detail=answer))
         tree.thaw()
         wait_until(
             "the old attempt to leave its connection",

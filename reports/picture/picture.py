@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +18,9 @@ from onceproof.base.errors import HistoryError
 from onceproof.consumers import trace as moves_module
 from onceproof.consumers.trace import Move
 from onceproof.data import open_dataset
-from onceproof.history.reader import read_document
+from onceproof.history.run_record import FILE, RunRecord
+from onceproof.scenario.model import InputSpec
+from onceproof.scenario.outputs import Claim, OutputSpec
 
 RowKind = Literal[
     "publish",
@@ -115,48 +117,54 @@ class Picture:
 
 def of_run(run_dir: Path) -> Picture | None:
     """The picture of a stored run; None for one that has no consumers. Raises `HistoryError`."""
-    document = read_document(run_dir)
-    try:
-        return _of_document(document, run_dir)
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError, StopIteration) as error:
-        raise HistoryError(
-            f"the scenario in {run_dir / 'run.json'} cannot be drawn: {type(error).__name__}: {error}",
-            hint="run the scenario again",
-        ) from error
-
-
-def _of_document(document: Mapping[str, Any], run_dir: Path) -> Picture | None:
-    scenario: Mapping[str, Any] = document["scenario"]
-    consumers = (scenario.get("pipeline") or {}).get("consumers")
-    if not consumers:
+    run = RunRecord.read(run_dir)
+    if run.scenario.pipeline.kind != "consumers":
         return None
-    spec = scenario["input"][0]
-    keys = _keys(spec, int(document.get("seed") or 0), run_dir)
-    outputs: Mapping[str, Mapping[str, Any]] = scenario["outputs"]
-    output = next(iter(outputs.values()))
-    claim = output.get("claim") or scenario.get("claim") or {}
-    groups: Mapping[str, Sequence[str]] = consumers.get("groups") or {}
-    by_group = {str(found.get("query")): str(found.get("topic") or found["table"]) for found in outputs.values()}
+    where, hint = f"the scenario in {run_dir / FILE} cannot be drawn", "run the scenario again"
+    for part, there in (("input", run.scenario.input), ("outputs", run.scenario.outputs)):
+        if not there:
+            raise HistoryError(f"{where}: it has no {part!r}", hint=hint)
+    try:
+        return _of_record(run, run_dir)
+    except (KeyError, TypeError, AttributeError, ValueError, StopIteration) as error:
+        raise HistoryError(f"{where}: {type(error).__name__}: {error}", hint=hint) from error
+
+
+def _of_record(run: RunRecord, run_dir: Path) -> Picture:
+    """Of a scenario that need not be whole: what only judging asks for may be missing."""
+    scenario = run.scenario
+    consumers = scenario.pipeline.crew()
+    spec = InputSpec.model_validate(scenario.input[0])
+    outputs = [OutputSpec.model_validate(output) for output in scenario.outputs.values()]
+    claim = outputs[0].claim or Claim.model_validate(scenario.claim or {})
+    by_group = {str(output.query): _place(output) for output in outputs}
     return of_moves(
-        str(scenario["name"]),
+        str(scenario.name),
         moves_module.of_run(run_dir),
-        list(consumers["names"]),
-        str(output.get("topic") or output["table"]),
-        keys,
-        order=str(claim.get("order", "none")),
-        with_effect=consumers.get("acknowledge") == "with-effect",
-        output_of={name: by_group[group] for group, names in groups.items() for name in names},
-        queues_are=_queues_are(str(consumers.get("broker", "amqp")), int(spec["partitions"])),
+        consumers.names,
+        _place(outputs[0]),
+        _keys(spec, run.seed or 0, run_dir),
+        order=claim.order,
+        with_effect=consumers.acknowledge == "with-effect",
+        output_of={name: by_group[group] for group, names in consumers.groups.items() for name in names},
+        queues_are=_queues_are(consumers.broker, spec.partitions),
     )
 
 
-def _keys(spec: Mapping[str, Any], seed: int, run_dir: Path) -> list[str | None]:
+def _place(output: OutputSpec) -> str:
+    place = output.topic or output.table
+    if place is None:
+        raise ValueError("an output has neither topic nor table")
+    return place
+
+
+def _keys(spec: InputSpec, seed: int, run_dir: Path) -> list[str | None]:
     """The key of each message, in order. A file that the run names is not opened: it may be anything on this machine."""
-    if spec["dataset"] == "file":
+    if spec.dataset == "file":
         found = stored_keys(run_dir)
     else:
-        dataset = open_dataset(spec["dataset"], spec.get("options") or {}, seed=seed)
-        found = [record.key for record in dataset.records(0, spec.get("rows") or dataset.rows())]
+        dataset = open_dataset(spec.dataset, spec.options, seed=seed)
+        found = [record.key for record in dataset.records(0, spec.rows or dataset.rows())]
     return [key.decode(errors="replace") if key is not None else None for key in found]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from onceproof.base.errors import Interrupted
-from onceproof.base.signals import ignore, interruptible
+from onceproof.base.signals import ignore, interruptible, uninterrupted
 from onceproof.base.standard_streams import StandardStreams, where_kept
 
 #: Exit codes that say something about a job: none of them may come of a result that nobody could read.
@@ -18,7 +18,10 @@ def main() -> None:
     code = 0
     try:
         with interruptible():
-            from onceproof.cli.app import app  # here: a signal while it is imported ends the program in order
+            # Imported here, and whole: a signal then still ends the program in order. Python would turn one that came while a
+            # class is being made into an error of its own.
+            with uninterrupted("loading the program"):
+                from onceproof.cli.app import app
 
             app()
     except SystemExit as ended:

@@ -28,14 +28,17 @@ from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Timeline
 from onceproof.expectation.ask import ask_oracle
 from onceproof.expectation.decode import decode_topics
-from onceproof.history.kafka import collect_topics
-from onceproof.history.kafka_rows import as_text
-from onceproof.history.postgres import collect_snapshots
+from onceproof.history.execution import Execution
 from onceproof.history.run_directory import RunDir, private_files
+from onceproof.history.run_record import OutputRecord, StoredScenario
 from onceproof.history.schema import VERSION
 from onceproof.history.writer import HistoryWriter
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import load_to_judge
+from onceproof.stores.contract import store_of
+from onceproof.stores.kafka.read_back import collect_topics
+from onceproof.stores.kafka.rows import as_text
+from onceproof.stores.postgres.read_back import collect_snapshots
 from onceproof.values import foreign_files
 
 
@@ -57,7 +60,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class _Remote:
-    """A `onceproof.history.kafka.Cluster` whose files are out of reach."""
+    """A `onceproof.stores.kafka.read_back.Cluster` whose files are out of reach."""
 
     harness_bootstrap: str
 
@@ -82,16 +85,17 @@ def import_history(scenario_path: Path, sources: Sources, *, runs_dir: Path, dra
         timeline = Timeline(directory.events)
         try:
             timeline.emit("phase", name="import")
-            said = {"drained": drained, "drain_note": None if drained else "imported as not drained", "job": None}
             directory.update(
                 schema=VERSION,
                 onceproof=__version__,
-                scenario=scenario.model_dump(mode="json", by_alias=True),
+                scenario=StoredScenario.of(scenario),
                 scenario_path=str(scenario_path),
                 seed=scenario.seed,
                 imported=True,
                 wall_start=timeline.wall_start,
-                **said,
+                drained=drained,
+                drain_note=None if drained else "imported as not drained",
+                job=None,
             )
             _static_tables(sources.tables, directory)
             with HistoryWriter(directory.path) as writer:
@@ -100,7 +104,7 @@ def import_history(scenario_path: Path, sources: Sources, *, runs_dir: Path, dra
             directory.update(outputs=found)
             decode_topics(scenario, scenario_path.resolve().parent, directory)
             directory.update(observed=True)
-            ask_oracle(scenario, scenario_path, directory, timeline, observe=_runs_nothing)
+            ask_oracle(Execution(scenario, scenario_path, directory, timeline), _runs_nothing)
             timeline.emit("phase", name="stop")
         finally:
             timeline.close()
@@ -135,12 +139,13 @@ def _check_names(scenario: Scenario, sources: Sources) -> None:
             hint = f"give --input {topic}=FILE, or --kafka ADDRESS to read it"
             raise UsageError(f"nothing to import input topic {topic!r} from", hint=hint)
     for name, spec in scenario.outputs.items():
-        live = sources.kafka if spec.topic is not None else sources.postgres_env
-        if name not in sources.outputs and live is None:
-            way = "--kafka ADDRESS" if spec.topic is not None else "--postgres-env VARIABLE"
-            raise UsageError(
-                f"nothing to import output {name!r} from", hint=f"give --output {name}=FILE, or {way} to read it"
-            )
+        if name in sources.outputs:
+            continue
+        ways = {"topic": ("--kafka ADDRESS", sources.kafka), "table": ("--postgres-env VARIABLE", sources.postgres_env)}
+        way, live = ways.get(store_of(spec).field, (None, None))
+        if live is None:
+            hint = f"give --output {name}=FILE{f', or {way} to read it' if way is not None else ''}"
+            raise UsageError(f"nothing to import output {name!r} from", hint=hint)
 
 
 def _conninfo(variable: str | None) -> str | None:
@@ -170,14 +175,14 @@ def _static_tables(tables: Mapping[str, Path], directory: RunDir) -> None:
             raise UsageError(f"{path} is no Parquet file: {error}") from None
 
 
-def _from_files(scenario: Scenario, sources: Sources, writer: HistoryWriter) -> dict[str, Any]:
+def _from_files(scenario: Scenario, sources: Sources, writer: HistoryWriter) -> dict[str, OutputRecord | None]:
     for topic, path in sources.inputs.items():
         writer.append("input", _input_rows(topic, path))
-    found: dict[str, Any] = {}
+    found: dict[str, OutputRecord | None] = {}
     for name, path in sources.outputs.items():
-        table = scenario.outputs[name].table is not None
+        table = scenario.outputs[name].has_rows
         writer.append("snapshot" if table else "output", _table_rows(name, path) if table else _output_rows(name, path))
-        found[name] = {"from": path.name}
+        found[name] = OutputRecord.model_validate({"from": path.name})
     return found
 
 
@@ -200,9 +205,9 @@ def _table_rows(name: str, path: Path) -> Iterator[dict[str, Any]]:
 
 def _from_services(
     scenario: Scenario, sources: Sources, conninfo: str | None, writer: HistoryWriter, timeline: Timeline
-) -> dict[str, Any]:
+) -> dict[str, OutputRecord | None]:
     live = {name: spec for name, spec in scenario.outputs.items() if name not in sources.outputs}
-    found: dict[str, Any] = {}
+    found: dict[str, OutputRecord | None] = {}
     if sources.kafka is not None:
         inputs = [spec.topic for spec in scenario.input if spec.topic not in sources.inputs]
         topics = {name: spec.topic for name, spec in live.items() if spec.topic is not None}
@@ -210,12 +215,14 @@ def _from_services(
             _, back = collect_topics(_Remote(sources.kafka), inputs, topics, writer, timeline)
         except KafkaException as error:
             raise HistoryError(f"Kafka at {sources.kafka} cannot be read: {error.args[0].str()}") from error
-        found |= {name: {"columns": None, **asdict(counts)} for name, counts in back.items()}
+        found |= {name: OutputRecord(columns=None, **asdict(counts)) for name, counts in back.items()}
     if conninfo is not None:
         tables = {name: spec.table for name, spec in live.items() if spec.table is not None}
-        found |= {name: asdict(table) for name, table in collect_snapshots(conninfo, tables, writer).items()}
+        found |= {
+            name: OutputRecord(**asdict(table)) for name, table in collect_snapshots(conninfo, tables, writer).items()
+        }
     return found
 
 
-def _runs_nothing(*_: object) -> None:
+def _runs_nothing(_execution: Execution) -> None:
     raise HistoryError("an import runs no pipeline")

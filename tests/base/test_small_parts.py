@@ -33,6 +33,16 @@ def test_a_wait_can_be_abandoned() -> None:
         wait_until("an answer", lambda: None, deadline_s=60, abandon=abandon)
 
 
+def test_a_part_of_a_registry_has_names_of_its_own() -> None:
+    registry: Registry[str] = Registry("thing", "onceproof.oracle", "nobody.registers.here", part="plain")
+    registry.register("one")("of plain")
+    registry.of("fancy").register("one")("of fancy")
+    assert registry.of("plain") is registry and registry.get("one") == "of plain"
+    assert registry.of("fancy").get("one") == "of fancy" and registry.of("fancy").names() == ["one"]
+    with pytest.raises(KeyError, match="unknown thing of fancy 'two'"):
+        registry.of("fancy").get("two")
+
+
 def test_a_name_is_registered_once_and_unknown_ones_get_a_suggestion() -> None:
     registry: Registry[type] = Registry("thing", "onceproof.oracle", "nobody.registers.here")
     registry.register("crash")(int)

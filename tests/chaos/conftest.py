@@ -22,7 +22,7 @@ def scenario() -> Callable[..., Scenario]:
                 "input": [{"topic": "flights", "dataset": "flights", "partitions": 2}],
                 "pipeline": {"command": ["true"], "prepare": {"topics": {"out": {"partitions": 3}}}} | pipeline,
                 "outputs": {"out": {"topic": "out", "identity": ["id"]}},
-                "oracle": {"kind": "sql"},
+                "oracle": {"kind": "sql", "queries": {}},
             }
         )
 

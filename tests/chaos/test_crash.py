@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from onceproof.faults.contract import Fault, Occurrence, SpecProblem, faults
-from onceproof.pipeline.spark_conf import FILE_MANAGER
+from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
+from onceproof.scenario_files.load import find, load
 
 Problems = Callable[..., list[SpecProblem]]
 
@@ -110,3 +111,13 @@ def test_the_plan_says_where_a_job_with_its_own_file_manager_is_only_watched(
     placed = kind.placement(spec, own)
     assert placed.exactness == theirs
     assert FILE_MANAGER in placed.why or theirs == "exact"
+
+
+def test_before_a_file_sink_lists_its_files_the_checkpoint_file_system_holds_the_driver() -> None:
+    files = load(find("file-sink"))
+    spec = files.chaos[1]
+    assert spec.at.point is Point.BEFORE_SINK_COMMIT
+    placed = faults.get("crash").placement(spec, files)
+    assert (placed.exactness, placed.instrument) == ("exact", "checkpoint file system")
+    assert "_spark_metadata/2" in placed.why
+    assert faults.get("crash").placement(spec, load(find("delta-append"))).instrument == "failpoint in the sink"

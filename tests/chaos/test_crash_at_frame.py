@@ -11,7 +11,8 @@ import pytest
 from onceproof.chaos.crash_at_frame import _other_places
 from onceproof.faults.contract import Fault, Occurrence, SpecProblem, faults, reads_frames, strikes_at
 from onceproof.instruments.proxy.frames import Frame
-from onceproof.scenario.model import OutputSpec, Scenario
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.points import Point
 
 Problems = Callable[..., list[SpecProblem]]

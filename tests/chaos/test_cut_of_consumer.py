@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onceproof.base.errors import ScenarioError
 from onceproof.chaos.consumers.cut import Cut, CutSpec
+from onceproof.consumers.faults import StepDone
 from onceproof.consumers.routes import Disconnects
 from onceproof.consumers.trace import Move
-from onceproof.scenario_files.load import find, load
+from onceproof.faults.contract import Proof
+from onceproof.scenario_files.load import find, load, resolved
 from onceproof.scenario_files.plan import plan
 
-TEXT = find("amqp-cut-reorders").read_text()
+
+def proof_of(fault: Any, before: list[Move], after: list[Move]) -> Proof:
+    """From all moves, at the place between these two."""
+    proof: Proof = fault.prove(None, StepDone([*before, *after], len(before)))
+    return proof
+
+
+TEXT = resolved(find("amqp-cut-reorders"))
 SPEC = CutSpec.model_validate({"fault": "cut", "target": "c2", "at": {"message": 3}})
 TAKE = Move("take", 2, 0.0, "c2", 3, "orders")
 CUT, BACK = Move("cut", 2, 0.0, "c2", 3), Move("return", 2, 0.0, "c2", 3, "orders")
@@ -74,6 +84,6 @@ def test_it_hit_only_if_the_consumer_lived_and_the_message_came_again(
 ) -> None:
     fault = Cut(SPEC)
     fault._reset = connections
-    proof = fault.prove([TAKE], after)
+    proof = proof_of(fault, [TAKE], after)
     assert proof.hit is proved and said in " ".join(proof.evidence), proof.evidence
     assert isinstance(fault, Disconnects) and fault.disconnects() is (connections > 0)

@@ -16,7 +16,7 @@ from onceproof.chaos.fence import Fence, FenceSpec, _driver_of, _not_alive
 from onceproof.faults.contract import Fault, Occurrence, SpecProblem, faults
 from onceproof.faults.placement import RESTART_S
 from onceproof.faults.takeover import Takeover
-from onceproof.pipeline.spark_conf import FILE_MANAGER
+from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
 from onceproof.sinks import failpoints

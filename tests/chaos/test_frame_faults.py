@@ -14,10 +14,10 @@ from onceproof.base.timeline import Timeline
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, SpecProblem, faults
 from onceproof.faults.frames import FrameSpec, StoppedFrame, not_applied, prove_loss
+from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
 from onceproof.instruments.proxy.frames import Answer, Frame
 from onceproof.instruments.proxy.rules import Action, Board, Hit
-from onceproof.pipeline.spark_conf import FILE_MANAGER
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
 

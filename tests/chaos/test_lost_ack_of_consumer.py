@@ -5,18 +5,28 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onceproof.base.errors import ScenarioError
 from onceproof.chaos.consumers.lost_ack import LostAck, LostAckSpec
+from onceproof.consumers.faults import StepDone
 from onceproof.consumers.trace import Kind, Move
+from onceproof.faults.contract import Proof
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.rules import Hit
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import find, load, resolved
 from onceproof.scenario_files.plan import plan
 
-TEXT = find("ack-lost-duplicates").read_text()
+
+def proof_of(fault: Any, before: list[Move], after: list[Move]) -> Proof:
+    """From all moves, at the place between these two."""
+    proof: Proof = fault.prove(None, StepDone([*before, *after], len(before)))
+    return proof
+
+
+TEXT = resolved(find("ack-lost-duplicates"))
 SPEC = LostAckSpec.model_validate({"fault": "lost-ack", "target": "c1", "at": {"message": 3, "after": "effect"}})
 
 
@@ -24,12 +34,12 @@ SPEC = LostAckSpec.model_validate({"fault": "lost-ack", "target": "c1", "at": {"
     ("old", "new", "expected"),
     [
         ("after: effect", "after: take", r"after take no acknowledgement comes next.*\n.*use effect"),
-        ("names: [c1]", "names: [c1]\n    acknowledge: before-effect", r"with acknowledge: before-effect\n.*use take"),
+        ("names: [c1]", "names: [c1], acknowledge: before-effect", r"with acknowledge: before-effect\n.*use take"),
         ("broker: kafka-group", "broker: share-group", r"these consumers have share-group\n.*use crash after effect"),
         ("after: effect}", "after: effect}, lost: answer", r"the answer that can be lost.*\n.*use lost: request"),
         (
             "broker: kafka-group",
-            "broker: amqp\n    acknowledge: before-effect",
+            "broker: amqp, acknowledge: before-effect",
             r"no acknowledgement comes next.*\n.*use take",
         ),
         ("message: 3,", "message: 5,", r"there is no message 5: they are numbered from 1 to 4"),
@@ -61,7 +71,7 @@ def hit(**known: float) -> Hit:
 def test_the_consumer_of_the_retry_topic_has_no_acknowledgement_that_could_be_looked_up(tmp_path: Path) -> None:
     path = tmp_path / "retry-topic-reorders.yaml"
     fault = "chaos:\n  - {fault: lost-ack, target: retrier, at: {message: 1, after: effect}}\n"
-    path.write_text(find("retry-topic-reorders").read_text().replace("chaos:\n", fault))
+    path.write_text(resolved(find("retry-topic-reorders")).replace("chaos:\n", fault))
     with pytest.raises(ScenarioError, match=r"retrier takes from the retry topic.*\n.*name a consumer of the input"):
         load(path)
 
@@ -81,7 +91,7 @@ def test_it_hit_only_if_no_try_arrived_and_the_message_came_again(
 ) -> None:
     fault = LostAck(SPEC)
     fault._rules[0].hits.extend(hits)
-    proof = fault.prove(moves("take", "effect"), after)
+    proof = proof_of(fault, moves("take", "effect"), after)
     assert proof.hit is proved and said in " ".join(proof.evidence)
 
 
@@ -90,19 +100,19 @@ def test_another_groups_take_of_the_message_is_no_proof() -> None:
     fault._rules[0].hits.append(hit())
     lost = [replace(move, group="billing") for move in moves("lost", "return")]
     theirs = Move("take", 4, 0.0, "c2", 3, "orders", group="shipping")
-    proof = fault.prove(moves("take", "effect"), [*lost, theirs])
+    proof = proof_of(fault, moves("take", "effect"), [*lost, theirs])
     assert not proof.hit and "never given out again" in proof.evidence[-1]
     ours = Move("take", 5, 0.0, "c1", 3, "orders", group="billing")
-    assert fault.prove(moves("take", "effect"), [*lost, theirs, ours]).hit
+    assert proof_of(fault, moves("take", "effect"), [*lost, theirs, ours]).hit
 
 
 def test_a_take_before_it_was_lost_is_no_proof() -> None:
     fault = LostAck(SPEC)
     fault._rules[0].hits.append(hit())
-    assert not fault.prove(moves("take", "effect"), moves("take", "lost")).hit
+    assert not proof_of(fault, moves("take", "effect"), moves("take", "lost")).hit
 
 
-AMQP = find("amqp-ack-lost-duplicates").read_text()
+AMQP = resolved(find("amqp-ack-lost-duplicates"))
 
 
 @pytest.mark.parametrize(
@@ -117,9 +127,7 @@ AMQP = find("amqp-ack-lost-duplicates").read_text()
 )
 def test_on_amqp_what_can_never_work_is_refused(tmp_path: Path, new: str, expected: str) -> None:
     path = tmp_path / "amqp-ack-lost-duplicates.yaml"
-    path.write_text(
-        AMQP.replace("names: [c1]", "names: [c1]\n    acknowledge: with-effect").replace("after: effect}", new)
-    )
+    path.write_text(AMQP.replace("names: [c1]", "names: [c1], acknowledge: with-effect").replace("after: effect}", new))
     with pytest.raises(ScenarioError) as refused:
         load(path)
     assert re.search(expected, str(refused.value)), str(refused.value)
@@ -146,6 +154,6 @@ def test_a_lost_answer_hit_only_if_the_broker_had_it(
 ) -> None:
     fault = LostAck(SPEC.model_copy(update={"lost": "answer"}))
     fault._rules[0].hits.extend(hits)
-    proof = fault.prove(moves("take", "effect", "acknowledge"), after)
+    proof = proof_of(fault, moves("take", "effect", "acknowledge"), after)
     assert proof.hit is proved and said in " ".join(proof.evidence)
     assert fault.arrived() is (any(hit.answered_at for hit in hits) if hits else None)

@@ -25,7 +25,8 @@ from onceproof.faults.refusals import (
 )
 from onceproof.instruments.checkpoint_watcher import Batch
 from onceproof.instruments.proxy.frames import Reply
-from onceproof.scenario.model import OutputSpec, Scenario
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.points import Point
 
 AT = {"batch": 2, "point": "after-offset-log"}

@@ -9,8 +9,8 @@ import pytest
 
 from onceproof.chaos.stall.kind import Stall, StallSpec
 from onceproof.faults.contract import SpecProblem, faults
-from onceproof.faults.controller import Armed
 from onceproof.faults.evidence.sink_state import changes
+from onceproof.faults.table import Armed
 
 Problems = Callable[..., list[SpecProblem]]
 

@@ -80,7 +80,7 @@ def test_one_that_stood_still_until_its_batch_was_committed_hits(
     proven: Callable[..., Proof], process: subprocess.Popen[bytes]
 ) -> None:
     proof = proven(lambda: None, hit(answer=ANSWERED))
-    assert proof.hit and "INSERT 0 1" in " ".join(proof.evidence)
+    assert proof.hit and "INSERT 0 1" in " ".join(map(str, proof.evidence))
     wait_until("it to go on", lambda: not procfs.is_stopped(process.pid), deadline_s=5)
 
 
@@ -96,7 +96,7 @@ def test_one_that_somebody_else_woke_does_not(proven: Callable[..., Proof], proc
 def test_a_frame_that_nobody_got_was_not_delivered(proven: Callable[..., Proof]) -> None:
     proof = proven(lambda: None, hit(undeliverable="the service had gone"))
     assert not proof.hit and "never delivered: the service had gone" in proof.evidence[-1]
-    assert "was delivered" not in " ".join(proof.evidence)
+    assert "was delivered" not in " ".join(map(str, proof.evidence))
 
 
 def test_a_zombie_stands_while_it_is_there_and_stopped(process: subprocess.Popen[bytes]) -> None:

@@ -21,9 +21,9 @@ from onceproof.faults.contract import (
     strikes_tasks,
 )
 from onceproof.faults.tasks import InTask, Victim
+from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.rules import Hit
-from onceproof.pipeline.spark_conf import FILE_MANAGER
 from onceproof.pipeline.spark_tasks import TaskProcess
 from onceproof.scenario.model import Scenario, SparkStack
 from onceproof.scenario.points import Point

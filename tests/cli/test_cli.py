@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml.comments import CommentedMap
 from typer.testing import CliRunner, Result
 
 import onceproof
@@ -18,12 +19,16 @@ from onceproof.base.errors import EnvironmentProblem, Interrupted, UsageError
 from onceproof.base.timeline import Event
 from onceproof.cli import run as cli_run
 from onceproof.cli.app import app
+from onceproof.faults.evidence.item import Evidence
 from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.verdict import write_verdict
-from onceproof.scenario.model import Expect, Scenario
+from onceproof.scenario.model import ExpectedVerdict, Scenario
+from onceproof.scenario_files.document import Document, Extent
+from onceproof.scenario_files.load import LoadedScenario
+from onceproof.scenario_files.merge import merge
 
 DUPLICATE = Finding("duplicate", "rows", 5, "five twice")
-VIOLATED_EXPECTED = Expect(verdict="violated", anomalies=["duplicate"])
+VIOLATED_EXPECTED = ExpectedVerdict(verdict="violated", anomalies=["duplicate"])
 
 
 def invoke(*words: str) -> Result:
@@ -39,10 +44,13 @@ def verdict(name: str, outcome: Outcome) -> Verdict:
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
     """``world(name=(expect, outcome, exception or signal), ...)``: scenarios that "run" to that; returns the calls that were made."""
 
-    def build(**scenarios: tuple[Expect, Outcome | BaseException]) -> list[dict[str, Any]]:
+    def build(**scenarios: tuple[ExpectedVerdict, Outcome | BaseException]) -> list[dict[str, Any]]:
         calls: list[dict[str, Any]] = []
 
-        def run(path: Path, *, runs_dir: Path, seed: int | None, listeners: list[Callable[[Event], None]]) -> Any:
+        def run(
+            given: LoadedScenario, *, runs_dir: Path, seed: int | None, listeners: list[Callable[[Event], None]]
+        ) -> Any:
+            path = given.path
             calls.append({"scenario": path.stem, "runs_dir": runs_dir, "seed": seed})
             listeners[0](Event(0.0, "phase", {"name": "run"}))
             end = scenarios[path.stem][1]
@@ -55,7 +63,12 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
         module = types.ModuleType("onceproof.run")
         module.run = run  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "onceproof.run", module)
-        loaded = {name: (Path(f"{name}.yaml"), scenario(name, expect)) for name, (expect, _) in scenarios.items()}
+        loaded = {
+            name: LoadedScenario(
+                scenario(name, expect), Path(f"{name}.yaml"), merge([Document("", CommentedMap(), {}, Extent())])
+            )
+            for name, (expect, _) in scenarios.items()
+        }
         monkeypatch.setattr(cli_run, "load_all", lambda given: [loaded[name] for name in given])
         monkeypatch.setattr(cli_run, "names", lambda: list(loaded))
         return calls
@@ -63,14 +76,14 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
     return build
 
 
-def scenario(name: str, expect: Expect) -> Scenario:
+def scenario(name: str, expect: ExpectedVerdict) -> Scenario:
     return Scenario.model_validate(
         {
             "name": name,
             "input": [{"topic": "t", "dataset": "numbers"}],
             "pipeline": {"command": ["true"]},
             "outputs": {"rows": {"topic": "out", "identity": ["id"]}},
-            "oracle": {"kind": "none"},
+            "oracle": {"kind": "reference"},
             "expect": expect.model_dump(),
         }
     )
@@ -92,7 +105,7 @@ def scenario(name: str, expect: Expect) -> Scenario:
 )
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_single_run_exits_with_its_own_code(world: Any, end: Any, code: int, as_json: bool) -> None:
-    world(mine=(Expect(), end))
+    world(mine=(ExpectedVerdict(), end))
     result = invoke("run", "mine", *(["--json"] if as_json else []))
     assert result.exit_code == code
     if as_json:
@@ -109,11 +122,11 @@ def test_a_single_violated_run_exits_with_1_also_where_it_is_expected(world: Any
 @pytest.mark.parametrize(
     "ends, code",
     [
-        ([(VIOLATED_EXPECTED, Outcome.VIOLATED), (Expect(), Outcome.HELD)], 0),
-        ([(VIOLATED_EXPECTED, Outcome.HELD), (Expect(), Outcome.HELD)], 1),
-        ([(VIOLATED_EXPECTED, Outcome.VIOLATED), (Expect(), Outcome.INCONCLUSIVE)], 3),
-        ([(Expect(), EnvironmentProblem("port taken")), (Expect(), Outcome.HELD)], 4),
-        ([(Expect(verdict="inconclusive"), Outcome.INCONCLUSIVE)], 0),
+        ([(VIOLATED_EXPECTED, Outcome.VIOLATED), (ExpectedVerdict(), Outcome.HELD)], 0),
+        ([(VIOLATED_EXPECTED, Outcome.HELD), (ExpectedVerdict(), Outcome.HELD)], 1),
+        ([(VIOLATED_EXPECTED, Outcome.VIOLATED), (ExpectedVerdict(), Outcome.INCONCLUSIVE)], 3),
+        ([(ExpectedVerdict(), EnvironmentProblem("port taken")), (ExpectedVerdict(), Outcome.HELD)], 4),
+        ([(ExpectedVerdict(verdict="inconclusive"), Outcome.INCONCLUSIVE)], 0),
     ],
 )
 def test_all_is_green_when_every_expectation_is_met(world: Any, ends: list[Any], code: int) -> None:
@@ -127,13 +140,17 @@ def test_all_is_green_when_every_expectation_is_met(world: Any, ends: list[Any],
 
 
 def test_several_named_scenarios_exit_with_the_worst(world: Any) -> None:
-    world(a=(Expect(), Outcome.HELD), b=(VIOLATED_EXPECTED, Outcome.VIOLATED), c=(Expect(), Outcome.INCONCLUSIVE))
+    world(
+        a=(ExpectedVerdict(), Outcome.HELD),
+        b=(VIOLATED_EXPECTED, Outcome.VIOLATED),
+        c=(ExpectedVerdict(), Outcome.INCONCLUSIVE),
+    )
     assert invoke("run", "a", "c").exit_code == 3
     assert invoke("run", "a", "b", "c").exit_code == 1
 
 
 def test_an_interruption_ends_the_rest(world: Any) -> None:
-    calls = world(a=(Expect(), Interrupted("interrupted by SIGINT")), b=(Expect(), Outcome.HELD))
+    calls = world(a=(ExpectedVerdict(), Interrupted("interrupted by SIGINT")), b=(ExpectedVerdict(), Outcome.HELD))
     result = invoke("run", "--all", "--json")
     assert result.exit_code == 130
     assert [call["scenario"] for call in calls] == ["a"]
@@ -141,13 +158,13 @@ def test_an_interruption_ends_the_rest(world: Any) -> None:
 
 
 def test_options_reach_the_run(world: Any, tmp_path: Path) -> None:
-    calls = world(mine=(Expect(), Outcome.HELD))
+    calls = world(mine=(ExpectedVerdict(), Outcome.HELD))
     invoke("run", "mine", "--runs", str(tmp_path / "r"), "--seed", "7")
     assert calls == [{"scenario": "mine", "runs_dir": tmp_path / "r", "seed": 7}]
 
 
 def test_json_is_one_object_on_stdout_and_people_read_stderr(world: Any) -> None:
-    world(mine=(Expect(), Outcome.VIOLATED))
+    world(mine=(ExpectedVerdict(), Outcome.VIOLATED))
     result = invoke("run", "mine", "--json")
     assert result.stdout.count("\n") == 1
     told = json.loads(result.stdout)
@@ -157,7 +174,7 @@ def test_json_is_one_object_on_stdout_and_people_read_stderr(world: Any) -> None
 
 
 def test_an_error_under_json_is_an_object_and_a_message(world: Any) -> None:
-    world(mine=(Expect(), EnvironmentProblem("no Java", hint="install Java 21")))
+    world(mine=(ExpectedVerdict(), EnvironmentProblem("no Java", hint="install Java 21")))
     result = invoke("run", "mine", "--json")
     told = json.loads(result.stdout)
     assert (told["verdict"], told["error"], told["hint"], told["exit"]) == ("error", "no Java", "install Java 21", 4)
@@ -179,12 +196,12 @@ def left_behind(tmp_path: Path) -> Callable[[Verdict], Path]:
 
 def test_an_error_in_a_run_tells_all_that_the_run_left_behind(world: Any, left_behind: Any) -> None:
     error = EnvironmentProblem("broker 2 died", hint="see its log")
-    fault = FaultReport("crash", "driver", "q", 2, "after-sink-commit", True, True, True, ("seen",))
+    fault = FaultReport("crash", "driver", "q", 2, "after-sink-commit", True, True, True, (Evidence("seen"),))
     left = Verdict(
         "mine", Outcome.ERROR, {"delivery": "effectively-once"}, ("x",), faults=(fault,), seed=7, seconds=4.5
     )
     error.run_dir = run = left_behind(left)
-    world(mine=(Expect(), error))
+    world(mine=(ExpectedVerdict(), error))
     result = invoke("run", "mine", "--json")
     told = json.loads(result.stdout)
     assert told.pop("faults")[0]["hit"] is True
@@ -213,7 +230,7 @@ def test_an_error_in_a_run_tells_all_that_the_run_left_behind(world: Any, left_b
 def test_an_interruption_says_in_one_line_what_is_left(world: Any, left_behind: Any) -> None:
     error = Interrupted("interrupted by SIGINT")
     error.run_dir = run = left_behind(Verdict("mine", Outcome.INTERRUPTED, {}, ("x",), seconds=1.5))
-    world(mine=(Expect(), error))
+    world(mine=(ExpectedVerdict(), error))
     result = invoke("run", "mine")
     assert result.exit_code == 130
     line = f"interrupted by SIGINT in mine: everything that was started is gone; run directory: {run}"
@@ -226,7 +243,7 @@ def test_an_error_is_told_also_where_the_run_could_not_write_its_own(world: Any,
         (tmp_path / "verdict.json").write_text(text)
     error = EnvironmentProblem("the disk is full")
     error.run_dir = tmp_path
-    world(mine=(Expect(), error))
+    world(mine=(ExpectedVerdict(), error))
     told = json.loads(invoke("run", "mine", "--json").stdout)
     assert (told["verdict"], told["run"], told["claim"], told["error"]) == (
         *("error", str(tmp_path), None, "the disk is full"),
@@ -236,20 +253,20 @@ def test_an_error_is_told_also_where_the_run_could_not_write_its_own(world: Any,
 def test_a_stored_verdict_that_is_none_of_a_failure_is_not_taken(world: Any, left_behind: Any) -> None:
     error = EnvironmentProblem("the disk is full")
     error.run_dir = left_behind(verdict("mine", Outcome.HELD))
-    world(mine=(Expect(), error))
+    world(mine=(ExpectedVerdict(), error))
     result = invoke("run", "mine", "--json")
     assert result.exit_code == 4 and json.loads(result.stdout)["verdict"] == "error"
 
 
 def test_junit_is_written(world: Any, tmp_path: Path) -> None:
-    world(a=(Expect(), Outcome.HELD), b=(Expect(), EnvironmentProblem("no Java")))
+    world(a=(ExpectedVerdict(), Outcome.HELD), b=(ExpectedVerdict(), EnvironmentProblem("no Java")))
     report = tmp_path / "deep" / "report.xml"
     invoke("run", "a", "b", "--junit", str(report))
     assert [case.get("name") for case in ET.parse(report).iter("testcase")] == ["a", "b"]
 
 
 def test_a_junit_file_that_cannot_be_written_is_told_before_anything_starts(world: Any, tmp_path: Path) -> None:
-    calls = world(mine=(Expect(), Outcome.HELD))
+    calls = world(mine=(ExpectedVerdict(), Outcome.HELD))
     (tmp_path / "file").write_text("")
     result = invoke("run", "mine", "--junit", str(tmp_path / "file" / "report.xml"))
     assert result.exit_code == 4 and "cannot write" in result.stderr

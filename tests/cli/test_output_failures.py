@@ -15,7 +15,7 @@ from onceproof.base.visible import visible
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import write_verdict
 from onceproof.reports.report import RunSet, ScenarioResult, reports
-from onceproof.scenario.model import Expect
+from onceproof.scenario.model import ExpectedVerdict
 
 #: The program, with a run that has the verdict that its first word says, and a reason with what a job may print.
 PROGRAM = """
@@ -24,11 +24,11 @@ from pathlib import Path
 from onceproof.cli import run as cli_run
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge import verdict as judged
-from onceproof.scenario.model import Expect
+from onceproof.scenario.model import ExpectedVerdict
 
 outcome = Outcome(sys.argv.pop(1))
 judged.check = lambda run: Verdict("mine", outcome, {"delivery": "effectively-once"}, ("ümläut \\u2500 \\x1b[2J \\ud800 end",))
-cli_run._stored_expectation = lambda run: Expect()
+cli_run._stored_expectation = lambda run: ExpectedVerdict()
 from onceproof.__main__ import main
 main()
 """
@@ -112,7 +112,7 @@ def test_every_stream_can_carry_the_report(tmp_path: Path, env: dict[str, str], 
 
 def nasty(text: str) -> ScenarioResult:
     verdict = Verdict(text, Outcome.VIOLATED, {"delivery": text}, (text,))
-    return ScenarioResult(text, Expect(), verdict, Path("/runs/x"))
+    return ScenarioResult(text, ExpectedVerdict(), verdict, Path("/runs/x"))
 
 
 @pytest.mark.parametrize("color", [False, True])
@@ -131,7 +131,7 @@ def test_a_report_shows_control_characters_instead_of_sending_them(color: bool) 
 def test_junit_is_valid_xml_whatever_a_job_says(text: str) -> None:
     from onceproof.base.errors import EnvironmentProblem
 
-    failed = ScenarioResult("s", Expect(), error=EnvironmentProblem(text))
+    failed = ScenarioResult("s", ExpectedVerdict(), error=EnvironmentProblem(text))
     for result in (nasty(text), failed):
         rendered = reports.get("junit")().render(RunSet((result,)))
         ET.fromstring(rendered.encode("utf-8"))
@@ -151,8 +151,8 @@ def test_a_junit_file_that_cannot_be_written_costs_nobody_the_report(
 
     verdict = Verdict("mine", Outcome.HELD, {"delivery": "effectively-once"}, ("because",))
     write_verdict(tmp_path, verdict)
-    result = ScenarioResult("mine", Expect(), verdict, tmp_path)
-    monkeypatch.setattr(cli_run, "load_all", lambda given: [(tmp_path, None)])
+    result = ScenarioResult("mine", ExpectedVerdict(), verdict, tmp_path)
+    monkeypatch.setattr(cli_run, "load_all", lambda given: [None])
     monkeypatch.setattr(cli_run, "_run_one", lambda *_: result)
     for words in ([], ["--json"]):
         done = CliRunner().invoke(app, ["run", "mine", "--junit", "/dev/full", *words])

@@ -14,12 +14,12 @@ import pytest
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.consumers.brokers import services
 from onceproof.consumers.brokers.contract import Broker
-from onceproof.explore.replay import play_once, start_broker
+from onceproof.explore.replay import execute_once, start_services
 from onceproof.history.run_directory import RunDir
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
 from onceproof.run import Result
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import find, load, resolved
 from onceproof.stack.amqp import rabbitmq
 from onceproof.stack.processes.owner import Owner
 
@@ -40,7 +40,7 @@ def player(broker: Broker, folder: Path) -> Play:
     numbers = itertools.count(1)
 
     def once(name: str, *changes: tuple[str, str]) -> tuple[Verdict, list[int]]:
-        text = find(name).read_text()
+        text = resolved(find(name))
         for old, new in changes:
             assert old in text
             text = text.replace(old, new)
@@ -48,7 +48,7 @@ def player(broker: Broker, folder: Path) -> Play:
         path.write_text(text)
         number = next(numbers)
         directory = RunDir.below(folder / f"play{number}")
-        play_once(load(path), folder, broker, directory, number)
+        execute_once(load(path), folder, lambda *_: broker, directory, number)
         rows = pq.read_table(directory.path / "history" / "output.parquet").to_pylist()
         return judge(directory.path), [json.loads(row["content"])["id"] for row in rows]
 
@@ -60,7 +60,7 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
     folder = tmp_path_factory.mktemp("qpid")
     with Owner() as owner:
         start = services.fetched(load(find("amqp-cut-reorders")))
-        yield player(start_broker(start, owner, folder), folder)
+        yield player(start_services(start, owner, folder), folder)
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +72,9 @@ def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Owner, Pl
         pytest.skip(str(missing))
     folder = tmp_path_factory.mktemp("rabbitmq")
     path = folder / "amqp-cut-reorders.yaml"
-    path.write_text(find("amqp-cut-reorders").read_text().replace(*ON_RABBITMQ))
+    path.write_text(resolved(find("amqp-cut-reorders")).replace(*ON_RABBITMQ))
     with Owner() as owner:
-        yield owner, player(start_broker(services.fetched(load(path)), owner, folder), folder)
+        yield owner, player(start_services(services.fetched(load(path)), owner, folder), folder)
 
 
 @pytest.fixture(scope="module")
@@ -126,13 +126,13 @@ CUTS = [
 
 def lost(play: Play, acknowledge: str, at: str) -> tuple[Verdict, list[int]]:
     names = "names: [c1]"
-    mine = (names, f"{names}\n    acknowledge: {acknowledge}")
+    mine = (names, f"{names}, acknowledge: {acknowledge}")
     return play("amqp-ack-lost-duplicates", mine, ("after: effect}", at))
 
 
 def cut(play: Play, acknowledge: str, after: str) -> tuple[Verdict, list[int]]:
     names, fault = "names: [c1]", "{fault: lost-ack, target: c1, at: {message: 3, after: effect}}"
-    mine = (names, f"{names}\n    acknowledge: {acknowledge}")
+    mine = (names, f"{names}, acknowledge: {acknowledge}")
     return play("amqp-ack-lost-duplicates", mine, (fault, fault.replace("lost-ack", "cut").replace("effect", after)))
 
 
@@ -193,7 +193,7 @@ def test_on_rabbitmq_the_naive_shows_it_and_the_remedy_holds(
 
 def test_on_rabbitmq_a_lost_answer_to_a_commit_gives_nothing_out_again(on_rabbitmq: Play) -> None:
     names = "names: [c1]"
-    mine = (names, f"{names}\n    acknowledge: with-effect")
+    mine = (names, f"{names}, acknowledge: with-effect")
     verdict, ids = on_rabbitmq(
         "amqp-ack-lost-duplicates", ON_RABBITMQ, mine, ("after: effect}", "after: acknowledge}, lost: answer")
     )

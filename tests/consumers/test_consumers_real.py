@@ -12,15 +12,15 @@ from xml.etree import ElementTree as ET
 import pyarrow.parquet as pq
 import pytest
 
-from onceproof.base.errors import EnvironmentProblem, UsageError
+from onceproof.base.errors import EnvironmentProblem
 from onceproof.consumers.brokers.amqp import AmqpBroker
-from onceproof.explore.replay import play_once, replay
+from onceproof.explore.replay import execute_once, replay
 from onceproof.history.run_directory import RunDir
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
 from onceproof.reports.picture import files as picture_files
 from onceproof.run import Result
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import find, load, resolved
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner
 
@@ -48,7 +48,7 @@ def play(broker: AmqpBroker, tmp_path: Path) -> Play:
         after: str = "take", message: int = 3, chaos: bool = True, changes: Mapping[str, str] = MappingProxyType({})
     ) -> tuple[Verdict, list[int]]:
         crash = "{message: 3, while: {consumer: c1, holds: 4}}"
-        text = SHIPPED.read_text()
+        text = resolved(SHIPPED)
         # After a take the crash is the shipped one: m3 is only overtaken if m4 has been taken by then.
         at = crash if (after, message) == ("take", 3) else f"{{message: {message}, after: {after}}}"
         for old, new in {crash: at, **changes}.items():
@@ -58,7 +58,7 @@ def play(broker: AmqpBroker, tmp_path: Path) -> Play:
         path.write_text(text)
         directory = RunDir.below(tmp_path / "run")
         scenario = load(path) if chaos else load(path).model_copy(update={"chaos": []})
-        play_once(scenario, tmp_path, broker, directory, number=id(directory))
+        execute_once(scenario, tmp_path, lambda *_: broker, directory, number=id(directory))
         rows = pq.read_table(directory.path / "history" / "output.parquet").to_pylist()
         return judge(directory.path), [json.loads(row["content"])["id"] for row in rows]
 
@@ -207,11 +207,3 @@ def test_messages_that_nobody_is_left_to_take_are_a_stale_tail(play: Play) -> No
     verdict, ids = play(changes={"restart_after: 10": "queues: own", "partitions: 1": "partitions: 2"})
     assert verdict.anomalies() == {"stale-tail": 1} and 3 not in ids
     assert not verdict.faults[0].hit, "it was never given out again"
-
-
-def test_a_run_of_a_spark_job_is_not_replayed(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(
-        json.dumps({"scenario": {"name": "naive-append", "pipeline": {"command": ["x"]}}})
-    )
-    with pytest.raises(UsageError, match="onceproof run naive-append"):
-        replay(tmp_path, times=1, tell=print)

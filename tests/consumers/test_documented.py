@@ -9,12 +9,12 @@ from typing import get_args
 
 import pytest
 
-from onceproof.consumers import execution as stage
 from onceproof.consumers import gate
 from onceproof.consumers.brokers import amqp as amqp_broker
 from onceproof.consumers.brokers import kafka as kafka_broker
 from onceproof.consumers.brokers import tables
 from onceproof.consumers.gate import Ask
+from onceproof.kinds import consumers as kind
 from onceproof.scenario_files.load import find, load
 
 pytestmark = pytest.mark.sources
@@ -38,7 +38,7 @@ def test_its_lines_are_steps() -> None:
 
 def test_it_names_every_variable() -> None:
     sources = [
-        Path(module.__file__).read_text(encoding="utf-8") for module in (stage, amqp_broker, kafka_broker, tables)
+        Path(module.__file__).read_text(encoding="utf-8") for module in (kind, amqp_broker, kafka_broker, tables)
     ]
     given = {name for text in sources for name in re.findall(r'"(ONCEPROOF_\w+)":', text)}
     assert given and given == set(re.findall(r"`(ONCEPROOF_\w+)`", PAGE))

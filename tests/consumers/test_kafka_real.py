@@ -16,11 +16,11 @@ from onceproof.consumers.brokers import services
 from onceproof.consumers.brokers.contract import Broker
 from onceproof.consumers.brokers.kafka import GroupQueues, KafkaBroker
 from onceproof.consumers.brokers.share import ShareQueues
-from onceproof.explore.replay import play_once
+from onceproof.explore.replay import execute_once
 from onceproof.history.run_directory import RunDir
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import judge
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import find, load, resolved
 from onceproof.stack.processes.owner import Owner
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
@@ -47,7 +47,7 @@ def play(kafka: KafkaBroker, tmp_path: Path) -> Play:
     def once(
         name: str, changes: Mapping[str, str] = MappingProxyType({}), chaos: bool = True
     ) -> tuple[Verdict, list[int], RunDir]:
-        text = find(name).read_text()
+        text = resolved(find(name))
         for old, new in changes.items():
             assert old in text
             text = text.replace(old, new)
@@ -58,7 +58,7 @@ def play(kafka: KafkaBroker, tmp_path: Path) -> Play:
         queues = GroupQueues if scenario.pipeline.consumers.broker == "kafka-group" else ShareQueues
         broker: Broker = KafkaBroker(kafka.stack, queues)
         directory = RunDir.below(tmp_path / "run")
-        play_once(scenario, tmp_path, broker, directory, number=id(directory))
+        execute_once(scenario, tmp_path, lambda *_: broker, directory, number=id(directory))
         rows = pq.read_table(directory.path / "history" / "output.parquet").to_pylist()
         return judge(directory.path), [json.loads(row["content"])["id"] for row in rows], directory
 
@@ -75,7 +75,7 @@ def test_without_its_fault_the_same_schedule_is_in_order(play: Play, name: str) 
 
 def test_what_a_member_of_a_share_group_releases_comes_after_what_was_behind_it(play: Play) -> None:
     """The consumer lives and gives back what it cannot process, while another has the next."""
-    crash = re.search(r"  - \{fault: crash.*\n", find("share-group-redelivery-reorders").read_text())
+    crash = re.search(r"  - \{fault: crash.*\n", resolved(find("share-group-redelivery-reorders")))
     assert crash is not None
     changes = {
         crash[0]: "  - {fault: reject, target: c2, at: {message: 3, while: {consumer: c1, holds: 4}}}\n",
@@ -97,7 +97,7 @@ TOPIC = {"{table: processed,": "{topic: processed,"}
     [
         ("share-group-lock-timeout-duplicates", {**TOPIC, "{2: 4}": "{2: 4, 3: 3}"}, "refused its late"),
         ("share-group-lock-timeout-duplicates", TOPIC, "without an error"),
-        ("slow-member-duplicates", {"static: false": "static: false\n    slow: {3: 3}"}, "refused its late"),
+        ("slow-member-duplicates", {"static: false": "static: false, slow: {3: 3}"}, "refused its late"),
     ],
 )
 def test_who_was_slower_is_refused_while_the_other_has_the_message(
@@ -119,7 +119,7 @@ def test_a_lock_that_ends_while_another_has_the_next_reorders_too(play: Play) ->
 
 
 def test_an_offset_that_is_committed_first_is_refused_to_who_was_slower(play: Play) -> None:
-    before = {"static: false": "static: false\n    acknowledge: before-effect"}
+    before = {"static: false": "static: false, acknowledge: before-effect"}
     verdict, ids, _ = play("slow-member-duplicates", before)
     assert verdict.outcome is Outcome.HELD and verdict.faults[0].hit, verdict.reasons
     assert sorted(ids) == [1, 2, 3, 4, 5], "it had no effect: another was at the message"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -23,15 +23,22 @@ from onceproof.consumers import layout as layouts
 from onceproof.consumers.brokers import kafka as kafka_broker
 from onceproof.consumers.brokers.kafka import GroupQueues
 from onceproof.consumers.drive import Drive
-from onceproof.consumers.execution import keys_to_queues
+from onceproof.consumers.faults import ConsumerFaults, Scene, StepDone
 from onceproof.consumers.gate import Gate
 from onceproof.consumers.processes import ConsumerDied, Crew
 from onceproof.consumers.trace import Move, event_kind, holder, of_event, of_run
 from onceproof.data import Record, open_dataset
-from onceproof.scenario.model import AtMessage, ConsumerFaultSpec, Scenario
+from onceproof.faults.contract import Proof
+from onceproof.scenario.model import AtMessage, ConsumerFaultSpec, Scenario, consumers_of
 from onceproof.scenario_files.load import find, load
 from onceproof.stack.kafka.clients import client_config
 from onceproof.stack.processes.owner import Owner
+
+
+def proof_of(fault: Any, before: list[Move], after: list[Move]) -> Proof:
+    """From all moves, at the place between these two."""
+    proof: Proof = fault.prove(None, StepDone([*before, *after], len(before)))
+    return proof
 
 
 @pytest.fixture
@@ -137,9 +144,9 @@ BACK = Move("return", 3, 0.0, "c2", 3, "q")
 
 
 def test_a_crash_hit_if_the_message_was_held_and_came_again() -> None:
-    proof = CRASH.prove(BEFORE, [BACK, take("c1", 3, 4, redelivered=True)])
+    proof = proof_of(CRASH, BEFORE, [BACK, take("c1", 3, 4, redelivered=True)])
     assert proof.hit and proof.evidence[-1].endswith("at tick 4, marked as redelivered")
-    unmarked = CRASH.prove(BEFORE, [BACK, take("c1", 3, 4)])
+    unmarked = proof_of(CRASH, BEFORE, [BACK, take("c1", 3, 4)])
     assert unmarked.hit and unmarked.evidence[-1].endswith("without the mark of a redelivery")
 
 
@@ -152,30 +159,30 @@ def test_a_crash_hit_if_the_message_was_held_and_came_again() -> None:
     ],
 )
 def test_a_crash_missed_if_anything_of_it_was_not_seen(before: list[Move], after: list[Move], why: str) -> None:
-    proof = CRASH.prove(before, after)
+    proof = proof_of(CRASH, before, after)
     assert not proof.hit and why in proof.evidence[-1]
 
 
 def test_an_acknowledged_message_need_not_come_again() -> None:
     spec = CrashSpec.model_validate({"fault": "crash", "target": "c2", "at": {"message": 3, "after": "acknowledge"}})
-    proof = Crash(spec).prove([take("c2", 3, 2), Move("acknowledge", 3, 0.0, "c2", 3, "q")], [])
+    proof = proof_of(Crash(spec), [take("c2", 3, 2), Move("acknowledge", 3, 0.0, "c2", 3, "q")], [])
     assert proof.hit and "was acknowledged by then" in proof.evidence[-1]
 
 
 def test_a_crash_when_effect_and_acknowledgement_are_done_proves_nothing() -> None:
     spec = CrashSpec.model_validate({"fault": "crash", "target": "c2", "at": {"message": 3, "after": "acknowledge"}})
     done = [Move("effect", 3, 0.0, "c2", 3, "q"), Move("acknowledge", 3, 0.0, "c2", 3, "q")]
-    proof = Crash(spec).prove([take("c2", 3, 2), *done], [Move("crash", 3, 0.0, "c2", 3)])
+    proof = proof_of(Crash(spec), [take("c2", 3, 2), *done], [Move("crash", 3, 0.0, "c2", 3)])
     assert not proof.hit and "nothing that the fault could break" in proof.evidence[-1]
 
 
 def test_what_an_ended_consumer_was_given_is_not_known() -> None:
     """The poison that ends whoever takes it again is given out again, and nobody is left to say so."""
     died = Move("end", 5, 0.0, "c1")
-    seen = CRASH.prove([Move("start", 0, 0.0, "c1"), *BEFORE], [BACK, died])
+    seen = proof_of(CRASH, [Move("start", 0, 0.0, "c1"), *BEFORE], [BACK, died])
     assert not seen.hit and "c1 ended by itself in a take at tick 5" in seen.evidence[-1]
     assert "never" not in seen.evidence[-1]
-    at_start = CRASH.prove(BEFORE, [Move("crash", 3, 0.0, "c2", 3), BACK, Move("end", 13, 0.0, "c2")])
+    at_start = proof_of(CRASH, BEFORE, [Move("crash", 3, 0.0, "c2", 3), BACK, Move("end", 13, 0.0, "c2")])
     assert not at_start.hit and "was never given out again" in at_start.evidence[-1]
 
 
@@ -187,7 +194,7 @@ def test_a_position_reads_as_it_is_written() -> None:
 
 def test_keys_are_dealt_out_to_queues_in_the_order_in_which_they_come() -> None:
     keys = [b"b", b"b", b"a", b"c", None, b"a"]
-    assert keys_to_queues([Record(key, b"", 0) for key in keys], 2) == [0, 0, 1, 0, 0, 1]
+    assert layouts.keys_to_queues([Record(key, b"", 0) for key in keys], 2) == [0, 0, 1, 0, 0, 1]
 
 
 def test_messages_are_numbered_from_one() -> None:
@@ -212,9 +219,9 @@ def test_moves_are_read_back_from_the_timeline(tmp_path: Path) -> None:
 def test_a_crash_in_one_group_is_proved_by_that_group_alone() -> None:
     lost, other = replace(take("c2", 3, 2), group="g2"), replace(take("c1", 4, 3), group="g1")
     copy = replace(take("c1", 3, 4), group="g1")
-    assert not CRASH.prove([lost, other], [BACK, copy]).hit, "another group was given a copy of its own"
+    assert not proof_of(CRASH, [lost, other], [BACK, copy]).hit, "another group was given a copy of its own"
     again = replace(take("c2", 3, 9), group="g2")
-    assert CRASH.prove([lost, other], [BACK, copy, again]).hit
+    assert proof_of(CRASH, [lost, other], [BACK, copy, again]).hit
 
 
 REJECT = Reject(RejectSpec.model_validate({"fault": "reject", "target": "c1", "at": {"message": 3}, "times": 2}))
@@ -226,21 +233,21 @@ def refused(message: int, tick: int) -> Move:
 
 def test_a_refusal_hit_if_the_broker_said_no_so_many_times() -> None:
     twice = [refused(3, 2), refused(4, 3), refused(3, 4), Move("effect", 5, 0.0, "c1", 3, "q")]
-    proof = REJECT.prove([], twice)
+    proof = proof_of(REJECT, [], twice)
     assert proof.hit and proof.evidence[-1] == "it was done at tick 5 by c1"
-    once = REJECT.prove([], [refused(3, 2), Move("effect", 3, 0.0, "c1", 3, "q")])
+    once = proof_of(REJECT, [], [refused(3, 2), Move("effect", 3, 0.0, "c1", 3, "q")])
     assert not once.hit
-    never = REJECT.prove([], [refused(3, 2), refused(3, 4)])
+    never = proof_of(REJECT, [], [refused(3, 2), refused(3, 4)])
     assert never.hit and never.evidence[-1] == "it was never done after that"
-    assert REJECT.prove([], [refused(4, 2)]).evidence == ("no effect of message 3 was refused",)
+    assert proof_of(REJECT, [], [refused(4, 2)]).evidence == ("no effect of message 3 was refused",)
     theirs = [refused(3, 2), refused(3, 4), Move("effect", 5, 0.0, "c2", 3, "q", group="another")]
-    assert REJECT.prove([], theirs).evidence[-1] == "it was never done after that"
+    assert proof_of(REJECT, [], theirs).evidence[-1] == "it was never done after that"
 
 
 @pytest.mark.parametrize(("name", "group"), [("fan-out", "shipping"), ("crash-before-offset-duplicates", "")])
 def test_a_fault_is_stored_with_the_group_that_it_struck(name: str, group: str, tmp_path: Path) -> None:
     scenario = load(find(name))
-    chaos = [fault for fault in scenario.chaos if isinstance(fault, ConsumerFaultSpec)]
+    chaos = scenario.faults(ConsumerFaultSpec)
     timeline = Timeline(tmp_path / "events.jsonl")
     gone: Any = None  # nothing is played
     assert scenario.pipeline.consumers is not None
@@ -251,11 +258,32 @@ def test_a_fault_is_stored_with_the_group_that_it_struck(name: str, group: str, 
     assert [json.loads(line)["query"] for line in (tmp_path / "events.jsonl").read_text().splitlines()] == [group]
 
 
+def test_a_fault_that_is_in_force_when_a_run_ends_early_is_healed(tmp_path: Path) -> None:
+    scenario = load(find("retry-topic-reorders"))
+    timeline = Timeline(tmp_path / "events.jsonl")
+    asked: list[bool] = []
+    moves: list[Move] = []
+    queues: Any = SimpleNamespace(refuse=lambda _output, refusing: asked.append(refusing))
+    scene = Scene(cast(Any, None), queues, layouts.of_scenario(scenario))
+    faults = ConsumerFaults(scenario.faults(ConsumerFaultSpec), timeline, consumers_of(scenario), scene, moves)
+    (armed,) = faults.armed
+    assert faults.strike(armed) and not faults.heal_if_over(armed) and faults.active == ["reject"]
+    faults.heal_all()
+    faults.heal_all()
+    faults.settle()
+    timeline.close()
+    assert asked == [True, False] and faults.quiet
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert kinds == ["fault.armed", "fault.fired", "fault.healed", "fault.missed"]
+    (row,) = faults.rows()
+    assert row["healed_at"] >= row["fired_at"] >= row["armed_at"] and row["batch"] is None and not row["hit"]
+
+
 def changed(name: str, partitions: int, **consumers: object) -> Scenario:
     document = load(find(name)).model_dump(mode="json", by_alias=True)
     document["input"][0]["partitions"] = partitions
     document["pipeline"]["consumers"] |= consumers
-    return Scenario.model_validate({**document, "chaos": [], "oracle": {"kind": "sql"}})
+    return Scenario.model_validate({**document, "chaos": [], "oracle": {"kind": "sql", "queries": {}}})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What `onceproof replay` refuses before it starts a broker, and a picture that cannot be drawn: why, and what to do."""
+"""What `onceproof replay` takes, what it refuses before it starts anything, and a picture that cannot be drawn: why, and what to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from onceproof.base.errors import HistoryError, UsageError
 from onceproof.cli.run import _drawn
-from onceproof.explore.replay import replay
+from onceproof.explore.replay import replay, stored_scenario
 from onceproof.scenario_files.load import find, load
 
 SHIPPED = load(find("amqp-redelivery-reorders"))
@@ -21,6 +21,13 @@ def stored(folder: Path, *, secrets: list[str], **document: Any) -> Path:
     scenario = SHIPPED.model_copy(update={"pipeline": pipeline}).model_dump(mode="json", by_alias=True)
     (folder / "run.json").write_text(json.dumps({"scenario": scenario, **document}))
     return folder
+
+
+@pytest.mark.parametrize("name", ["effectively-once", "amqp-redelivery-reorders"])
+def test_the_scenario_of_a_run_is_what_was_run_whatever_its_kind(tmp_path: Path, name: str) -> None:
+    scenario = load(find(name)).model_copy(update={"base": None})  # a stored one is whole
+    (tmp_path / "run.json").write_text(json.dumps({"scenario": scenario.model_dump(mode="json", by_alias=True)}))
+    assert stored_scenario(tmp_path) == scenario
 
 
 def test_a_run_that_was_not_observed_to_its_end(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,16 @@ from hypothesis import strategies as st
 
 from onceproof.base.errors import EnvironmentProblem, Interrupted, OnceproofError, WaitTimeout
 from onceproof.chaos.consumers.crash import CrashSpec
+from onceproof.consumers.hints import Clues
+from onceproof.consumers.schedule import Schedule, Whole, named
 from onceproof.consumers.trace import Kind, Move
 from onceproof.data import open_dataset
 from onceproof.explore import minimal as minimal_module
-from onceproof.explore.hints import Clues
 from onceproof.explore.minimal import Minimal
-from onceproof.explore.schedule import Schedule, Whole, named
 from onceproof.explore.shrink import Played, Shrink, Shrunk, Try, to_json
 from onceproof.judge.findings import Outcome
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
-from onceproof.scenario_files.checks import consumers as consumer_check
+from onceproof.scenario_files.checks import crosscheck
 from onceproof.scenario_files.load import find, load
 
 NAMES = ("c1", "c2", "c3", "c4")
@@ -239,7 +240,7 @@ def test_a_consumer_of_several_groups_is_taken_away_with_its_group_and_its_outpu
     made = whole.of(replace(whole.schedule, names=("biller", "shipper")), Path("records.jsonl"))
     assert made.pipeline.consumers is not None
     assert made.pipeline.consumers.groups == {"billing": ["biller"], "shipping": ["shipper"]}
-    assert list(made.outputs) == ["billed", "shipped"] and consumer_check.complaints(made) == []
+    assert list(made.outputs) == ["billed", "shipped"] and crosscheck.of_schedule(made) == []
 
 
 def stored(document: dict[str, Any], path: Path) -> Scenario:
@@ -261,7 +262,7 @@ def test_a_group_that_keeps_a_consumer_keeps_its_output(kind: str, tmp_path: Pat
     whole = Whole(stored(document, tmp_path / "changed.yaml"))
     for names, outputs in ((("b", "c"), ["billed", "audited"]), (("a", "b"), ["billed"]), (("c",), ["audited"])):
         made = whole.of(replace(whole.schedule, names=names), Path("records.jsonl"))
-        assert list(made.outputs) == outputs and consumer_check.complaints(made) == [], names
+        assert list(made.outputs) == outputs and crosscheck.of_schedule(made) == [], names
 
 
 def test_queues_of_their_own_beside_a_retry_topic_stay_valid(tmp_path: Path) -> None:
@@ -270,8 +271,8 @@ def test_queues_of_their_own_beside_a_retry_topic_stay_valid(tmp_path: Path) -> 
     document["input"][0]["partitions"] = 2
     whole = Whole(stored(document, tmp_path / "changed.yaml"))
     made = whole.of(replace(whole.schedule, names=("c1", "retrier")), Path("records.jsonl"))
-    assert made.input[0].partitions == 1 and consumer_check.complaints(made) == []
-    assert consumer_check.complaints(whole.of(replace(whole.schedule, names=("retrier",)), Path("records.jsonl")))
+    assert made.input[0].partitions == 1 and crosscheck.of_schedule(made) == []
+    assert crosscheck.of_schedule(whole.of(replace(whole.schedule, names=("retrier",)), Path("records.jsonl")))
 
 
 def test_records_of_another_data_set_are_written_down(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -345,13 +346,12 @@ def endings(shipped: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                 raise ending
 
         nothing: dict[str, Any] = {
-            "playable": shipped, "judge": Verdict(), "read_document": {}, "_witnesses": [[3]], "start_broker": None,
-            "check": Verdict(),
+            "playable": shipped, "judge": Verdict(), "folder_of_scenario": tmp_path, "_clues": [],
+            "shared_services": nullcontext((None, 0.0)), "check": Verdict(),
         }  # fmt: skip
         for name, answer in nothing.items():
             monkeypatch.setattr(minimal_module, name, lambda *_, answer=answer: answer)
-        monkeypatch.setattr(minimal_module.moves_module, "of_run", lambda _: [])
-        monkeypatch.setattr(minimal_module.services, "fetched", lambda _: None)
+        monkeypatch.setattr(Clues, "of_run", lambda _run, whole, _clues: Clues(whole, [], [[3]]))
         monkeypatch.setattr(minimal_module.picture_files, "write", lambda _: None)
         monkeypatch.setattr(minimal_module._Plays, "_once", once)
         return minimal_module.shrink_run(tmp_path, anomaly=None, most=60, tell=lambda _: None)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from onceproof.base.errors import Interrupted, UsageError
+from onceproof.consumers.schedule import Schedule
 from onceproof.explore.minimal import shrink_run
-from onceproof.explore.schedule import Schedule
 from onceproof.run import Result
 from onceproof.scenario_files.load import find, load
 

@@ -129,7 +129,7 @@ def test_an_effect_whose_commit_was_not_heard_of_counts_where_the_broker_has_it(
 
 def test_so_does_one_whose_fault_saw_the_brokers_answer(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     drive = make(Steps(), SHARE, "amqp-ack-lost-transactional")
-    monkeypatch.setattr(drive, "faults", [None])
+    monkeypatch.setattr(drive.faults, "armed", [None])
     monkeypatch.setattr(drive, "_arrived", lambda *_asked: True)
     drive._move("lost", "c1", M4)
     drive._forgotten(hand(drive, "c1"), M4)

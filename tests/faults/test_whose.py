@@ -6,7 +6,7 @@ import pytest
 
 from onceproof.faults.evidence.refused_query import whose_refusals
 from onceproof.instruments.checkpoint_watcher import Batch
-from onceproof.scenario.model import OutputSpec
+from onceproof.scenario.outputs import OutputSpec
 
 TABLE, TOPIC = {"table": "t", "identity": ["id"]}, {"topic": "o", "identity": ["id"]}
 

@@ -15,7 +15,8 @@ from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Proof, faults
 from onceproof.faults.controller import FaultController
 from onceproof.instruments.checkpoint_watcher import Batch
-from onceproof.scenario.model import At, FaultSpec, OutputSpec
+from onceproof.scenario.model import At, FaultSpec
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.points import Point
 
 

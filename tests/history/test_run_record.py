@@ -7,12 +7,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from onceproof.base.errors import HistoryError, NotARun
 from onceproof.cli.app import app
-from onceproof.history.reader import read_document
+from onceproof.history import run_record
+from onceproof.history.run_directory import RunDir
+from onceproof.history.run_record import (
+    BuiltComponent,
+    DecodedRecord,
+    DecodeNote,
+    ExitRecord,
+    ExpectationRecord,
+    FailureRecord,
+    JobRecord,
+    OpenWatermark,
+    OutputRecord,
+    RunRecord,
+    SliceRecord,
+    StoredScenario,
+    StruckRecord,
+)
 from onceproof.history.writer import HistoryWriter
+from onceproof.scenario_files.load import find, load
 
 WRONG: list[tuple[str, Any, str]] = [
     ("drained", "false", 'drained is "false", and must be true or false'),
@@ -97,7 +115,7 @@ def test_a_value_of_the_wrong_type(tmp_path: Path, field: str, value: Any, said:
 def test_types_of_a_run_that_was_not_observed(tmp_path: Path) -> None:
     run = run_with(tmp_path, observed=False, seconds="x")
     with pytest.raises(HistoryError, match="seconds"):
-        read_document(run)
+        RunRecord.read(run)
 
 
 @pytest.mark.parametrize(
@@ -107,11 +125,61 @@ def test_a_record_that_is_not_json(tmp_path: Path, text: str) -> None:
     run = run_with(tmp_path)
     (run / "run.json").write_text(text)
     with pytest.raises(HistoryError, match=r"run\.json cannot be read"):
-        read_document(run)
+        RunRecord.read(run)
 
 
 def test_unknown_keys_are_passed_over(tmp_path: Path) -> None:
-    assert read_document(run_with(tmp_path, mine={"drained": "false"}))["mine"] == {"drained": "false"}
+    mine = {"drained": "false"}
+    assert RunRecord.read(run_with(tmp_path, mine=mine)).to_json()["mine"] == mine
+
+
+def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
+    directory = RunDir.create(tmp_path, "demo")
+    directory.update(
+        scenario=StoredScenario.of(load(find("effectively-once"))),
+        wall_start=1.5,
+        versions={"java": "17", "toxiproxy": BuiltComponent(version="2", sha256="ab")},
+        open_watermarks={"q": OpenWatermark(batch=3, reason="none", note="it did not come")},
+        job=JobRecord(starts=2, exits=[ExitRecord(start=0, code=1, at=2.5)], failure=FailureRecord(causes=["Boom"])),
+        outputs={"rows": OutputRecord(columns={"id": "bigint"}, rows=3), "gone": None},
+        ends={"in": {0: 7}},
+        decoded=DecodedRecord(failed=None, inputs={"in": DecodeNote(decode="m:f", undecodable=0)}),
+        expectation=ExpectationRecord(kind="batch", failed=None),
+        slice=SliceRecord(of="run", struck=StruckRecord(output="rows", id="{}", batch=2)),
+    )
+    directory.update(drained=True)
+    read = RunRecord.read(directory.path)
+    assert read == directory.run and read.drained and read.job is not None and read.job.last_words().startswith("Boom")
+    stored = json.loads((directory.path / "run.json").read_text())
+    assert stored == json.loads(json.dumps(read.to_json())) and "nudged" not in stored
+
+
+def test_a_name_that_no_field_has_is_not_written(tmp_path: Path) -> None:
+    directory = RunDir.create(tmp_path, "demo")
+    with pytest.raises(TypeError, match="no field draind"):
+        directory.update(draind=True)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="drained\n  must be true or false"):
+        directory.update(drained="false")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="fed"):
+        directory.update(fed="perhaps")  # type: ignore[arg-type]
+    assert (
+        RunRecord.model_validate_json((directory.path / "run.json").read_text())
+        == directory.run
+        == RunRecord(interrupted=False)
+    )
+
+
+def test_what_only_people_read_may_be_anything(tmp_path: Path) -> None:
+    odd = {"fed": "perhaps", "versions": 3, "ends": [], "onceproof": 1, "harness_peak_rss_kib": "much"}
+    read = RunRecord.read(run_with(tmp_path, **odd, outputs={"out": {"rows": "few"}}))
+    assert (read.fed, read.versions, read.ends, read.onceproof, read.harness_peak_rss_kib) == (None,) * 5
+    assert read.outputs == {"out": OutputRecord()}
+
+
+def test_every_field_says_what_it_is() -> None:
+    parts = [part for part in vars(run_record).values() if isinstance(part, type) and issubclass(part, BaseModel)]
+    assert len(parts) > 10
+    assert [(part, name) for part in parts for name, field in part.model_fields.items() if not field.description] == []
 
 
 def named(tmp_path: Path, what: str) -> Path:
@@ -166,7 +234,7 @@ def test_what_is_not_a_run_is_wrong_usage(tmp_path: Path, what: str, said: str, 
 def test_propose_and_shrink_say_it_too(tmp_path: Path) -> None:
     folder = named(tmp_path, "empty")
     with pytest.raises(NotARun):
-        read_document(folder)
+        RunRecord.read(folder)
     for arguments in (["shrink", str(folder)], ["propose", str(folder), str(folder)]):
         done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 2, done.output

@@ -94,8 +94,7 @@ def serve(tmp_path: Path, struck: Struck) -> Iterator[Serve]:
 def test_a_driver_is_told_where_to_wait_and_waits_until_the_strike_is_over(serve: Serve, struck: Struck) -> None:
     gate = serve((2, Point.AFTER_SINK_COMMIT), (3, Point.BEFORE_OFFSET_LOG), (4, Point.BEFORE_SINK_COMMIT))
     driver = Driver(gate)
-    # A sink's failpoint is none of the checkpoint's business.
-    assert driver.rules == {"park commits 2 create", "park offsets 3 create"}
+    assert driver.rules == {"park commits 2 create", "park offsets 3 create", "park _spark_metadata 4 create"}
     struck.go.clear()
     driver.say(f"7 create {gate.path.parent}/a%20checkpoint/q/commits/2")
     wait_until("the strike", lambda: struck.points, deadline_s=5)
@@ -330,6 +329,36 @@ def test_a_root_with_dots_in_it_is_the_root_that_drivers_name(
         gate.close()
 
 
+def test_a_file_sinks_driver_waits_before_the_entry_that_lists_the_files(
+    serve: Serve, struck: Struck, tmp_path: Path
+) -> None:
+    """The log is in the output's folder: the query is the one that is at this batch."""
+    root = tmp_path / "a checkpoint"
+    driver = Driver(serve((9, Point.BEFORE_SINK_COMMIT)))
+    assert driver.rules == {"park _spark_metadata 9 create"}
+    driver.open(root, "flights")
+    driver.say(f"0 create {root}/flights/offsets/9")
+    driver.say("2 create /elsewhere/departures/_spark_metadata/9.compact")
+    assert driver.answer() == "go 2"
+    driver.say("0 renamed /elsewhere/departures/_spark_metadata/9.compact")
+    assert struck.points == [("flights", 9, Point.BEFORE_SINK_COMMIT)]
+    driver.die()
+
+
+def test_of_two_queries_at_one_batch_none_is_taken_for_the_file_sinks(
+    serve: Serve, struck: Struck, tmp_path: Path
+) -> None:
+    root = tmp_path / "a checkpoint"
+    driver = Driver(serve((1, Point.BEFORE_SINK_COMMIT)))
+    for query in ("flights", "weather"):
+        driver.open(root, query)
+        driver.say(f"0 create {root}/{query}/offsets/1")
+    driver.say("2 create /elsewhere/departures/_spark_metadata/1")
+    assert driver.answer() == "go 2"
+    assert struck.points == []
+    driver.die()
+
+
 def test_what_cannot_be_understood_is_told_not_swallowed(tmp_path: Path) -> None:
     failures: list[BaseException] = []
     gate = CheckpointGate(tmp_path / "s", tmp_path, wanted=list, on_point=lambda *_: None, on_failure=failures.append)
@@ -346,6 +375,7 @@ def test_every_point_at_a_log_write_is_a_gate() -> None:
     assert GATES == (
         Point.BEFORE_OFFSET_LOG,
         Point.AFTER_OFFSET_LOG,
+        Point.BEFORE_SINK_COMMIT,
         Point.AFTER_SINK_COMMIT,
         Point.AFTER_COMMIT_LOG,
         Point.STATE_PARTLY_COMMITTED,

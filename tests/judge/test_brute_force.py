@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from hypothesis.errors import UnsatisfiedAssumption
 
 from onceproof.judge.findings import MAX_WITNESSES
+from onceproof.judge.synthetic.world import CAUSED, World
 from onceproof.judge.verdict import judge
 
-from .properties.damages import DAMAGES
 from .properties.plain import ANOMALIES, Plain
 from .properties.values import Values, values
-from .properties.world import CAUSED, World, histories, worlds
+from .properties.world import DAMAGES, Drawn, histories, store, worlds
 
 
 @histories(200)
 @given(world=worlds(only=CAUSED), data=st.data())
 def test_same_findings(make_run: Callable[[Path], Any], world: World, data: st.DataObject) -> None:
-    fitting = [name for name, damage in DAMAGES.items() if set(world.outputs) <= damage.outputs]
+    fitting = [name for name, (_, damage) in DAMAGES.items() if set(world.outputs) <= set(damage.only)]
     applied = []
     for name in data.draw(st.lists(st.sampled_from(fitting), min_size=1, max_size=4)):
         broken = deepcopy(world)
@@ -36,7 +36,7 @@ def test_same_findings(make_run: Callable[[Path], Any], world: World, data: st.D
     note(f"damages: {applied}")
     with tempfile.TemporaryDirectory() as folder:
         run = make_run(Path(folder))
-        world.store(run)
+        store(world, run)
         plain = Plain(run).found
         verdict = judge(run.save())
     found: dict[tuple[str, str], int] = Counter()
@@ -59,7 +59,7 @@ def test_same_findings(make_run: Callable[[Path], Any], world: World, data: st.D
 def _applies(name: str, world: World, data: st.DataObject) -> bool:
     """Apply one damage, if there is anything in this world that it could break."""
     try:
-        DAMAGES[name].apply(world, data.draw)
+        DAMAGES[name][1].plant(world, Drawn(data))
     except UnsatisfiedAssumption:
         return False
     return True

@@ -14,9 +14,9 @@ import pytest
 
 from onceproof.expectation.decode import as_document, decode_topics
 from onceproof.history.run_directory import RunDir
-from onceproof.judge.case import decoders
-from onceproof.judge.case.case import Case
+from onceproof.judge.open import open_case
 from onceproof.judge.verdict import judge
+from onceproof.oracle.contract import decoders
 from onceproof.scenario.model import Scenario
 
 # Two bytes a field, as a wire format of somebody's own.
@@ -61,15 +61,15 @@ def decoded(run: Any, here: Path) -> Path:
     directory = RunDir(path)
     directory.logs.mkdir(exist_ok=True)
     directory.update(**json.loads((path / "run.json").read_text()))
-    decode_topics(Scenario.model_validate({**run.scenario, "oracle": {"kind": "sql"}}), here, directory)
+    decode_topics(Scenario.model_validate(run.scenario), here, directory)
     return path
 
 
 def test_a_function_decodes_inputs_and_outputs(coded: Any, tmp_path: Path) -> None:
     path = decoded(coded, tmp_path)
     assert judge(path).outcome == "held"
-    with Case.open(path) as case:
-        assert case.inputs.rows('SELECT k, n, _offset FROM "in" ORDER BY k')[0] == {
+    with open_case(path) as case:
+        assert case.inputs.seen().rows('SELECT k, n, _offset FROM "in" ORDER BY k')[0] == {
             "k": "aa",
             "n": 0xFFFF,
             "_offset": 0,
@@ -139,8 +139,8 @@ def test_built_in_decoders_of_an_input(stored_run: Any) -> None:
     stored_run.scenario["oracle"] = {"kind": "sql", "queries": {"out": 'SELECT value FROM "in"'}}
     for decode, found in (("string", ["text", None]), ("bytes", [b"text", b"\xff\xfe"])):
         stored_run.scenario["input"][0]["decode"] = decode
-        with Case.open(stored_run.save()) as case:
-            assert [row["value"] for row in case.inputs.rows('SELECT value FROM "in" ORDER BY _offset')] == found
+        with open_case(stored_run.save()) as case:
+            assert [row["value"] for row in case.inputs.seen().rows('SELECT value FROM "in" ORDER BY _offset')] == found
 
 
 @pytest.mark.parametrize(("decode", "expected"), [("string", "'a' || k"), ("bytes", "encode('a' || k)")])

@@ -12,9 +12,8 @@ import pytest
 
 from onceproof.base.errors import HistoryError
 from onceproof.consumers.trace import event_kind
-from onceproof.explore.minimal import file_name
-from onceproof.explore.replay import start_broker
-from onceproof.history.reader import read_document
+from onceproof.explore.replay import file_name, start_services
+from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import check
 from onceproof.reports.picture import files as picture_files
@@ -182,7 +181,7 @@ def test_logs_of_a_replay_are_written_into_the_run(clean_run: Any, victim: Path)
     run = clean_run.save()
     (run / "logs").symlink_to(victim)
     with pytest.raises(HistoryError, match="logs is a symbolic link"):
-        read_document(run)  # as replay and shrink do first
+        RunRecord.read(run)  # as replay and shrink do first
     (run / "logs").unlink()
     (run / "logs").mkdir()
     (run / "logs" / "replay").symlink_to(victim)
@@ -192,7 +191,7 @@ def test_logs_of_a_replay_are_written_into_the_run(clean_run: Any, victim: Path)
         timeline.emit("up")
         return object()
 
-    start_broker(start, None, run / "logs" / "replay")  # type: ignore[arg-type]
+    start_services(start, None, run / "logs" / "replay")  # type: ignore[arg-type]
     untouched(victim)
     assert (run / "logs" / "replay" / "logs" / "broker.log").read_text() == "up"
 

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from onceproof.judge.case.case import Case
-from onceproof.judge.relations import late
-from onceproof.judge.relations.late import WindowSpec
+from onceproof.judge.open import open_case
 from onceproof.judge.verdict import judge
+from onceproof.oracle.contract.windows import WindowSpec, problems
 from onceproof.oracle.sql import SqlOracle, SqlSpec
 from onceproof.scenario.model import Scenario
 
@@ -188,8 +187,8 @@ def test_all_records_and_what_became_of_them_can_be_asked_for(update: Windowed) 
     update.batch(0, 11, 25)
     update.batch(20, 12)
     update.batch(25, 13)
-    with Case.open(update.run.save()) as case:
-        rows = case.inputs.rows("SELECT t, _batch, _watermark_ms, _late FROM in_with_late ORDER BY _offset")
+    with open_case(update.run.save()) as case:
+        rows = case.inputs.seen().rows("SELECT t, _batch, _watermark_ms, _late FROM in_with_late ORDER BY _offset")
     assert [tuple(row.values()) for row in rows] == [
         (11, 0, 0, "no"),
         (25, 0, 0, "no"),
@@ -287,11 +286,11 @@ def test_validate(windows: Any, told: str) -> None:
             "input": [{"topic": "in", "dataset": "numbers"}],
             "pipeline": {"command": ["job"]},
             "outputs": {"out": {"topic": "out", "identity": ["p"]}},
-            "oracle": {"kind": "sql"},
+            "oracle": {"kind": "sql", "queries": {}},
         }
     )
     spec = SqlSpec(kind="sql", queries={"out": "SELECT 1 AS p"}, windows=windows)
     (problem,) = SqlOracle.problems(spec, scenario)
     assert problem.loc[:2] == ("windows", next(iter(windows)))
     assert told in problem.message
-    assert late.problems({"in": WindowSpec(closes="t", query=None)}, scenario) == []
+    assert problems({"in": WindowSpec(closes="t", query=None)}, scenario) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onceproof.judge.case.case import Case
+from onceproof.judge.open import open_case
 from onceproof.judge.relations import misplacement
 
 ROW = {"p": 0, "o": 99, "k": "k2", "n": 12}  # the content of in/0@6, under an identity that nothing explains
@@ -12,7 +12,7 @@ ROW = {"p": 0, "o": 99, "k": "k2", "n": 12}  # the content of in/0@6, under an i
 
 def left(run: Any) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """(output, wrong, extra, unexplained) of what is not right yet, and the outputs of what is lost."""
-    with Case.open(run.save()) as case:
+    with open_case(run.save()) as case:
         misplacement.create(case)
         misplacement.create(case)  # once is enough
         remaining = case.sql("""SELECT output, wrong, extra, unexplained FROM judge.remaining

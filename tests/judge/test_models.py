@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onceproof.judge.case.case import Case
+from onceproof.judge.open import open_case
 from onceproof.judge.verdict import judge
 
 LAST = """SELECT k, max_by(n, _offset) AS n FROM "in" GROUP BY k"""
@@ -290,7 +290,7 @@ def test_identity_that_names_no_single_effect_is_a_doubt(stored_run: Any) -> Non
 
 def test_what_uncommitted_input_would_explain(clean_run: Any) -> None:
     clean_run.send("k0", {"k": "k0", "n": 77}, visibility="aborted")
-    with Case.open(clean_run.save()) as case:
+    with open_case(clean_run.save()) as case:
         assert case.uncommitted()
         rows = case.rows("SELECT * FROM judge.uncommitted ORDER BY output")
     assert [(r["output"], json.loads(r["content"])["n"], r["offset"]) for r in rows] == [
@@ -307,7 +307,7 @@ def test_every_write_with_its_transaction_and_time(stored_run: Any) -> None:
         producer = {"producer_id": 5, "producer_epoch": len(run.tables["output"]), "timestamp_ms": 50}
         ends = {"txn_end_offset": marker, "txn_end_ms": None if marker is None else 90 + marker}
         run.tables["output"][-1].update(producer | ends)
-    with Case.open(run.save()) as case:
+    with open_case(run.save()) as case:
         case.changes()
         rows = case.rows('SELECT visibility, txn, at_ms, op FROM judge.changes ORDER BY "offset"')
     assert [tuple(r.values()) for r in rows] == [
@@ -322,7 +322,7 @@ def test_deletes_keep_their_identity(stored_run: Any) -> None:
     run.send("a", {"k": "a", "n": 1})
     run.insert("out", {"k": "a", "n": 1}, {"k": "b", "n": 1})
     run.commit("out", ("delete", {"k": "b", "n": 1}, None))
-    with Case.open(run.save()) as case:
+    with open_case(run.save()) as case:
         case.changes()
         rows = case.rows("SELECT id, content IS NULL AS gone, op FROM judge.changes ORDER BY pos, id")
     assert [(json.loads(r["id"])["k"], r["gone"], r["op"]) for r in rows] == [
@@ -335,7 +335,7 @@ def test_deletes_keep_their_identity(stored_run: Any) -> None:
 def test_causes_with_their_batches(clean_run: Any) -> None:
     again = clean_run.tables["output"][0]
     clean_run.add("output", {**again, "offset": 12, "xid": 900, "commit_order": 9})
-    with Case.open(clean_run.save()) as case:
+    with open_case(clean_run.save()) as case:
         case.caused()
         rows = case.rows("""SELECT "partition", "offset", nth, batch, query FROM judge.caused WHERE output = 'rows'
                             ORDER BY ALL""")

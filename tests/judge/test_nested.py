@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onceproof.judge.case.case import Case
-from onceproof.judge.relations import compare
+from onceproof.judge.open import ON_DEMAND
 from onceproof.judge.verdict import judge
 
 
@@ -94,7 +94,7 @@ def test_tables_that_cannot_be_made_are_the_same_cause_for_all(clean_run: Any, m
         calls.append(1)
         raise ArithmeticError("no such number")
 
-    monkeypatch.setattr(compare, "create", broken)
+    monkeypatch.setitem(ON_DEMAND, "compare", broken)
     told = verdict(clean_run).not_evaluated
     assert len(calls) == 1
     assert {"lost-write", "duplicate", "wrong-value"} <= told.keys()

@@ -168,9 +168,9 @@ def test_outputs_disagree_in_how_often_they_hold_a_record(clean_run: Any, topic:
     findings = [f for f in judge(clean_run.save()).findings if f.anomaly == "sink-disagreement"]
     assert [(f.output, f.total) for f in findings] == found
     if (topic, table) == (1, 0):
-        assert findings[0].summary == "1 effect of which this output holds more copies than another"
+        assert findings[0].summary == "1 record of which this output holds more copies than another"
         assert findings[0].witnesses[0].argument == (
-            "Input in/0@4 has effects in 'events' and in 'rows'.\n"
+            "Input in/0@4 should be in 'events' and in 'rows'.\n"
             "'rows' holds as many as expected, at rows xid 701.\n"
             "But 'events' holds 1 more than expected: the topic holds 2 records, at events/0@3 and events/0@6."
         )

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from onceproof.history.kafka_rows import headers_text
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import check, judge
+from onceproof.stores.kafka.rows import headers_text
 
 KEYS = ["a", "b", None, "a"]
 

@@ -12,8 +12,8 @@ import pytest
 
 from onceproof.expectation.decode import decode_topics
 from onceproof.history.run_directory import RunDir
-from onceproof.judge.case.case import Case
 from onceproof.judge.findings import Finding, Outcome, Verdict
+from onceproof.judge.open import open_case
 from onceproof.judge.slices.cut import name_of
 from onceproof.judge.verdict import check, judge, judge_case, judge_sought
 from onceproof.scenario.model import Scenario
@@ -69,15 +69,15 @@ def test_a_clean_run_has_no_slices(clean_run: Any) -> None:
 
 def test_who_seeks_a_finding_gets_the_whole_verdict_or_none(clean_run: Any) -> None:
     clean_run.record("events", {"p": 0, "o": 5, "k": "k1", "n": 11})
-    with Case.open(clean_run.save()) as case:
+    with open_case(clean_run.save()) as case:
         whole = judge_case(case)
-    with Case.open(clean_run.path) as case:
+    with open_case(clean_run.path) as case:
         assert judge_sought(case, "duplicate", lambda found: found in whole.findings) == whole
-    with Case.open(clean_run.path) as case:
+    with open_case(clean_run.path) as case:
         assert judge_sought(case, "duplicate", lambda found: found.total == 0) is None
-    with Case.open(clean_run.path) as case:
+    with open_case(clean_run.path) as case:
         assert judge_sought(case, "lost-write", lambda _found: True) is None, "there is none, whatever else is found"
-    with Case.open(clean_run.path) as case:
+    with open_case(clean_run.path) as case:
         assert judge_sought(case, "named-otherwise", lambda found: found.anomaly == "duplicate") == whole
 
 
@@ -221,7 +221,7 @@ def test_values_that_a_function_decoded_come_decoded(stored_run: Any, tmp_path: 
     directory = RunDir(run.save())
     directory.logs.mkdir()
     directory.update(**json.loads((run.path / "run.json").read_text()))
-    decode_topics(Scenario.model_validate({**run.scenario, "oracle": {"kind": "sql"}}), tmp_path, directory)
+    decode_topics(Scenario.model_validate(run.scenario), tmp_path, directory)
     whole = check(run.path)
     folder = run.path / whole.slices["wrong-value/out"]
     assert judge(folder).anomalies() == whole.anomalies() == {"wrong-value": 1}

@@ -13,8 +13,8 @@ import pytest
 
 from onceproof.base.errors import Interrupted
 from onceproof.base.waiting import wait_until
-from onceproof.judge.case.statements import execute
-from onceproof.judge.checker import checkers
+from onceproof.history.statements import execute
+from onceproof.judge.checker import Checker, checkers
 from onceproof.judge.verdict import check
 
 # Some hundred times longer than a test may take: a signal that is not heeded fails by its outcome, not by a clock.
@@ -54,7 +54,7 @@ def test_statement_that_is_running(query: str) -> None:
     assert execute(db, "SELECT 1", None).fetchall() == [(1,)]
 
 
-class Slow:
+class Slow(Checker):
     meaning = "it takes its time"
 
     def check(self, case: Any) -> list[Any]:

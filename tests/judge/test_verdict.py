@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from onceproof.base.errors import HistoryError
-from onceproof.judge.case.case import Case
 from onceproof.judge.findings import Outcome
+from onceproof.judge.relations import expected
 from onceproof.judge.verdict import check, judge
 
 
@@ -338,7 +338,7 @@ def test_ignored_columns_are_always_listed(clean_run: Any) -> None:
 
 
 def test_what_the_oracle_counted_is_among_the_counts(clean_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Case, "_check_identities", lambda case: case.notes.update({"late.in": 3}))
+    monkeypatch.setattr(expected, "check_identities", lambda case: case.notes.update({"late.in": 3}))
     assert judge(clean_run.save()).counts["late.in"] == 3
 
 

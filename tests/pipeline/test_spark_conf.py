@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from onceproof.pipeline.spark_conf import FILE_MANAGER, CheckpointFiles, job_environment, spark_environment
+from onceproof.instruments.checkpoint_gate import FILE_MANAGER
+from onceproof.pipeline.spark_conf import CheckpointFiles, job_environment, spark_environment
 from onceproof.stack.fetch import components, driver_archive
 from onceproof.stack.spark_settings import Cluster
 

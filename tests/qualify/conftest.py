@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.job import Job, Query, Sink
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict
 from onceproof.qualify import session
@@ -90,7 +91,7 @@ def verdict_on() -> Callable[..., Verdict]:
                 True,
                 True,
                 index not in missed,
-                ("it was seen",),
+                (Evidence("it was seen"),),
             )
             for index, (cell, batch) in enumerate(zip(ran.cells, ran.batches, strict=True))
         )

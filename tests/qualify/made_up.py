@@ -11,7 +11,7 @@ from typing import Any
 from onceproof.base.timeline import Event
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict
 from onceproof.judge.verdict import write_verdict
-from onceproof.scenario_files.load import find, load
+from onceproof.scenario_files.load import LoadedScenario, find
 
 PATH = find("foreign-psycopg-upsert")
 
@@ -49,9 +49,9 @@ class Told:
         self.slow: dict[int, float] = {}
         self.raising: dict[int, Exception] = {}
 
-    def run(self, file: Path, *, runs_dir: Path, listeners: Any, survey: bool) -> Any:
-        self.files.append(file)
-        scenario = load(file)
+    def run(self, loaded: LoadedScenario, *, runs_dir: Path, listeners: Any, survey: bool) -> Any:
+        self.files.append(loaded.path)
+        scenario = loaded.scenario
         self.now += self.seconds + 15 * len(scenario.chaos) + self.slow.get(len(self.files), 0)
         if failure := self.raising.pop(len(self.files), None):
             raise failure

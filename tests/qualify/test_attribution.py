@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from onceproof.faults.evidence.item import Evidence
 from onceproof.judge.findings import Outcome, Verdict, Witness
 from onceproof.qualify.attribution import attribute, unclaimed
 from onceproof.qualify.cells import State
@@ -106,7 +107,7 @@ def test_the_reason_of_a_miss_is_kept_however_much_is_said_before_it(
     own = alone(three)
     verdict = verdict_on(own, missed=(0,))
     said = ("one", "two", "three", "four", "five: the reason")
-    verdict = replace(verdict, faults=(replace(verdict.faults[0], evidence=said),))
+    verdict = replace(verdict, faults=(replace(verdict.faults[0], seen=tuple(map(Evidence, said))),))
     (cell,) = attribute(own, verdict, GATE, "r")
     assert cell.evidence == said
     assert cell.why == f"it was put in place, and is not proven to have hit: {'; '.join(said)}"

@@ -81,7 +81,7 @@ def test_signals_and_a_killed_harness_lose_nothing_that_was_found(
     original = find("foreign-psycopg-upsert")
     scenario = tmp_path / "small.yaml"  # so few records that each cell gets a run of its own
     text = original.read_text().replace("rows: 6000", "rows: 100").replace("{here}", str(original.resolve().parent))
-    scenario.write_text(text.replace("foreign-psycopg-upsert", "small"))
+    scenario.write_text(text)
 
     runs = tmp_path / "runs"
     stopped = start(str(scenario), "--runs", str(runs))

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from onceproof.judge.anomalies import STORES, anomalies, anomaly
+from onceproof.judge.anomalies import anomalies, anomaly
+from onceproof.judge.checker import STORES
 from onceproof.judge.findings import Finding, Outcome, Witness
 from onceproof.qualify import matrix
 from onceproof.qualify.cells import State
@@ -146,7 +147,7 @@ def test_of_a_job_that_is_wrong_without_faults_the_findings_are_shown_once(
 
 
 def test_tables_hold_rows_and_topics_records() -> None:
-    outputs = {"booked": SimpleNamespace(table="booked"), "sent": SimpleNamespace(table=None)}
+    outputs = {"booked": SimpleNamespace(has_rows=True), "sent": SimpleNamespace(has_rows=False)}
     scenario: Any = SimpleNamespace(outputs=outputs)
     assert (
         matrix._counted(1, scenario, ["booked"]) == "1 row"

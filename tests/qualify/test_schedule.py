@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onceproof.faults.evidence.item import Evidence
 from onceproof.judge.findings import FaultReport, Outcome, Verdict
 from onceproof.qualify.cells import Cell, State
 from onceproof.qualify.schedule import APART, MOST, MOST_EMPTY, Pace, elsewhere, needed_s, next_step, step
@@ -82,7 +83,9 @@ def test_faults_are_put_at_the_batches_that_write_in_their_query() -> None:
 
 
 def fault(batch: int, *evidence: str, hit: bool = False) -> FaultReport:
-    return FaultReport("crash", "driver", "q", batch, "after-sink-commit", True, True, hit, evidence)
+    return FaultReport(
+        "crash", "driver", "q", batch, "after-sink-commit", True, True, hit, tuple(map(Evidence, evidence))
+    )
 
 
 EMPTY = "batch 2 held no data and wrote none: nothing was in danger; choose another batch"

@@ -11,7 +11,8 @@ from onceproof.judge.findings import FaultReport, Finding, Outcome, Verdict
 from onceproof.qualify.cells import Cell, State
 from onceproof.qualify.strongest import strongest
 from onceproof.qualify.unclear import unclear
-from onceproof.scenario.model import Claim, Scenario
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import Claim
 
 
 def run(*findings: Finding, missing: dict[str, str] | None = None) -> Verdict:

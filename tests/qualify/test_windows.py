@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from onceproof.faults.evidence.item import Evidence
 from onceproof.judge.findings import BatchReport, Finding, Outcome, Verdict
 from onceproof.qualify.attribution import attribute
 from onceproof.qualify.cells import Cell, State
@@ -71,7 +72,9 @@ def verdict() -> Callable[..., Verdict]:
             for n in range(6)
         )
         faults = tuple(
-            FaultReport(cell.kind, cell.target, str(cell.query), batch, cell.point, True, True, True, ("seen",))
+            FaultReport(
+                cell.kind, cell.target, str(cell.query), batch, cell.point, True, True, True, (Evidence("seen"),)
+            )
             for cell, batch in zip(of.cells, of.batches, strict=True)
         )
         outcome = Outcome.VIOLATED if found else Outcome.HELD

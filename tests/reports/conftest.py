@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 from onceproof.base.errors import EnvironmentProblem
+from onceproof.faults.evidence.item import Evidence
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict, Witness
 from onceproof.reports.report import RunSet, ScenarioResult
-from onceproof.scenario.model import Expect
+from onceproof.scenario.model import ExpectedVerdict
 
 CLAIM = {"delivery": "effectively-once", "order": "per-key", "atomic": "none", "liveness": "recovers"}
 HIT = FaultReport(
-    "crash", "driver", "both", 2, "after-sink-commit", True, True, True, ("the driver was started again",)
+    "crash", "driver", "both", 2, "after-sink-commit", True, True, True, (Evidence("the driver was started again"),)
 )
-MISSED = replace(HIT, hit=False, evidence=("left behind: offsets/2 there, commits/2 there", "that is not the state"))
+MISSED = replace(
+    HIT, hit=False, seen=(Evidence("left behind: offsets/2 there, commits/2 there"), Evidence("that is not the state"))
+)
 DUPLICATE = Finding(
     "duplicate",
     "rows",
@@ -82,29 +85,29 @@ INCONCLUSIVE = replace(
 
 @pytest.fixture
 def held() -> ScenarioResult:
-    return ScenarioResult("good", Expect(), HELD, Path("/runs/good-1"))
+    return ScenarioResult("good", ExpectedVerdict(), HELD, Path("/runs/good-1"))
 
 
 @pytest.fixture
 def violated() -> ScenarioResult:
-    expect = Expect(verdict="violated", anomalies=["duplicate"])
+    expect = ExpectedVerdict(verdict="violated", anomalies=["duplicate"])
     return ScenarioResult("naive", expect, VIOLATED, Path("/runs/naive-1"))
 
 
 @pytest.fixture
 def rich() -> ScenarioResult:
     """Everything that a verdict can tell at once."""
-    return ScenarioResult("rich", Expect(), RICH, Path("/runs/rich-1"))
+    return ScenarioResult("rich", ExpectedVerdict(), RICH, Path("/runs/rich-1"))
 
 
 @pytest.fixture
 def inconclusive() -> ScenarioResult:
-    return ScenarioResult("vague", Expect(), INCONCLUSIVE, Path("/runs/vague-1"))
+    return ScenarioResult("vague", ExpectedVerdict(), INCONCLUSIVE, Path("/runs/vague-1"))
 
 
 @pytest.fixture
 def failed() -> ScenarioResult:
-    return ScenarioResult("broken", Expect(), error=EnvironmentProblem("no Java", hint="install Java 21"))
+    return ScenarioResult("broken", ExpectedVerdict(), error=EnvironmentProblem("no Java", hint="install Java 21"))
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from onceproof.scenario_files import document
+from onceproof.scenario.model import WORKER
+from onceproof.scenario_files.load import load
 
 pytestmark = pytest.mark.sources
 
@@ -20,9 +21,10 @@ ROOT = Path(__file__).parent.parent.parent
 def commands() -> Iterator[Any]:
     """Scenario, job and options of each command whose job reads options."""
     for path in sorted([*ROOT.glob("scenarios/*.yaml"), *ROOT.glob("tests/scenarios/*.yaml")]):
-        data = document.read(path).data
-        for at in ("pipeline", "oracle"):
-            if command := data.get(at, {}).get("command"):
+        scenario = load(path)
+        for at, part in (("pipeline", scenario.pipeline), ("oracle", scenario.oracle)):
+            command = getattr(part, "command", WORKER)
+            if command != WORKER:
                 _python, job, *options = command
                 file = Path(job.replace("{here}", str(path.parent)))
                 if "argparse" in file.read_text(encoding="utf-8"):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from onceproof.base.errors import ScenarioError, UsageError
+from onceproof.scenario.kinds import store_fields
 from onceproof.scenario_files import load as loading
 from onceproof.scenario_files.load import find, load, load_all, names
 
@@ -177,7 +178,7 @@ ONE_PROBLEM = {
     ),
     "an output that is nowhere": (
         ("table: flights_out, ", ""),
-        "mine.yaml:22:3: output 'rows' needs topic or table, and has neither",
+        f"mine.yaml:22:3: output 'rows' needs one of {', '.join(store_fields())}, and has none",
     ),
     "an output topic that nobody creates": (
         ("copy: {topic: enriched", "copy: {topic: enrichd"),

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from onceproof.cli.app import app
-from onceproof.scenario_files.load import find, folder
+from onceproof.scenario_files.load import find, folder, resolved
 
 #: A guard against hanging; a usual answer takes a few tenths of it, on a busy machine too.
 _PATIENCE_S = 10.0
@@ -90,8 +90,8 @@ _INNER = re.compile(r"([{,] ?[\w-]+: )([^{}\[\],]+)")
 def mutations() -> Iterator[tuple[str, str]]:
     """Name and text of each: every value of a file becomes one or two of `_VALUES`, lines go, come twice, or become `_LINES`."""
     number = 0
-    for name in _SHIPPED:
-        text = find(name).read_text()
+    whole = {name: resolved(find(name)) for name in _SHIPPED}
+    for name, text in {**whole, "based": find("effectively-once").read_text()}.items():
         lines = text.splitlines()
         for index, line in enumerate(lines):
             changes = [line + "\n" + line, _LINES[number % len(_LINES)], line[: len(line) // 2], f"  {line}"]

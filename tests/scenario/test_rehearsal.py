@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onceproof.cli.show import planned, validated
-from onceproof.scenario_files.load import find, load, warnings
+from onceproof.scenario_files.load import find, load_file, warnings
 
 SCENARIO: dict[str, Any] = {
     "stack": {"postgres": {}},
@@ -27,7 +27,7 @@ def said(folder: Path, **changes: Any) -> list[tuple[int, str]]:
     )
     path = folder / "job.yaml"
     path.write_text(json.dumps({**SCENARIO, **changes}, indent=1))
-    return [(problem.place.line, problem.message) for problem in warnings(path, load(path))]
+    return [(problem.place.line, problem.message) for problem in warnings(load_file(path))]
 
 
 def sql(query: str, **more: Any) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def test_fields_of_closing_records_at_the_end_are_known(tmp_path: Path) -> None:
     assert said(tmp_path, input=inputs, oracle=sql("SELECT id FROM orders WHERE closing IS NULL")) == []
     path = tmp_path / "job.yaml"
     path.write_text(json.dumps({**SCENARIO, "input": inputs, "oracle": sql("SELECT id FROM orders WHERE open")}))
-    (warning,) = warnings(path, load(path))
+    (warning,) = warnings(load_file(path))
     assert warning.hint == "looked at: the first 2,000 and the last 200 of the 5,001 records of orders"
 
 
@@ -119,4 +119,4 @@ def test_plan_and_validate_print_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["flights-with-weather", "plane-sessions", "effectively-once"])
 def test_shipped_scenarios_have_none(name: str) -> None:
-    assert warnings(find(name), load(find(name))) == []
+    assert warnings(load_file(find(name))) == []

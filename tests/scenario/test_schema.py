@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from onceproof.cli.show import listing, listing_of, schema_text
 from onceproof.faults.contract import faults
 from onceproof.oracle import oracles
 from onceproof.scenario_files import document
-from onceproof.scenario_files.load import find, names
+from onceproof.scenario_files.load import find, names, resolved
 
 SCHEMA: dict[str, Any] = json.loads(schema_text())
 
@@ -50,6 +51,7 @@ def errors(schema: dict[str, Any], value: Any, where: str = "") -> Iterator[str]
             "allOf",
             "if",
             "then",
+            "else",
             "type",
             "enum",
             "const",
@@ -66,10 +68,10 @@ def errors(schema: dict[str, Any], value: Any, where: str = "") -> Iterator[str]
     if "anyOf" in schema and not any(not list(errors(each, value, where)) for each in schema["anyOf"]):
         yield f"{where}: {value!r} is none of {len(schema['anyOf'])}"
     for each in schema.get("allOf", ()):
-        if "if" not in each:
-            yield from errors(each, value, where)
-        elif not list(errors(each["if"], value, where)):
-            yield from errors(each["then"], value, where)
+        yield from errors(each, value, where)
+    if "if" in schema:
+        holds = not list(errors(schema["if"], value, where))
+        yield from errors(schema.get("then" if holds else "else", {}), value, where)
     if "enum" in schema and value not in schema["enum"]:
         yield f"{where}: {value!r} is not one of {schema['enum']}"
     if "const" in schema and value != schema["const"]:
@@ -97,14 +99,23 @@ def errors(schema: dict[str, Any], value: Any, where: str = "") -> Iterator[str]
             yield from errors(schema["items"], inner, f"{where}[{index}]")
 
 
-def as_json(name: str) -> Any:
+def as_json(path: Path) -> Any:
     """A scenario's document, keys and dates as JSON has them."""
-    return json.loads(json.dumps(document.read(find(name)).data, default=str))
+    return json.loads(json.dumps(document.read(path).data, default=str))
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> dict[str, Any]:
+    """A scenario without a base."""
+    path = tmp_path / "whole.yaml"
+    path.write_text(resolved(find("effectively-once")))
+    document: dict[str, Any] = as_json(path)
+    return document
 
 
 @pytest.mark.parametrize("name", names())
 def test_it_accepts_what_is_shipped(name: str) -> None:
-    assert list(errors(SCHEMA, as_json(name))) == []
+    assert list(errors(SCHEMA, as_json(find(name)))) == []
 
 
 @pytest.mark.parametrize(
@@ -118,14 +129,34 @@ def test_it_accepts_what_is_shipped(name: str) -> None:
         ({"input": [{"topic": "t", "dataset": "numbers", "options": {"no": 1}}]}, ".input[0].options: no is unknown"),
     ],
 )
-def test_it_refuses_what_is_wrong(changes: dict[str, Any], said: str) -> None:
-    assert any(said in error for error in errors(SCHEMA, {**as_json("effectively-once"), **changes}))
+def test_it_refuses_what_is_wrong(whole: dict[str, Any], changes: dict[str, Any], said: str) -> None:
+    assert list(errors(SCHEMA, whole)) == []
+    assert any(said in error for error in errors(SCHEMA, {**whole, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"pipeline": {"args": {"acks": 1, "fast": True, "planes": None}}}, ""),
+        ({"outputs": {"departures_topic": None, "departures_table": {"ignore": ["model"]}}}, ""),
+        ({"stack": {"postgres": None}, "oracle": {"queries": {"departures_topic": None}}, "chaos": None}, ""),
+        ({"claim": {"order": "per-kye"}}, ".claim"),
+        ({"pipeline": {"args": {"acks": 1.5}}}, ".pipeline"),
+        ({"chaos": [{"fault": "crash", "target": "driver", "at": {"batch": 1, "point": None}}]}, ".chaos"),
+        ({"inputs": []}, "inputs is unknown"),
+        ({"base": 5}, ".base"),
+    ],
+)
+def test_with_a_base_nothing_is_needed_and_null_takes_away(changes: dict[str, Any], said: str) -> None:
+    found = list(errors(SCHEMA, {"base": "effectively-once", **changes}))
+    assert any(said in error for error in found) if said else found == []
 
 
 def test_every_field_is_described() -> None:
     silent = [
         f"{owner}.{name}"
-        for owner, model in {"Scenario": SCHEMA, **SCHEMA["$defs"]}.items()
+        for owner, model in SCHEMA["$defs"].items()
         for name, field in model.get("properties", {}).items()
         if not field.get("description")
     ]

@@ -177,5 +177,6 @@ def test_the_shipped_pins_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
         "java-compiler",
         "postgres-driver",
         "qpid-broker",
+        "delta",
         "toxiproxy-server",
     ]

@@ -70,15 +70,15 @@ def test_its_settings_are_private_and_listen_on_loopback_alone(tmp_path: Path) -
     assert all(str(tmp_path) in given[name] for name in given if name.endswith(("FILE", "BASE", "DIR", "HOME")))
 
 
-def ran(tmp_path: Path, text: str) -> tuple[int, str]:
+def ran(tmp_path: Path, stack: str = "{amqp: {}}") -> tuple[int, str]:
     path = tmp_path / SHIPPED.name
-    path.write_text(text)
+    path.write_text(f"base: {SHIPPED}\nstack: {stack}\n")
     done = CliRunner().invoke(app, ["run", str(path), "--runs", str(tmp_path / "runs")])
     return done.exit_code, " ".join(done.output.split())
 
 
 def test_a_run_on_rabbitmq_that_is_not_installed_says_how_to_get_it(nowhere: Path, tmp_path: Path) -> None:
-    code, said = ran(tmp_path, SHIPPED.read_text().replace("amqp: {}", "amqp: {broker: rabbitmq}"))
+    code, said = ran(tmp_path, "{amqp: {broker: rabbitmq}}")
     assert code == 4 and "RabbitMQ is not installed" in said and "apt-get install rabbitmq-server" in said, said
     (check,) = [check for check in examine() if check.name.startswith("RabbitMQ")]
     assert check.ok and "not installed" in check.found, "it is an option, and no fault of the machine"
@@ -86,7 +86,7 @@ def test_a_run_on_rabbitmq_that_is_not_installed_says_how_to_get_it(nowhere: Pat
 
 def test_a_run_without_java_says_how_to_get_it(nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    code, said = ran(tmp_path, SHIPPED.read_text())
+    code, said = ran(tmp_path)
     assert code == 4 and "there is no Java" in said and "install Java 17 or 21" in said, said
 
 
@@ -96,6 +96,6 @@ def test_a_run_whose_broker_cannot_be_fetched_says_what_to_do(tmp_path: Path, mo
     monkeypatch.setenv("HOME", str(tmp_path))  # where jgo's own settings are
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(jars, "DEFAULT_REMOTE_REPOS", {"central": "http://127.0.0.1:9/maven2"})
-    code, said = ran(tmp_path, SHIPPED.read_text())
+    code, said = ran(tmp_path)
     assert code == 4 and "fetching qpid-broker" in said and "cannot fetch" in said and "check the network" in said, said
     assert not list((tmp_path / "cache").glob("qpid-broker-*")), "nothing that looks finished"

@@ -59,7 +59,7 @@ class Problem:
     hint: str | None = None
 
     def __str__(self) -> str:
-        tail = "" if self.hint is None else f"\n    {self.hint}"
+        tail = "" if self.hint is None else "\n    " + self.hint.replace("\n", "\n    ")
         return f"{self.place}: {self.message}{tail}"
 
 

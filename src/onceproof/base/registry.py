@@ -20,14 +20,25 @@ _MOST_LISTED = 20
 
 
 class Registry(Generic[T]):
-    """Named things of one noun, found on first use in one package and in one entry-point group."""
+    """Named things of one noun, found on first use in one package and in one entry-point group.
 
-    def __init__(self, noun: str, package: str, group: str) -> None:
+    ``base``: the class that all of them inherit from, if there is one. ``part``: the one of its parts that it is itself.
+    """
+
+    def __init__(self, noun: str, package: str, group: str, base: type | None = None, *, part: str = "") -> None:
         self.noun = noun
         self._package = package
         self._group = group
+        self._base = base
         self._items: dict[str, T] = {}
+        self._parts: dict[str, Registry[T]] = {part: self}
         self._loaded = False
+
+    def of(self, part: str) -> Registry[T]:
+        """A part of it in which names are free again: of ``faults`` those of consumers."""
+        if part not in self._parts:
+            self._parts[part] = _Part(self, part)
+        return self._parts[part]
 
     def register(self, name: str) -> Callable[[T], T]:
         """Class or object decorator: ``@faults.register("crash")``. A name may be taken once."""
@@ -35,6 +46,9 @@ class Registry(Generic[T]):
         def keep(item: T) -> T:
             if name in self._items:
                 raise ValueError(f"two {self.noun}s are named {name!r}: {self._items[name]!r} and {item!r}")
+            if self._base is not None and not (isinstance(item, type) and issubclass(item, self._base)):
+                base = f"{self._base.__module__}.{self._base.__qualname__}"
+                raise TypeError(f"{self.noun} {name!r} must inherit from {base}: {item!r}")
             self._items[name] = item
             return item
 
@@ -64,6 +78,17 @@ class Registry(Generic[T]):
             importlib.import_module(module.name)
         for entry in entry_points(group=self._group):
             entry.load()
+
+
+class _Part(Registry[T]):
+    """Found when the whole registry is."""
+
+    def __init__(self, whole: Registry[T], name: str) -> None:
+        super().__init__(f"{whole.noun} of {name}", whole._package, whole._group, whole._base)
+        self._whole = whole
+
+    def _load(self) -> None:
+        self._whole._load()
 
 
 def suggest(value: str, known: list[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import onceproof
-from onceproof.cli.options import EXIT_CODES, Json, Listing, Name
+from onceproof.cli.options import EXIT_CODES, Json, Listing, Name, Resolved
 from onceproof.cli.output import Output, failing_well
 
 app = typer.Typer(
@@ -96,11 +96,13 @@ def check(
 
 @app.command(epilog=EXIT_CODES)
 def replay(
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of a scenario with consumers.")],
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
     times: Annotated[int, typer.Option(min=1, max=10_000, help="How often to run it.")] = 10,
     as_json: Json = False,
 ) -> None:
-    """Run a stored schedule again, on a broker that stays up, and say how often the same findings came back.
+    """Run a stored schedule again and say how often the same findings came back.
+
+    Consumers share a broker that stays up, and take seconds. A Spark job is run anew each time, services included.
 
     Exit code 0 if every replay had the same findings, 3 if one did not. Replays that differ are kept in RUN/replays.
 
@@ -116,14 +118,16 @@ def replay(
 
 @app.command(epilog=EXIT_CODES)
 def shrink(
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A violated run of a scenario with consumers.")],
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a violated run.")],
     anomaly: Annotated[
         str | None, typer.Option(metavar="NAME", help="The anomaly that must stay (default: all of the run's).")
     ] = None,
     executions: Annotated[int, typer.Option(min=3, max=10_000, help="Run the schedule at most this often.")] = 60,
     as_json: Json = False,
 ) -> None:
-    """Find the fewest messages, consumers and faults that still show what a run has shown.
+    """Find the smallest schedule that still shows what a run has shown.
+
+    Of consumers the fewest messages, consumers and faults; of a Spark job the fewest faults and chunks of input.
 
     Writes the minimal scenario and a run of it to RUN/shrunk. Exit code 0 if nothing more can be taken away, 3 if that was
     not proved. Ctrl-C ends the search and keeps the best until then.
@@ -257,17 +261,19 @@ def validate(
         list[str], typer.Argument(metavar="SCENARIO", help="Names or paths of YAML files.", show_default=False)
     ],
     as_json: Json = False,
+    resolved: Resolved = False,
 ) -> None:
     """Check scenario files without starting anything: every problem with its line, column and a suggestion, and likely mistakes as warnings.
 
     \b
     onceproof validate my_job.yaml
+    onceproof validate --resolved my_job.yaml > whole.yaml
     """
     output = Output(as_json)
     with failing_well(output):
-        from onceproof.cli.show import validated
+        from onceproof.cli.show import validated, whole
 
-        output.result(validated(scenarios, as_json))
+        output.result(whole(scenarios, as_json) if resolved else validated(scenarios, as_json))
 
 
 @app.command(context_settings={"allow_interspersed_args": False})

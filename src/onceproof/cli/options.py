@@ -23,6 +23,7 @@ class Listing(StrEnum):
     CHECKERS = "checkers"
     ORACLES = "oracles"
     DATASETS = "datasets"
+    STORES = "stores"
     REPORTS = "reports"
 
 
@@ -30,4 +31,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on std
 Name = Annotated[
     str,
     typer.Argument(metavar="SCENARIO", help="Name of a shipped scenario, or path of a YAML file.", show_default=False),
+]
+
+Resolved = Annotated[
+    bool, typer.Option("--resolved", help="Print the whole scenario as YAML, with its bases merged in.")
 ]

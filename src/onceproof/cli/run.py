@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from onceproof.base.errors import EnvironmentProblem, HistoryError, Interrupted, OnceproofError, UsageError
 from onceproof.base.signals import interruptible
 from onceproof.base.standard_streams import kept
 from onceproof.cli.output import Output, crashed
-from onceproof.judge.findings import Outcome, Verdict
+from onceproof.history.run_record import FILE, RunRecord
+from onceproof.judge.findings import VERDICT_FILE, Outcome, Verdict
 from onceproof.reports.progress import Progress
 from onceproof.reports.report import RunSet, ScenarioResult, reports
 from onceproof.reports.terminal import TerminalReport
-from onceproof.scenario.model import Expect, Scenario
-from onceproof.scenario_files.load import load_all, names
+from onceproof.scenario.model import ExpectedVerdict, Scenario
+from onceproof.scenario_files.load import LoadedScenario, load_all, names
 
 #: Messages of a run of consumers whose picture is shown without being asked for.
 _MOST_DRAWN = 100
@@ -39,8 +38,8 @@ def run_scenarios(
     if junit is not None:
         _write_file(junit, "")  # now, not after ten minutes of running
     results: list[ScenarioResult] = []
-    for path, scenario in loaded:
-        results.append(_run_one(path, scenario, runs_dir, seed, output))
+    for each in loaded:
+        results.append(_run_one(each, runs_dir, seed, output))
         if isinstance(results[-1].error, Interrupted):
             break
         if len(loaded) > 1:
@@ -103,19 +102,21 @@ def shrink_run(run: Path, anomaly: str | None, most: int, output: Output) -> int
     return done.exit_code
 
 
-def _run_one(path: Path, scenario: Scenario, runs_dir: Path, seed: int | None, output: Output) -> ScenarioResult:
+def _run_one(loaded: LoadedScenario, runs_dir: Path, seed: int | None, output: Output) -> ScenarioResult:
+    from onceproof.kinds.contract import kind_of
     from onceproof.run import run
 
+    scenario = loaded.scenario
     try:
         with Progress(output.console(), scenario.name) as progress:
-            outcome = run(path, runs_dir=runs_dir, seed=seed, listeners=[progress])
+            outcome = run(loaded, runs_dir=runs_dir, seed=seed, listeners=[progress])
     except KeyboardInterrupt:
         return ScenarioResult(scenario.name, scenario.expect, error=Interrupted("interrupted"))
     except (OnceproofError, Interrupted) as error:
         return _failed(scenario, error)
     except Exception as crash:  # the scenarios after this one still run
         return ScenarioResult(scenario.name, scenario.expect, error=crashed(crash))
-    if scenario.pipeline.consumers is not None:
+    if kind_of(scenario).drawn:
         output.say(f"{_drawn(scenario, outcome.run_dir)}\n")
     return ScenarioResult(scenario.name, scenario.expect, outcome.verdict, outcome.run_dir)
 
@@ -141,9 +142,8 @@ def _failed(scenario: Scenario, error: OnceproofError | Interrupted) -> Scenario
 def _stored_failure(run: Path) -> Verdict | None:
     """The verdict ``error`` or ``interrupted`` that a run wrote when it failed; None where it could not (a full disk)."""
     try:
-        stored = json.loads((run / "verdict.json").read_text(encoding="utf-8"))
-        verdict = TypeAdapter(Verdict).validate_python({**stored, "outcome": stored["verdict"]})
-    except (OSError, ValueError, KeyError, TypeError):
+        verdict = Verdict.from_json(run / VERDICT_FILE)
+    except (OSError, ValueError):
         return None  # the error that is being told matters more than this one
     return verdict if verdict.outcome in (Outcome.ERROR, Outcome.INTERRUPTED) else None
 
@@ -196,9 +196,8 @@ def _write_file(path: Path, text: str) -> None:
         raise EnvironmentProblem(f"cannot write {path}: {error.strerror}", hint="choose another --junit file") from None
 
 
-def _stored_expectation(run: Path) -> Expect:
+def _stored_expectation(run: Path) -> ExpectedVerdict:
     try:
-        stored = json.loads((run / "run.json").read_text(encoding="utf-8"))
-        return Expect.model_validate(stored["scenario"].get("expect", {}))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise HistoryError(f"{run / 'run.json'} cannot be read: {error}", hint="run the scenario again") from None
+        return ExpectedVerdict.model_validate(RunRecord.read(run).scenario.expect)
+    except ValueError as error:
+        raise HistoryError(f"{run / FILE} cannot be read: {error}", hint="run the scenario again") from None

@@ -18,7 +18,7 @@ from onceproof.base.errors import Problem, ScenarioError, UsageError
 from onceproof.base.registry import suggest
 from onceproof.scenario.points import LEFT_BEHIND
 from onceproof.scenario_files import document
-from onceproof.scenario_files.load import find, load, load_all, names, warnings
+from onceproof.scenario_files.load import find, load_all, load_file, names, resolved, warnings
 from onceproof.scenario_files.plan import Plan, plan
 
 _WIDTH = 80
@@ -38,24 +38,27 @@ def listing(what: str, as_json: bool) -> str:
 
 def listing_of(what: str, name: str, as_json: bool) -> str:
     """The fields of one fault, oracle or data set. Raises `UsageError` for a name that there is not, or a list without fields."""
-    from onceproof.consumers.faults import consumer_faults
     from onceproof.data import datasets
     from onceproof.faults.contract import faults
+    from onceproof.kinds.contract import pipelines
     from onceproof.oracle import oracles
     from onceproof.scenario_files.schema import fields
+    from onceproof.stores.contract import stores
 
     with_fields: dict[str, list[tuple[str, str, type[BaseModel]]]] = {
         "faults": [
-            *((each, kind.about, kind.Spec) for each, kind in faults.items()),
-            *((f"{each} (consumer)", kind.about, kind.Spec) for each, kind in consumer_faults.items()),
+            (f"{each}{kind.fault_label}", fault.about, fault.Spec)
+            for pipeline, kind in pipelines.items()
+            for each, fault in faults.of(pipeline).items()
         ],
         "oracles": [(each, kind.about, kind.Spec) for each, kind in oracles.items()],
         "datasets": [(each, kind.about, kind.Options) for each, kind in datasets.items()],
+        "stores": [(each, store.about, store.Spec) for each, store in stores.items()],
     }
     if what not in with_fields:
         hint = f"fields have: {', '.join(with_fields)}"
         raise UsageError(f"{what} have no fields to list, so {name!r} is one argument too many", hint=hint)
-    found = [entry for entry in with_fields[what] if name in (entry[0], entry[0].removesuffix(" (consumer)"))]
+    found = [entry for entry in with_fields[what] if name in (entry[0], entry[0].partition(" (")[0])]
     if not found:
         near = suggest(name, [each for each, _, _ in with_fields[what]])
         raise UsageError(
@@ -79,22 +82,31 @@ def schema_text() -> str:
 
 
 def planned(name: str, as_json: bool) -> str:
-    path = find(name)
-    scenario = load(path)
-    told = plan(scenario)
-    doubts = warnings(path, scenario)
+    from onceproof.kinds.contract import kind_of
+
+    loaded = load_file(find(name))
+    told = plan(loaded.scenario)
+    doubts = warnings(loaded)
     if as_json:
         return json.dumps({**told.to_json(), "warnings": [asdict(doubt) for doubt in doubts]})
-    return "\n".join([_plan_text(told), *_warning_lines(doubts)])
+    return "\n".join([_plan_text(told, micro_batches=kind_of(loaded.scenario).micro_batches), *_warning_lines(doubts)])
 
 
 def validated(given: list[str], as_json: bool) -> str:
     loaded = load_all(given)
-    doubts = [(path, warnings(path, scenario)) for path, scenario in loaded]
+    doubts = [(each.path, warnings(each)) for each in loaded]
     if as_json:
         found = [asdict(doubt) for _, some in doubts for doubt in some]
-        return json.dumps({"valid": [str(path) for path, _ in loaded], "warnings": found})
+        return json.dumps({"valid": [str(each.path) for each in loaded], "warnings": found})
     return "\n".join(line for path, some in doubts for line in [_valid(path, some), *_warning_lines(some)])
+
+
+def whole(given: list[str], as_json: bool) -> str:
+    """The one scenario that is given, whole: its bases merged in. Raises as `load`."""
+    if len(given) != 1:
+        raise UsageError(f"--resolved prints one scenario, and {len(given)} are given", hint="give one of them")
+    text = resolved(find(given[0]))
+    return json.dumps({"resolved": text}) if as_json else text.rstrip("\n")
 
 
 def _valid(path: Path, doubts: list[Problem]) -> str:
@@ -170,25 +182,31 @@ def cleaned(dry_run: bool, as_json: bool) -> str:
 
 
 def _entries(what: str) -> list[tuple[str, str]]:
-    from onceproof.consumers.faults import consumer_faults
     from onceproof.data import datasets
     from onceproof.faults.contract import faults
     from onceproof.judge.checker import checkers
+    from onceproof.kinds.contract import pipelines
     from onceproof.oracle import oracles
     from onceproof.reports.report import reports
+    from onceproof.stores.contract import stores
 
     match what:
         case "points":
             return [(point.value, left) for point, left in LEFT_BEHIND.items()]
         case "faults":
-            of_consumers = [(f"{name} (consumer)", fault.about) for name, fault in consumer_faults.items()]
-            return [*((name, fault.about) for name, fault in faults.items()), *of_consumers]
+            return [
+                (f"{name}{kind.fault_label}", fault.about)
+                for pipeline, kind in pipelines.items()
+                for name, fault in faults.of(pipeline).items()
+            ]
         case "checkers":
             return [(name, checker.meaning) for name, checker in checkers.items()]
         case "oracles":
             return [(name, oracle.about) for name, oracle in oracles.items()]
         case "datasets":
             return [(name, dataset.about) for name, dataset in datasets.items()]
+        case "stores":
+            return [(name, f"{store.field}: {store.about}") for name, store in stores.items()]
         case _:
             return [(name, report.about) for name, report in reports.items()]
 
@@ -238,18 +256,23 @@ def _hanging(label: str, text: str, margin: int = 12) -> str:
     )
 
 
-def _plan_text(told: Plan) -> str:
+def _plan_text(told: Plan, *, micro_batches: bool) -> str:
     blocks = [f"{told.scenario}: nothing is started by this"]
     if told.about:
         blocks.append(_hanging("about", " ".join(told.about.split())))
+    blocks += (
+        [_hanging("base", f"{told.base}, merged in (onceproof validate --resolved prints the whole)")]
+        if told.base is not None
+        else []
+    )
     blocks += [_hanging("stack", "; ".join(told.stack))]
     for fed in told.input:
-        parts = "partitions" if told.consumers is None else "queues"
+        parts = "partitions" if micro_batches else "queues"
         text = f"{fed.records:,} records of {fed.dataset} into {fed.topic} ({fed.partitions} {parts})"
-        blocks.append(_hanging("input", text + (f", in {fed.chunks} chunks" if told.consumers is None else "")))
-    if told.consumers is None:
+        blocks.append(_hanging("input", text + (f", in {fed.chunks} chunks" if micro_batches else "")))
+    if micro_batches:
         blocks.append(_hanging("batches", _batches(told.guaranteed_batches)))
-    else:
+    if told.consumers:
         blocks.append(_hanging("consumers", _pairs(told.consumers)))
     blocks += [_hanging("prepare", "; ".join(told.prepare))] if told.prepare else []
     # One line, however long: a command is copied.

@@ -14,16 +14,16 @@ from dataclasses import dataclass, field, replace
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.timeline import Timeline
 from onceproof.consumers.brokers.contract import Locks, Queues
-from onceproof.consumers.faults import Outlasts, Scene
+from onceproof.consumers.faults import ConsumerFaults, Scene
 from onceproof.consumers.gate import Did
 from onceproof.consumers.layout import Layout, Message
-from onceproof.consumers.planned import Planned, PlannedFaults
 from onceproof.consumers.processes import ConsumerDied, Crew
-from onceproof.consumers.routes import CountsReady, Disconnects, HasRoads, KnowsArrival
+from onceproof.consumers.routes import CountsReady, Disconnects, HasRoads, KnowsArrival, Outlasts
 from onceproof.consumers.state import Hand
 from onceproof.consumers.takeover import Takeover
 from onceproof.consumers.trace import Kind, Move, event_kind
 from onceproof.data import Record
+from onceproof.faults.table import Armed
 from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec
 
 #: In a row, that a consumer may be told of an empty queue although something is ready in it.
@@ -67,7 +67,7 @@ class Drive:
         self._takeover = Takeover(self._hands, self.queues)
         self._by_id = {f"m{message.number}": message for message in self.messages}
         self._empty_handed = 0
-        self.faults = PlannedFaults(self.chaos, self.spec, self.layout, self.timeline)
+        self.faults = ConsumerFaults(self.chaos, self.timeline, self.spec, self._scene, self.moves)
 
     # -- the play -------------------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class Drive:
 
     def _outlasting(self, message: Message) -> list[Outlasts]:
         """Faults still to come that will have this message given to two."""
-        struck = [p.fault for p in self.faults if p.fired_at is None and p.spec.at.message == message.number]
+        struck = [a.fault for a in self.faults.armed if a.fired_at is None and a.spec.at.message == message.number]
         return [fault for fault in struck if isinstance(fault, Outlasts)]
 
     def _known(self, hand: Hand, did: Did) -> Message:
@@ -248,7 +248,7 @@ class Drive:
             hand.cut_off = False  # it came back when the connection was cut
             return
         self.queues.await_gone(hand.name, self.crew.mark(hand.name))
-        if any(self._arrived(planned, hand, message) for planned in self.faults):
+        if any(self._arrived(armed, hand, message) for armed in self.faults.armed):
             self._stands(hand, message)
             self._await_ready(hand, message)
             return
@@ -266,10 +266,10 @@ class Drive:
         if self.spec.acknowledge == "with-effect":
             self._move("commit", hand.name, message)
 
-    def _arrived(self, planned: Planned, hand: Hand, message: Message) -> bool:
+    def _arrived(self, armed: Armed[ConsumerFaultSpec], hand: Hand, message: Message) -> bool:
         """Whether this fault knows that the broker has what its consumer has no answer to."""
-        spec, fault = planned.spec, planned.fault
-        ours = planned.fired_at is not None and (spec.target, spec.at.message) == (hand.name, message.number)
+        spec, fault = armed.spec, armed.fault
+        ours = armed.fired_at is not None and (spec.target, spec.at.message) == (hand.name, message.number)
         return ours and isinstance(fault, KnowsArrival) and bool(fault.arrived())
 
     def _give_back(self, hand: Hand, message: Message) -> None:
@@ -320,28 +320,20 @@ class Drive:
     # -- faults ---------------------------------------------------------------------------------------------------
 
     def _strike(self) -> None:
-        for planned in self.faults:
-            if planned.fired_at is None and self._is_there(planned.spec):
-                self.faults.fires(planned, len(self.moves))
-                planned.fault.strike(self._scene)
-                hand = next(hand for hand in self._hands if hand.name == planned.spec.target)
-                if isinstance(planned.fault, Outlasts):
+        for armed in self.faults.armed:
+            if armed.fired_at is None and self._is_there(armed.spec) and self.faults.strike(armed):
+                hand = next(hand for hand in self._hands if hand.name == armed.spec.target)
+                if isinstance(armed.fault, Outlasts):
                     self._takeover.keep(hand)
                     assert hand.holds is not None, "a fault strikes who has a message"
                     self._ready[hand.group, hand.holds.queue].add(hand.holds.number)
                 elif not self.crew.is_alive(hand.name):
                     self._after_death(hand)
-                elif isinstance(planned.fault, Disconnects) and planned.fault.disconnects():
+                elif isinstance(armed.fault, Disconnects) and armed.fault.disconnects():
                     self._after_cut(hand)
-            if planned.fired_at is not None and planned.healed_at is None:
-                self._heal(planned)
-
-    def _heal(self, planned: Planned) -> None:
-        if planned.fault.heal(self._scene, self.moves[planned.moves_before :]):
-            if isinstance(planned.fault, Outlasts):
-                hand = next(hand for hand in self._hands if hand.name == planned.spec.target)
+            if armed.in_progress and self.faults.heal_if_over(armed) and isinstance(armed.fault, Outlasts):
+                hand = next(hand for hand in self._hands if hand.name == armed.spec.target)
                 hand.kept, hand.due = False, self._tick + 1
-            self.faults.heals(planned)
 
     def _is_there(self, spec: ConsumerFaultSpec) -> bool:
         held = {hand.name: hand.holds.number for hand in self._hands if hand.alive and hand.holds is not None}

@@ -1,4 +1,4 @@
-"""What a fault of a consumer is. Each kind is one file under ``chaos/consumers/`` that implements `ConsumerFault` and registers it.
+"""The faults of one run of consumers. Each kind is one file under ``chaos/consumers/`` that implements `ConsumerFault` and registers it.
 
 As with those of a Spark job: placed by position, and proven by what was seen, never by the attempt.
 """
@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from onceproof.base.registry import Registry
-from onceproof.consumers.trace import Move
-from onceproof.faults.contract import Placement, Proof, SpecProblem
-from onceproof.scenario.model import ConsumerFaultSpec, Scenario
+from onceproof.base.timeline import Timeline
+from onceproof.consumers.routes import Lasts
+from onceproof.consumers.trace import Move, holder
+from onceproof.faults.contract import FaultOf, Proof, faults
+from onceproof.faults.table import Armed, FaultTable
+from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec
 
 if TYPE_CHECKING:
     from onceproof.consumers.brokers.contract import Queues
@@ -29,44 +32,89 @@ class Scene:
     layout: Layout
 
 
-class ConsumerFault(Protocol):
-    """One fault of one run. Constructed from its validated spec; where it strikes, ``spec.at`` says."""
+@dataclass(frozen=True)
+class StepDone:
+    """A step that a consumer has just done, while every consumer is held at its next one."""
 
-    Spec: ClassVar[type[ConsumerFaultSpec]]
-    about: ClassVar[str]
-    reads_frames: ClassVar[bool]
-    """Whether it needs the protocol proxy (`Queues.frames`)."""
+    moves: Sequence[Move]
+    """Of the whole run: it goes on growing."""
+    place: int
+    """How many of them there were."""
 
-    def __init__(self, spec: Any) -> None: ...
+    @property
+    def before(self) -> Sequence[Move]:
+        return self.moves[: self.place]
 
-    @classmethod
-    def problems(cls, spec: Any, scenario: Scenario) -> list[SpecProblem]:
-        """What makes this spec impossible in this scenario, beside its message and its consumers."""
-
-    @classmethod
-    def placement(cls, spec: Any, scenario: Scenario) -> Placement: ...
-
-    def strike(self, scene: Scene) -> None:
-        """Act, while every consumer is held at a step."""
-
-    def heal(self, scene: Scene, since: Sequence[Move]) -> bool:
-        """Asked after it struck and after each move ``since``: whether it is over, ended by this call or before."""
-
-    def prove(self, before: Sequence[Move], after: Sequence[Move]) -> Proof:
-        """From the moves before and after it struck, once the run is over."""
+    @property
+    def after(self) -> Sequence[Move]:
+        return self.moves[self.place :]
 
 
-@runtime_checkable
-class Outlasts(Protocol):
-    """A fault that keeps its living consumer at its step until it is healed: by then another has been given the message."""
+class AtItsStep:
+    """What faults of consumers have in common: each strikes when its step is done, and most leave nothing to undo."""
 
-    def foresee(self, scene: Scene) -> None:
-        """Called right before the message is published that it will strike."""
+    def matches(self, seen: StepDone) -> bool:
+        return True
 
-    def is_taken(self, scene: Scene) -> None:
-        """Called when that message was given to somebody, before it strikes."""
+    def heal(self, scene: Scene) -> None:
+        return
 
 
-consumer_faults: Registry[type[ConsumerFault]] = Registry(
-    "fault of consumers", "onceproof.chaos.consumers", "onceproof.consumer-faults"
-)
+ConsumerFault = FaultOf[Scene, StepDone]
+consumer_faults: Registry[type[ConsumerFault]] = faults.of("consumers")
+
+
+class ConsumerFaults(FaultTable[ConsumerFaultSpec, Scene]):
+    """Each strikes where the drive says that its position is reached, and is proven when the run is over."""
+
+    def __init__(
+        self,
+        chaos: Sequence[ConsumerFaultSpec],
+        timeline: Timeline,
+        consumers: ConsumersSpec,
+        scene: Scene,
+        moves: Sequence[Move],
+    ) -> None:
+        self._groups = scene.layout.group_of if consumers.groups else {}
+        self._scene = scene
+        self._moves = moves
+        self._seen: dict[int, StepDone] = {}
+        super().__init__(chaos, timeline)
+        self.arm(scene)
+
+    def strike(self, armed: Armed[ConsumerFaultSpec]) -> bool:
+        """False: this is not its moment yet."""
+        seen = StepDone(self._moves, len(self._moves))
+        if not armed.fault.matches(seen):
+            return False
+        self._seen[armed.index] = seen
+        armed.fired_at = self._emit("fault.fired", armed).at
+        armed.fault.strike(self._scene, seen)
+        return True
+
+    def heal_if_over(self, armed: Armed[ConsumerFaultSpec]) -> bool:
+        """Heal one that is in force, if it has lasted as long as it was to. Says whether it has."""
+        if isinstance(armed.fault, Lasts) and not armed.fault.is_over(self._seen[armed.index].after):
+            return False
+        self._heal(armed)
+        return True
+
+    def settle(self) -> None:
+        """Prove each, from the moves of the whole run."""
+        for armed in self.armed:
+            seen = self._seen.get(armed.index)
+            proof = Proof(False, (self._why_not(armed),)) if seen is None else armed.fault.prove(self._scene, seen)
+            self._prove(armed, proof, str(armed.spec.at))
+            self._settle(armed)
+
+    def _query(self, spec: ConsumerFaultSpec) -> str:
+        """The group, as an output names it; empty where the scenario has none."""
+        return self._groups.get(spec.target, "")
+
+    def _why_not(self, armed: Armed[ConsumerFaultSpec]) -> str:
+        spec = armed.spec
+        held = holder(self._moves, spec.at.message)
+        if spec.target not in held:
+            who = f"{', then '.join(held)} held it" if held else "nobody ever did"
+            return f"{spec.target} never held message {spec.at.message}: {who}"
+        return f"{spec.target} held message {spec.at.message}, but it never came to: {spec.at}"

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from onceproof.scenario.model import ConsumersSpec, Scenario
+from onceproof.consumers.routes import Outlasts
+from onceproof.data import Record
+from onceproof.faults.contract import fault_of
+from onceproof.scenario.model import ConsumersSpec, Scenario, consumers_of
 from onceproof.scenario.queues import input_queues
 
 #: The group of all consumers, where a scenario names none.
@@ -55,8 +58,7 @@ class Layout:
 
 
 def of_scenario(scenario: Scenario, prefix: str = "") -> Layout:
-    spec, consumers = scenario.input[0], scenario.pipeline.consumers
-    assert consumers is not None, "validated: a scenario of consumers"
+    spec, consumers = scenario.input[0], consumers_of(scenario)
     inputs = tuple(input_queues(spec, consumers.broker))
     group_of = {name: _group(consumers, name) for name in consumers.names}
     queues_of: dict[str, tuple[str, ...]] = {}
@@ -81,7 +83,7 @@ def of_scenario(scenario: Scenario, prefix: str = "") -> Layout:
         prepare_sql=scenario.pipeline.prepare.sql,
         keeps_positions=bool(tables) and consumers.acknowledge == "with-effect",
         static=consumers.static,
-        outlasted=frozenset(fault.target for fault in scenario.chaos if fault.fault == "slow"),
+        outlasted=frozenset(fault.target for fault in scenario.chaos if issubclass(fault_of(fault), Outlasts)),
     )
 
 
@@ -102,3 +104,12 @@ def in_ranges(inputs: tuple[str, ...], members: Sequence[str]) -> dict[str, tupl
     share, more = divmod(len(inputs), len(members))
     starts = [index * share + min(index, more) for index in range(len(members) + 1)]
     return {name: inputs[starts[index] : starts[index + 1]] for index, name in enumerate(members)}
+
+
+def keys_to_queues(records: list[Record], queues: int) -> list[int]:
+    """The queue of each record: keys are dealt out in the order in which they first come, records without one in turn."""
+    dealt: dict[bytes, int] = {}
+    return [
+        dealt.setdefault(record.key, len(dealt) % queues) if record.key is not None else number % queues
+        for number, record in enumerate(records)
+    ]

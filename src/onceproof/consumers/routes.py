@@ -1,12 +1,14 @@
-"""What can be done to one consumer's way to its broker, where each has a way of its own; and what faults on it know.
+"""What can be done to one consumer's way to its broker, where each has a way of its own; and what some faults can do or know.
 
-Optional abilities of `onceproof.consumers.brokers.contract.Queues` and of `onceproof.consumers.faults.ConsumerFault`, asked for by `isinstance`.
+Optional abilities of `onceproof.consumers.brokers.contract.Queues` and of faults of consumers, asked for by `isinstance`.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
+from onceproof.consumers.trace import Move
 from onceproof.instruments.proxy.rules import Rule
 
 
@@ -35,6 +37,25 @@ class CountsReady(Protocol):
 
     def await_ready(self, queue: str, ready: int) -> None:
         """Wait until it says so: what somebody held who is gone comes back a moment after he is."""
+
+
+@runtime_checkable
+class Lasts(Protocol):
+    """A fault that is in force for a while; any other is over as soon as it has struck."""
+
+    def is_over(self, since: Sequence[Move]) -> bool:
+        """Asked after each move ``since`` it struck."""
+
+
+@runtime_checkable
+class Outlasts(Protocol):
+    """A fault that keeps its living consumer at its step until it is over: by then another has been given the message."""
+
+    def foresee(self, scene: Any) -> None:
+        """Called right before the message is published that it will strike."""
+
+    def is_taken(self, scene: Any) -> None:
+        """Called when that message was given to somebody, before it strikes."""
 
 
 @runtime_checkable

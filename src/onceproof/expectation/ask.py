@@ -6,44 +6,43 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from onceproof.base.timeline import Timeline
+from onceproof.history.execution import Execution
 from onceproof.history.run_directory import RunDir
-from onceproof.judge.case.stored_expectation import OracleRunner, PrecomputedOracle, work_out
+from onceproof.judge.proposals import store_rows
 from onceproof.oracle import oracles
+from onceproof.oracle.contract.precomputed import OracleRunner, PrecomputedOracle, work_out
 from onceproof.pipeline.spark_conf import job_environment
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.templates import fill
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner
 
-Observe = Callable[[Scenario, Path, RunDir, Timeline], None]
 
-
-def ask_oracle(scenario: Scenario, path: Path, directory: RunDir, timeline: Timeline, *, observe: Observe) -> None:
+def ask_oracle(execution: Execution, execute: Callable[[Execution], None]) -> None:
     """Ask the oracle of a run that was observed; does nothing for one that needs no code.
 
-    ``observe`` runs a scenario in a run directory and judges nothing. An oracle that fails is noted in ``run.json``: the run
-    is then inconclusive. Raises what ``observe`` raises, and `Interrupted`.
+    ``execute`` runs a scenario and judges nothing. An oracle that fails is noted in ``run.json``: the run is then
+    inconclusive. Raises what ``execute`` raises, and `Interrupted`.
     """
+    scenario, directory, timeline = execution.scenario, execution.directory, execution.timeline
     oracle = oracles.get(scenario.oracle.kind)(scenario.oracle)
     if not isinstance(oracle, PrecomputedOracle):
         return
-    timeline.emit("phase", name="expect")
+    execution.phase("expect")
     fetched = components.ensure()
     secrets = scenario.pipeline.secrets
 
     def once_more(other: Scenario, where: Path) -> RunDir:
-        inner = RunDir.below(where)
-        events = Timeline(inner.events)
+        inner = execution.of(other, where)
         try:
-            observe(other, path, inner, events)
+            execute(inner)
         finally:
-            events.close()
-        return inner
+            inner.timeline.close()
+        return inner.directory
 
     with Owner() as owner:
         values = {
-            "here": str(path.resolve().parent),
+            "here": str(execution.here),
             "python": sys.executable,
             **{f"table.{name}": str(directory.tables / f"{name}.parquet") for name in scenario.pipeline.prepare.tables},
             **{f"topic.{name}": name for name in scenario.topics()},
@@ -57,5 +56,5 @@ def ask_oracle(scenario: Scenario, path: Path, directory: RunDir, timeline: Time
             own={name: fill(value, values) for name, value in scenario.pipeline.env.items()},
             secrets=secrets,
         )
-        bench = OracleRunner(scenario, directory, owner, timeline, environment, values, once_more)
-        work_out(oracle, scenario.oracle.kind, bench)
+        runner = OracleRunner(scenario, directory, owner, timeline, environment, values, once_more, store_rows)
+        work_out(oracle, scenario.oracle.kind, runner)

@@ -1,7 +1,7 @@
 """Decodes the values of a run's topics with a user's function, once, and stores what it says. Also a program (``python -m``).
 
 As a program it is a child of the run: the function is somebody's code, and may do anything but spoil the run. What it stores
-is told in `onceproof.judge.case.decoders`.
+is told in `onceproof.oracle.contract.decoders`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from onceproof.base.errors import WaitTimeout
 from onceproof.base.user_code import load_function
 from onceproof.base.waiting import wait_until
 from onceproof.history.run_directory import RunDir
+from onceproof.history.run_record import DecodedRecord
 from onceproof.history.writer import PARQUET
-from onceproof.judge.case.decoders import GROUP, decoded_file, needs_code
+from onceproof.oracle.contract.decoders import GROUP, decoded_file, needs_code
 from onceproof.pipeline.spark_conf import job_environment
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.templates import fill
@@ -59,7 +60,7 @@ def decode_topics(scenario: Scenario, here: Path, directory: RunDir) -> None:
     for kind, named in (("outputs", outputs), ("inputs", inputs)):
         for name, note in said[kind].items():
             note["decode"] = named[name]  # as in the scenario, whatever folder that lies in
-    directory.update(decoded={"failed": failed, **said})
+    directory.update(decoded=DecodedRecord(failed=failed, **said))
 
 
 def _run(owner: Owner, request: Path, log: Path, limit_s: float) -> str | None:

@@ -1,8 +1,7 @@
-"""`onceproof shrink RUN`: searches on one broker that stays up, and leaves ``RUN/shrunk``: the minimal scenario, and a run of it."""
+"""`onceproof shrink RUN`: searches for the smallest schedule, and leaves ``RUN/shrunk``: the minimal scenario, and a run of it."""
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -12,31 +11,25 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from ruamel.yaml import YAML
 
 from onceproof.base.errors import Interrupted, OnceproofError, UsageError
 from onceproof.base.masking import hiding, of_environment
 from onceproof.base.registry import suggest
 from onceproof.base.signals import uninterrupted
-from onceproof.consumers import trace as moves_module
-from onceproof.consumers.brokers import services
-from onceproof.consumers.brokers.contract import Broker
-from onceproof.explore.hints import Clues
-from onceproof.explore.replay import Say, play_once, playable, start_broker
-from onceproof.explore.schedule import Schedule, Whole
+from onceproof.explore.replay import Say, execute_once, file_name, folder_of_scenario, playable, shared_services
 from onceproof.explore.shrink import Played, Shrink, Shrunk, to_json
 from onceproof.history import run_files
-from onceproof.history.reader import read_document
 from onceproof.history.run_directory import RunDir, private_files
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.verdict import check, judge
+from onceproof.kinds.contract import Start, kind_of
 from onceproof.reports.picture import files as picture_files
 from onceproof.scenario.model import WORKER, Scenario
+from onceproof.scenario.schedule import Clue, Schedule, Whole
 from onceproof.scenario.templates import fill
-from onceproof.scenario_files.checks import consumers as consumer_check
+from onceproof.scenario_files.checks import crosscheck
 from onceproof.scenario_files.load import load
-from onceproof.stack.processes.owner import Owner
 
 FOLDER = "shrunk"
 _RUN = "run"
@@ -118,20 +111,19 @@ def _shrink(run_dir: Path, scenario: Scenario, anomaly: str | None, most: int, t
     verdict = judge(run_dir)
     known = frozenset(verdict.anomalies())
     wanted = _wanted(known, anomaly, verdict)
-    here = Path(str(read_document(run_dir).get("scenario_path", run_dir))).resolve().parent
-    whole = Whole(scenario)
-    clues = Clues(whole.schedule, moves_module.of_run(run_dir), _witnesses(run_dir, verdict, wanted))
+    here = folder_of_scenario(run_dir)
+    kind = kind_of(scenario)
+    whole = kind.whole(scenario)
+    hints = kind.hints(whole, run_dir, _clues(verdict, wanted))
     folder = run_dir / FOLDER
-    start = services.fetched(scenario)
-    with Owner() as owner:
-        broker = start_broker(start, owner, run_dir / "logs" / "shrink")
+    with shared_services(scenario, run_dir / "logs" / "shrink") as (start, _):
         run_files.remove(folder)
-        plays = _Plays(whole, here, broker, folder, most, tell)
+        plays = _Plays(whole, here, start, folder, most, tell)
         # One execution is left for the run of what it comes to.
         search = Shrink(whole.schedule, wanted, known, plays.play, most - 1, plays.keep, whole.alike)
         run, confirmed, unconfirmed = None, False, ""
         try:
-            shrunk = search.run(clues.schedules())
+            shrunk = search.run(hints)
             path = _write(whole, shrunk.best, folder, here, sorted(wanted))
             try:
                 if not shrunk.interrupted:
@@ -163,29 +155,26 @@ def _wanted(known: frozenset[str], anomaly: str | None, verdict: Verdict) -> fro
     return frozenset([anomaly])
 
 
-def _witnesses(run_dir: Path, verdict: Verdict, wanted: frozenset[str]) -> list[list[int]]:
-    """Of each anomaly, the numbers of the messages that its witnesses name."""
-    sent = pq.read_table(run_dir / "history" / "sent.parquet", columns=["topic", "partition", "offset", "seq"])
-    numbers = {f"{row['topic']}/{row['partition']}@{row['offset']}": row["seq"] + 1 for row in sent.to_pylist()}
+def _clues(verdict: Verdict, wanted: frozenset[str]) -> list[list[Clue]]:
+    """Of each anomaly, what its witnesses name."""
     return [
         [
-            numbers[witness.cause]
+            Clue(witness.cause, witness.batch)
             for finding in verdict.findings
             if finding.anomaly == anomaly and finding.violates
             for witness in finding.witnesses
-            if witness.cause in numbers
         ]
         for anomaly in sorted(wanted)
     ]
 
 
 class _Plays:
-    """Plays schedules, each in a folder and with queues of its own, and keeps that of the best."""
+    """Executes schedules, each in a folder of its own, and keeps that of the best."""
 
-    def __init__(self, whole: Whole, here: Path, broker: Broker, folder: Path, most: int, tell: Say) -> None:
+    def __init__(self, whole: Whole, here: Path, start: Start | None, folder: Path, most: int, tell: Say) -> None:
         self._whole = whole
         self._here = here
-        self._broker = broker
+        self._start = start
         self._folder = folder
         self._most = most
         self._tell = tell
@@ -196,7 +185,7 @@ class _Plays:
     def play(self, schedule: Schedule) -> Played | None:
         directory = self._directory(self._number + 1)
         scenario = self._whole.of(schedule, directory.with_suffix(".jsonl"))
-        if any(consumer_check.complaints(scenario)):
+        if crosscheck.of_schedule(scenario):
             return None
         self._once(scenario, directory, self._here)
         verdict = judge(directory)
@@ -213,7 +202,7 @@ class _Plays:
         directory = self._folder / _RUN
         self._once(load(path), directory, path.parent)
         verdict = check(directory)
-        picture_files.write(directory)
+        self._draw(directory)
         self._tell(f"{self._number} of at most {self._most}: {path.name}: {_in_a_line(verdict)}")
         return directory, wanted <= verdict.anomalies().keys() <= known
 
@@ -229,8 +218,12 @@ class _Plays:
             return None
         self._best.rename(directory)
         check(directory)
-        picture_files.write(directory)
+        self._draw(directory)
         return directory
+
+    def _draw(self, directory: Path) -> None:
+        if kind_of(self._whole.scenario).drawn:
+            picture_files.write(directory)
 
     def clear(self) -> None:
         """Remove every play, also one that did not come to its end, and the folder if nothing else is in it."""
@@ -245,8 +238,7 @@ class _Plays:
     def _once(self, scenario: Scenario, directory: Path, here: Path) -> None:
         self._number += 1
         run = RunDir.below(directory)
-        run.update(scenario_path=str(here / f"{scenario.name}.yaml"))
-        play_once(scenario, here, self._broker, run, self._number)
+        execute_once(scenario, here, self._start, run, self._number)
 
     def _remove(self, directory: Path) -> None:
         shutil.rmtree(directory, ignore_errors=True)
@@ -274,20 +266,18 @@ def _write(whole: Whole, best: Schedule, folder: Path, here: Path, anomalies: Se
     folder.mkdir(exist_ok=True)
     path = folder / f"{file_name(whole.scenario.name)}-minimal.yaml"
     scenario = whole.of(best, path.with_suffix(".jsonl"))
-    pipeline = scenario.pipeline.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    document = scenario.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    pipeline = document["pipeline"]
     if pipeline["command"] == WORKER:
         del pipeline["command"]
     at_home = {"here": str(here)}  # the file lies elsewhere, and what it names does not
-    pipeline |= {name: _filled(pipeline[name], at_home) for name in ("command", "env") if name in pipeline}
-    document = scenario.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    named = ("input", "pipeline", "outputs", "oracle")
     document |= {
         "about": f"The smallest schedule found of {whole.scenario.name} that still shows {', '.join(anomalies)}: {best}.",
-        "pipeline": pipeline,
+        **{name: _filled(document[name], at_home) for name in named},
         "expect": {"verdict": "violated", "anomalies": list(anomalies)},
     }
     del document["name"]  # it is the file's
-    if slow := pipeline["consumers"].get("slow"):
-        pipeline["consumers"]["slow"] = {int(number): ticks for number, ticks in slow.items()}
     text = StringIO()
     yaml = YAML()
     yaml.width = 120
@@ -297,12 +287,10 @@ def _write(whole: Whole, best: Schedule, folder: Path, here: Path, anomalies: Se
     return path
 
 
-def file_name(scenario: str) -> str:
-    """The name of a scenario as part of a file's name: a stored one may be anything, a path among others."""
-    return re.sub(r"[^\w.-]+", "-", scenario)[:100]
-
-
 def _filled(given: Any, values: Mapping[str, str]) -> Any:
+    """With the templates in all its texts filled in, and numbers as numbers where they are keys."""
     if isinstance(given, dict):
-        return {name: fill(text, values) for name, text in given.items()}
-    return [fill(text, values) for text in given]
+        return {int(name) if name.isdecimal() else name: _filled(value, values) for name, value in given.items()}
+    if isinstance(given, list):
+        return [_filled(value, values) for value in given]
+    return fill(given, values) if isinstance(given, str) else given

@@ -1,39 +1,37 @@
-"""`onceproof replay`: the stored schedule of a run is played again, as often as wanted, on one broker that stays up.
+"""`onceproof replay`: the stored schedule of a run is executed again, as often as wanted, and judged like a run.
 
-Every play has queues and processes of its own, and is judged like a run. Plays that came to the same findings and left the
-effects in the same order are removed; one that did not is kept, with its verdict.
+Where the kind of pipeline can share its services they stay up; otherwise each execution starts its own. Executions that came to
+the same are removed; one that did not is kept, with its verdict.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from onceproof import __version__
 from onceproof.base.errors import HistoryError, Interrupted, UsageError
 from onceproof.base.masking import hiding, of_environment
 from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Timeline
-from onceproof.consumers import execution as stage
-from onceproof.consumers.brokers import services
-from onceproof.consumers.brokers.contract import Broker, WarmsUp
-from onceproof.consumers.faults import consumer_faults
 from onceproof.history import run_files
-from onceproof.history.reader import read_document
+from onceproof.history.execution import Execution
 from onceproof.history.run_directory import RunDir, private_files
-from onceproof.history.schema import VERSION
+from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.unobserved import unobserved
 from onceproof.judge.verdict import judge, write_verdict
-from onceproof.oracle import oracles
+from onceproof.kinds.contract import Services, Start, WarmsUp, kind_of
+from onceproof.run import observe
 from onceproof.scenario.model import Scenario
 from onceproof.stack.processes.owner import Owner
 
@@ -42,15 +40,16 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Result:
-    """What a play came to: what must be the same."""
+    """What an execution came to: what must be the same."""
 
     outcome: Outcome
-    anomalies: tuple[tuple[str, str, int], ...]
-    """Anomaly, output, effects: after the claim."""
+    anomalies: tuple[tuple[str, str, int | None], ...]
+    """Anomaly, output, rows: after the claim."""
     hit: tuple[bool, ...]
     """Of each fault."""
-    order: tuple[tuple[str, str], ...]
-    """Output and content of each effect, in the order in which they stand."""
+    order: tuple[tuple[str, str], ...] | None
+    """Output and content of each row, in their order. None, as the rows of an anomaly, where the kind of pipeline does not
+    repeat them exactly."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +61,11 @@ class Replay:
     same: int
     verdicts: dict[str, int]
     seconds: tuple[float, ...]
-    """Of each play, judging included, without the start of the broker."""
+    """Of each execution, judging included, without the start of services that it shares."""
     start_s: float
-    """Of the start of the broker, and of whatever else the scenario has in its stack: once for all plays."""
+    """Of the start of services that all executions share."""
     different: tuple[str, ...]
-    """Run directories of plays that came to something else."""
+    """Run directories of executions that came to something else."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -81,25 +80,17 @@ class Replay:
 
 
 def stored_scenario(run_dir: Path) -> Scenario:
-    """The scenario of a run of consumers, as it was run. Raises `UsageError` for one that cannot be replayed."""
-    document = read_document(run_dir)
-    stored = dict(document["scenario"])
-    if not (stored.get("pipeline") or {}).get("consumers"):
-        raise UsageError(
-            f"{run_dir} is a run of a Spark job, which replay does not repeat yet",
-            hint=f"onceproof run {stored.get('name', 'SCENARIO')} runs it again, with seed {document.get('seed', 0)}",
-        )
-    try:
-        chaos = [consumer_faults.get(spec["fault"]).Spec.model_validate(spec) for spec in stored.get("chaos") or []]
-        oracle = oracles.get(stored["oracle"]["kind"]).Spec.model_validate(stored["oracle"])
-        frame = Scenario.model_validate({**stored, "chaos": [], "oracle": {"kind": stored["oracle"]["kind"]}})
-    except (KeyError, TypeError, ValueError) as error:
-        raise HistoryError(f"the scenario in {run_dir / 'run.json'} cannot be used: {error}") from error
-    return frame.model_copy(update={"chaos": chaos, "oracle": oracle})
+    """The scenario of a run, as it was run. Raises `HistoryError` for one that cannot be used."""
+    return RunRecord.read(run_dir).scenario.parsed(run_dir)
+
+
+def folder_of_scenario(run_dir: Path) -> Path:
+    """``{here}`` of a stored run."""
+    return Path(RunRecord.read(run_dir).scenario_path or run_dir).resolve().parent
 
 
 def playable(run_dir: Path) -> Scenario:
-    """The scenario of a run that can be played again and compared with. Raises `UsageError` and `HistoryError`."""
+    """The scenario of a run that can be executed again and compared with. Raises `UsageError` and `HistoryError`."""
     scenario = stored_scenario(run_dir)
     _must_be_whole(run_dir)
     for secret in scenario.pipeline.secrets:
@@ -112,36 +103,32 @@ def playable(run_dir: Path) -> Scenario:
 
 
 def replay(run_dir: Path, *, times: int, tell: Say) -> Replay:
-    """Play the schedule of ``run_dir`` ``times`` times. Raises as a run does, and `HistoryError` for a run without a history."""
+    """Execute the schedule of ``run_dir`` ``times`` times. Raises as a run does, and `HistoryError` for a run without a history."""
     scenario = playable(run_dir)
     with private_files(), hiding(of_environment(scenario.pipeline.secrets)):
         return _replay(run_dir, scenario, times, tell)
 
 
 def _replay(run_dir: Path, scenario: Scenario, times: int, tell: Say) -> Replay:
-    wanted = _result(run_dir, judge(run_dir))
-    here = Path(str(read_document(run_dir).get("scenario_path", run_dir))).resolve().parent
+    wanted = _result(run_dir, scenario, judge(run_dir))
+    here = folder_of_scenario(run_dir)
     folder = run_dir / "replays"
     verdicts: Counter[str] = Counter()
     seconds: list[float] = []
     different: list[str] = []
-    start = services.fetched(scenario)
-    with Owner() as owner:
-        began = time.monotonic()
-        broker = start_broker(start, owner, run_dir / "logs" / "replay")
-        start_s = round(time.monotonic() - began, 3)
+    with shared_services(scenario, run_dir / "logs" / "replay") as (start, start_s):
         run_files.remove(folder)  # of an earlier replay: worth keeping until this one can be
         for number in range(1, times + 1):
             began = time.monotonic()
             directory = RunDir.below(folder / f"{number:04d}")
             try:
-                play_once(scenario, here, broker, directory, number)
+                execute_once(scenario, here, start, directory, number)
                 verdict = judge(directory.path)
             except Interrupted:
-                with uninterrupted("removing the replay that did not end"):  # half a play says nothing
+                with uninterrupted("removing the replay that did not end"):  # half of one says nothing
                     shutil.rmtree(directory.path if different else folder)
                 raise
-            result = _result(directory.path, verdict)
+            result = _result(directory.path, scenario, verdict)
             seconds.append(round(time.monotonic() - began, 3))
             verdicts[verdict.outcome.value] += 1
             if result == wanted:
@@ -157,58 +144,73 @@ def _replay(run_dir: Path, scenario: Scenario, times: int, tell: Say) -> Replay:
     return Replay(str(run_dir), times, same, dict(verdicts), tuple(seconds), start_s, tuple(different))
 
 
-def start_broker(start: services.Start, owner: Owner, folder: Path) -> Broker:
-    """The broker of all plays; its logs go below ``folder``."""
+@contextmanager
+def shared_services(scenario: Scenario, folder: Path) -> Iterator[tuple[Start | None, float]]:
+    """What gives all executions the same services, and how long these took to start; None where each must start its own.
+
+    Their logs go below ``folder``.
+    """
+    kind = kind_of(scenario)
+    if not kind.shares_services:
+        yield None, 0.0
+        return
+    start = kind.fetch(scenario, survey=False)
+    with Owner() as owner:
+        began = time.monotonic()
+        services = start_services(start, owner, folder)
+        yield lambda *_: services, round(time.monotonic() - began, 3)
+
+
+def start_services(start: Start, owner: Owner, folder: Path) -> Services:
     run_files.fresh_folder(folder)
     (folder / "logs").mkdir()
     timeline = Timeline(folder / "events.jsonl")
     try:
-        broker = start(owner, folder, timeline)
-        if isinstance(broker, WarmsUp):
-            broker.warm_up()
-        return broker
+        services = start(owner, folder, timeline)
+        if isinstance(services, WarmsUp):
+            services.warm_up()
+        return services
     finally:
         timeline.close()
 
 
 def _must_be_whole(run_dir: Path) -> None:
     """Raises `HistoryError` for a run that ended before its history was written: there is nothing to come to again."""
-    document = read_document(run_dir)
-    if document.get("observed") is True:
+    run = RunRecord.read(run_dir)
+    if run.observed:
         return
-    (why,) = unobserved(run_dir, document).reasons
+    (why,) = unobserved(run_dir, run).reasons
     raise HistoryError(
         f"{run_dir} has no whole history to compare a replay with: {why}",
         hint="run the scenario again, and replay that run",
     )
 
 
-def play_once(scenario: Scenario, here: Path, broker: Broker, directory: RunDir, number: int) -> None:
-    """Play the schedule on a broker that is up, and leave a whole history in ``directory``; ``number`` keeps its queues apart."""
+def execute_once(scenario: Scenario, here: Path, start: Start | None, directory: RunDir, number: int) -> None:
+    """Execute the schedule, and leave a whole history in ``directory``; ``number`` keeps its names apart at shared services."""
     timeline = Timeline(directory.events)
     try:
-        directory.update(
-            schema=VERSION,
-            onceproof=__version__,
-            scenario=scenario.model_dump(mode="json", by_alias=True),
-            seed=scenario.seed,
-            wall_start=timeline.wall_start,
-            versions=dict(broker.versions),
-        )
-        with Owner() as owner:
-            stage.play(scenario, here, broker, owner, directory, timeline, prefix=f"replay{number}.")
-        directory.update(observed=True, seconds=round(timeline.now(), 3))
+        path = here / f"{file_name(scenario.name)}.yaml"
+        observe(Execution(scenario, path, directory, timeline, number=number), start)
     finally:
         timeline.close()
 
 
-def _result(run_dir: Path, verdict: Verdict) -> Result:
-    rows = pq.read_table(run_dir / "history" / "output.parquet", columns=["output", "content"]).to_pylist()
+def file_name(scenario: str) -> str:
+    """The name of a scenario as part of a file's name: a stored one may be anything, a path among others."""
+    return re.sub(r"[^\w.-]+", "-", scenario)[:100]
+
+
+def _result(run_dir: Path, scenario: Scenario, verdict: Verdict) -> Result:
+    exactly = kind_of(scenario).repeats_exactly
+    found = {(f.anomaly, f.output, f.total if exactly else None) for f in verdict.findings if f.violates}
+    columns = ["output", "content"]
+    rows = pq.read_table(run_dir / "history" / "output.parquet", columns=columns).to_pylist() if exactly else None
     return Result(
         verdict.outcome,
-        tuple(sorted((f.anomaly, f.output, f.total) for f in verdict.findings if f.violates)),
+        tuple(sorted(found, key=repr)),
         tuple(fault.hit for fault in verdict.faults),
-        tuple((row["output"], row["content"] or "") for row in rows),
+        None if rows is None else tuple((row["output"], row["content"] or "") for row in rows),
     )
 
 

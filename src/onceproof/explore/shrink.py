@@ -1,9 +1,9 @@
-"""`onceproof shrink`: the fewest messages, consumers and faults of a run's schedule that still show the same anomalies.
+"""`onceproof shrink`: the smallest part of a run's schedule that still shows the same anomalies.
 
 Delta debugging (A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002) on real plays, guided by
-what the run's witnesses name (`onceproof.explore.hints`): blind halving of 200 messages would take hundreds of plays. What
-it comes to is minimal if nothing more can be taken away: each single message, consumer and fault is tried, with every way to
-place the faults that had named it. A finding that needs a fault stays one that needs it: a smaller schedule that shows the anomaly
+what the run's witnesses name (`onceproof.kinds.contract.PipelineKind.hints`): blind halving of 200 messages would take hundreds of plays. What
+it comes to is minimal if nothing more can be taken away: each single part (of consumers: message, consumer and fault) is tried,
+with every way to place the faults that had named it. A finding that needs a fault stays one that needs it: a smaller schedule that shows the anomaly
 without any fault as well shows another cause, and is not taken.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onceproof.base.errors import Interrupted, OnceproofError
-from onceproof.explore.schedule import MOST_WAYS, Schedule
+from onceproof.scenario.schedule import MOST_WAYS, Schedule
 
 #: From here on messages are halved away before they are tried one by one.
 _MANY = 8
@@ -108,23 +108,25 @@ class Shrink:
                 self._take(self.whole.calm())
         if self._needs_fault and any(self._taken(schedule) for schedule in first):
             return
-        if len(self.best.messages) > _MANY:
+        if len(self.best.parts) > _MANY:
             self._halve()
 
     def _halve(self) -> None:
-        """Zeller's ddmin on the messages, complements only: a part alone seldom keeps the order of takes."""
-        parts = 2
-        while len(self.best.messages) > 1:
-            messages = self.best.messages
-            size = -(-len(messages) // parts)
-            cuts = [messages[start : start + size] for start in range(0, len(messages), size)]
-            rests = ([m for m in messages if m not in set(cut)] for cut in reversed(cuts))  # the end matters least
+        """Zeller's ddmin on the messages, complements only: a few alone seldom keep the order of takes."""
+        cut_into = 2
+        while len(self.best.parts) > 1:
+            parts = self.best.parts
+            size = -(-len(parts) // cut_into)
+            cuts = [parts[start : start + size] for start in range(0, len(parts), size)]
+            rests = (
+                [part for part in parts if part not in set(cut)] for cut in reversed(cuts)
+            )  # the end matters least
             if any(rest and self._taken(self.best.only(rest)) for rest in rests):
-                parts = max(parts - 1, 2)
-            elif parts >= len(messages) or size <= 2:
+                cut_into = max(cut_into - 1, 2)
+            elif cut_into >= len(parts) or size <= 2:
                 return  # one by one comes next
             else:
-                parts = min(2 * parts, len(messages))
+                cut_into = min(2 * cut_into, len(parts))
 
     def _reduce(self) -> list[Try]:
         """Take away one thing after the other until nothing can be; returns all that was tried of the last."""
@@ -193,8 +195,8 @@ class Shrink:
 def to_json(shrunk: Shrunk, whole: Schedule, **more: Any) -> dict[str, Any]:
     """For programs: before and after, what was tried of the last, and where the minimal scenario and its run are."""
     return {
-        "before": _sizes(whole),
-        "after": _sizes(shrunk.best),
+        "before": dict(whole.sizes()),
+        "after": dict(shrunk.best.sizes()),
         "executions": shrunk.executions,
         "minimal": shrunk.minimal,
         "why_not": shrunk.why_not or None,
@@ -204,7 +206,3 @@ def to_json(shrunk: Shrunk, whole: Schedule, **more: Any) -> dict[str, Any]:
         ],
         **more,
     }  # fmt: skip
-
-
-def _sizes(schedule: Schedule) -> dict[str, int]:
-    return dict(zip(("messages", "consumers", "faults"), schedule.size, strict=True))

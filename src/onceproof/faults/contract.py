@@ -1,4 +1,4 @@
-"""What a fault is. Each kind is one file under ``chaos/`` that implements `Fault` and registers it.
+"""What a fault is. Each kind is one file under ``chaos/`` that implements `FaultOf` and registers it.
 
 A fault is placed by logical position, acts, and must then *prove* that it hit: from the state that it left behind,
 never from the attempt. The order is always armed -> fired -> hit (or not) -> healed.
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from onceproof.base.registry import Registry
 from onceproof.faults.context import FaultContext
+from onceproof.faults.evidence.item import Evidence
+from onceproof.scenario import kinds
+from onceproof.scenario.base import AnyFaultSpec
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 
@@ -62,18 +65,24 @@ class Occurrence:
 @dataclass(frozen=True)
 class Proof:
     hit: bool
-    evidence: tuple[str, ...]
-    """Sentences: what was seen, or what was missing."""
+    evidence: tuple[str | Evidence, ...]
+    """What was seen, or what was missing. A text is an item that quotes nobody."""
 
 
-class Fault(Protocol):
-    """One fault of one run. Constructed from its validated spec.
+ContextT = TypeVar("ContextT", contravariant=True)
+SeenT = TypeVar("SeenT", contravariant=True)
 
-    What only some kinds need is a protocol of its own: `ReadsFrames`, `NeedsInput`, `Watches`, and
-    `onceproof.faults.job.OffersCells`. A kind has the method, and says nothing more.
+
+class FaultOf(Protocol[ContextT, SeenT]):
+    """One fault of one run. Constructed from its validated spec. ``SeenT`` is what was seen at its position: of a Spark job a
+    point of a batch, of a consumer a step. ``ContextT`` is what it may see and touch.
+
+    What only some kinds need is a protocol of its own: `ReadsFrames`, `NeedsInput`, `Watches`, `TakesTurns`,
+    `onceproof.faults.job.OffersCells`, and those of `onceproof.consumers.routes`. A kind has the method, and says nothing more.
     """
 
-    Spec: ClassVar[type[FaultSpec]]
+    Spec: ClassVar[type[Any]]
+    """Its `AnyFaultSpec`."""
     about: ClassVar[str]
     """One line for listings."""
 
@@ -86,17 +95,22 @@ class Fault(Protocol):
     @classmethod
     def placement(cls, spec: Any, scenario: Scenario) -> Placement: ...
 
-    def matches(self, seen: Occurrence) -> bool:
-        """Whether this is the position to strike at (query and batch are already known to match)."""
+    def matches(self, seen: SeenT) -> bool:
+        """Whether this is the moment to strike (the spec's position is already known to match)."""
 
-    def strike(self, context: FaultContext, seen: Occurrence) -> None:
-        """Act, at once: called in the thread that saw the point, while a parked sink is still parked."""
+    def strike(self, context: ContextT, seen: SeenT) -> None:
+        """Act, at once: called in the thread that saw the position, while the pipeline is held there."""
 
-    def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
-        """Wait for the symptom, heal, and say from the state left behind whether it hit. Own thread; may block."""
+    def prove(self, context: ContextT, seen: SeenT) -> Proof:
+        """Say from the state left behind whether it hit. Of a Spark job in a thread of its own: it may wait for the symptom,
+        and heal. Of a consumer once the run is over."""
 
-    def heal(self, context: FaultContext) -> None:
+    def heal(self, context: ContextT) -> None:
         """Undo whatever strike did. Idempotent; always called, also when nothing was struck."""
+
+
+Fault = FaultOf[FaultContext, Occurrence]
+"""Of a Spark job."""
 
 
 @runtime_checkable
@@ -117,14 +131,28 @@ class NeedsInput(Protocol):
 
 @runtime_checkable
 class Watches(Protocol):
-    """A fault that must know what went on before its batch: called before the job starts, and changes nothing."""
+    """A fault that must know what went on before its position: called before the pipeline starts, and changes nothing."""
 
-    def watch(self, context: FaultContext) -> None: ...
+    def watch(self, context: Any) -> None: ...
 
 
-def reads_frames(specs: Iterable[FaultSpec]) -> bool:
+@runtime_checkable
+class TakesTurns(Protocol):
+    """A kind of which one is in force at a time: a second would wait until the batch of the first is over."""
+
+    @classmethod
+    def takes_turns(cls) -> str:
+        """Why, to be read after "already"."""
+
+
+def fault_of(spec: AnyFaultSpec) -> type[FaultOf[Any, Any]]:
+    """The kind of fault that a spec is of."""
+    return faults.of(spec.pipeline).get(spec.fault)
+
+
+def reads_frames(specs: Iterable[AnyFaultSpec]) -> bool:
     """Whether one of these faults needs the protocol proxy."""
-    kinds = ((faults.get(spec.fault), spec) for spec in specs)
+    kinds = ((fault_of(spec), spec) for spec in specs)
     return any(isinstance(kind, ReadsFrames) and kind.reads_frames(spec) for kind, spec in kinds)
 
 
@@ -138,4 +166,4 @@ def strikes_at(spec: FaultSpec) -> Point:
     return Point.AFTER_OFFSET_LOG if reads_frames([spec]) else spec.at.point
 
 
-faults: Registry[type[Fault]] = Registry("fault", "onceproof.chaos", "onceproof.faults")
+faults: Registry[type[FaultOf[Any, Any]]] = kinds.faults

@@ -8,101 +8,34 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
 
-from onceproof.base.errors import EnvironmentProblem
-from onceproof.base.masking import masked
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Fault, NeedsInput, Occurrence, Proof, Watches, faults, reads_frames, strikes_at
+from onceproof.faults.contract import NeedsInput, Occurrence, Proof, reads_frames, strikes_at
+from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.evidence.writes import NOTHING_IN_DANGER, WriteWatch
+from onceproof.faults.table import Armed, FaultTable
 from onceproof.instruments.failpoints import Parked, SinkEvent
 from onceproof.scenario.model import FaultSpec
 from onceproof.scenario.points import Point
 
-_LONGEST = 1000
-"""Characters of one line of evidence."""
-
 _SURVEYED = frozenset(range(1000))
 """Batches that a survey looks at: more than a first run has."""
 
-if TYPE_CHECKING:
-    pass
 
-
-@dataclass
-class Armed:
-    """One fault of the run and how far it came."""
-
-    index: int
-    spec: FaultSpec
-    fault: Fault
-    query: str = ""
-    armed_at: float | None = None
-    fired_at: float | None = None
-    healed_at: float | None = None
-    proof: Proof | None = None
-    not_healed: str | None = None
-    """Why it could not be undone: what the pipeline does from then on proves nothing."""
-
-    @property
-    def hit(self) -> bool:
-        return self.proof is not None and self.proof.hit
-
-    @property
-    def in_progress(self) -> bool:
-        return self.fired_at is not None and self.healed_at is None
-
-    def describe(self) -> dict[str, Any]:
-        """The part of it that every event carries."""
-        return {
-            "index": self.index,
-            "fault": self.spec.fault,
-            "target": self.spec.target,
-            "query": self.query or self.spec.at.query or "",
-            "batch": self.spec.at.batch,
-            "point": str(self.spec.at.point),
-        }
-
-
-class FaultController:
-    """Owns the armed faults. `heal_all` must be called however the run ends."""
+class FaultController(FaultTable[FaultSpec, FaultContext]):
+    """The faults of a Spark job, which strike in the threads of the instruments and are proven in threads of their own."""
 
     def __init__(self, specs: list[FaultSpec], timeline: Timeline, *, survey: bool = False) -> None:
         """``survey``: look at what each batch writes, not only at those that a fault waits for."""
-        self._timeline = timeline
+        super().__init__(specs, timeline)
         struck = frozenset(spec.at.batch for spec in specs)
         committed = frozenset(spec.at.batch for spec in specs if spec.at.point is Point.AFTER_SINK_COMMIT)
         self._writes = WriteWatch(_SURVEYED, _SURVEYED) if survey else WriteWatch(struck, committed)
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
-        self._context: FaultContext | None = None
-        self.armed = [Armed(i, spec, faults.get(spec.fault)(spec), spec.at.query or "") for i, spec in enumerate(specs)]
-
-    def arm(self, context: FaultContext) -> None:
-        """From here on a point that is reached may fire a fault."""
-        self._context = context
-        for armed in self.armed:
-            if isinstance(armed.fault, Watches):
-                armed.fault.watch(context)
-            armed.armed_at = self._timeline.emit("fault.armed", **armed.describe()).at
-
-    @property
-    def any_fired(self) -> bool:
-        return any(a.fired_at is not None for a in self.armed)
-
-    @property
-    def quiet(self) -> bool:
-        """No fault is between firing and healing."""
-        return not any(a.in_progress for a in self.armed)
-
-    @property
-    def active(self) -> list[str]:
-        """The kinds of the faults between firing and healing."""
-        return [a.spec.fault for a in self.armed if a.in_progress]
 
     @property
     def feeds(self) -> bool:
@@ -137,7 +70,7 @@ class FaultController:
         return let_go if held.is_set() else None
 
     def on_point(self, parked: Parked) -> None:
-        query = self._query(parked.query_id)
+        query = self._query_of(parked.query_id)
         self._timeline.emit("point", point=parked.point, sink=parked.sink, batch=parked.batch, query=query)
         attempt = self._context.attempt(query, parked.batch) if self._context is not None else None
         seen = Occurrence(
@@ -148,10 +81,10 @@ class FaultController:
 
     def on_sink_event(self, told: SinkEvent) -> None:
         if self._context is not None:
-            self._context.sink_events.append(replace(told, query=self._query(told.query)))
+            self._context.sink_events.append(replace(told, query=self._query_of(told.query)))
         self._timeline.emit(f"sink.{told.event}", sink=told.sink, batch=told.batch, facts=told.facts)
 
-    def _query(self, query_id: str) -> str:
+    def _query_of(self, query_id: str) -> str:
         known = self._context.checkpoint.query_of_id(query_id) if self._context is not None else None
         return known or query_id
 
@@ -167,7 +100,7 @@ class FaultController:
         if seen.instrument != "failpoint":
             self._writes.reached(context, seen.query, seen.batch, seen.point)
         with self._lock:
-            ready: list[Armed] = []
+            ready: list[Armed[FaultSpec]] = []
             taken: set[str] = set()
             for armed in self.armed:
                 acts = not reads_frames([armed.spec])
@@ -193,22 +126,22 @@ class FaultController:
             release()
         return bool(ready)
 
-    def _strike(self, armed: Armed, context: FaultContext, seen: Occurrence) -> None:
+    def _strike(self, armed: Armed[FaultSpec], context: FaultContext, seen: Occurrence) -> None:
         try:
             armed.fault.strike(context, seen)
         except Exception as failure:  # a fault that breaks must show as one that did not hit, with the cause
-            self._finish(armed, seen, Proof(False, (f"the fault could not act: {failure!r}",)))
+            self._finish(armed, seen, Proof(False, (Evidence("the fault could not act", detail=repr(failure)),)))
             return
         armed.query = seen.query
-        self._timeline.emit("fault.fired", **armed.describe(), instrument=seen.instrument)
+        self._emit("fault.fired", armed, instrument=seen.instrument)
         thread = threading.Thread(
-            target=self._prove, args=(armed, seen), name=f"fault-{armed.index}-{armed.spec.fault}", daemon=True
+            target=self._look, args=(armed, seen), name=f"fault-{armed.index}-{armed.spec.fault}", daemon=True
         )
         self._threads.append(thread)
         thread.start()
 
     @staticmethod
-    def _waits_for(armed: Armed, seen: Occurrence) -> bool:
+    def _waits_for(armed: Armed[FaultSpec], seen: Occurrence) -> bool:
         at = armed.spec.at
         return (
             armed.armed_at is not None
@@ -219,12 +152,12 @@ class FaultController:
             and armed.fault.matches(seen)
         )
 
-    def _prove(self, armed: Armed, seen: Occurrence) -> None:
+    def _look(self, armed: Armed[FaultSpec], seen: Occurrence) -> None:
         assert self._context is not None
         try:
             proof = self._in_danger(self._context, seen, armed.fault.prove(self._context, seen))
         except Exception as failure:  # see above
-            proof = Proof(False, (f"the hit could not be proven: {failure}",))
+            proof = Proof(False, (Evidence("the hit could not be proven", detail=str(failure)),))
         if armed.spec.at.attempt is not None:
             proof = replace(proof, evidence=(f"attempt {seen.attempt} at batch {seen.batch}", *proof.evidence))
         self._finish(armed, seen, proof)
@@ -268,34 +201,12 @@ class FaultController:
             why = f"batch {n} held no data and wrote none: {NOTHING_IN_DANGER}; choose {other}"
         return Proof(False, (*proof.evidence, why))
 
-    def _finish(self, armed: Armed, seen: Occurrence, proof: Proof) -> None:
-        # Evidence quotes the job, its sinks and Spark, who may have been told a secret, and may go on for pages.
-        evidence = tuple(shorten(masked(words), _LONGEST, placeholder=" ...") for words in proof.evidence)
-        armed.proof = proof = replace(proof, evidence=evidence)
+    def _finish(self, armed: Armed[FaultSpec], seen: Occurrence, proof: Proof) -> None:
+        self._prove(armed, proof, f"batch {seen.batch} of {seen.query} at {armed.spec.at.point}")
         self._heal(armed)
         if seen.release is not None:
             seen.release()
-        kind = "fault.hit" if proof.hit else "fault.missed"
-        self._timeline.emit(kind, **armed.describe(), evidence=list(proof.evidence))
-
-    # -- healing --------------------------------------------------------------------------------------------------
-
-    def _heal(self, armed: Armed) -> None:
-        if armed.healed_at is not None or self._context is None:
-            return
-        try:
-            armed.fault.heal(self._context)
-        except Exception as failure:
-            why = f"fault {armed.spec.fault} {armed.spec.target} could not be healed: {failure}"
-            armed.not_healed = masked(why)
-            self._timeline.emit("warning", message=armed.not_healed)
-        armed.healed_at = self._timeline.emit("fault.healed", **armed.describe()).at
-
-    def heal_all(self) -> None:
-        """Heal what fired and was not healed. Idempotent; what fails is told by `check`."""
-        for armed in self.armed:
-            if armed.in_progress:
-                self._heal(armed)
+        self._settle(armed)
 
     def heal_briefly(self, seconds: float) -> None:
         """`heal_all`, but for no longer than that: on the way out of a failed run the services are about to end anyway,
@@ -304,42 +215,19 @@ class FaultController:
         thread.start()
         thread.join(seconds)
 
-    def check(self) -> None:
-        """Raise `EnvironmentProblem` if a fault could not be healed: the pipeline must not be blamed for it."""
-        failed = [armed.not_healed for armed in self.armed if armed.not_healed is not None]
-        if failed:
-            raise EnvironmentProblem("; ".join(failed), hint="the logs of the services are in the run directory")
+    def _query(self, spec: FaultSpec) -> str:
+        return spec.at.query or ""
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The history's table ``faults``."""
-        return [
-            {
-                "index": a.index,
-                "fault": a.spec.fault,
-                "target": a.spec.target,
-                "query": a.query,
-                "batch": a.spec.at.batch,
-                "point": str(a.spec.at.point),
-                "armed_at": a.armed_at,
-                "fired_at": a.fired_at,
-                "hit": a.hit,
-                "healed_at": a.healed_at,
-                "evidence": "\n".join(a.proof.evidence if a.proof else (_why_not(a),)),
-            }
-            for a in self.armed
-        ]
+    def _why_not(self, armed: Armed[FaultSpec]) -> str:
+        at = armed.spec.at
+        if armed.armed_at is None:
+            return "never armed: the run ended before the job was started"
+        if armed.fired_at is None:
+            attempt = f" in attempt {at.attempt}" if at.attempt is not None else ""
+            return f"armed, but batch {at.batch} was never seen at {at.point}{attempt}"
+        return "fired, but the run ended before the hit was proven"
 
 
 def struck_by(spec: FaultSpec) -> str:
     """What a fault that acts at once does something to: a checkpoint is damaged while its driver is down, which it kills."""
     return "driver" if spec.target == "checkpoint" else spec.target
-
-
-def _why_not(armed: Armed) -> str:
-    at = armed.spec.at
-    if armed.armed_at is None:
-        return "never armed: the run ended before the job was started"
-    if armed.fired_at is None:
-        attempt = f" in attempt {at.attempt}" if at.attempt is not None else ""
-        return f"armed, but batch {at.batch} was never seen at {at.point}{attempt}"
-    return "fired, but the run ended before the hit was proven"

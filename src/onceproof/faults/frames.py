@@ -16,13 +16,14 @@ from onceproof.base.errors import UsageError, WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
-from onceproof.faults.evidence.commits import postgres_status, postgres_xid
 from onceproof.faults.frame_checks import never_found
 from onceproof.faults.placement import RESTART_S, committed, has_own_file_manager, instruments_of, planned
 from onceproof.instruments.proxy.frames import Answer, Frame
 from onceproof.instruments.proxy.rules import AMQP_KINDS, POSTGRES_KINDS, WRITES, Action, Condition, Cut, Hit, Rule
-from onceproof.scenario.model import Model, Scenario
+from onceproof.scenario.base import Model
+from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import LEFT_BEHIND, Point
+from onceproof.stores.postgres.transactions import postgres_status, postgres_xid
 
 HIT_S = 60.0
 """From the plan of a batch to its COMMIT; a batch of the shipped jobs takes under two seconds."""

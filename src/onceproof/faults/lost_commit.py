@@ -15,7 +15,7 @@ from pydantic import Field
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
-from onceproof.faults.evidence.commits import OpenTransaction, postgres_status
+from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.frames import (
     FrameSpec,
     StoppedFrame,
@@ -31,6 +31,8 @@ from onceproof.instruments.proxy.rules import Action, Cut
 from onceproof.scenario.model import At, FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stack.api import Proxy, Stream
+from onceproof.stores.kafka.transactions import OpenTransaction
+from onceproof.stores.postgres.transactions import postgres_status
 
 _SETTLE_S = 20.0
 """COMMIT and EndTxn take milliseconds once they have arrived, and a transaction is aborted within its time-out of 10 s."""
@@ -159,7 +161,7 @@ class CutCommit:
             lambda: told("commit-failed") or told("committed"),
             deadline_s=_ERROR_S,
         )
-        reported = f"the sink reported: {one_line(error.facts.get('message', error.event))}"
+        reported = Evidence("the sink reported", detail=one_line(error.facts.get("message", error.event)))
         if error.event == "committed":
             return Proof(False, (applied[1], "the sink saw its commit acknowledged: nothing was lost"))
         if self._open is not None and self.stream == "upstream" and (self._open.ended() or self._open.visible()):

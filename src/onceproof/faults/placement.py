@@ -10,7 +10,7 @@ from pydantic import Field
 from onceproof.base.registry import suggest
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Placement, SpecProblem
-from onceproof.pipeline.spark_conf import FILE_MANAGER
+from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import LEFT_BEHIND, Point
 

@@ -19,8 +19,10 @@ from onceproof.faults.job import FIRST, Job, Query, Sink, Target
 from onceproof.faults.placement import has_own_file_manager
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.rules import WRITES, Condition, Rule, writes_to
-from onceproof.scenario.model import OutputSpec, Scenario
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.stack.api import FrameRules
+from onceproof.stores.contract import store_of
 
 _WRITES = re.compile(WRITES, re.IGNORECASE)
 #: Verb and table.
@@ -187,7 +189,13 @@ def _sinks(
     others = _ids_of_others(scenario, within)
     for name, output in scenario.outputs.items():
         several = len(queries) > 1
-        told = _table(output, within) if output.table is not None else _topic(output, within, others[name], several)
+        told: _Found | str
+        if output.table is not None:
+            told = _table(output, within)
+        elif output.topic is not None:
+            told = _topic(output, within, others[name], several)
+        else:
+            told = f"it is {store_of(output).about}, and no frames lead there"
         if isinstance(told, str):
             gaps[name] = f"output {name}: {told}"
             continue

@@ -12,11 +12,14 @@ from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, Proof, SpecProblem
-from onceproof.faults.evidence.sink_state import State, changes, sink_state, stable_ends, undecided
+from onceproof.faults.evidence.item import Evidence
+from onceproof.faults.evidence.sink_state import changes, sink_state
 from onceproof.faults.placement import PARKED, RESTART_S, WATCHED, committed, one_line, planned
 from onceproof.instruments.checkpoint_watcher import Batch
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
+from onceproof.stores.contract import State
+from onceproof.stores.kafka.state import stable_ends, undecided
 
 PLACES = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
 """After its commit log there is nothing left of the batch that a predecessor could write."""
@@ -113,7 +116,7 @@ class Takeover:
             True,
             (
                 *words,
-                f"{how}, the old driver went on until{code}: {last}",
+                Evidence(f"{how}, the old driver went on until{code}", detail=last),
                 *([f"meanwhile {change}" for change in written] or [NOTHING_WRITTEN]),
             ),
         )

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from onceproof.base.errors import HistoryError, NotARun
-from onceproof.history import run_files
-from onceproof.history import run_record as record
-from onceproof.history.not_a_run import what_it_is
+from onceproof.base.errors import HistoryError
+from onceproof.history.run_record import AGAIN, RunRecord
 from onceproof.history.schema import LATER, TABLES, VERSION, VERSION_KEY
 
 
@@ -23,8 +19,7 @@ class History:
     """A stored run whose files were all found whole. Nothing is read yet but their footers."""
 
     run_dir: Path
-    document: Mapping[str, Any]
-    """``run.json``."""
+    run: RunRecord
     tables: Mapping[str, Path]
     """Table of `onceproof.history.schema` -> its Parquet file."""
     static: Mapping[str, Path]
@@ -33,7 +28,7 @@ class History:
 
 def open_history(run_dir: Path) -> History:
     """Find and check every file. Raises `HistoryError` naming the file and what to do."""
-    document = read_document(run_dir)
+    run = RunRecord.read(run_dir)
     folder = run_dir / "history"
     tables = {name: folder / f"{name}.parquet" for name in TABLES}
     for name, path in tables.items():
@@ -41,28 +36,7 @@ def open_history(run_dir: Path) -> History:
     static = {path.stem: path for path in sorted((folder / "tables").glob("*.parquet"))}
     for path in static.values():
         _footer(path)
-    return History(run_dir, document, tables, static)
-
-
-def read_document(run_dir: Path) -> dict[str, Any]:
-    """``run.json`` alone, which is there from a run's beginning, long before its history is.
-
-    Raises `NotARun` where there is none, and `HistoryError` for one that is damaged, has values of the wrong type, or has
-    links among its files (`onceproof.history.run_files`).
-    """
-    path = run_dir / "run.json"
-    if not path.is_symlink() and not path.exists():
-        what, hint = what_it_is(run_dir)
-        raise NotARun(f"{run_dir} is not a run: {what}", hint=hint)
-    run_files.refuse_links(run_dir)
-    try:
-        document = json.loads(run_files.read_text(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise HistoryError(f"{path} cannot be read: {error}", hint=_AGAIN) from error
-    if not isinstance(document, dict) or "scenario" not in document:
-        raise HistoryError(f"{path} does not describe a run: it names no scenario", hint=_AGAIN)
-    record.check(document, path)
-    return document
+    return History(run_dir, run, tables, static)
 
 
 def _check(path: Path, expected: pa.Schema) -> None:
@@ -75,7 +49,7 @@ def _check(path: Path, expected: pa.Schema) -> None:
     if not any(schema.equals(known, check_metadata=False) for known in (expected, earlier)):
         theirs, ours = set(map(str, schema)), set(map(str, expected))
         difference = f"lacks {sorted(ours - theirs)}, has instead {sorted(theirs - ours)}"
-        raise HistoryError(f"{path} has other columns than a history of version {VERSION}: {difference}", hint=_AGAIN)
+        raise HistoryError(f"{path} has other columns than a history of version {VERSION}: {difference}", hint=AGAIN)
 
 
 def _footer(path: Path) -> pa.Schema:
@@ -84,13 +58,10 @@ def _footer(path: Path) -> pa.Schema:
     except FileNotFoundError:
         raise HistoryError(f"the history is incomplete: there is no {path}", hint=_incomplete(path)) from None
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise HistoryError(f"{path} is damaged or cut off: {error}", hint=_AGAIN) from error
+        raise HistoryError(f"{path} is damaged or cut off: {error}", hint=AGAIN) from error
 
 
 def _incomplete(path: Path) -> str:
     if path.with_name(path.name + ".part").exists():
         return "the run was killed before it had collected its history; run the scenario again"
-    return _AGAIN
-
-
-_AGAIN = "copy the whole run directory again, or run the scenario again"
+    return AGAIN

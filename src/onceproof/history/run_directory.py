@@ -5,17 +5,28 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.masking import masked_value
+from onceproof.history.run_record import FILE, RunRecord
 
 #: What ``run.json`` repeats of the scenario and of the machine, for a replay to use as it is.
 _GIVEN = frozenset(("scenario", "scenario_path", "versions"))
+
+
+P = ParamSpec("P")
+
+
+def _fields_of(
+    record: Callable[P, RunRecord],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[RunDir, P], None]]:
+    """To a type checker the method takes what the record is made of."""
+    return lambda method: method
 
 
 class RunDir:
@@ -28,7 +39,8 @@ class RunDir:
         self.tables = path / "history" / "tables"
         self.checkpoint = path / "checkpoint"
         self.events = path / "events.jsonl"
-        self._document: dict[str, Any] = {}
+        self.run = RunRecord()
+        """What ``run.json`` holds."""
 
     @classmethod
     def create(cls, runs_dir: Path, scenario: str) -> RunDir:
@@ -59,24 +71,19 @@ class RunDir:
             run._point_latest()
         except OSError as refused:
             raise run_dir_problem(refused, runs_dir) from refused
-        run._document = self._document
+        run.run = self.run
         return run
 
+    @_fields_of(RunRecord)
     def update(self, **fields: Any) -> None:
-        """Merge into ``run.json``, atomically: a reader (or a crash) sees the old document or the new one.
+        """Merge fields of a `RunRecord` into ``run.json``, atomically: a reader (or a crash) sees the old record or the new one.
 
         Texts of the job and of services are masked (`onceproof.base.masking`).
         """
-        self._document.update(
-            {name: value if name in _GIVEN else masked_value(value) for name, value in fields.items()}
-        )
-        draft = self.path / ".run.json"
-        draft.write_text(json.dumps(self._document, indent=2, default=str) + "\n", encoding="utf-8")
-        draft.replace(self.path / "run.json")
-
-    @property
-    def document(self) -> dict[str, Any]:
-        return self._document
+        self.run = self.run.with_(fields, lambda name, value: value if name in _GIVEN else masked_value(value))
+        draft = self.path / f".{FILE}"
+        draft.write_text(json.dumps(self.run.to_json(), indent=2, default=str) + "\n", encoding="utf-8")
+        draft.replace(self.path / FILE)
 
     def _make(self) -> None:
         for folder in (self.path, self.logs, self.history, self.tables, self.checkpoint):

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from onceproof.base.errors import HistoryError
 from onceproof.base.registry import suggest
 from onceproof.history.reader import History
+from onceproof.history.run_record import FILE
 from onceproof.history.schema import TABLES, VERSION
 from onceproof.values.lanes import Lanes
 
@@ -102,9 +103,9 @@ RULES: dict[str, Rules] = {
 
 def check(history: History) -> None:
     """Read every page of every table. Raises `HistoryError` naming the file, the row, the value and the mend."""
-    version = history.document.get("schema", VERSION)
-    if version != VERSION:
-        where = history.run_dir / "run.json"
+    version = history.run.schema_
+    if version not in (None, VERSION):
+        where = history.run_dir / FILE
         hint = "judge it with the onceproof that wrote it, or run the scenario again"
         raise HistoryError(f"{where} says schema {version!r}; this onceproof reads version {VERSION}", hint=hint)
     for table, path in history.tables.items():

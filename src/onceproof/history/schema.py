@@ -23,7 +23,7 @@ _PRODUCER = [
 ]
 
 #: Columns that came later: a history without them is one of this version all the same.
-LATER = ("headers",)
+LATER = ("headers", "seen")
 
 # A record's headers, in order: a JSON list of [name, value], each value as text (bytes that are not UTF-8 as ``\\xNN``) or null.
 _HEADERS = [("headers", pa.string())]
@@ -135,6 +135,7 @@ TABLES: dict[str, pa.Schema] = {
             ("hit", pa.bool_()),
             ("healed_at", pa.float64()),
             ("evidence", pa.string()),  # sentences, one a line: what was seen that proves the hit, or what was missing
+            ("seen", pa.string()),  # the same as a JSON list of {what, where, at, detail}
         ]
     ),
 }

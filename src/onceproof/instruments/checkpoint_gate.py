@@ -20,12 +20,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
+from onceproof.base.line_server import LineServer
 from onceproof.scenario.points import Point
+
+#: What names the manager of checkpoint files; a job that sets it has its own.
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
 #: log, moment of its write -> the point that a batch has then reached
 _POINTS = {
     ("offsets", "create"): Point.BEFORE_OFFSET_LOG,
     ("offsets", "renamed"): Point.AFTER_OFFSET_LOG,
+    ("_spark_metadata", "create"): Point.BEFORE_SINK_COMMIT,  # Spark's file sink: the files are there, and not listed
     ("commits", "create"): Point.AFTER_SINK_COMMIT,
     ("commits", "renamed"): Point.AFTER_COMMIT_LOG,
     ("state", "renamed"): Point.STATE_PARTLY_COMMITTED,
@@ -70,7 +75,7 @@ class _Driver:
 
 
 class CheckpointGate:
-    """Serves the socket at ``path`` (in a private folder, short enough for a Unix socket address).
+    """Serves the socket at ``path`` (see `LineServer`).
 
     ``wanted()`` is asked when a driver says hello. ``on_point(query, batch, point, attempt)`` is called while the driver
     waits there; it goes on when the call returns, or, where it returns an event, when that is set. A query is named by its
@@ -101,36 +106,22 @@ class CheckpointGate:
         self._attempts: dict[tuple[str, int], int] = {}
         self._meetings: dict[tuple[str, int, Point, int], _Meeting] = {}
         self._closing = threading.Event()
-        outer = self
-
-        class Handler(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                outer._serve(self)
-
-        class Server(socketserver.ThreadingUnixStreamServer):
-            daemon_threads = True
-            block_on_close = False
-
-        self._server = Server(str(path), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="checkpoint-gate", daemon=True)
+        self._server = LineServer(path, "checkpoint-gate", self._serve)
 
     def start(self) -> None:
         with self._lock:
             if not self._closing.is_set():
-                self._thread.start()
+                self._server.start()
 
     def close(self) -> None:
         """Stop serving; drivers that are still there go on. Idempotent."""
         with self._lock:
             self._closing.set()
-        if self._thread.ident is not None:  # else nobody would answer: shutdown waits for the end of serve_forever
-            self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
         with self._lock:
             for driver in self._drivers:
                 with contextlib.suppress(OSError):
                     driver.connection.shutdown(socket.SHUT_RDWR)
-        self.path.unlink(missing_ok=True)
 
     def serves(self, query: str) -> bool:
         """Whether ``query`` writes its checkpoint through the checkpoint file system, in this or an earlier start."""
@@ -207,7 +198,8 @@ class CheckpointGate:
             self._open(driver, query, where, lambda: say(f"go {number}"))
             return
         checkpoint, log, batch = _place(where)
-        query, point = self._query(checkpoint), _POINTS.get((log, moment))
+        query = self._writer(driver, batch) if log == "_spark_metadata" else self._query(checkpoint)
+        point = _POINTS.get((log, moment))
         if query is not None and point is not None and log != "state":
             with self._lock:
                 self._positions[query] = (batch, point)
@@ -284,6 +276,13 @@ class CheckpointGate:
             attempt = driver.attempts.get((query, batch), 1)
             return self._meetings.setdefault((query, batch, point, attempt), _Meeting())
 
+    def _writer(self, driver: _Driver, batch: int) -> str | None:
+        """The driver's one query that is at this batch: the log of a file sink does not name it."""
+        with self._lock:
+            mine = [query for query, served_by in self._driver_of.items() if served_by is driver]
+            found = [query for query in mine if self._positions.get(query, (None,))[0] == batch]
+        return found[0] if len(found) == 1 else None
+
     def _query(self, checkpoint: Path) -> str | None:
         """None for a checkpoint that is not the run's business."""
         if checkpoint == self._root:
@@ -312,9 +311,11 @@ def _rules(batch: int, point: Point) -> list[str]:
 
 
 def _place(file: Path) -> tuple[Path, str, int]:
-    """Checkpoint, log and batch of a file of ``offsets/``, ``commits/`` or ``state/`` (anywhere below that)."""
-    if file.parent.name != "state" and file.name.isdigit():
-        return file.parent.parent, file.parent.name, int(file.name)
+    """Checkpoint (or output), log and batch of a file of ``offsets/``, ``commits/``, ``_spark_metadata/`` or ``state/`` (anywhere
+    below that)."""
+    number = file.name.removesuffix(".compact")
+    if file.parent.name != "state" and number.isdigit():
+        return file.parent.parent, file.parent.name, int(number)
     state = next(above for above in file.parents if above.name == "state")
     version = re.match(r"\d+", file.name)
     assert version is not None, "state files begin with their version, or the driver would not have told"

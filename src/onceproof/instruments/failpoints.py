@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onceproof.base.line_server import LineServer
 from onceproof.scenario.points import Point
 
 
@@ -43,7 +44,7 @@ class Parked:
 
 
 class FailpointServer:
-    """Serves the socket at ``path`` (in a private folder, short enough for a unix socket address)."""
+    """Serves the socket at ``path`` (see `LineServer`)."""
 
     def __init__(
         self,
@@ -56,43 +57,31 @@ class FailpointServer:
         self.path = path
         self._closing = threading.Event()
         self._parked: set[threading.Event] = set()
-        outer = self
 
-        class Handler(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                line = self.rfile.readline()
-                if not line:
-                    return
-                said = json.loads(line)
-                if "event" in said:
-                    on_sink_event(
-                        SinkEvent(
-                            said["event"], said["sink"], said["batch"], said["query_id"], said.get("facts", {}), clock()
-                        )
-                    )
-                else:
-                    outer._park(said, on_point)
-                with contextlib.suppress(OSError):  # the sink's process may have been killed while it was parked
-                    self.wfile.write(b"go\n")
+        def serve(sink: socketserver.StreamRequestHandler) -> None:
+            line = sink.rfile.readline()
+            if not line:
+                return
+            said = json.loads(line)
+            if "event" in said:
+                facts = said.get("facts", {})
+                on_sink_event(SinkEvent(said["event"], said["sink"], said["batch"], said["query_id"], facts, clock()))
+            else:
+                self._park(said, on_point)
+            with contextlib.suppress(OSError):  # the sink's process may have been killed while it was parked
+                sink.wfile.write(b"go\n")
 
-        class Server(socketserver.ThreadingUnixStreamServer):
-            daemon_threads = True
-
-        self._server = Server(str(path), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="failpoints", daemon=True)
+        self._server = LineServer(path, "failpoints", serve)
 
     def start(self) -> None:
-        self._thread.start()
+        self._server.start()
 
     def close(self) -> None:
         """Release whoever is parked and stop serving. Idempotent."""
         self._closing.set()
         for gate in list(self._parked):
             gate.set()
-        if self._thread.ident is not None:  # else nobody would answer: shutdown waits for the end of serve_forever
-            self._server.shutdown()
-        self._server.server_close()
-        self.path.unlink(missing_ok=True)
+        self._server.close()
 
     def _park(self, said: dict[str, Any], on_point: Callable[[Parked], None]) -> None:
         gate = threading.Event()

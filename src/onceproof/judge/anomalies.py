@@ -1,41 +1,13 @@
-"""What each anomaly means, how it comes about and what stops it: the text of `onceproof explain` and of ``docs/anomalies.md``.
-
-The text of an anomaly stands in its checker's own file, so that it is changed together with what it describes.
-"""
+"""What is said of each anomaly, as its checker states it: the text of `onceproof explain` and of the generated parts of ``docs/``."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from onceproof.judge.checker import Checker, checkers
-
-#: Kinds of output systems, as they are named where something holds for one of them only.
-STORES = ("Kafka", "Postgres")
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """What a checker may say of its anomaly beyond ``meaning``, as its class attribute ``explanation``."""
-
-    example: str
-    """What somebody who uses the output would see, in a case small enough to follow."""
-    causes: tuple[str, ...]
-    """How it comes about in Spark, Kafka or Postgres, each with the fault that shows it."""
-    decided: str
-    """What in a history shows it, and what leaves it undecided."""
-    stops: tuple[str, ...]
-    """What a pipeline does so that it cannot happen. What helps only with one kind of output begins with its name, as in
-    ``Kafka: ...`` (`STORES`)."""
-    sources: tuple[str, ...]
-    """Where to read on: a KIP, a ticket, a report, a chapter."""
-
-    def stops_for(self, stores: Collection[str]) -> tuple[str, ...]:
-        """What helps a pipeline whose outputs are of these kinds, e.g. ``{"Kafka"}``."""
-        elsewhere = tuple(f"{store}:" for store in STORES if store not in stores)
-        return tuple(text for text in self.stops if not text.startswith(elsewhere))
+from onceproof.judge.checker import Checker, Explanation, checkers
 
 
 @dataclass(frozen=True)
@@ -43,32 +15,45 @@ class Anomaly:
     """One anomaly as it is explained."""
 
     name: str
-    meaning: str
-    explanation: Explanation
-    detail: str
-    """The checker's docstring: the exact rule."""
+    checker: type[Checker]
+
+    @property
+    def meaning(self) -> str:
+        return self.checker.meaning
+
+    @property
+    def explanation(self) -> Explanation:
+        return self.checker.explanation
+
+    @property
+    def allowed(self) -> tuple[tuple[str, str], ...]:
+        """(claim in words, what it allows), in the order in which a finding is held against them."""
+        return tuple((_words(dict(one.claim)), one.what) for one in self.checker.rule.allows)
 
     def to_json(self) -> dict[str, Any]:
-        return {"anomaly": self.name, "meaning": self.meaning, "rule": self.detail, **asdict(self.explanation)}
+        return {
+            "anomaly": self.name,
+            "meaning": self.meaning,
+            "rule": inspect.cleandoc(self.checker.__doc__ or ""),
+            **asdict(self.explanation),
+            "allowed": [{"claim": dict(one.claim), "what": one.what} for one in self.checker.rule.allows],
+            "comes_with": dict(self.checker.comes_with),
+        }
 
 
-_NOTHING = Explanation(example="", causes=(), decided="", stops=(), sources=())
+def _words(claim: dict[str, str]) -> str:
+    return ", ".join(f"{promise}: {level}" for promise, level in claim.items()) or "any claim"
 
 
 def anomalies() -> Iterator[Anomaly]:
-    """All that are registered, by name; a checker of a third party may come without an explanation."""
+    """All that are registered, by name."""
     for name, checker in checkers.items():
-        yield _anomaly(name, checker)
+        yield Anomaly(name, checker)
 
 
 def anomaly(name: str) -> Anomaly:
     """Raises `KeyError` with a suggestion for a name that no checker has."""
-    return _anomaly(name, checkers.get(name))
-
-
-def _anomaly(name: str, checker: type[Checker]) -> Anomaly:
-    explanation: Explanation = getattr(checker, "explanation", _NOTHING)
-    return Anomaly(name, checker.meaning, explanation, inspect.cleandoc(checker.__doc__ or ""))
+    return Anomaly(name, checkers.get(name))
 
 
 def sections(one: Anomaly) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -79,6 +64,8 @@ def sections(one: Anomaly) -> Iterator[tuple[str, tuple[str, ...]]]:
         ("for example", (text.example,)),
         ("how it comes about", text.causes),
         ("how it is decided", (text.decided,)),
+        ("what a claim allows", tuple(f"With {claim}, {what}." for claim, what in one.allowed) or ("Nothing of it.",)),
+        ("what may come with it", tuple(f"{other}: {why}." for other, why in one.checker.comes_with.items())),
         ("what stops it", text.stops),
         ("read on", text.sources),
     ):

@@ -13,17 +13,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onceproof.judge.case.outputs import OutputExpectation
 from onceproof.values.canonical import document, literal, member
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
-    from onceproof.scenario.model import OutputSpec
+    from onceproof.scenario.outputs import OutputSpec
 
 #: The one column of an output that must stay empty.
 ROW = "row"
 
 
-def columns(case: Case, output: str, spec: OutputSpec) -> dict[str, str] | None:
+def _columns(case: Case, output: str, spec: OutputSpec) -> dict[str, str] | None:
     """What of such an output is read: column -> DuckDB type; None where its main output cannot be judged."""
     if spec.expected == "empty":
         return {ROW: "VARCHAR"}
@@ -64,6 +65,13 @@ _EXPECT_THEM = """
     INSERT INTO judge.expected BY NAME
     SELECT output, id, content, h, digest_1, digest_2 FROM judge.effect_rows
     WHERE rowid IN (SELECT r FROM accounted) QUALIFY row_number() OVER (PARTITION BY id ORDER BY content, rowid) = 1"""
+
+
+def expect(case: Case) -> None:
+    """Of outputs that the oracle knows nothing of, what is read of their rows."""
+    for output, spec in case.scenario.outputs.items():
+        if spec.is_aside and (columns := _columns(case, output, spec)) is not None:
+            case.expectations[output] = OutputExpectation(columns, whole=False, has_cause=False, has_key=False)
 
 
 def settle(case: Case) -> None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from onceproof.faults.evidence.item import Evidence
+from onceproof.history import run_files
+
+VERDICT_FILE = "verdict.json"
 MAX_WITNESSES = 32
 #: How the reason of a held run begins in which nothing was broken.
 NO_FAULT = "no fault injected"
@@ -93,7 +102,13 @@ class FaultReport:
     armed: bool
     fired: bool
     hit: bool
-    evidence: tuple[str, ...] = ()
+    seen: tuple[Evidence, ...] = ()
+    """What was seen that proves the hit, or what was missing."""
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """As sentences."""
+        return tuple(map(str, self.seen))
 
 
 @dataclass(frozen=True)
@@ -155,14 +170,35 @@ class Verdict:
         return total
 
     def to_json(self) -> dict[str, Any]:
-        document = asdict(replace(self, findings=()))
-        document["findings"] = [_document(finding) for finding in self.findings]
+        """The object that ``verdict.json`` is. `from_json` makes the same verdict of it."""
+        document = asdict(replace(self, findings=tuple(replace(finding, every=None) for finding in self.findings)))
+        for finding in document["findings"]:
+            del finding["every"]
+        for stored, fault in zip(document["faults"], self.faults, strict=True):
+            stored["evidence"] = list(fault.evidence)
         document["verdict"] = document.pop("outcome")
         document["anomalies"] = self.anomalies()
         return document
 
+    @classmethod
+    def from_json(cls, source: Path | str | Mapping[str, Any]) -> Verdict:
+        """From a ``verdict.json``, its text, or its object. Raises `OSError`, and `ValueError` for what is no verdict."""
+        text = run_files.read_text(source) if isinstance(source, Path) else source
+        document = json.loads(text) if isinstance(text, str) else text
+        try:
+            faults = [_with_items(fault) for fault in document.get("faults", ())]
+            return _adapter().validate_python({**document, "faults": faults, "outcome": document["verdict"]})
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"it is no verdict: {type(error).__name__}: {error}") from error
 
-def _document(finding: Finding) -> dict[str, Any]:
-    document = asdict(replace(finding, every=None))
-    del document["every"]
-    return document
+
+def _with_items(fault: Any) -> Any:
+    """An earlier version stored sentences only."""
+    if not isinstance(fault, Mapping) or "seen" in fault:
+        return fault
+    return {**fault, "seen": [{"what": sentence} for sentence in fault.get("evidence", ())]}
+
+
+@cache
+def _adapter() -> TypeAdapter[Verdict]:
+    return TypeAdapter(Verdict)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from onceproof.base.errors import HistoryError
+from onceproof.history.run_record import FILE, RunRecord
 from onceproof.judge.findings import Outcome, Verdict
 
 
-def unobserved(run_dir: Path, document: Mapping[str, Any]) -> Verdict:
+def unobserved(run_dir: Path, run: RunRecord) -> Verdict:
     """From ``run.json`` alone, the same verdict that the run itself left. Raises `HistoryError` where it names no scenario."""
-    try:
-        scenario, claim = document["scenario"]["name"], document["scenario"]["claim"]
-    except (KeyError, TypeError) as error:
-        raise HistoryError(f"the scenario in {run_dir / 'run.json'} cannot be used: it has no {error}") from error
-    if document.get("interrupted"):
-        outcome, why = Outcome.INTERRUPTED, document.get("error") or "interrupted"
-    elif document.get("error"):
-        outcome, why = Outcome.ERROR, document["error"]
+    scenario, claim = run.scenario.name, run.scenario.claim
+    if scenario is None or claim is None:
+        lacks = "'name'" if scenario is None else "'claim'"
+        raise HistoryError(f"the scenario in {run_dir / FILE} cannot be used: it has no {lacks}")
+    if run.interrupted:
+        outcome, why = Outcome.INTERRUPTED, run.error or "interrupted"
+    elif run.error:
+        outcome, why = Outcome.ERROR, run.error
     else:
         phase = _last_phase(run_dir / "events.jsonl")
         outcome = Outcome.INCONCLUSIVE
@@ -30,8 +29,8 @@ def unobserved(run_dir: Path, document: Mapping[str, Any]) -> Verdict:
         outcome=outcome,
         claim=claim,
         reasons=(why,),
-        seed=int(document.get("seed", 0)),
-        seconds=float(document.get("seconds", 0.0)),
+        seed=run.seed or 0,
+        seconds=run.seconds,
     )
 
 

@@ -9,31 +9,30 @@ from __future__ import annotations
 import json
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from onceproof.base.errors import NotEvaluated
 from onceproof.base.masking import hiding, masked_value, of_environment
 from onceproof.base.words import are, times
+from onceproof.faults.evidence.item import from_row
 from onceproof.history import run_files
-from onceproof.history.reader import read_document
 from onceproof.history.run_directory import private_files, run_dir_problem
+from onceproof.history.run_record import JobRecord, RunRecord
 from onceproof.judge import batches, ledger
 from onceproof.judge.case import record_key
 from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Gap, checkers
-from onceproof.judge.claims import allowance, needs, undecided, unjudged
-from onceproof.judge.findings import NO_FAULT, FaultReport, Finding, Outcome, Verdict
+from onceproof.judge.claims import allowance, breaks, needs, undecided, unjudged
+from onceproof.judge.findings import NO_FAULT, VERDICT_FILE, FaultReport, Finding, Outcome, Verdict
+from onceproof.judge.open import open_case
 from onceproof.judge.slices import cut as slices
 from onceproof.judge.unobserved import unobserved
 from onceproof.judge.witness import noun
 from onceproof.judge.witness_files import WitnessFiles
-from onceproof.pipeline import last_words
-from onceproof.scenario.model import Claim, Scenario
-
-VERDICT_FILE = "verdict.json"
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import Claim
 
 # Not the view ``input``: that name is a topic's where there is one.
 _INPUT = "SELECT count(*) FROM history.input WHERE visibility = 'committed'"
@@ -61,11 +60,12 @@ def judge(run_dir: Path) -> Verdict:
 
 def _verdict(run_dir: Path, *, sliced: bool) -> Verdict:
     started = time.monotonic()
-    document = read_document(run_dir)
-    with hiding(of_environment(_secrets(document))):
-        if document.get("observed") is not True:
-            return _masked(unobserved(run_dir, document))
-        with Case.open(run_dir) as case:
+    run = RunRecord.read(run_dir)
+    # What the run's job said of its secrets is masked already, and what it wrote is not.
+    with hiding(of_environment(run.scenario.pipeline.secrets)):
+        if not run.observed:
+            return _masked(unobserved(run_dir, run))
+        with open_case(run_dir) as case:
             verdict = _Evidence.of(case, WitnessFiles(run_dir) if sliced else None).verdict()
             if sliced:
                 verdict = _with_slices(case, verdict)
@@ -75,14 +75,6 @@ def _verdict(run_dir: Path, *, sliced: bool) -> Verdict:
 def _masked(verdict: Verdict) -> Verdict:
     without: Verdict = masked_value(verdict)
     return without
-
-
-def _secrets(document: Mapping[str, Any]) -> list[str]:
-    """The variables that the run's job was given: what it said of them is masked already, and what it wrote is not."""
-    found: Any = document
-    for key in ("scenario", "pipeline", "secrets"):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
 
 def _with_slices(case: Case, verdict: Verdict) -> Verdict:
@@ -138,12 +130,12 @@ class _Evidence:
         return evidence
 
     @property
-    def job(self) -> dict[str, Any]:
-        return self.case.run.get("job") or {}
+    def job(self) -> JobRecord:
+        return self.case.run.job or JobRecord()
 
     @property
     def died_early(self) -> bool:
-        return bool(self.job.get("died_before_fault"))
+        return self.job.died_before_fault
 
     @property
     def can_be_examined(self) -> bool:
@@ -205,13 +197,13 @@ class _Evidence:
             also = [f"in addition, this could not be proved: {doubt}" for doubt in doubts]
             reasons = [f"{f.anomaly} in {self._where(f)}: {f.summary}" for f in violations]
             reasons = _wrote_nothing(self.case) + reasons + also
-            reasons += [f"the output was judged {self.case.basis}"] if self.case.basis else []
+            reasons += [f"the output was judged {self.case.answer.basis}"] if self.case.answer.basis else []
         elif doubts:
             outcome, reasons = Outcome.INCONCLUSIVE, doubts
         else:
             outcome, reasons = Outcome.HELD, [_held(self.case, faults)]
         scenario = self.case.scenario
-        if self.case.run.get("nudged"):
+        if self.case.run.nudged:
             silence = f"{scenario.limits.stuck_s:g} s of silence"
             reasons = [*reasons, f"the job was restarted by the harness after {silence}"]
         reasons = [*reasons, *(note for _, note in self.case.open_watermarks("none"))]
@@ -232,21 +224,21 @@ class _Evidence:
             counts=_counts(self.case),
             batches=batches.reports(self.case, self.findings, conclusive=self._conclusive()),
             ignored=_ignored(scenario),
-            seed=int(self.case.run.get("seed", scenario.seed)),
+            seed=scenario.seed if self.case.run.seed is None else self.case.run.seed,
         )
 
     def _doubts(self, faults: list[FaultReport]) -> list[str]:
         """Why this run proves nothing good, most telling first."""
         case, run = self.case, self.case.run
         if self.died_early:
-            said = last_words.of_job(self.job) or "it said nothing"
+            said = self.job.last_words() or "it said nothing"
             return [f"the job died before any fault, so it is broken by itself:\n{said}"]
-        said = last_words.of_job(self.job)
+        said = self.job.last_words()
         words = f"; the job's last words:\n{said}" if said else ""
-        if run.get("drain_note") and not case.number("SELECT count(*) FROM history.input"):
-            return [f"nothing was fed: {run['drain_note']}{words}"]  # what else is missing, is missing for that
-        if run.get("never_reads"):
-            return [f"{run['drain_note']}{words}"]  # and so with what is missing of its effects
+        if run.drain_note and not case.number("SELECT count(*) FROM history.input"):
+            return [f"nothing was fed: {run.drain_note}{words}"]  # what else is missing, is missing for that
+        if run.never_reads:
+            return [f"{run.drain_note}{words}"]  # and so with what is missing of its effects
         doubts = []
         doubts += _emptiness(case)
         doubts += ledger.doubts(case)
@@ -257,10 +249,10 @@ class _Evidence:
         doubts += _missed(case, faults)
         doubts += _unjudged(case)
         doubts += self.doubts
-        stale = any(f.anomaly == "stale-tail" and f.violates for f in self.findings)  # an allowed one says no more
+        stale = any(breaks(f.anomaly, "liveness") and f.violates for f in self.findings)  # an allowed one says no more
         if not case.drained and not stale and self._must_recover():
-            note = run.get("drain_note") or "no reason was recorded"
-            ended = "history" if run.get("imported") else "run"
+            note = run.drain_note or "no reason was recorded"
+            ended = "history" if run.imported else "run"
             doubts.append(f"the {ended} did not drain, so more output may still come: {note}{words}")
         return doubts
 
@@ -296,7 +288,7 @@ def _missed(case: Case, faults: list[FaultReport]) -> list[str]:
             )
             evidence = f": {fault.evidence[-1]}" if fault.evidence else ""
             doubts.append(f"fault {fault.fault} {fault.target}{where} {how}{evidence}")
-    unknown = len(case.run["scenario"].get("chaos") or []) - len(faults)
+    unknown = len(case.run.scenario.chaos or []) - len(faults)
     if unknown > 0:
         doubts.append(f"{unknown} of the scenario's faults left no trace in the history")
     return doubts
@@ -305,8 +297,7 @@ def _missed(case: Case, faults: list[FaultReport]) -> list[str]:
 def _unjudged(case: Case) -> list[str]:
     """Promises that no checker holds against the effects, each once however many outputs make it."""
     scenario = case.scenario
-    known = checkers.names()
-    return list(dict.fromkeys(why for output in scenario.outputs for why in unjudged(scenario.claim_of(output), known)))
+    return list(dict.fromkeys(why for output in scenario.outputs for why in unjudged(scenario.claim_of(output))))
 
 
 def _emptiness(case: Case) -> list[str]:
@@ -338,7 +329,7 @@ def _wrote_nothing(case: Case) -> list[str]:
         if expected and not case.effects_of(output):
             kind = times(expected, noun(case, output))
             said.append(f"nothing was written to output {output}, where {kind} {are(expected)} expected")
-    tail = (case.run.get("job") or {}).get("log_tail")
+    tail = case.run.job.log_tail if case.run.job is not None else None
     return [*said[:-1], f"{said[-1]}; the job's last log lines:\n{tail}"] if said and tail else said
 
 
@@ -360,7 +351,7 @@ def _faults(case: Case) -> list[FaultReport]:
             armed=row["armed_at"] is not None,
             fired=row["fired_at"] is not None,
             hit=bool(row["hit"]),
-            evidence=tuple((row["evidence"] or "").splitlines()),
+            seen=from_row(row["evidence"], row["seen"]),
         )
         for row in case.rows('SELECT * FROM history.faults ORDER BY "index"')
     ]
@@ -374,20 +365,20 @@ def _counts(case: Case) -> dict[str, int]:
             counts[f"expected.{output}"] = case.number(query, {"output": output})
             counts[f"effects.{output}"] = case.effects_of(output)
     counts["batches"] = case.number("SELECT count(DISTINCT (query, batch)) FROM history.batches")
-    counts["restarts"] = max(int((case.run.get("job") or {}).get("starts", 1)) - 1, 0)
+    counts["restarts"] = max(case.run.job.starts - 1, 0) if case.run.job is not None else 0
     return {**counts, **case.notes}
 
 
 def _held(case: Case, faults: list[FaultReport]) -> str:
     counts = _counts(case)
     effects = sum(number for name, number in counts.items() if name.startswith("effects."))
-    if case.run.get("imported"):
+    if case.run.imported:
         under = "; imported history: no fault was exercised"
     elif faults:
         under = f"; {sum(fault.hit for fault in faults)} of {times(len(faults), 'fault')} hit"
     else:
         under = ""
-    basis = f", {case.basis}" if case.basis else ""
+    basis = f", {case.answer.basis}" if case.answer.basis else ""
     for output in case.expectations:
         if dead := case.notes.get(f"dead.{output}"):
             of = case.scenario.outputs[output].dead_letter_of
@@ -397,7 +388,7 @@ def _held(case: Case, faults: list[FaultReport]) -> str:
             basis += f"; {unordered:,} of {of} in {output} have no cause or no key, so no place in the claimed order"
     kinds = {noun(case, output) for output in case.expectations}
     kind = f"output {kinds.pop()}" if len(kinds) == 1 else "output row"
-    no_fault = "" if faults or case.run.get("imported") else f"{NO_FAULT}: "
+    no_fault = "" if faults or case.run.imported else f"{NO_FAULT}: "
     all_of = f"All {times(effects, kind)}" if effects != 1 else f"The one {kind}"
     matches = "match" if effects != 1 else "matches"
     return f"{no_fault}{all_of} from {times(counts['input'], 'input record')} {matches} the claim{under}{basis}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from onceproof.base.words import times
 from onceproof.judge.findings import MAX_WITNESSES, Witness
+from onceproof.stores.contract import Words, store_of, stores
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
@@ -44,8 +45,12 @@ def input_of(row: Row) -> str:
 
 def noun(case: Case, output: str) -> str:
     """What an output holds: rows in a table, records in a topic."""
-    spec = case.scenario.outputs.get(output)  # a finding may be of an input topic
-    return "row" if spec is not None and spec.table is not None else "record"
+    return _words(case, output).item
+
+
+def _words(case: Case, output: str) -> Words:
+    spec = case.scenario.outputs.get(output)
+    return (stores.get("kafka") if spec is None else store_of(spec)).words  # a finding may be of an input topic
 
 
 def listed(items: Iterable[str]) -> str:
@@ -56,16 +61,17 @@ def listed(items: Iterable[str]) -> str:
 
 def holding(case: Case, output: str, count: int, where: Iterable[str]) -> str:
     """``the table holds 2 rows, written by transactions 758 and 759``."""
-    known = list(where)
-    xids = [place.rpartition(" xid ")[2] for place in known if " xid " in place]
-    if xids:
-        at = f", written by transaction{'' if len(xids) == 1 else 's'} {listed(xids)}"
+    known, words = list(where), _words(case, output)
+    commits = [
+        place.rpartition(f" {words.commit} ")[2] for place in known if words.commit and f" {words.commit} " in place
+    ]
+    if commits:
+        at = f", {words.written}{'' if len(commits) == 1 else 's'} {listed(commits)}"
     else:
         at = f", at {listed(known)}" if any("@" in place for place in known) else ""
     if at and len(known) < count and len(known) == _PLACES:
         at += " among others"
-    kind = "table" if noun(case, output) == "row" else "topic"
-    return f"the {kind} holds {times(count, noun(case, output))}{at}"
+    return f"the {words.whole} holds {times(count, words.item)}{at}"
 
 
 def labelled(total: int, what: str, labels: Mapping[str, int]) -> str:

@@ -1,15 +1,15 @@
-"""Oracles: from the committed input, the expected output. One file a kind, registered here by name."""
+"""Oracles: functions from a run's input to what its outputs must hold. One file per kind, registered here by name."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from onceproof.base.registry import Registry
 from onceproof.faults.contract import SpecProblem
+from onceproof.oracle.contract.expectation import Expectation
+from onceproof.oracle.contract.inputs import Inputs
+from onceproof.scenario import kinds
 from onceproof.scenario.model import OracleSpec, Scenario
-
-if TYPE_CHECKING:
-    from onceproof.judge.case.case import Case
 
 
 class Oracle(Protocol):
@@ -21,11 +21,11 @@ class Oracle(Protocol):
     @classmethod
     def problems(cls, spec: Any, scenario: Scenario) -> list[SpecProblem]: ...
 
-    def expect(self, case: Case) -> None:
-        """Say what each output must hold: one call of `onceproof.judge.case.case.Case.expect_rows` for each.
+    def expect(self, inputs: Inputs) -> Expectation:
+        """What each output must hold, by these inputs and nothing else. It may be asked several times, of other views of them.
 
-        Raises `onceproof.judge.checker.NotEvaluated` where that cannot be said.
+        Raises `onceproof.base.errors.NotEvaluated` where that cannot be said.
         """
 
 
-oracles: Registry[type[Oracle]] = Registry("oracle", "onceproof.oracle", "onceproof.oracles")
+oracles: Registry[type[Oracle]] = kinds.oracles

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import quote as percent_encoded
 
 import pyarrow as pa
@@ -35,13 +35,12 @@ from pydantic import Field
 from onceproof.base.registry import suggest
 from onceproof.faults.contract import SpecProblem
 from onceproof.history.writer import PARQUET
-from onceproof.judge.case import stored_expectation as expectation
 from onceproof.oracle import oracles
+from onceproof.oracle.contract import precomputed
+from onceproof.oracle.contract.expectation import Expectation
+from onceproof.oracle.contract.inputs import Inputs
 from onceproof.scenario.model import OracleSpec, Scenario
 from onceproof.scenario.templates import fill, misspelt, used
-
-if TYPE_CHECKING:
-    from onceproof.judge.case.case import Case
 
 
 class BatchSpec(OracleSpec):
@@ -90,31 +89,31 @@ class BatchOracle:
     def files(self) -> Iterable[tuple[tuple[str | int, ...], str]]:
         return [(("command", index), word) for index, word in enumerate(self._spec.command) if word.endswith(".py")]
 
-    def expect(self, case: Case) -> None:
-        expectation.expect(case)
+    def expect(self, inputs: Inputs) -> Expectation:
+        return precomputed.expect(inputs)
 
-    def work_out(self, bench: expectation.OracleRunner) -> Mapping[str, Any]:
-        scratch = bench.owner.scratch
-        topics = dict.fromkeys(spec.topic for spec in bench.scenario.input)
-        inputs = expectation.committed_input(bench.directory.path, scratch, topics)
+    def work_out(self, runner: precomputed.OracleRunner) -> Mapping[str, Any]:
+        scratch = runner.owner.scratch
+        topics = dict.fromkeys(spec.topic for spec in runner.scenario.input)
+        inputs = precomputed.committed_input(runner.directory.path, scratch, topics)
         written = {
-            name: scratch / f"expected-{percent_encoded(name, safe='')}.parquet" for name in bench.scenario.asked()
+            name: scratch / f"expected-{percent_encoded(name, safe='')}.parquet" for name in runner.scenario.asked()
         }
         values = {
-            **bench.values,
+            **runner.values,
             **{f"input.{topic}": str(path) for topic, path in inputs.items()},
             **{f"expected.{name}": str(path) for name, path in written.items()},
         }
-        bench.run("oracle: command failed", [fill(word, values) for word in self._spec.command])
+        runner.run("oracle: command failed", [fill(word, values) for word in self._spec.command])
         for name, path in written.items():
-            _keep(path, expectation.expected_file(bench.directory.path, name), f"{{expected.{name}}}")
+            _keep(path, precomputed.expected_file(runner.directory.path, name), f"{{expected.{name}}}")
         return {}
 
 
 def _keep(written: Path, target: Path, template: str) -> None:
     """One file of what may be a folder of them, row group by row group."""
     if not written.exists():
-        raise expectation.OracleFailed(f"oracle: command: it ended well and wrote nothing to {template}")
+        raise precomputed.OracleFailed(f"oracle: command: it ended well and wrote nothing to {template}")
     try:
         rows = ds.dataset(written, format="parquet")  # leaves out Spark's _SUCCESS and .crc files
         with pq.ParquetWriter(target, rows.schema, **PARQUET) as writer:
@@ -123,4 +122,4 @@ def _keep(written: Path, target: Path, template: str) -> None:
     except (pa.ArrowException, OSError) as damaged:
         target.unlink(missing_ok=True)
         why = f"oracle: command: what it wrote to {template} is no readable Parquet: {damaged}"
-        raise expectation.OracleFailed(why) from damaged
+        raise precomputed.OracleFailed(why) from damaged

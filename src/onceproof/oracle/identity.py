@@ -10,27 +10,27 @@
         departures: dep_time IS NOT NULL
 
 ``columns`` gives, for each output, each of its identity columns as a DuckDB expression over the decoded view of the input
-topic (`onceproof.judge.case.views`). It needs no model of the job and says nothing of the other columns: they are not compared.
+topic (`onceproof.oracle.contract.columns`). It needs no model of the job and says nothing of the other columns: they are not compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from onceproof.base.errors import NotEvaluated
 from onceproof.base.registry import suggest
 from onceproof.faults.contract import SpecProblem
-from onceproof.judge.case.query import select_problem, unordered
 from onceproof.oracle import oracles
+from onceproof.oracle.contract.expectation import Expectation, ExpectedRows
+from onceproof.oracle.contract.inputs import Inputs
+from onceproof.oracle.contract.query import select_problem, unordered
 from onceproof.oracle.sql import output_problems
-from onceproof.scenario.model import OracleSpec, OutputSpec, Scenario
+from onceproof.scenario.model import OracleSpec, Scenario
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.values.canonical import quote
-
-if TYPE_CHECKING:
-    from onceproof.judge.case.case import Case
 
 
 class IdentitySpec(OracleSpec):
@@ -71,17 +71,17 @@ class IdentityOracle:
             found += _column_problems(spec, output, scenario.outputs[output].identity)
         return found
 
-    def expect(self, case: Case) -> None:
-        topic = self._spec.topic or case.scenario.input[0].topic
+    def expect(self, inputs: Inputs) -> Expectation:
+        topic = self._spec.topic or inputs.scenario.input[0].topic
+        rows = {}
         for output in self._spec.columns:
             for problem in _sql_problems(self._spec, output):
                 where = ": ".join(map(str, problem.loc))
                 raise NotEvaluated(f"the oracle's expression under {where} cannot be run: {problem.message}")
-            if parts := [
-                p for _, text, before in expressions(self._spec, output) for p in unordered(text, before, "\n)")
-            ]:
-                case.unordered[output] = parts
-            case.expect_rows(output, _query(self._spec, output, topic, case.scenario.outputs[output]), whole=False)
+            parts = [p for _, text, before in expressions(self._spec, output) for p in unordered(text, before, "\n)")]
+            query = _query(self._spec, output, topic, inputs.scenario.outputs[output])
+            rows[output] = ExpectedRows(query, whole=False, unordered=tuple(parts))
+        return Expectation(rows)
 
 
 def _column_problems(spec: IdentitySpec, output: str, identity: list[str]) -> list[SpecProblem]:

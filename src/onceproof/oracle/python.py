@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import duckdb
 import pyarrow.parquet as pq
@@ -30,14 +30,13 @@ from pydantic import Field
 
 from onceproof.base.user_code import name_problem
 from onceproof.faults.contract import SpecProblem
-from onceproof.judge.case import stored_expectation as expectation
 from onceproof.oracle import oracles
+from onceproof.oracle.contract import precomputed
+from onceproof.oracle.contract.expectation import Expectation
+from onceproof.oracle.contract.inputs import Inputs
 from onceproof.scenario.model import OracleSpec, Scenario
 from onceproof.scenario.templates import fill
 from onceproof.values.canonical import literal, quote
-
-if TYPE_CHECKING:
-    from onceproof.judge.case.case import Case
 
 # A function that was quicker than that is called twice.
 _CHEAP_S = 10.0
@@ -65,42 +64,42 @@ class PythonOracle:
         where = self._spec.function.rpartition(":")[0]
         return [(("function",), where)] if where.endswith(".py") else []
 
-    def expect(self, case: Case) -> None:
-        expectation.expect(case)
+    def expect(self, inputs: Inputs) -> Expectation:
+        return precomputed.expect(inputs)
 
-    def work_out(self, bench: expectation.OracleRunner) -> Mapping[str, Any]:
-        scratch, run_dir = bench.owner.scratch, bench.directory.path
-        static = {path.stem: path for path in sorted(bench.directory.tables.glob("*.parquet"))}
-        topics = dict.fromkeys(spec.topic for spec in bench.scenario.input)
-        tables = {**static, **expectation.committed_input(run_dir, scratch, topics)}
+    def work_out(self, runner: precomputed.OracleRunner) -> Mapping[str, Any]:
+        scratch, run_dir = runner.owner.scratch, runner.directory.path
+        static = {path.stem: path for path in sorted(runner.directory.tables.glob("*.parquet"))}
+        topics = dict.fromkeys(spec.topic for spec in runner.scenario.input)
+        tables = {**static, **precomputed.committed_input(run_dir, scratch, topics)}
         outputs = {
-            name: [str(expectation.expected_file(run_dir, name)), spec.identity]
-            for name, spec in bench.scenario.asked().items()
+            name: [str(precomputed.expected_file(run_dir, name)), spec.identity]
+            for name, spec in runner.scenario.asked().items()
         }
         request = scratch / "oracle.json"
-        function = fill(self._spec.function, bench.values)
+        function = fill(self._spec.function, runner.values)
         asked = {"function": function, "tables": {name: str(path) for name, path in tables.items()}, "outputs": outputs}
         request.write_text(json.dumps(asked), encoding="utf-8")
         argv = [sys.executable, "-m", "onceproof.expectation.call", str(request)]
         began = time.monotonic()
-        bench.run(f"oracle: function: {self._spec.function} failed", argv)
+        runner.run(f"oracle: function: {self._spec.function} failed", argv)
         if time.monotonic() - began <= _CHEAP_S:
-            self._ask_again(bench, asked)
+            self._ask_again(runner, asked)
         return {}
 
-    def _ask_again(self, bench: expectation.OracleRunner, asked: dict[str, Any]) -> None:
+    def _ask_again(self, runner: precomputed.OracleRunner, asked: dict[str, Any]) -> None:
         """Call the function once more, in another process. Raises `OracleFailed` if it says something else."""
-        scratch = bench.owner.scratch
+        scratch = runner.owner.scratch
         again = {name: scratch / f"again-{index}.parquet" for index, name in enumerate(asked["outputs"])}
         outputs = {name: [str(again[name]), identity] for name, (_, identity) in asked["outputs"].items()}
         request = scratch / "oracle-again.json"
         request.write_text(json.dumps({**asked, "outputs": outputs}), encoding="utf-8")
         argv = [sys.executable, "-m", "onceproof.expectation.call", str(request)]
-        bench.run(f"oracle: function: {self._spec.function} failed when it was called again", argv)
-        for output, spec in bench.scenario.outputs.items():
-            once = expectation.expected_file(bench.directory.path, output)
+        runner.run(f"oracle: function: {self._spec.function} failed when it was called again", argv)
+        for output, spec in runner.scenario.outputs.items():
+            once = precomputed.expected_file(runner.directory.path, output)
             if difference := _difference(once, again[output], spec.ignore):
-                raise expectation.OracleFailed(
+                raise precomputed.OracleFailed(
                     f"oracle: function: {self._spec.function} is not a function of its input: called again with the same "
                     f"input, it returned other rows for output {output!r}: {difference}. Leave out clocks and random "
                     "numbers, and sort what comes from a set"

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -25,15 +25,16 @@ from pydantic import Field
 from onceproof.base.errors import NotEvaluated
 from onceproof.data import open_dataset
 from onceproof.faults.contract import SpecProblem
-from onceproof.judge.case import stored_expectation as expectation
 from onceproof.oracle import oracles
+from onceproof.oracle.contract import precomputed
+from onceproof.oracle.contract.differences import Differences, compare, input_digest
+from onceproof.oracle.contract.expectation import Expectation
+from onceproof.oracle.contract.inputs import Inputs
 from onceproof.oracle.sql import SqlOracle, SqlSpec
-from onceproof.pipeline import last_words
 from onceproof.scenario.model import InputSpec, OracleSpec, Scenario
 
 if TYPE_CHECKING:
     from onceproof.history.run_directory import RunDir
-    from onceproof.judge.case.case import Case
 
 
 class ReferenceSpec(OracleSpec):
@@ -69,76 +70,66 @@ class ReferenceOracle:
     def files(self) -> Iterable[tuple[tuple[str | int, ...], str]]:
         return []
 
-    def expect(self, case: Case) -> None:
-        said = case.run.get("expectation")
-        if self._spec.anchor is not None and isinstance(said, dict) and said.get("anchored"):
-            chunks = " and ".join(map(str, said.get("chunks") or self._spec.chunks))
-            case.basis = f"by the anchor of its oracle, for its fault-free runs in {chunks} chunks disagree"
-            SqlOracle(self._spec.anchor).expect(case)
-            return
-        case.basis = "relative to its own fault-free run"
-        expectation.expect(case)
+    def expect(self, inputs: Inputs) -> Expectation:
+        said = inputs.run.expectation
+        if self._spec.anchor is not None and said is not None and said.anchored:
+            chunks = " and ".join(map(str, said.chunks or self._spec.chunks))
+            basis = f"by the anchor of its oracle, for its fault-free runs in {chunks} chunks disagree"
+            return replace(SqlOracle(self._spec.anchor).expect(inputs), basis=basis, texts=True)
+        return replace(precomputed.expect(inputs), basis="relative to its own fault-free run", texts=True)
 
-    def work_out(self, bench: expectation.OracleRunner) -> Mapping[str, Any]:
-        runs = {chunks: self._run(bench, chunks) for chunks in self._spec.chunks}
-        return _agreement(bench, runs, anchored=self._spec.anchor is not None)
+    def work_out(self, runner: precomputed.OracleRunner) -> Mapping[str, Any]:
+        runs = {chunks: self._run(runner, chunks) for chunks in self._spec.chunks}
+        return _agreement(runner, runs, anchored=self._spec.anchor is not None)
 
-    def _run(self, bench: expectation.OracleRunner, chunks: int) -> RunDir:
-        bench.timeline.emit("oracle.run", chunks=chunks)
+    def _run(self, runner: precomputed.OracleRunner, chunks: int) -> RunDir:
+        runner.timeline.emit("oracle.run", chunks=chunks)
         inputs = [
-            item.model_copy(update={"chunks": min(chunks, _rows(item, bench.scenario.seed))})
-            for item in bench.scenario.input
+            item.model_copy(update={"chunks": min(chunks, _rows(item, runner.scenario.seed))})
+            for item in runner.scenario.input
         ]
-        calm = bench.scenario.model_copy(update={"chaos": [], "input": inputs})
-        run = bench.observe(calm, bench.directory.path / "reference" / str(chunks))
-        if run.document.get("drained") is not True:
-            job = run.document.get("job") or {}
-            words = f"\n{said}" if (said := last_words.of_job(job)) else ""
-            why = run.document.get("drain_note") or "no reason was recorded"
-            raise expectation.OracleFailed(
+        calm = runner.scenario.model_copy(update={"chaos": [], "input": inputs})
+        directory = runner.observe(calm, runner.directory.path / "reference" / str(chunks))
+        run = directory.run
+        if not run.drained:
+            words = f"\n{said}" if run.job is not None and (said := run.job.last_words()) else ""
+            why = run.drain_note or "no reason was recorded"
+            raise precomputed.OracleFailed(
                 f"oracle: reference: the fault-free run in {chunks} chunks failed: {why}{words}"
             )
-        return run
+        return directory
 
 
 def _rows(spec: InputSpec, seed: int) -> int:
     return spec.rows or open_dataset(spec.dataset, spec.options, seed=seed).rows()
 
 
-def _agreement(bench: expectation.OracleRunner, runs: Mapping[int, RunDir], *, anchored: bool) -> Mapping[str, Any]:
+def _agreement(runner: precomputed.OracleRunner, runs: Mapping[int, RunDir], *, anchored: bool) -> Mapping[str, Any]:
     """Store what all of them show. Raises `OracleFailed` if they differ, unless an anchor decides then."""
-    # Late: to judge one needs the oracles.
-    from onceproof.judge.case.case import Case
-    from onceproof.judge.proposals import compare, input_digest, store_observed
-
-    outputs = bench.scenario.asked()
-    with Case.open(bench.directory.path) as case:
-        fed = input_digest(case)
-    rows: dict[str, list[Path]] = {output: [] for output in outputs}
-    for chunks, run in runs.items():
-        with Case.open(run.path) as case:
-            if input_digest(case) != fed:
-                why = "was not fed the same input: the same records at the same offsets"
-                raise expectation.OracleFailed(f"oracle: reference: the fault-free run in {chunks} chunks {why}")
-            for index, output in enumerate(outputs):
-                if output in case.unreadable:
-                    why = f"output {output} of the fault-free run in {chunks} chunks cannot be read: {case.unreadable[output]}"
-                    raise expectation.OracleFailed(f"oracle: reference: {why}")
-                rows[output].append(run.path / f"observed-{index}.parquet")
-                try:
-                    store_observed(case, output, rows[output][-1])
-                except NotEvaluated as gap:
-                    raise expectation.OracleFailed(f"oracle: reference: in {chunks} chunks {gap}") from gap
+    outputs = runner.scenario.asked()
+    fed = input_digest(runner.directory.path)
+    rows = {
+        output: [run.path / f"observed-{index}.parquet" for run in runs.values()]
+        for index, output in enumerate(outputs)
+    }
+    for at, (chunks, run) in enumerate(runs.items()):
+        if input_digest(run.path) != fed:
+            why = "was not fed the same input: the same records at the same offsets"
+            raise precomputed.OracleFailed(f"oracle: reference: the fault-free run in {chunks} chunks {why}")
+        try:
+            runner.store_rows(run.path, {output: files[at] for output, files in rows.items()})
+        except NotEvaluated as gap:
+            raise precomputed.OracleFailed(f"oracle: reference: in {chunks} chunks {gap}") from gap
     found = [difference for output, spec in outputs.items() if (difference := compare(output, spec, rows[output]))]
     if found and not anchored:
-        raise expectation.OracleFailed(_disagreement(runs, bench.scenario, found))
+        raise precomputed.OracleFailed(_disagreement(runs, runner.scenario, found))
     if not found:
         for output, files in rows.items():
-            shutil.copyfile(files[0], expectation.expected_file(bench.directory.path, output))
+            shutil.copyfile(files[0], precomputed.expected_file(runner.directory.path, output))
     return {"chunks": list(runs), "anchored": bool(found)}
 
 
-def _disagreement(runs: Mapping[int, RunDir], scenario: Scenario, found: list[Any]) -> str:
+def _disagreement(runs: Mapping[int, RunDir], scenario: Scenario, found: list[Differences]) -> str:
     lines = [
         f"oracle: reference: the fault-free runs in {' and '.join(map(str, runs))} chunks disagree, so none of them is right"
     ]

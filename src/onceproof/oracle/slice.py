@@ -7,18 +7,17 @@ holds would make a right effect look wrong. See `onceproof.judge.slices.cut`; in
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from onceproof.base.errors import NotEvaluated
 from onceproof.faults.contract import SpecProblem
-from onceproof.judge.case.stored_expectation import expected_file
 from onceproof.oracle import oracles
+from onceproof.oracle.contract.expectation import Expectation, ExpectedRows
+from onceproof.oracle.contract.inputs import Inputs
+from onceproof.oracle.contract.precomputed import expected_file
 from onceproof.scenario.model import OracleSpec, Scenario
-
-if TYPE_CHECKING:
-    from onceproof.judge.case.case import Case
 
 
 class SliceSpec(OracleSpec):
@@ -49,10 +48,13 @@ class SliceOracle:
         hint = "use sql, identity, python, batch or reference"
         return [SpecProblem(("kind",), "slice is the oracle of stored slices, which are never run", hint)]
 
-    def expect(self, case: Case) -> None:
-        more = bool(case.inputs.number("SELECT coalesce(getvariable('uncommitted_input'), false)::INTEGER"))
+    def expect(self, inputs: Inputs) -> Expectation:
+        more = inputs.view.uncommitted
         if more and not self._spec.uncommitted:
             raise NotEvaluated("this slice stores what committed input explains, and no more")
-        for output, whole in self._spec.whole.items():
-            file = (uncommitted_file if more else expected_file)(case.history.run_dir, output)
-            case.expect_rows(output, case.inputs.stored(file), whole=whole)
+        file = uncommitted_file if more else expected_file
+        rows = {
+            output: ExpectedRows(inputs.stored(file(inputs.history.run_dir, output)), whole)
+            for output, whole in self._spec.whole.items()
+        }
+        return Expectation(rows, stored=True, texts=self._spec.texts)

@@ -12,7 +12,7 @@
           WHERE dep_time IS NOT NULL
 
 The query is DuckDB's SQL and sees ``input`` (topic, partition, offset, key, value, timestamp_ms; committed records
-only), a view for each input topic with its JSON fields as typed columns (`onceproof.judge.case.views`), and the static tables
+only), a view for each input topic with its JSON fields as typed columns (`onceproof.oracle.contract.columns`), and the static tables
 under ``pipeline.prepare.tables``. Its columns are the output's, but for those that the output ignores. Six names are
 reserved. ``_topic``, ``_partition``, ``_offset`` and ``_key`` name the input record that causes the row. They are not
 compared; they let losses be held against recorded progress, duplicates against replayed batches, and the order against
@@ -32,22 +32,20 @@ input spells as a string to TIMESTAMP.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from onceproof.base.errors import NotEvaluated
 from onceproof.base.registry import suggest
 from onceproof.faults.contract import SpecProblem
-from onceproof.judge.case.query import select_problem, unordered
-from onceproof.judge.case.stored_expectation import with_source
-from onceproof.judge.relations import late
-from onceproof.judge.relations.late import WindowSpec
 from onceproof.oracle import oracles
+from onceproof.oracle.contract import windows
+from onceproof.oracle.contract.expectation import Expectation, ExpectedRows
+from onceproof.oracle.contract.inputs import Inputs
+from onceproof.oracle.contract.query import select_problem, unordered
+from onceproof.oracle.contract.windows import WindowSpec
 from onceproof.scenario.model import OracleSpec, Scenario
-
-if TYPE_CHECKING:
-    from onceproof.judge.case.case import Case
 
 
 class SqlSpec(OracleSpec):
@@ -73,16 +71,16 @@ class SqlOracle:
             problem = select_problem(query)
             if problem is not None:
                 found.append(SpecProblem(("queries", output), *problem))
-        return found + late.problems(spec.windows, scenario)
+        return found + windows.problems(spec.windows, scenario)
 
-    def expect(self, case: Case) -> None:
+    def expect(self, inputs: Inputs) -> Expectation:
+        rows = {}
         for output, query in self._spec.queries.items():
             text = query.strip().rstrip(";")
             if problem := select_problem(text):
                 raise NotEvaluated(f"the oracle's query for output {output!r} cannot be run: {problem[0]}")
-            if parts := unordered(text):
-                case.unordered[output] = parts
-            case.expect_rows(output, with_source(case, output, late.due(case, output, text)), whole=True)
+            rows[output] = ExpectedRows(text, unordered=tuple(unordered(text)))
+        return Expectation(rows)
 
 
 def output_problems(field: str, given: Mapping[str, object], scenario: Scenario) -> list[SpecProblem]:

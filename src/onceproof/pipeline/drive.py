@@ -104,7 +104,6 @@ class FeedLoop:
         """Returns when the input is drained and every fault is settled, or when there is no use in waiting any longer."""
         deadline = self._timeline.now() + self._scenario.limits.deadline_s
         try:
-            self._timeline.emit("phase", name="run")
             for feeder in feeders:
                 feeder.warm_up()
             self._until("the job to fix its start offsets", self._started, deadline)

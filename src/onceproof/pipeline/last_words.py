@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from textwrap import shorten
-from typing import Any
 
 _MOST = 4
 _WIDTH = 300
@@ -60,22 +59,3 @@ def foreign_address(log: str, own: Iterable[str]) -> str | None:
                 if f":{port}" not in ours:
                     return f"{host}:{port}"
     return None
-
-
-def of_job(job: Mapping[str, Any]) -> str:
-    """Why the job of a stored run failed (``job`` of its ``run.json``).
-
-    The cause first, then where the rest is, and what to do if that is known.
-    """
-    failure = job.get("failure")
-    if not isinstance(failure, dict):  # of a run stored by an earlier version, or of consumers
-        return job.get("traceback") or ""
-    said = failure.get("causes")
-    lines = [*map(str, said)] if isinstance(said, list) and said else str(job.get("log_tail") or "").splitlines()
-    lines = [*lines, f"full log: {failure.get('log')} in the run directory"]
-    if (address := failure.get("foreign_address")) is not None:
-        lines.append(
-            f"{address} is not an address of this run: the services of a run have new ports each time, so give the job its "
-            "addresses by templates in pipeline.command or pipeline.env ({kafka}, {postgres}, {postgres.jdbc})"
-        )
-    return "\n".join(lines)

@@ -12,14 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.stack.fetch import driver_archive
 from onceproof.stack.spark_settings import Cluster, inherited
 
 #: What a task needs of a job's environment, beside what its worker has: where the password is, and who watches sinks.
 _FOR_TASKS = ("PGPASSFILE", "ONCEPROOF_FAILPOINTS")
-
-#: What names the manager of checkpoint files; a job that sets it has its own.
-FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from onceproof.base.errors import HistoryError
-from onceproof.judge.findings import Finding, Verdict, Witness
+from onceproof.judge.findings import VERDICT_FILE, Finding, Verdict, Witness
 
 
 def fired_by(run_dir: Path) -> Mapping[int, str]:
@@ -27,10 +27,9 @@ def fired_by(run_dir: Path) -> Mapping[int, str]:
 def read_verdict(run_dir: Path) -> Verdict:
     """The stored verdict of a run. Raises `HistoryError`."""
     try:
-        stored = json.loads((run_dir / "verdict.json").read_text(encoding="utf-8"))
-        return TypeAdapter(Verdict).validate_python({**stored, "outcome": stored["verdict"]})
-    except (OSError, ValueError, KeyError, TypeError) as damaged:
-        message = f"{run_dir / 'verdict.json'} cannot be read: {damaged}"
+        return Verdict.from_json(run_dir / VERDICT_FILE)
+    except (OSError, ValueError) as damaged:
+        message = f"{run_dir / VERDICT_FILE} cannot be read: {damaged}"
         again = f"judge the run again: onceproof check {run_dir}"
         gone = "the qualification counts on this run: put its directory back, or begin a new qualification"
         raise HistoryError(message, hint=again if run_dir.is_dir() else gone) from None

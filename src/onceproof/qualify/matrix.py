@@ -16,8 +16,10 @@ from onceproof.qualify.console import clock
 from onceproof.qualify.session import Result
 from onceproof.qualify.strongest import DELIVERIES, Strongest
 from onceproof.reports.page import Page
-from onceproof.scenario.model import Claim, Scenario
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import Claim
 from onceproof.scenario.points import Point
+from onceproof.stores.contract import store_of
 
 _STYLE = {Outcome.HELD: "green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold yellow"}
 _FINDINGS = 4
@@ -244,7 +246,7 @@ def _explained(page: Page, name: str, scenario: Scenario, explained: set[str]) -
 def _counted(count: int, scenario: Scenario, outputs: Iterable[str] = ()) -> str:
     """Rows of tables, records of topics; of all outputs where none is named."""
     named = [scenario.outputs[name] for name in outputs if name in scenario.outputs]
-    tables = {spec.table is not None for spec in named or scenario.outputs.values()}
+    tables = {spec.has_rows for spec in named or scenario.outputs.values()}
     if len(tables) > 1:
         return f"{count:,} rows and records"
     return times(count, "row" if tables == {True} else "record")
@@ -256,7 +258,7 @@ def _fixes(name: str, scenario: Scenario) -> tuple[str, ...]:
         explanation = anomaly(name).explanation
     except KeyError:
         return ()
-    return explanation.stops_for({"Kafka" if spec.table is None else "Postgres" for spec in scenario.outputs.values()})
+    return explanation.stops_for({store_of(spec).words.system for spec in scenario.outputs.values()})
 
 
 def _of_no_cell(page: Page, result: Result, explained: set[str]) -> None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import copy
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.comments import CommentedMap
 
 from onceproof.base.paths import is_file
 from onceproof.scenario.model import Limits
-from onceproof.scenario_files import document
+from onceproof.scenario_files import whole
+from onceproof.scenario_files.load import read
 
-_WIDTH = 120
 _HERE = re.compile(r"\{here\}/(.+)")
 #: What stands in it for the file alone: the name is the file's, and expectations are of the user's own faults.
 _OF_THE_FILE = ("name", "expect", "chaos")
@@ -25,12 +23,11 @@ _OF_THE_FILE = ("name", "expect", "chaos")
 class Template:
     """The user's scenario as read from its file, comments included; gives the texts of others like it.
 
-    ``{here}`` becomes the folder of the original, so that its job is found from anywhere. Raises as `document.read`.
+    ``{here}`` becomes the folder of the original, so that its job is found from anywhere, and bases are merged in. Raises as `load.read`.
     """
 
     def __init__(self, path: Path) -> None:
-        self._tree = document.read(path).tree
-        _settle(self._tree, str(path.resolve().parent))
+        self._tree = whole.tree(read(path))
         for key in _OF_THE_FILE:
             self._tree.pop(key, None)
 
@@ -56,11 +53,7 @@ class Template:
             limits["deadline_s"] = deadline_s
         if faults:
             tree["chaos"] = [_flow(fault) for fault in faults]
-        out = io.StringIO()
-        yaml = YAML(typ="rt")
-        yaml.width = _WIDTH
-        yaml.dump(tree, out)
-        return out.getvalue()
+        return whole.text(tree)
 
     @property
     def deadline_s(self) -> float:
@@ -70,15 +63,18 @@ class Template:
 
 
 def files_beside(path: Path) -> dict[str, Path]:
-    """What the scenario names by ``{here}/...``, as far as it is a file there: its job, data, functions. Raises as `document.read`."""
-    here = path.resolve().parent
-    found = {}
-    for text in _texts(document.read(path).data):
-        for whole in _HERE.finditer(text):
-            # A file of a command's argument; or `FILE:function`, and what else a text goes on with.
-            for name in (whole[1], re.split(r"[\s:;,'\"]", whole[1], maxsplit=1)[0]):
-                if name and is_file(here / name):
-                    found[name] = here / name
+    """What the scenario names by ``{here}/...``, as far as it is a file there: its job, data, functions; and its bases. Raises as `load.read`."""
+    folder = path.resolve().parent
+    first, *bases = read(path).files
+    found = {base.file: Path(base.file) for base in bases}
+    for file in (first, *bases):
+        here = Path(file.file).resolve().parent
+        for text in _texts(file.tree):
+            for named in _HERE.finditer(text):
+                # A file of a command's argument; or `FILE:function`, and what else a text goes on with.
+                for name in (named[1], re.split(r"[\s:;,'\"]", named[1], maxsplit=1)[0]):
+                    if name and is_file(here / name):
+                        found[name if here == folder else str(here / name)] = here / name
     return found
 
 
@@ -100,23 +96,3 @@ def _flow(value: Any) -> Any:
         made.fa.set_flow_style()
         return made
     return value
-
-
-def _settle(node: Any, here: str) -> None:
-    """Fill ``{here}`` in, in every text, keeping its style (a literal block stays one)."""
-    if isinstance(node, CommentedMap):
-        for key, value in node.items():
-            if isinstance(value, str):
-                node[key] = _filled(value, here)
-            else:
-                _settle(value, here)
-    elif isinstance(node, CommentedSeq):
-        for index, value in enumerate(node):
-            if isinstance(value, str):
-                node[index] = _filled(value, here)
-            else:
-                _settle(value, here)
-
-
-def _filled(text: str, here: str) -> str:
-    return type(text)(text.replace("{here}", here)) if "{here}" in text else text

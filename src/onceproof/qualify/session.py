@@ -15,8 +15,9 @@ from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Event
 from onceproof.faults import survey
 from onceproof.faults.job import Job
-from onceproof.history.reader import read_document
+from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import Outcome, Verdict
+from onceproof.kinds.contract import kind_of
 from onceproof.qualify import attribution, console, windows
 from onceproof.qualify.cells import Cell, State, cells
 from onceproof.qualify.cells import outcome as outcome_of
@@ -30,7 +31,7 @@ from onceproof.run import Result as RunResult
 from onceproof.run import run
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.checks.crosscheck import rows_of
-from onceproof.scenario_files.load import load
+from onceproof.scenario_files.load import load, load_file
 from onceproof.stack.fetch import components
 
 _LEAST_DEADLINE_S = 60.0
@@ -124,7 +125,7 @@ def resume(path: Path) -> tuple[Directory, Progress]:
 
 
 def _check(scenario: Scenario) -> None:
-    if scenario.pipeline.consumers is not None:
+    if not kind_of(scenario).micro_batches:
         raise UsageError(
             f"{scenario.name} describes consumers, not a Spark job: they have no batches at which to put faults",
             hint="onceproof run and onceproof replay are for them",
@@ -246,7 +247,7 @@ class Session:
         verdict = first_of_each_batch(done.verdict, done.run_dir)
         changed = attribution.attribute(chosen, verdict, fired_by(done.run_dir), self._name(done), seen)
         changed = elsewhere(chosen, changed, done.verdict)
-        cut_off = self.left_s <= 0 and not read_document(done.run_dir).get("drained")
+        cut_off = self.left_s <= 0 and not RunRecord.read(done.run_dir).drained
         if cut_off:
             changed = [_cut_off(cell) for cell in changed]
         for cell in changed:
@@ -289,7 +290,7 @@ class Session:
         return self._directory.write(self._directory.cells / f"{cell.name}.yaml", text)
 
     def _run(self, file: Path, *, survey_frames: bool = False) -> RunResult:
-        return run(file, runs_dir=self._directory.runs, listeners=[self._teller.event], survey=survey_frames)
+        return run(load_file(file), runs_dir=self._directory.runs, listeners=[self._teller.event], survey=survey_frames)
 
     def _failed(self, chosen: Step, failure: OnceproofError, number: int) -> None:
         """The harness could not finish the run. Once, its cells get another; twice in a row, it is not the cells."""

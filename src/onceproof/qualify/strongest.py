@@ -12,7 +12,8 @@ from typing import Any, Literal, get_args
 
 from onceproof.judge.claims import allowance, needs
 from onceproof.judge.findings import Verdict
-from onceproof.scenario.model import Claim, Scenario
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import Claim
 
 Delivery = Literal["effectively-once", "at-least-once", "at-most-once"]
 #: From the strongest down, as the model lists them.

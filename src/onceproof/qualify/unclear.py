@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from onceproof.history.reader import read_document
+from onceproof.history.run_record import RunRecord
+from onceproof.judge.claims import breaks
 from onceproof.judge.findings import Outcome, Verdict
 from onceproof.qualify.cells import Cell
 from onceproof.scenario.model import Scenario
@@ -23,18 +24,18 @@ def unclear(found: Iterable[Cell], verdicts: Mapping[str, Verdict], below: Path,
     told = [f"{'; '.join(titles)}: {why}" for why, titles in by_reason.items()]
     known = {run for cell in cells for run in cell.runs[-1:]}
     for run, verdict in verdicts.items():
-        if run not in known and (why := _of_run(verdict, read_document(below / run).get("drained"), scenario)):
+        if run not in known and (why := _of_run(verdict, RunRecord.read(below / run).drained, scenario)):
             told.append(f"{run}: {why}")
     return told
 
 
-def _of_run(verdict: Verdict, drained: object, scenario: Scenario) -> str | None:
+def _of_run(verdict: Verdict, drained: bool, scenario: Scenario) -> str | None:
     # Of an output that was compared with an oracle's answer the verdict counts what was expected.
     unjudged = [output for output in scenario.outputs if f"expected.{output}" not in verdict.counts]
     if unjudged:
         return f"what output {', '.join(unjudged)} should hold is not known, or it could not be read"
-    stale = any(finding.anomaly == "stale-tail" and finding.violates for finding in verdict.findings)
-    if drained is not True and not stale and any(scenario.claim_of(o).liveness != "none" for o in scenario.outputs):
+    stale = any(breaks(finding.anomaly, "liveness") and finding.violates for finding in verdict.findings)
+    if not drained and not stale and any(scenario.claim_of(o).liveness != "none" for o in scenario.outputs):
         return "the run did not drain, so more may still have come"  # as the judge doubts it
     if verdict.outcome in (Outcome.HELD, Outcome.VIOLATED) or not all(fault.hit for fault in verdict.faults):
         return None

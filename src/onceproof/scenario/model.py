@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PositiveInt,
     SerializeAsAny,
+    ValidationInfo,
+    WithJsonSchema,
     model_validator,
 )
 
+from onceproof.base.registry import Registry
+from onceproof.scenario import kinds
+from onceproof.scenario.base import AnyFaultSpec, Model, Position
+from onceproof.scenario.outputs import Claim, OutputSpec
 from onceproof.scenario.points import Point
-
-
-class Model(BaseModel):
-    """Every part of a scenario: frozen, and closed to unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
 class KafkaStack(Model):
@@ -78,6 +78,20 @@ class TopicSpec(Model):
     config: dict[str, str] = Field(default_factory=dict, description="topic settings, as Kafka names them")
 
 
+def _one_text(value: Any) -> Any:
+    """Named texts as one. Under a name, a scenario can change one of its base's, or add to them."""
+    if isinstance(value, dict) and all(isinstance(text, str) for text in value.values()):
+        return "".join(text if text.endswith("\n") else f"{text}\n" for text in value.values())
+    return value
+
+
+_Statements = Annotated[
+    str,
+    BeforeValidator(_one_text),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object", "additionalProperties": {"type": "string"}}]}),
+]
+
+
 class Prepare(Model):
     topics: dict[str, TopicSpec] = Field(
         default_factory=dict, max_length=200, description="topics to create in addition to the inputs"
@@ -85,8 +99,10 @@ class Prepare(Model):
     tables: list[str] = Field(
         default_factory=list, description="static tables of the data sets; {table.NAME} is the Parquet file"
     )
-    sql: str = Field(
-        "", description="statements run in the pipeline's database, as the pipeline's user, before the job starts"
+    sql: _Statements = Field(
+        "",
+        description="statements run in the pipeline's database, as the pipeline's user, before the job starts: a text, or "
+        "several under names of their own, run in their order",
     )
 
 
@@ -141,12 +157,35 @@ class ConsumersSpec(Model):
     restart_after: PositiveInt | None = Field(None, description="ticks until one that died is back (default: never)")
 
 
+def _argument(value: Any) -> Any:
+    if value is True or (isinstance(value, int | str) and not isinstance(value, bool)):
+        return value
+    raise ValueError("an option has a text or a whole number as its value, or true if it has none")
+
+
+_Argument = Annotated[
+    Any,
+    AfterValidator(_argument),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer"}, {"const": True}]}),
+]
+
 #: What takes the place of ``command`` where consumers are described and none is given.
 WORKER = ["{python}", "-m", "onceproof.consumers.worker"]
 
 
+def kind_of_pipeline(pipeline: Any) -> str:
+    """The kind of pipeline that a scenario's ``pipeline`` describes, valid or not: it decides which faults there are."""
+    consumes = isinstance(pipeline, dict) and pipeline.get("consumers") is not None
+    return "consumers" if consumes else "command"
+
+
 class PipelineSpec(Model):
     command: list[str] = Field(min_length=1, description="the job: any command; templates in braces are filled in")
+    args: dict[str, _Argument] = Field(
+        default_factory=dict,
+        exclude=True,  # it is in the command
+        description="options added to the end of the command: NAME: VALUE is --NAME=VALUE, NAME: true is --NAME",
+    )
     env: dict[str, str] = Field(default_factory=dict, description="environment of the job; templates are filled in")
     secrets: list[str] = Field(
         default_factory=list, description="names of environment variables passed on and never written down"
@@ -159,15 +198,42 @@ class PipelineSpec(Model):
     prepare: Prepare = Field(default_factory=Prepare, description="what is there before the job starts")
     consumers: ConsumersSpec | None = Field(None, description="plain consumers instead of a Spark job")
 
+    @property
+    def kind(self) -> str:
+        """Which kind of pipeline this is (`onceproof.kinds`)."""
+        return kind_of_pipeline({"consumers": self.consumers})
+
+    @property
+    def on_queues(self) -> bool:
+        """Whether inputs and outputs are queues of an AMQP broker: their messages have no key."""
+        return self.consumers is not None and self.consumers.broker == "amqp"
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether it takes single messages, in the order of a schedule: then the order across keys is worth a finding too."""
+        return self.consumers is not None
+
+    @property
+    def own_topics(self) -> dict[tuple[str, ...], str]:
+        """Topics that are neither inputs nor prepared: where each is named, below ``pipeline``."""
+        retry = self.consumers.retry if self.consumers is not None else None
+        return {} if retry is None else {("consumers", "retry", "topic"): retry.topic}
+
     @model_validator(mode="before")
     @classmethod
     def _own_worker(cls, data: Any) -> Any:
-        consumes = isinstance(data, dict) and data.get("consumers") is not None
-        return {"command": WORKER, **data} if consumes else data
+        return {"command": WORKER, **data} if kind_of_pipeline(data) == "consumers" else data
+
+    @model_validator(mode="after")
+    def _args_in_command(self) -> Self:
+        args = [f"--{name}" if value is True else f"--{name}={value}" for name, value in self.args.items()]
+        object.__setattr__(self, "command", [*self.command, *args])
+        object.__setattr__(self, "args", {})
+        return self
 
 
-class At(Model):
-    """The logical position that triggers a fault."""
+class At(Position):
+    """A point of a batch of Spark's."""
 
     batch: Annotated[int, Field(ge=0)] = Field(description="Spark's batch id")
     point: Point = Field(description="the place in the batch's commit protocol")
@@ -176,12 +242,21 @@ class At(Model):
         None, description="which attempt at the batch: 2 is its first replay (default: the first that gets there)"
     )
 
+    def described(self) -> dict[str, Any]:
+        return {"batch": self.batch, "point": str(self.point)}
 
-class FaultSpec(Model):
-    """What every fault says of itself. Each kind extends this in its own file under ``chaos/``."""
+    def of_query(self) -> str | None:
+        return self.query
 
-    fault: str = Field(description="the kind of fault: `onceproof list faults`")
-    target: str = Field(description="what is struck: a process, a service, or a consumer's name")
+    def settings(self) -> dict[str, Any]:
+        return {} if self.attempt is None else {"attempt": self.attempt}
+
+
+class FaultSpec(AnyFaultSpec):
+    """A fault of a Spark job. Each kind extends this in its own file under ``chaos/``."""
+
+    pipeline: ClassVar[str] = "command"
+
     at: At = Field(description="when: the place in the job's work that triggers it")
 
 
@@ -192,8 +267,8 @@ class Elsewhere(Model):
     holds: PositiveInt = Field(description="number of the message, from 1")
 
 
-class AtMessage(Model):
-    """The logical position that triggers a fault of a consumer: it has this message and has just done that step."""
+class AtMessage(Position):
+    """A step of a consumer: it has this message and has just done that step."""
 
     message: PositiveInt = Field(description="number of the message in its data set, from 1")
     after: Literal["take", "effect", "acknowledge"] = Field("take", description="the step that was done last")
@@ -203,121 +278,19 @@ class AtMessage(Model):
         also = f" while {self.while_.consumer} holds message {self.while_.holds}" if self.while_ else ""
         return f"message {self.message} after {self.after}{also}"
 
+    def described(self) -> dict[str, Any]:
+        return {"batch": None, "point": str(self)}
 
-class ConsumerFaultSpec(FaultSpec):
+
+class ConsumerFaultSpec(AnyFaultSpec):
     """A fault of a consumer: one of those below ``chaos/consumers/``."""
 
-    # Consumers have no batches. What reads ``at.batch`` (controller, placing) never sees a scenario with consumers.
-    at: AtMessage  # type: ignore[assignment]
+    pipeline: ClassVar[str] = "consumers"
+
+    at: AtMessage = Field(description="when: the place in the job's work that triggers it")
 
 
-class Source(Model):
-    """Columns of an output that carry the input record which caused the row."""
-
-    topic: str | None = Field(None, description="column with the topic (needed only where there are several inputs)")
-    partition: str = Field(description="column with the input partition")
-    offset: str = Field(description="column with the input offset")
-
-
-class ProgressTable(Model):
-    """A Postgres table in which the sink itself records how far it got."""
-
-    table: str = Field(description="its name")
-    topic: str | None = Field(None, description="column with the topic (needed only where there are several inputs)")
-    partition: str = Field(description="column with the input partition")
-    end_offset: str = Field(description="column with the offset up to which (exclusive) the input is done")
-
-
-class Tolerance(Model):
-    """How far a number may be from the expected one: whichever of the two is wider."""
-
-    absolute: Annotated[float, Field(ge=0)] = Field(0.0, description="in the number's own unit")
-    relative: Annotated[float, Field(ge=0)] = Field(0.0, description="of the expected number")
-
-
-class OutputSpec(Model):
-    topic: str | None = Field(None, description="the output is this Kafka topic (of consumers: this queue) ...")
-    table: str | None = Field(None, description="... or this Postgres table")
-    kind: Literal["append", "upsert", "changelog"] = Field(
-        "append",
-        description="append: each row is an effect; upsert: the last state of each identity is; "
-        "changelog: each change of state is, in order",
-    )
-    identity: list[str] = Field(
-        min_length=1,
-        description="columns that together name one effect (not needed with expected: empty, or dead_letter_of and source)",
-    )
-    expected: Literal["rows", "empty"] = Field(
-        "rows", description="empty: it must stay empty, whatever the input; the oracle says nothing of it"
-    )
-    dead_letter_of: str | None = Field(
-        None,
-        description="output whose rows this one takes where they cannot be written: what is here is not lost there. Found by "
-        "identity (the same columns in the same order) or by source; the oracle says nothing of it",
-    )
-    compare: list[str] | None = Field(
-        None, description="columns that are compared in addition to the identity (default: all that are not ignored)"
-    )
-    ignore: list[str] = Field(
-        default_factory=list, description="columns that may differ on a replay (load times, generated ids)"
-    )
-    tolerance: dict[str, Tolerance] = Field(default_factory=dict, description="numeric column -> how far it may be off")
-    decode: str = Field("json", description="how a Kafka value becomes columns: json, string, bytes or module:function")
-    source: Source | None = Field(None, description="columns that carry the input position of a row")
-    query: str | None = Field(
-        None, description="checkpoint folder of the query that writes it (needed only where there are several)"
-    )
-    epoch: str | None = Field(None, description="column with the writer's epoch, which grows at each takeover")
-    progress: ProgressTable | None = Field(None, description="the Postgres table that holds this sink's own progress")
-    placement: Literal["key", "none"] = Field(
-        "none", description="key: all records with one Kafka key are in one partition"
-    )
-    compare_key: bool | None = Field(
-        None,
-        description="false: the key of a Kafka record is not compared; true: it always is (default: with the oracle's _key, "
-        "where that is the key of some record)",
-    )
-    headers: Literal["ignore", "compare"] = Field(
-        "ignore", description="compare: the headers of a Kafka record, with the oracle's _headers"
-    )
-    claim: Claim | None = Field(None, description="a claim of its own, instead of the scenario's")
-
-    @property
-    def is_aside(self) -> bool:
-        """The oracle says nothing of it."""
-        return self.expected == "empty" or self.dead_letter_of is not None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _own_identity(cls, data: Any) -> Any:
-        """Of a row that must not be there its whole text is the name, and of a dead letter the input record."""
-        if not isinstance(data, dict):
-            return data
-        if data.get("expected") == "empty":
-            return {**data, "identity": ["row"]}
-        source = data.get("source")
-        if data.get("dead_letter_of") is not None and isinstance(source, dict) and "identity" not in data:
-            carried = [source.get(name) for name in ("topic", "partition", "offset")]
-            return {**data, "identity": [name for name in carried if name is not None]}
-        return data
-
-
-class Claim(Model):
-    """What the pipeline promises."""
-
-    delivery: Literal["effectively-once", "at-least-once", "at-most-once"] = Field(
-        "effectively-once",
-        description="whether effects may be repeated (at-least-once) or lost (at-most-once) under a fault",
-    )
-    order: Literal["per-key", "per-partition", "none"] = Field(
-        "none", description="effects come in the order of their input: that of each key, or of each input partition"
-    )
-    atomic: Literal["batch", "transaction", "none"] = Field(
-        "none", description="what becomes visible in one step: a micro-batch, or an input transaction"
-    )
-    liveness: Literal["recovers", "none"] = Field(
-        "recovers", description="recovers: healed and restarted, the job reaches the end of the input"
-    )
+SpecT = TypeVar("SpecT", bound=AnyFaultSpec)
 
 
 class OracleSpec(Model):
@@ -326,7 +299,7 @@ class OracleSpec(Model):
     kind: str = Field(description="the kind of oracle: `onceproof list oracles`")
 
 
-class Expect(Model):
+class ExpectedVerdict(Model):
     verdict: Literal["held", "violated", "inconclusive"] = Field("held", description="the outcome of a run")
     anomalies: list[str] = Field(default_factory=list, description="exactly these, after the claim")
 
@@ -341,24 +314,67 @@ class Limits(Model):
     restarts: PositiveInt = Field(6, description="restarts in a row without progress before the job is given up")
 
 
+def fault_kinds(pipeline: PipelineSpec | None, item: Any) -> Registry[Any]:
+    """The kinds that ``item`` of ``chaos`` may be of. Where the pipeline is not known its place tells: consumers have messages."""
+    at = item.get("at") if isinstance(item, dict) else None
+    by_message = isinstance(at, dict) and "message" in at
+    kind = ("consumers" if by_message else "command") if pipeline is None else pipeline.kind
+    return kinds.faults.of(kind)
+
+
+def _fault(item: Any, info: ValidationInfo) -> BaseModel:
+    return kinds.spec_of(fault_kinds(info.data.get("pipeline"), item), "fault", item, info)
+
+
+def _oracle(item: Any, info: ValidationInfo) -> BaseModel:
+    return kinds.spec_of(kinds.oracles, "kind", item, info)
+
+
+def _output(item: Any, info: ValidationInfo) -> Any:
+    return kinds.output_of(item, info, OutputSpec)
+
+
+def _in_one_store(outputs: dict[str, OutputSpec]) -> dict[str, OutputSpec]:
+    kinds.in_one_store(outputs)
+    return outputs
+
+
 class Scenario(Model):
     name: str = Field(description="that of the file, without .yaml: leave it out")
     about: str = Field("", description="a sentence or two for list and the report")
+    base: str | None = Field(
+        None,
+        exclude=True,  # a stored scenario is whole
+        description="the scenario that this one changes: the name of a shipped one, or the path of a file, from this file's folder",
+    )
     seed: int = Field(0, description="seed of generated input")
     stack: StackSpec = Field(default_factory=StackSpec, description="the services that a run starts")
     input: list[InputSpec] = Field(min_length=1, max_length=50, description="the topics that are fed, and with what")
     pipeline: PipelineSpec = Field(description="the job under test")
-    # SerializeAsAny: the items are of each kind's own Spec, whose fields must reach run.json.
-    chaos: list[SerializeAsAny[FaultSpec]] = Field(
+    # The items are of each kind's own Spec. SerializeAsAny: its fields must reach run.json.
+    chaos: list[Annotated[SerializeAsAny[AnyFaultSpec], BeforeValidator(_fault)]] = Field(
         default_factory=list, description="the faults, each with its place; without any nothing is broken"
     )
-    outputs: dict[str, OutputSpec] = Field(
-        min_length=1, max_length=50, description="name -> what the job writes, and how it is read"
+    # Likewise: of each store's own Spec.
+    outputs: Annotated[
+        dict[str, Annotated[SerializeAsAny[OutputSpec], BeforeValidator(_output)]], AfterValidator(_in_one_store)
+    ] = Field(min_length=1, max_length=50, description="name -> what the job writes, and how it is read")
+    oracle: Annotated[SerializeAsAny[OracleSpec], BeforeValidator(_oracle)] = Field(
+        description="what the outputs must hold, from the committed input"
     )
-    oracle: SerializeAsAny[OracleSpec] = Field(description="what the outputs must hold, from the committed input")
     claim: Claim = Field(default_factory=Claim, description="what the pipeline promises")
-    expect: Expect = Field(default_factory=Expect, description="what `run --all` counts as right for this scenario")
+    expect: ExpectedVerdict = Field(
+        default_factory=ExpectedVerdict, description="what `run --all` counts as right for this scenario"
+    )
     limits: Limits = Field(default_factory=Limits, description="when a run is given up")
+
+    def to_json(self) -> dict[str, Any]:
+        """Of this `Scenario.model_validate` makes the same scenario."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def faults(self, kind: type[SpecT]) -> list[SpecT]:
+        """Its faults, which are all of that kind: a scenario is of one kind of pipeline."""
+        return [fault for fault in self.chaos if isinstance(fault, kind)]
 
     def guaranteed_batches(self) -> int:
         """Batches 0 .. this-1 are surely reached, and all but batch 0 hold data or act on a watermark that has moved.
@@ -387,4 +403,7 @@ class Scenario(Model):
         return {name: spec for name, spec in self.outputs.items() if not spec.is_aside}
 
 
-OutputSpec.model_rebuild()
+def consumers_of(scenario: Scenario) -> ConsumersSpec:
+    """For what only a scenario of consumers comes to."""
+    assert scenario.pipeline.consumers is not None, "a scenario of consumers"
+    return scenario.pipeline.consumers

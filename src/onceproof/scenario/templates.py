@@ -24,6 +24,7 @@ MEANINGS = {
     "checkpoint": "folder for the checkpoints of the job's queries",
     "topic.NAME": "name of a topic of the input or of prepare.topics",
     "table.NAME": "Parquet file of a static table of prepare.tables",
+    "output.NAME": "where an output is: the topic's or table's name, or the folder's path",
     "input.TOPIC": "oracle batch only: Parquet file of the committed records of an input topic",
     "expected.OUTPUT": "oracle batch only: where it writes the rows that an output must hold, as Parquet",
     "here": "folder of the scenario file",
@@ -31,7 +32,7 @@ MEANINGS = {
 }
 
 _TEMPLATE = re.compile(
-    r"\{(kafka|postgres(?:\.(?:jdbc|driver|host|port|user|database|password))?|spark\.master|checkpoint|here|python|(?:topic|table|input|expected)\.[^{}\s\"']+)\}"
+    r"\{(kafka|postgres(?:\.(?:jdbc|driver|host|port|user|database|password))?|spark\.master|checkpoint|here|python|(?:topic|table|output|input|expected)\.[^{}\s\"']+)\}"
 )
 
 

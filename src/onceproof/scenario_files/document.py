@@ -35,11 +35,27 @@ _TAGS = frozenset(f"{_TAG}{kind}" for kind in ("str", "int", "float", "bool", "n
 
 
 @dataclass(frozen=True)
+class Extent:
+    """How much there is in a file, or in several. A file and its bases together have the limits of one file."""
+
+    bytes: int = 0
+    values: int = 0
+    aliases: int = 0
+
+    def __add__(self, other: Extent) -> Extent:
+        return Extent(self.bytes + other.bytes, self.values + other.values, self.aliases + other.aliases)
+
+
+_NOTHING = Extent()
+
+
+@dataclass(frozen=True)
 class Document:
     file: str
     tree: CommentedMap
     data: dict[str, Any]
     """The same as plain values: dict, list, str, int, float, bool, None."""
+    extent: Extent
 
     def place(self, loc: Loc, *, key: bool = False) -> Place:
         """Where ``loc`` stands: its value, or its key. What is absent is placed at the nearest thing above it."""
@@ -57,15 +73,15 @@ class Document:
         return Place(self.file, line + 1, column + 1)
 
 
-def read(path: Path) -> Document:
-    """Read and parse ``path``.
+def read(path: Path, read_before: Extent = _NOTHING) -> Document:
+    """Read and parse ``path``; ``read_before``: the files that are based on it.
 
     Raises `UsageError` if it cannot be read, `ScenarioError` if it is not one YAML mapping of a sensible size.
     """
     file = str(path)
-    text = _text(path)
+    text = _text(path, read_before)
     try:
-        _check_extent(file, text)
+        extent = _check_extent(file, text, read_before)
         reader = YAML(typ="rt")
         reader.Constructor = _Constructor
         tree = reader.load(text)
@@ -76,34 +92,37 @@ def read(path: Path) -> Document:
     if not isinstance(tree, CommentedMap):
         found = "the file is empty" if tree is None else f"found {_kind(tree)}"
         raise ScenarioError([Problem(Place(file), f"a scenario is a mapping of keys to values; {found}")])
-    return Document(file, tree, _plain(tree))
+    return Document(file, tree, _plain(tree), extent)
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, read_before: Extent) -> str:
+    most = MAX_BYTES - read_before.bytes
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        return content.decode() if len(content) <= MAX_BYTES else _refuse_size(path)
+            content = file.read(most + 1)
+        return content.decode() if len(content) <= most else _refuse_size(path, read_before)
     except OSError as error:
         raise UsageError(f"cannot read the scenario {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text (byte {error.start})", hint="save it as UTF-8") from None
 
 
-def _refuse_size(path: Path) -> Never:
-    message = f"the file has {path.stat().st_size:,} bytes, and a scenario has at most {MAX_BYTES:,}"
+def _refuse_size(path: Path, read_before: Extent) -> Never:
+    others = f", those based on it {read_before.bytes:,}" if read_before.bytes else ""
+    message = f"the file has {path.stat().st_size:,} bytes{others}, and a scenario has at most {MAX_BYTES:,}"
     hint = "keep records and long code in files of their own: {dataset: file}, {here}/FILE"
     raise ScenarioError([Problem(Place(str(path)), message, hint)])
 
 
-def _check_extent(file: str, text: str) -> None:
-    """Refuse what would take long to build, and what no scenario holds, before any of it is built.
+def _check_extent(file: str, text: str, read_before: Extent) -> Extent:
+    """How much there is in ``text``. Refuse what would take long to build, and what no scenario holds, before any of it is built.
 
     An alias counts as all the values that it stands for.
     """
     sizes: dict[str, int | None] = {}  # of what an anchor names; None while it is still open
     open_: list[tuple[str | None, int]] = []  # per open collection: its anchor, and how many values came before it
-    values = aliases = 0
+    values, aliases = read_before.values, read_before.aliases
+    whole = "the file and those based on it have" if values else "the file has"
 
     def refuse(event: Any, message: str, hint: str | None = None) -> Never:
         mark = event.start_mark
@@ -123,13 +142,13 @@ def _check_extent(file: str, text: str) -> None:
             if aliases > MAX_ALIASES:
                 refuse(event, f"more than {MAX_ALIASES} aliases", "write the values out, or use fewer")
             if values > MAX_VALUES:
-                message = f"with its aliases written out the file has more than {MAX_VALUES:,} values"
+                message = f"with its aliases written out {whole} more than {MAX_VALUES:,} values"
                 refuse(event, message, f"up to *{event.anchor}: {values:,}")
         elif isinstance(event, NodeEvent):
             values += 1
             if values > MAX_VALUES:
                 hint = "keep records in a file of their own: {dataset: file}"
-                refuse(event, f"the file has more than {MAX_VALUES:,} values", hint)
+                refuse(event, f"{whole} more than {MAX_VALUES:,} values", hint)
             written = getattr(event, "tag", None)  # an alias has none
             if written is not None and str(written) not in _TAGS:
                 tag = str(written).replace(_TAG, "!!")[:60]
@@ -147,6 +166,7 @@ def _check_extent(file: str, text: str) -> None:
                     refuse(event, "a text with a NUL character", "no name, path or argument may hold one")
                 if any("\ud800" <= c <= "\udfff" for c in event.value):
                     refuse(event, "a text with half a surrogate pair, which is not a character")
+    return Extent(len(text.encode()), values - read_before.values, aliases - read_before.aliases)
 
 
 class _Constructor(RoundTripConstructor):

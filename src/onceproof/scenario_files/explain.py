@@ -12,6 +12,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from onceproof.base.registry import suggest
+from onceproof.scenario import kinds
+from onceproof.scenario.base import AnyFaultSpec
+from onceproof.scenario.kinds import COMPLAINT
+from onceproof.scenario.model import OracleSpec, kind_of_pipeline
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.problem import Complaint, Loc, shown
 
 M = TypeVar("M", bound=BaseModel)
@@ -27,7 +32,7 @@ def validate(model: type[M], data: Any, above: Loc = ()) -> tuple[M | None, list
     try:
         return model.model_validate_json(json.dumps(data), strict=True), []
     except ValidationError as error:
-        return None, [_complaint(model, detail, above) for detail in error.errors(include_url=False)]
+        return None, [_complaint(model, data, detail, above) for detail in error.errors(include_url=False)]
 
 
 def in_part(text: T, longest: int = 200) -> T:
@@ -57,18 +62,21 @@ _BOUNDS = {
 }
 
 
-def _complaint(model: type[BaseModel], detail: ErrorDetails, above: Loc) -> Complaint:
+def _complaint(model: type[BaseModel], data: Any, detail: ErrorDetails, above: Loc) -> Complaint:
     below: Loc = detail["loc"]
     loc, kind, value = above + below, detail["type"], detail["input"]
+    if kind == COMPLAINT:
+        said = detail["ctx"]
+        return Complaint(loc, said["message"], said["hint"], at_key=said["at_key"])
     if kind == "extra_forbidden":
-        known = _keys(_annotation_at(model, below[:-1]))
+        known = _keys(_annotation_at(model, data, below[:-1]))
         return Complaint(loc, f"unknown key {below[-1]!r}", suggest(str(below[-1]), known), at_key=True)
     if kind == "missing":
-        owner = _annotation_at(model, below[:-1])
+        owner = _annotation_at(model, data, below[:-1])
         return Complaint(loc[:-1], f"key {below[-1]!r} is missing", _description(owner, str(below[-1])), at_key=True)
     name = next((step for step in reversed(loc) if isinstance(step, str)), "value")
     if kind in ("literal_error", "enum"):
-        choices = _choices(_annotation_at(model, below))
+        choices = _choices(_annotation_at(model, data, below))
         if isinstance(value, str):
             return Complaint(loc, f"unknown {name} {value!r}", suggest(value, [str(choice) for choice in choices]))
         return Complaint(loc, f"{name}: {shown(value)} cannot be; want {' or '.join(map(str, choices))}")
@@ -85,10 +93,14 @@ def _complaint(model: type[BaseModel], detail: ErrorDetails, above: Loc) -> Comp
     return Complaint(loc, f"{name}: {shown(value)} is not {kind_wanted}", hint)
 
 
-def _annotation_at(model: Any, loc: Loc) -> Any:
-    """The type that stands at ``loc`` below ``model``; None where the path leaves what is known."""
-    here = _bare(model)
+def _annotation_at(model: Any, data: Any, loc: Loc) -> Any:
+    """The type at ``loc`` below ``model``, given its ``data``; None where the path leaves what is known."""
+    here, value = _bare(model), data
     for step in loc:
+        try:
+            value = value[step]
+        except (IndexError, KeyError, TypeError):
+            value = None
         if isinstance(here, type) and issubclass(here, BaseModel):
             field = next((f for name, f in here.model_fields.items() if step in (name, f.alias)), None)
             here = None if field is None else _bare(field.annotation)
@@ -96,6 +108,13 @@ def _annotation_at(model: Any, loc: Loc) -> Any:
             here = _bare(next(arg for arg in reversed(get_args(here)) if arg is not Ellipsis))
         else:
             return None
+        if here is AnyFaultSpec and isinstance(value, dict):
+            registry = kinds.faults.of(kind_of_pipeline(data.get("pipeline") if isinstance(data, dict) else None))
+            here = kinds.model_of(registry, "fault", value) or here
+        elif here is OracleSpec and isinstance(value, dict):
+            here = kinds.model_of(kinds.oracles, "kind", value) or here
+        elif here is OutputSpec and isinstance(value, dict):
+            here = kinds.output_model(value) or here
     return here
 
 

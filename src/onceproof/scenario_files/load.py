@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib.resources import files
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources import files as resources
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import BaseModel
+from typing import Any
 
 from onceproof.base.errors import Problem, ScenarioError, UsageError
 from onceproof.base.paths import expanded, is_file, is_folder
-from onceproof.base.registry import Registry, suggest
-from onceproof.consumers.faults import consumer_faults
-from onceproof.data import datasets
-from onceproof.faults.contract import faults
-from onceproof.oracle import oracles
-from onceproof.scenario.model import FaultSpec, OracleSpec, Scenario
+from onceproof.base.registry import suggest
+from onceproof.scenario.model import Scenario
 from onceproof.scenario.problem import Complaint, Loc, shown
 from onceproof.scenario.templates import fill
-from onceproof.scenario_files import document, judged
-from onceproof.scenario_files.checks import consumers as consumer_check
+from onceproof.scenario_files import document, judged, whole
+from onceproof.scenario_files.assemble import assemble
 from onceproof.scenario_files.checks import crosscheck, doubts
 from onceproof.scenario_files.document import Document
-from onceproof.scenario_files.explain import in_part, validate
+from onceproof.scenario_files.explain import in_part
+from onceproof.scenario_files.merge import Merged, merge
 
-T = TypeVar("T")
-
+#: A chain of more is hard to follow.
+MAX_BASES = 5
+_BASES = "a base is the name of a shipped scenario, or a path relative to this file: base: ./common.yaml"
 
 #: Of a message that quotes what is in the file.
 _LONGEST = 600
-
-#: A fault a batch, of which a run has some dozens.
-MAX_FAULTS = 200
+#: Of what a file changes over its base, as many are named with a problem.
+_LISTED = 4
 
 
 def folder() -> Path:
     """Where the shipped scenarios are."""
-    return Path(str(files("onceproof"))) / "scenarios"
+    return Path(str(resources("onceproof"))) / "scenarios"
 
 
 def names() -> list[str]:
@@ -51,7 +48,7 @@ def find(name_or_path: str | Path) -> Path:
     path = expanded(name_or_path)
     if is_file(path):
         return path
-    if path.suffix in (".yaml", ".yml") or "/" in text:
+    if _is_path(text):
         near = sorted(entry.name for entry in path.parent.glob("*.y*ml")) if is_folder(path.parent) else []
         hint = suggest(path.name, near) if near else f"there is no YAML file in {path.parent.absolute()}"
         raise UsageError(f"scenario file {in_part(text)!r} does not exist", hint=hint)
@@ -62,33 +59,73 @@ def find(name_or_path: str | Path) -> Path:
     return folder() / f"{text}.yaml"
 
 
-def load(path: str | Path) -> Scenario:
+def _is_path(text: str) -> bool:
+    return text.endswith((".yaml", ".yml")) or "/" in text
+
+
+def read(path: str | Path) -> Merged:
+    """The file at ``path`` with its bases merged in, unchecked.
+
+    Raises `ScenarioError` for what is no scenario file, and for a base that cannot be one; `UsageError` if ``path`` cannot be read.
+    """
+    files = [document.read(Path(path).absolute())]
+    while (base := files[-1].data.get("base")) is not None:
+        files.append(_base(base, files))
+    return merge(files)
+
+
+def resolved(path: str | Path) -> str:
+    """The scenario in the file at ``path`` as one YAML text, bases and ``{here}`` filled in. Raises as `load`."""
+    return whole.text(whole.tree(load_file(path).source))
+
+
+@dataclass(frozen=True)
+class LoadedScenario:
+    """A scenario and the file it was read from. A command reads it once, and passes this on."""
+
+    scenario: Scenario
+    path: Path
+    """As it was named. ``{here}`` is its folder."""
+    source: Merged = field(repr=False, compare=False)
+    """Where each value is, in the file or in one of its bases."""
+
+
+def load_file(path: str | Path) -> LoadedScenario:
     """The scenario in the file at ``path``.
 
-    Raises `ScenarioError` with every problem found, each with its line and column, or `UsageError` if the file
+    Raises `ScenarioError` with every problem found, each with its file, line and column, or `UsageError` if the file
     cannot be read.
     """
-    path = Path(path).absolute()
-    source = document.read(path)
-    scenario, complaints = _assemble({"name": path.stem, **_beside(source.data, path.parent)})
+    source = read(path)
+    scenario, complaints = _checked(source)
+    if scenario is None or complaints:
+        raise ScenarioError(_problems(source, complaints))
+    return LoadedScenario(scenario, Path(path), source)
+
+
+def load(path: str | Path) -> Scenario:
+    """Only the scenario of `load_file`."""
+    return load_file(path).scenario
+
+
+def _checked(source: Merged) -> tuple[Scenario | None, list[Complaint]]:
+    path = Path(source.files[0].file)
+    scenario, complaints = assemble({"name": path.stem, **_beside(source.data, path.parent)})
     if scenario is not None and not complaints:
         if scenario.name != path.stem:
             message = f"name {scenario.name!r} is not that of the file, {path.stem!r}"
             complaints.append(Complaint(("name",), message, "leave name out: it is the file's"))
         complaints.extend(crosscheck.complaints(scenario, path.parent))
-    if scenario is None or complaints:
-        raise ScenarioError(sorted((_problem(source, c) for c in complaints), key=_position))
-    return scenario
+    return scenario, complaints
 
 
-def warnings(path: str | Path, scenario: Scenario) -> list[Problem]:
+def warnings(loaded: LoadedScenario) -> list[Problem]:
     """What is doubtful about a valid scenario, which may run nevertheless: each with its line and column."""
     from onceproof.scenario_files.checks import rehearsal  # opens databases, which a mere load has no use for
 
-    file = Path(path).absolute()
-    source = document.read(file)
-    found = [*doubts.warnings(scenario, file.parent), *rehearsal.warnings(scenario)]
-    return sorted((_problem(source, complaint) for complaint in found), key=_position)
+    here = loaded.path.absolute().parent
+    found = [*doubts.warnings(loaded.scenario, here), *rehearsal.warnings(loaded.scenario)]
+    return _problems(loaded.source, found, blame=False)
 
 
 def load_to_judge(path: Path) -> Scenario:
@@ -96,24 +133,23 @@ def load_to_judge(path: Path) -> Scenario:
 
     What a run would need besides is filled in where it is missing, and ``chaos`` is left out. Raises as `load`.
     """
-    source = document.read(path.absolute())
-    scenario, complaints = _assemble(judged.completed({"name": path.stem, **source.data}), runs=False)
+    source = read(path)
+    scenario, complaints = assemble(judged.completed({"name": path.stem, **source.data}), runs=False)
     if scenario is not None and not complaints:
         complaints.extend(crosscheck.of_judgement(scenario, path.absolute().parent))
     if scenario is None or complaints:
-        raise ScenarioError(sorted((_problem(source, c) for c in complaints), key=_position))
+        raise ScenarioError(_problems(source, complaints))
     return scenario
 
 
-def load_all(names_or_paths: list[str]) -> list[tuple[Path, Scenario]]:
+def load_all(names_or_paths: list[str]) -> list[LoadedScenario]:
     """All of them, or one error that tells the problems of all: nothing may start before every one is valid."""
-    loaded: list[tuple[Path, Scenario]] = []
+    loaded: list[LoadedScenario] = []
     problems: list[Problem] = []
     unreadable: list[UsageError] = []
     for given in names_or_paths:
         try:
-            path = find(given)
-            loaded.append((path, load(path)))
+            loaded.append(load_file(find(given)))
         except ScenarioError as error:
             problems.extend(error.problems)
         except UsageError as error:
@@ -141,85 +177,78 @@ def _with_options(item: Any, here: Path) -> Any:
     return {**item, "options": options}
 
 
-def _assemble(data: dict[str, Any], *, runs: bool = True) -> tuple[Scenario | None, list[Complaint]]:
-    """Each part by its own model. Faults, oracle and data set options are validated by the kind that they name."""
-    chaos, complaints = _chaos(data.get("chaos"), consumers=consumer_check.has_consumers(data))
-    oracle, of_oracle = _oracle(data.get("oracle"))
-    complaints += of_oracle + (_dataset_options(data.get("input")) if runs else [])
-    frame = dict(data)
-    if isinstance(frame.get("chaos"), list):
-        frame["chaos"] = []
-    if frame.get("oracle") is not None:
-        frame["oracle"] = {"kind": "checked above"}
-    scenario, of_frame = validate(Scenario, frame)
-    complaints += of_frame
-    if scenario is None or oracle is None or complaints:
-        return None, complaints
-    return scenario.model_copy(update={"chaos": chaos, "oracle": oracle}), complaints
+def _base(written: Any, files: Sequence[Document]) -> Document:
+    """The base that the last of ``files`` names. The others are based on that one, the first on all."""
+    source = files[-1]
+    place = source.place(("base",))
+    if not isinstance(written, str):
+        raise ScenarioError([Problem(place, f"base: {shown(written)} is not text", _BASES)])
+    try:
+        path = _find_base(written, Path(source.file).parent)
+        chain = [*(Path(file.file) for file in files), path]
+        shown_chain = " -> ".join(each.name for each in chain)
+        if any(path.samefile(file) for file in chain[:-1]):
+            raise UsageError(f"base: {in_part(written)!r} leads back to itself: {shown_chain}", hint=_BASES)
+        if len(files) > MAX_BASES:
+            raise UsageError(f"more than {MAX_BASES} bases: {shown_chain}", hint="merge some of them")
+        return _seen_from(files[0], document.read(path, sum((file.extent for file in files), document.Extent())))
+    except ScenarioError as error:  # of the base itself
+        raise ScenarioError([_with_hint(problem, f"{place} is based on it") for problem in error.problems]) from None
+    except UsageError as error:
+        raise ScenarioError([Problem(place, error.message, error.hint)]) from None
 
 
-def _chaos(items: Any, *, consumers: bool) -> tuple[list[FaultSpec], list[Complaint]]:
-    specs: list[FaultSpec] = []
-    complaints: list[Complaint] = []
-    if isinstance(items, list) and len(items) > MAX_FAULTS:
-        message = f"chaos: {len(items)} faults are too many; a scenario has at most {MAX_FAULTS}"
-        return [], [Complaint(("chaos",), message, "write several scenarios", at_key=True)]
-    for index, item in enumerate(items if isinstance(items, list) else []):
-        if consumers:
-            spec, found = _of_kind(consumer_faults, "fault", lambda kind: kind.Spec, item, ("chaos", index))
-        else:
-            spec, found = _of_kind(faults, "fault", lambda kind: kind.Spec, item, ("chaos", index))
-        complaints += found
-        if isinstance(spec, FaultSpec):
-            specs.append(spec)
-    return specs, complaints
+def _find_base(written: str, beside: Path) -> Path:
+    if _is_path(written):
+        path = beside / expanded(written)
+        if not is_file(path) and is_file(folder() / written):
+            hint = (
+                "a copy of a shipped scenario: `onceproof validate --resolved NAME` prints it with its bases merged in"
+            )
+            raise UsageError(f"base {in_part(written)!r} does not exist next to this file", hint=hint)
+        return find(path)
+    if written in names():
+        return folder() / f"{written}.yaml"
+    near = f"did you mean './{written}.yaml'?" if is_file(beside / f"{written}.yaml") else suggest(written, names())
+    raise UsageError(f"unknown base {in_part(written)!r}", hint=f"{near}\n{_BASES}")
 
 
-def _oracle(item: Any) -> tuple[OracleSpec | None, list[Complaint]]:
-    if item is None:
-        return None, []  # a missing oracle is the frame's complaint
-    spec, complaints = _of_kind(oracles, "kind", lambda kind: kind.Spec, item, ("oracle",))
-    return (spec if isinstance(spec, OracleSpec) else None), complaints
+def _seen_from(first: Document, base: Document) -> Document:
+    """``{here}`` is the folder of the file that says it; the rest of a run knows only that of the first file."""
+    here = Path(base.file).parent
+    if here.samefile(Path(first.file).parent):
+        return base
+    return replace(base, data=whole.filled(copy.deepcopy(base.data), here))
 
 
-def _dataset_options(inputs: Any) -> list[Complaint]:
-    complaints: list[Complaint] = []
-    for index, item in enumerate(inputs if isinstance(inputs, list) else []):
-        if not isinstance(item, dict) or not isinstance(item.get("dataset"), str):
-            continue  # the frame complains
-        loc: Loc = ("input", index)
-        if item["dataset"] not in datasets.names():
-            message = f"unknown dataset {item['dataset']!r}"
-            complaints.append(Complaint((*loc, "dataset"), message, suggest(item["dataset"], datasets.names())))
-        elif isinstance(options := item.get("options", {}), dict):
-            complaints += validate(datasets.get(item["dataset"]).Options, options, (*loc, "options"))[1]
-    return complaints
+def _problems(source: Merged, complaints: Sequence[Complaint], *, blame: bool = True) -> list[Problem]:
+    """In the order of the files, the one that was asked for first. ``blame``: name the changes that make a base's value wrong."""
+    number_of = {file.file: number for number, file in enumerate(source.files)}
+    problems: list[tuple[int, Problem]] = []
+    of_base: dict[int, set[tuple[Loc, str]]] = {}  # what is wrong with a base alone
+    for complaint in complaints:
+        place = source.place(complaint.loc, key=complaint.at_key)
+        number = number_of[place.file]
+        problem = Problem(place, in_part(complaint.message, _LONGEST), in_part(complaint.hint, _LONGEST))
+        if number:
+            if blame and number not in of_base:
+                alone = merge(source.files[number:])
+                of_base[number] = {(each.loc, each.message) for each in _checked(alone)[1]}
+            inherited = not blame or (complaint.loc, complaint.message) in of_base[number]
+            changed = [] if inherited else _changed(source, number)
+            based = f"{source.files[number - 1].place(('base',))} is based on it"
+            problem = _with_hint(problem, f"what is based on it changes: {', '.join(changed)}" if changed else based)
+        problems.append((number, problem))
+    problems.sort(key=lambda each: (each[0], each[1].place.line, each[1].place.column))
+    return [problem for _, problem in problems]
 
 
-def _of_kind(
-    registry: Registry[T], field: str, model_of: Callable[[T], type[BaseModel]], item: Any, loc: Loc
-) -> tuple[BaseModel | None, list[Complaint]]:
-    """``item`` as the model of the kind that its ``field`` names."""
-    if not isinstance(item, dict):
-        hint = f"write '{field}: NAME' and its settings below it"
-        return None, [Complaint(loc, f"{shown(item)} is not a mapping", hint)]
-    kind = item.get(field)
-    if kind is None:
-        hint = f"known: {', '.join(registry.names())}"
-        return None, [Complaint(loc, f"key {field!r} is missing", hint, at_key=True)]
-    if kind not in registry.names():
-        hint = suggest(str(kind), registry.names())
-        return None, [Complaint((*loc, field), f"unknown {registry.noun} {kind!r}", hint)]
-    return validate(model_of(registry.get(kind)), item, loc)
+def _changed(source: Merged, number: int) -> list[str]:
+    """What is said over base ``number``, and where."""
+    changed = [(above, loc) for above, loc in source.changes if above < number]
+    listed = [f"{'.'.join(map(str, loc))} ({source.files[above].place(loc)})" for above, loc in changed[:_LISTED]]
+    return [*listed, *([f"{len(changed) - _LISTED} more"] if len(changed) > _LISTED else [])]
 
 
-def _problem(source: Document, complaint: Complaint) -> Problem:
-    return Problem(
-        source.place(complaint.loc, key=complaint.at_key),
-        in_part(complaint.message, _LONGEST),
-        in_part(complaint.hint, _LONGEST),
-    )
-
-
-def _position(problem: Problem) -> tuple[int, int]:
-    return problem.place.line, problem.place.column
+def _with_hint(problem: Problem, more: str) -> Problem:
+    return replace(problem, hint=more if problem.hint is None else f"{problem.hint}\n{more}")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from onceproof.consumers.faults import consumer_faults
-from onceproof.faults.contract import Placement, faults
+from onceproof.faults.contract import Placement, fault_of
 from onceproof.judge.checker import checkers
+from onceproof.kinds.contract import kind_of
 from onceproof.oracle import oracles
-from onceproof.scenario.model import OutputSpec, Scenario, SparkStack
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario_files.checks.crosscheck import rows_of
+from onceproof.stores.contract import store_of
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Plan:
 
     scenario: str
     about: str
+    base: str | None
+    """The scenario that this one changes, as its file names it."""
     stack: tuple[str, ...]
     input: tuple[PlannedInput, ...]
     guaranteed_batches: int
@@ -75,7 +79,8 @@ def plan(scenario: Scenario) -> Plan:
     return Plan(
         scenario=scenario.name,
         about=scenario.about.strip(),
-        stack=_stack(scenario),
+        base=scenario.base,
+        stack=kind_of(scenario).services(scenario),
         input=tuple(
             PlannedInput(spec.topic, spec.dataset, rows_of(spec, scenario.seed), spec.partitions, spec.chunks)
             for spec in scenario.input
@@ -89,24 +94,8 @@ def plan(scenario: Scenario) -> Plan:
         checkers=tuple(checkers.names()),
         claim=scenario.claim.model_dump(),
         expect=scenario.expect.model_dump(),
-        consumers=None if (spec := scenario.pipeline.consumers) is None else spec.model_dump(mode="json"),
+        consumers=scenario.pipeline.model_dump(mode="json")["consumers"],
     )
-
-
-def _stack(scenario: Scenario) -> tuple[str, ...]:
-    consumers = scenario.pipeline.consumers
-    if consumers is not None and consumers.broker == "amqp":
-        installed = scenario.stack.amqp is not None and scenario.stack.amqp.broker == "rabbitmq"
-        return (f"an AMQP 0-9-1 broker ({'RabbitMQ, as installed' if installed else 'Qpid Broker-J'})",)
-    brokers = scenario.stack.kafka.brokers
-    kafka = "Kafka, 1 node" if brokers == 1 else f"Kafka, {brokers} brokers and a controller"
-    postgres = ["Postgres"] if scenario.stack.postgres is not None else []
-    spark = [] if scenario.stack.spark is None else [_standalone(scenario.stack.spark)]
-    return (kafka, *postgres, *spark, "Toxiproxy in front of every client listener")
-
-
-def _standalone(spark: SparkStack) -> str:
-    return f"Spark standalone: a master and {spark.workers} worker(s) with {spark.cores} core(s) each"
 
 
 def _prepare(scenario: Scenario) -> tuple[str, ...]:
@@ -119,35 +108,21 @@ def _prepare(scenario: Scenario) -> tuple[str, ...]:
 
 
 def _faults(scenario: Scenario) -> tuple[PlannedFault, ...]:
-    if scenario.pipeline.consumers is not None:
-        return tuple(
-            PlannedFault(
-                fault=spec.fault,
-                target=spec.target,
-                query=None,
-                batch=None,
-                point=str(spec.at),
-                settings={},
-                placement=consumer_faults.get(spec.fault).placement(spec, scenario),
-            )
-            for spec in scenario.chaos
-        )
     return tuple(
         PlannedFault(
             fault=spec.fault,
             target=spec.target,
-            query=spec.at.query,
-            batch=spec.at.batch,
-            point=spec.at.point.value,
-            settings=({"attempt": spec.at.attempt} if spec.at.attempt is not None else {})
+            query=spec.at.of_query(),
+            **spec.at.described(),
+            settings=spec.at.settings()
             | spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"fault", "target", "at"}),
-            placement=faults.get(spec.fault).placement(spec, scenario),
+            placement=fault_of(spec).placement(spec, scenario),
         )
         for spec in scenario.chaos
     )
 
 
 def _output(scenario: Scenario, name: str, output: OutputSpec) -> PlannedOutput:
-    where = f"topic {output.topic}" if output.topic is not None else f"table {output.table}"
+    where = f"{store_of(output).field} {output.place}"
     claim = scenario.claim_of(name).model_dump()
     return PlannedOutput(name, where, tuple(output.identity), tuple(output.ignore), claim)

@@ -11,11 +11,12 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from onceproof.consumers.faults import consumer_faults
 from onceproof.data import datasets
 from onceproof.faults.contract import faults
+from onceproof.kinds.contract import pipelines
 from onceproof.oracle import oracles
 from onceproof.scenario.model import InputSpec, PipelineSpec, Scenario
+from onceproof.stores.contract import stores
 
 # The oracle of stored slices, which nobody writes into a scenario.
 _NOT_WRITTEN = {"slice"}
@@ -24,11 +25,16 @@ _NOT_WRITTEN = {"slice"}
 def schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of a scenario, with the description of every field."""
     kinds: dict[str, Sequence[type[BaseModel]]] = {
-        "faults": [kind.Spec for _, kind in faults.items()] + [kind.Spec for _, kind in consumer_faults.items()],
+        "faults": [fault.Spec for kind in pipelines.names() for _, fault in faults.of(kind).items()],
         "oracles": [kind.Spec for name, kind in oracles.items() if name not in _NOT_WRITTEN],
         "datasets": [dataset.Options for _, dataset in datasets.items()],
     }
-    everything: list[type[BaseModel]] = [Scenario, *dict.fromkeys(model for some in kinds.values() for model in some)]
+    outputs = list(dict.fromkeys(store.Spec for _, store in stores.items()))
+    everything: list[type[BaseModel]] = [
+        Scenario,
+        *outputs,
+        *dict.fromkeys(model for some in kinds.values() for model in some),
+    ]
     references, document = models_json_schema([(model, "validation") for model in everything])
     definitions = document["$defs"]
     refs = {model: references[model, "validation"] for model in everything}
@@ -36,7 +42,9 @@ def schema() -> dict[str, Any]:
         _inherit(model, definitions[_name(refs[model])])
     scenario = definitions.pop(_name(refs[Scenario]))
     scenario["required"] = [name for name in scenario["required"] if name != "name"]  # it is the file's
+    scenario["title"] = "onceproof scenario"
     scenario["properties"]["chaos"]["items"] = {"anyOf": [refs[model] for model in kinds["faults"]]}
+    scenario["properties"]["outputs"]["additionalProperties"] = {"anyOf": [refs[model] for model in outputs]}
     scenario["properties"]["oracle"] = {
         "description": Scenario.model_fields["oracle"].description,
         "anyOf": [refs[model] for model in kinds["oracles"]],
@@ -49,12 +57,47 @@ def schema() -> dict[str, Any]:
     pipeline = definitions[PipelineSpec.__name__]
     pipeline["required"] = [name for name in pipeline["required"] if name != "command"]
     pipeline["anyOf"] = [{"required": ["command"]}, {"required": ["consumers"]}]
-    used = _used(scenario, definitions)
-    return {
-        **scenario,
-        "title": "onceproof scenario",
-        "$defs": {name: definitions[name] for name in sorted(used)},
+    definitions |= {_SCENARIO: scenario, _based(_SCENARIO): {}}
+    _add_based(_SCENARIO, definitions)
+    definitions[_based(_SCENARIO)]["description"] = "a scenario with a base: what it changes; null takes away"
+    document = {
+        "if": {"required": ["base"]},
+        "then": {"$ref": f"#/$defs/{_based(_SCENARIO)}"},
+        "else": {"$ref": f"#/$defs/{_SCENARIO}"},
     }
+    return {**document, "$defs": {name: definitions[name] for name in sorted(_used(document, definitions))}}
+
+
+_SCENARIO = Scenario.__name__
+
+
+def _based(name: str) -> str:
+    return f"{name}-based"
+
+
+def _add_based(name: str, definitions: dict[str, Any]) -> None:
+    """The mapping ``name`` as a scenario with a base may write it: nothing is needed, and null takes away."""
+    made = {key: value for key, value in definitions[name].items() if key != "required"}
+    if name == PipelineSpec.__name__:
+        del made["anyOf"]
+    definitions[_based(name)] = made  # before what is below it, which may come back here
+    made["properties"] = {
+        key: {**_mergeable(value, definitions), "description": value.get("description", "")}
+        for key, value in made.get("properties", {}).items()
+    }
+
+
+def _mergeable(value: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """A value, the same with the mappings in it as `_add_based` has them, or null. Lists are replaced: they stay."""
+    if "$ref" in value and "properties" in definitions[_name(value)]:
+        if _based(_name(value)) not in definitions:
+            _add_based(_name(value), definitions)
+        value = {"$ref": f"#/$defs/{_based(_name(value))}"}
+    elif isinstance(value.get("additionalProperties"), dict):
+        value = {**value, "additionalProperties": _mergeable(value["additionalProperties"], definitions)}
+    elif "anyOf" in value:
+        return {"anyOf": [*(_mergeable(each, definitions) for each in value["anyOf"]), {"type": "null"}]}
+    return {"anyOf": [value, {"type": "null"}]}
 
 
 def fields(model: type[BaseModel]) -> list[tuple[str, str]]:

@@ -181,6 +181,9 @@ class Stack(Protocol):
     spark_class_path: tuple[Path, ...]
     """Jars of Spark's Kafka connector, for ``SPARK_DIST_CLASSPATH``."""
 
+    files: Path
+    """Folder of the outputs that are files: each has a folder of its own in it."""
+
     postgres_driver: Path
     """Jar of Postgres' JDBC driver, for jobs that name it (`{postgres.driver}`)."""
 

@@ -39,12 +39,14 @@ class EmbeddedStack:
     def __init__(
         self,
         components: Components,
+        files: Path,
         toxiproxy: ToxiproxyServer,
         kafka: EmbeddedKafka,
         postgres: EmbeddedPostgres | None,
         frames: Frames | None = None,
         spark: SparkCluster | None = None,
     ) -> None:
+        self.files = files
         self.frames = frames
         self.spark = spark
         self.kafka = kafka
@@ -123,6 +125,7 @@ class EmbeddedStack:
             spark = pool.apply_async(timed, ("spark", start_spark)) if spec.spark is not None else None
             stack = cls(
                 components,
+                run_dir / "files",
                 toxiproxy,
                 kafka.get(),
                 postgres.get() if postgres is not None else None,

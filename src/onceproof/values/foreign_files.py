@@ -45,9 +45,13 @@ class Number(str):
     """The digits of a JSON number."""
 
 
-def rows(path: Path) -> Iterator[Row]:
-    """Every row of the file. Raises `UsageError`, with the line or row, for what cannot be read."""
-    if path.suffix not in _ENDINGS:
+def rows(path: Path, *, ending: str | None = None) -> Iterator[Row]:
+    """Every row of the file. ``ending``: what its own would be, where it has another one that says the same.
+
+    Raises `UsageError`, with the line or row, for what cannot be read.
+    """
+    ending = ending or path.suffix
+    if ending not in _ENDINGS:
         raise UsageError(
             f"{path} is of no known kind: {path.suffix or 'it has no ending'}", hint="use .jsonl or .parquet"
         )
@@ -55,7 +59,7 @@ def rows(path: Path) -> Iterator[Row]:
         near = sorted(p.name for p in path.parent.glob("*") if p.suffix in _ENDINGS) if is_folder(path.parent) else []
         hint = suggest(path.name, near) if near else None
         raise UsageError(f"file {str(path)!r} does not exist", hint=hint)
-    return _parquet(path) if path.suffix == ".parquet" else _json_lines(path)
+    return _parquet(path) if ending == ".parquet" else _json_lines(path)
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from onceproof.base.timeline import Event, Timeline
 from onceproof.base.waiting import wait_until
-from onceproof.faults.evidence.commits import postgres_status
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.kafka_schema import api_names
 from onceproof.instruments.proxy.rules import Action, Condition, Rule
@@ -25,6 +24,7 @@ from onceproof.stack.fetch import components
 from onceproof.stack.kafka.clients import client_config, producer_config
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.toxiproxy.framed import Frames
+from onceproof.stores.postgres.transactions import postgres_status
 
 pytestmark = pytest.mark.real
 

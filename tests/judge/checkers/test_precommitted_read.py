@@ -46,7 +46,7 @@ def test_visible_before_the_marker(clean_run: Any) -> None:
     assert witness.positions == ("events/0@4",)
     assert witness.argument == (
         "The transaction of input in/0@5 was committed at 13001 ms, by its marker's time.\n"
-        "But its effect could be read 1 ms before, at events/0@4."
+        "But its record could be read 1 ms before, at events/0@4."
     )
     assert rows.witnesses[0].positions == ("rows xid 701",)
     assert verdict.outcome is Outcome.VIOLATED

@@ -79,7 +79,7 @@ def test_no_reader_sees_an_order_across_output_partitions(clean_run: Any, order:
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert verdict.not_evaluated == {
-        "reordered@events": f"the effects of {scope} lie in partitions 0 and 7 of events, "
+        "reordered@events": f"the records of {scope} are in partitions 0 and 7 of events, "
         "and across partitions no reader sees an order"
     }
     clean_run.scenario["claim"] = {"order": "none"}

@@ -30,7 +30,7 @@ def test_argument_names_where_it_stands(clean_run: Any) -> None:
     (finding,) = [f for f in judge(clean_run.save()).findings if f.anomaly == "sink-disagreement"]
     assert (finding.output, finding.source, finding.batches) == ("rows", "no fault", {"q/0": 1})
     assert finding.witnesses[0].argument == (
-        "Input in/0@1 has effects in 'rows' and in 'events'.\n"
+        "Input in/0@1 should be in 'rows' and in 'events'.\n"
         "'events' holds its record, at events/0@1.\n"
         "But 'rows' does not."
     )

@@ -14,8 +14,9 @@ import pytest
 from onceproof.base.masking import hiding
 from onceproof.base.timeline import Timeline
 from onceproof.history.run_directory import RunDir
-from onceproof.judge.case.stored_expectation import OracleRunner, PrecomputedOracle, work_out
+from onceproof.judge.proposals import store_rows
 from onceproof.oracle import oracles
+from onceproof.oracle.contract.precomputed import OracleRunner, PrecomputedOracle, work_out
 from onceproof.scenario.model import Scenario
 from onceproof.stack.processes.owner import Owner
 
@@ -39,14 +40,14 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
             directory.tables.mkdir(exist_ok=True)
             timelines.append(Timeline(directory.events))
             kind = run.scenario["oracle"]["kind"]
-            oracle = oracles.get(kind)(oracles.get(kind).Spec.model_validate(run.scenario["oracle"]))
+            scenario = Scenario.model_validate(run.scenario)
+            oracle = oracles.get(kind)(scenario.oracle)
             assert isinstance(oracle, PrecomputedOracle)
-            scenario = Scenario.model_validate({**run.scenario, "oracle": {"kind": kind}})
             values = {"here": str(tmp_path), "python": sys.executable}
             environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-            bench = OracleRunner(scenario, directory, owner, timelines[-1], environment, values, observe)
+            runner = OracleRunner(scenario, directory, owner, timelines[-1], environment, values, observe, store_rows)
             with hiding(["hush-hush"]):
-                work_out(oracle, kind, bench)
+                work_out(oracle, kind, runner)
             return path
 
         yield asked

@@ -80,7 +80,7 @@ def test_validate_names_the_word_that_is_wrong(command: list[str], told: str) ->
             "input": [{"topic": "in", "dataset": "numbers"}],
             "pipeline": {"command": ["job"]},
             "outputs": {"out": {"topic": "out", "identity": ["p"]}},
-            "oracle": {"kind": "batch"},
+            "oracle": {"kind": "batch", "command": ["job"]},
         }
     )
     (problem,) = BatchOracle.problems(BatchSpec(kind="batch", command=command), scenario)

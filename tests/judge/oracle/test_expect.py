@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from onceproof.judge.case.case import Case
+from onceproof.judge.open import open_case
 from onceproof.judge.verdict import judge
 
 
@@ -20,9 +20,9 @@ def with_oracle(run: Any, oracle: dict[str, Any], identity: list[str]) -> Any:
 
 def view(run: Any, query: str) -> list[tuple[Any, ...]]:
     with_oracle(run, {"kind": "sql", "queries": {"events": "SELECT 1 AS one"}}, ["one"])
-    with Case.open(run.save()) as case:
+    with open_case(run.save()) as case:
         assert case.no_oracle is None
-        return case.inputs.sql(query).fetchall()
+        return case.inputs.seen().sql(query).fetchall()
 
 
 def test_fields_of_all_records_become_typed_columns(stored_run: Any) -> None:

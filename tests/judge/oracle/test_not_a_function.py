@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from onceproof.base.errors import UsageError
-from onceproof.judge.case.case import Case
-from onceproof.judge.case.query import select_problem, unordered
 from onceproof.judge.findings import Outcome
+from onceproof.judge.open import open_case
 from onceproof.judge.verdict import judge
+from onceproof.oracle.contract.query import select_problem, unordered
 
 #: A query -> what the refusal names.
 REFUSED = {
@@ -190,11 +190,11 @@ def test_nothing_of_the_output_is_in_the_oracles_database(clean_run: Any, query:
     import duckdb
 
     run = clean_run.save()
-    with Case.open(run) as case:
+    with open_case(run) as case:
         assert case.no_oracle is None
         with pytest.raises(duckdb.Error):
-            case.inputs.sql(query.format(run=run)).fetchall()
-        tables = {row[0] for row in case.inputs.sql("SELECT table_name FROM duckdb_tables()").fetchall()}
+            case.inputs.seen().sql(query.format(run=run)).fetchall()
+        tables = {row[0] for row in case.inputs.seen().sql("SELECT table_name FROM duckdb_tables()").fetchall()}
         assert not tables & {"output", "snapshot", "commits", "effects", "effect_rows"}
 
 

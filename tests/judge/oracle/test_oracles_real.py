@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.judge.case.case import Case
 from onceproof.judge.findings import Outcome
+from onceproof.judge.open import open_case
 from onceproof.judge.verdict import check
 from onceproof.run import Result
 
@@ -32,8 +32,7 @@ def test_what_the_job_itself_says_is_held_against_its_output(
     assert basis in verdict.reasons[0]
     assert [f.hit for f in verdict.faults] == [True]
     assert verdict.counts["expected.departures"] == verdict.counts["effects.departures"] > 2_900
-    with Case.open(
-        result.run_dir
-    ) as case:  # the columns that carry the source give the causes, and the order is judged
+    with open_case(result.run_dir) as case:
+        # The columns that carry the source give the causes, and the order is judged.
         assert case.expectations["departures"].has_cause
     assert check(result.run_dir).findings == verdict.findings

@@ -17,7 +17,7 @@ def scenario(topics: tuple[str, ...] = ("flights",)) -> Scenario:
             "input": [{"topic": topic, "dataset": "numbers"} for topic in topics],
             "pipeline": {"command": ["job"]},
             "outputs": {"departures": {"topic": "d", "identity": ["p", "o"]}},
-            "oracle": {"kind": "checked elsewhere"},
+            "oracle": {"kind": "reference"},
         }
     )
 

@@ -12,9 +12,9 @@ import pytest
 from onceproof.base.errors import HistoryError
 from onceproof.base.user_code import load_function
 from onceproof.expectation.call import tables_of
-from onceproof.judge.case.case import Case
-from onceproof.judge.case.stored_expectation import expected_file
+from onceproof.judge.open import open_case
 from onceproof.judge.verdict import judge
+from onceproof.oracle.contract.precomputed import expected_file
 from onceproof.oracle.python import PythonOracle, PythonSpec
 
 RIGHT = """
@@ -75,7 +75,7 @@ def test_the_columns_that_carry_the_source_give_the_cause(clean_run: Any, tmp_pa
     """
     clean_run.scenario["outputs"]["events"]["source"] = {"partition": "p", "offset": "o"}
     path = ask(function(clean_run, tmp_path, code))
-    with Case.open(path) as case:
+    with open_case(path) as case:
         assert not case.expectations["rows"].has_cause
         assert case.expectations["events"].has_cause
         causes = case.rows("""SELECT topic, "partition", "offset", "key" FROM judge.expected

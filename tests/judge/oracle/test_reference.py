@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from onceproof.history.run_directory import RunDir
-from onceproof.judge.case.case import Case
+from onceproof.judge.open import open_case
 from onceproof.judge.verdict import judge
 from onceproof.oracle.reference import ReferenceOracle, ReferenceSpec
 from onceproof.scenario.model import Scenario
@@ -102,7 +102,7 @@ def test_the_columns_that_carry_the_source_give_the_cause(stored_run: Any, ask: 
         run.scenario["outputs"]["events"]["source"] = {"partition": "p", "offset": "o"}
         return run
 
-    with Case.open(ask(sourced(stored_run), observe(chunks2=sourced, chunks3=sourced))) as case:
+    with open_case(ask(sourced(stored_run), observe(chunks2=sourced, chunks3=sourced))) as case:
         assert case.expectations["events"].has_cause
         causes = case.rows("""SELECT "offset", "key" FROM judge.expected WHERE output = 'events' ORDER BY 1""")
     assert causes == [{"offset": n, "key": key} for n, key in enumerate("abc")]

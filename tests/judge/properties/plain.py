@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from .world import MODELS, Identity, identity
+from onceproof.judge.synthetic.world import MODELS, Identity, identity
 
 Content = tuple[tuple[str, str], ...]
 

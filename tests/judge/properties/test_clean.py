@@ -9,9 +9,10 @@ from typing import Any
 
 from hypothesis import given
 
+from onceproof.judge.synthetic.world import World
 from onceproof.judge.verdict import judge
 
-from .world import World, histories, worlds
+from .world import histories, store, worlds
 
 
 @histories(200)
@@ -19,7 +20,7 @@ from .world import World, histories, worlds
 def test_clean_histories_give_nothing(make_run: Callable[[Path], Any], world: World) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = make_run(Path(folder))
-        world.store(run)
+        store(world, run)
         verdict = judge(run.save())
     assert verdict.findings == ()
     assert verdict.outcome == "held", verdict.reasons

@@ -12,24 +12,24 @@ import pytest
 from hypothesis import event, given, note
 from hypothesis import strategies as st
 
+from onceproof.judge.checker import checkers
 from onceproof.judge.findings import MAX_WITNESSES, Finding
-from onceproof.judge.implications import IMPLIES
+from onceproof.judge.synthetic.damage import Named
 from onceproof.judge.verdict import judge
 
-from .damages import DAMAGES, Named
-from .world import histories
+from .world import DAMAGES, Drawn, fit_for, histories, store
 
 
 @pytest.mark.parametrize("name", DAMAGES)
 @histories(200)
 @given(data=st.data())
 def test_damage_is_named(make_run: Callable[[Path], Any], name: str, data: st.DataObject) -> None:
-    damage = DAMAGES[name]
-    world = data.draw(damage.worlds)
-    named = damage.apply(world, data.draw)
+    anomaly, damage = DAMAGES[name]
+    world = data.draw(fit_for(damage))
+    named = damage.plant(world, Drawn(data))
     with tempfile.TemporaryDirectory() as folder:
         run = make_run(Path(folder))
-        world.store(run)
+        store(world, run)
         verdict = judge(run.save())
     note(f"damage {name}: {named}")
     note("\n".join(f"{f.anomaly} in {f.output}: {f.total}, {f.source}, {f.attribution}" for f in verdict.findings))
@@ -43,10 +43,10 @@ def test_damage_is_named(make_run: Callable[[Path], Any], name: str, data: st.Da
     for what, who in named.items():
         assert found[what][1] <= set(who)
         assert found[what][1] == set(who) or sum(who.values()) > MAX_WITNESSES
-    others = {f.anomaly for f in verdict.findings} - {anomaly for anomaly, _ in named}
+    others = {f.anomaly for f in verdict.findings} - {one for one, _ in named}
     for other in others:
-        event(f"{damage.anomaly} brings along {other}")
-    assert others <= IMPLIES[damage.anomaly].keys()
+        event(f"{anomaly} comes with {other}")
+    assert others <= checkers.get(anomaly).comes_with.keys()
 
 
 def _of(findings: tuple[Finding, ...], named: Named) -> dict[tuple[str, str], tuple[int, set[Any]]]:

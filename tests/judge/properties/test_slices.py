@@ -12,27 +12,26 @@ import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from onceproof.judge.case.case import Case
+from onceproof.judge.open import open_case
 from onceproof.judge.slices import cut as slices
 from onceproof.judge.verdict import judge, judge_case, judge_sought
 
-from .damages import DAMAGES
-from .world import histories
+from .world import DAMAGES, Drawn, fit_for, histories, store
 
 
 @pytest.mark.parametrize("name", DAMAGES)
 @histories(1)
 @given(data=st.data())
 def test_damage_is_shown_by_a_slice(make_run: Callable[[Path], Any], name: str, data: st.DataObject) -> None:
-    damage = DAMAGES[name]
-    world = data.draw(damage.worlds)
-    damage.apply(world, data.draw)
+    anomaly, damage = DAMAGES[name]
+    world = data.draw(fit_for(damage))
+    damage.plant(world, Drawn(data))
     with tempfile.TemporaryDirectory() as folder:
         run = make_run(Path(folder) / "run")
-        world.store(run)
-        with Case.open(run.save()) as case:
+        store(world, run)
+        with open_case(run.save()) as case:
             whole = judge_case(case)
-            finding = next(f for f in whole.findings if f.anomaly == damage.anomaly)
+            finding = next(f for f in whole.findings if f.anomaly == anomaly)
             for witness in (w for f in whole.findings for w in f.witnesses):
                 note(witness.argument)
                 *premises, contradiction = witness.argument.splitlines()

@@ -1,244 +1,59 @@
-"""Histories of a right pipeline, drawn by Hypothesis: input, batches, restarts, and what it wrote to outputs of every kind.
-
-A `World` is made of writes in transactions, not of positions: a damage takes one away, adds or changes one, and offsets,
-commits and times follow when the world is written to a stored run.
-"""
+"""Draws worlds by Hypothesis (`onceproof.judge.synthetic`), and writes one to a stored run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from hypothesis import settings
+from hypothesis import assume, settings
 from hypothesis import strategies as st
 
-#: Seconds since 1970 at which every run began. Batch b is planned 10 s times b later and committed 8 s after that.
-WALL_START = 1_000_000.0
+from onceproof.judge.checker import checkers
+from onceproof.judge.synthetic.damage import Damage
+from onceproof.judge.synthetic.world import MODELS, WALL_START, Batch, Identity, Model, Record, Txn, World, at
 
-Identity = tuple[tuple[str, str], ...]
-"""Identity columns with their values as text, as witnesses name an effect."""
+T = TypeVar("T")
 
-
-@dataclass(frozen=True)
-class Model:
-    """One kind of output."""
-
-    kind: str
-    table: bool
-    query: str
-    identity: tuple[str, ...] = ("k",)
-    parity: int | None = None
-    """Append only: takes the input records with an even (0) or odd (1) offset."""
-
-    def spec(self, name: str) -> dict[str, Any]:
-        spec = {"table" if self.table else "topic": name, "kind": self.kind, "identity": list(self.identity)}
-        return spec | ({"placement": "key"} if self.kind != "append" and not self.table else {})
-
-    def takes(self, record: Record) -> bool:
-        return record.n > 0 and (self.parity is None or record.offset % 2 == self.parity)
+#: Anomaly and name -> how a checker wants a world to be broken.
+DAMAGES = {f"{anomaly}/{one.name}": (anomaly, one) for anomaly, checker in checkers.items() for one in checker.damages}
 
 
-_APPEND = """SELECT _partition AS p, _offset AS o, k, n, _topic, _partition, _offset, _key, _partition AS _to_partition
-             FROM "in" WHERE n > 0"""
-_UPSERT = """SELECT k, sum(n)::BIGINT AS total, count(*) AS c, any_value(_partition) AS _partition, max(_offset) AS _offset,
-             k AS _key FROM "in" WHERE n > 0 GROUP BY k"""
-_CHANGELOG = """SELECT k, (sum(n) OVER w)::BIGINT AS total, count(*) OVER w AS c, _partition, _offset, _key
-                FROM "in" WHERE n > 0 WINDOW w AS (PARTITION BY k ORDER BY _offset)"""
-
-MODELS = {
-    "events": Model("append", False, _APPEND, ("p", "o")),
-    "rows": Model("append", True, _APPEND, ("p", "o")),
-    "even": Model("append", False, f"{_APPEND} AND _offset % 2 = 0", ("p", "o"), 0),
-    "odd": Model("append", False, f"{_APPEND} AND _offset % 2 = 1", ("p", "o"), 1),
-    "latest": Model("upsert", False, _UPSERT),
-    "totals": Model("upsert", True, _UPSERT),
-    "log": Model("changelog", False, _CHANGELOG),
-    "journal": Model("changelog", True, _CHANGELOG),
-    "sums": Model("upsert", True, 'SELECT k, sum(n)::BIGINT AS total, count(*) AS c FROM "in" WHERE n > 0 GROUP BY k'),
-}
-#: The oracle says which input record each effect comes of.
-CAUSED = tuple(name for name in MODELS if name != "sums")
-APPENDS = ("events", "rows", "even", "odd")
-TOPICS = tuple(name for name, model in MODELS.items() if not model.table)
+def store(world: World, run: Any) -> None:
+    """Write it to a stored run."""
+    run.document |= {"wall_start": WALL_START, **world.document}
+    run.document["job"]["starts"] = world.starts()
+    run.scenario["outputs"] = {name: MODELS[name].spec(name) for name in world.outputs}
+    run.scenario["oracle"] = {"kind": "sql", "queries": {name: MODELS[name].query for name in world.outputs}}
+    run.scenario["claim"] = world.claim
+    for name, spec in run.scenario["outputs"].items():
+        if MODELS[name].kind == "upsert":  # keeps last states only, in which no order is left to see
+            spec["claim"] = {**world.claim, "order": "none"}
+    _store_input(world, run)
+    for number, batch in enumerate(world.batches):
+        _store_batch(run, number, batch)
+    for index, txn in enumerate(sorted(world.txns, key=lambda t: t.at_ms)):
+        _store_txn(run, index, txn)
+    run.progress(world.progress)
+    _store_partitions(run, world.outputs)
 
 
-@dataclass(frozen=True)
-class Record:
-    """One input record."""
-
-    partition: int
-    offset: int
-    key: str
-    n: int
-    """Another one for each record, and chosen so that no two sums that can occur are equal: what stands somewhere says which
-    records are in it. Negative: the pipeline filters it out."""
-    batch: int
-    visibility: str = "committed"
-    end_offset: int | None = None
-    """Where its transaction's marker stands; None: it was sent without a transaction."""
-    end_ms: int | None = None
-
-
-@dataclass
-class Write:
-    """One write to an output. ``values`` are all its columns; None deletes (a tombstone)."""
-
-    identity: Identity
-    values: dict[str, Any] | None
-    partition: int
-    key: str
-    insert: bool = False
-    """Tables: insert a row even where one of this identity stands."""
-
-
-@dataclass
-class Txn:
-    """One transaction on one output."""
-
-    output: str
-    batch: int
-    start: int
-    """Which start of the driver made it."""
-    at_ms: int
-    writes: list[Write]
-    visibility: str = "committed"
-
-
-@dataclass(frozen=True)
-class Batch:
-    ranges: dict[int, tuple[int, int]]
-    planned_by: int
-    committed_by: int | None
-    sink_first: bool
-    """Where it was replayed: the first attempt reached the sink's commit."""
-
-
-@dataclass
-class World:
-    records: list[Record]
-    lost: list[Record]
-    """Acknowledged, and not in the log."""
-    ends: dict[int, int]
-    """Input partition -> its log's end, a marker's hole included."""
-    batches: list[Batch]
-    outputs: tuple[str, ...]
-    a_state_a_batch: bool
-    """Changelogs: one state for each key of a batch, or one for each record."""
-    claim: dict[str, str]
-    txns: list[Txn] = field(default_factory=list)
-    progress: dict[int, int] = field(default_factory=dict)
-    document: dict[str, Any] = field(default_factory=dict)
-
-    def work(self) -> None:
-        """What a right pipeline writes for these records."""
-        self.txns = []
-        for number, batch in enumerate(self.batches):
-            for output in self.outputs:
-                writes = list(self.writes_of(output, number))
-                replayed = batch.committed_by != batch.planned_by
-                if replayed and not batch.sink_first and not MODELS[output].table:
-                    first = Txn(output, number, batch.planned_by, at(number, 3), deepcopy(writes), "aborted")
-                    self.txns.append(first)
-                late = replayed and not batch.sink_first
-                start = batch.planned_by if batch.committed_by is None or not late else batch.committed_by
-                self.txns.append(Txn(output, number, start, at(number, 6 if late else 3), writes))
-        self.txns = [txn for txn in self.txns if txn.writes]
-        self.progress = dict(self.ends)
-
-    def writes_of(self, output: str, number: int) -> Iterator[Write]:
-        model = MODELS[output]
-        states: dict[str, Write] = {}
-        for record in self.of_batch(number):
-            if record.visibility != "committed" or not model.takes(record):
+def _store_input(world: World, run: Any) -> None:
+    for partition, end in world.ends.items():
+        records = {r.offset: r for r in [*world.records, *world.lost] if r.partition == partition}
+        for offset in range(end):
+            if (record := records.get(offset)) is None:
+                run.skip("in", partition)
                 continue
-            if model.kind == "append":
-                yield effect_of(record)
-                continue
-            states.pop(record.key, None)  # the last state of a batch stands where its last record does
-            states[record.key] = self.state_at(record)
-            if model.kind == "changelog" and not self.a_state_a_batch:
-                yield states.pop(record.key)
-        yield from states.values()
-
-    def of_batch(self, number: int) -> list[Record]:
-        return sorted((r for r in self.records if r.batch == number), key=lambda r: (r.partition, r.offset))
-
-    def state_at(self, record: Record, *, dirty: bool = False) -> Write:
-        """The state of a key after ``record``; ``dirty``: with uncommitted records counted too."""
-        counted = [
-            r.n
-            for r in self.records
-            if r.key == record.key and r.n > 0 and r.offset <= record.offset and (dirty or r.visibility == "committed")
-        ]
-        values = {"k": record.key, "total": sum(counted), "c": len(counted)}
-        return Write((("k", record.key),), values, record.partition, record.key)
-
-    def visible(self, output: str) -> list[tuple[Txn, Write]]:
-        """What a reader sees after the run: of an upsert the last write of each identity."""
-        seen = [(t, w) for t in self.txns if t.output == output and t.visibility == "committed" for w in t.writes]
-        if MODELS[output].kind == "upsert":
-            seen = [s for i, s in enumerate(seen) if all(later.identity != s[1].identity for _, later in seen[i + 1 :])]
-        return seen
-
-    def drop(self, write: Write) -> None:
-        for txn in self.txns:
-            txn.writes = [w for w in txn.writes if w is not write]
-        self.txns = [txn for txn in self.txns if txn.writes]
-
-    def starts(self) -> int:
-        return 1 + max(max(b.planned_by, b.committed_by or 0) for b in self.batches)
-
-    def store(self, run: Any) -> None:
-        """Write it to a stored run."""
-        run.document |= {"wall_start": WALL_START, **self.document}
-        run.document["job"]["starts"] = self.starts()
-        run.scenario["outputs"] = {name: MODELS[name].spec(name) for name in self.outputs}
-        run.scenario["oracle"] = {"kind": "sql", "queries": {name: MODELS[name].query for name in self.outputs}}
-        run.scenario["claim"] = self.claim
-        for name, spec in run.scenario["outputs"].items():
-            if MODELS[name].kind == "upsert":  # keeps last states only, in which no order is left to see
-                spec["claim"] = {**self.claim, "order": "none"}
-        self._store_input(run)
-        for number, batch in enumerate(self.batches):
-            _store_batch(run, number, batch)
-        for index, txn in enumerate(sorted(self.txns, key=lambda t: t.at_ms)):
-            _store_txn(run, index, txn)
-        run.progress(self.progress)
-        _store_partitions(run, self.outputs)
-
-    def _store_input(self, run: Any) -> None:
-        for partition, end in self.ends.items():
-            records = {r.offset: r for r in [*self.records, *self.lost] if r.partition == partition}
-            for offset in range(end):
-                if (record := records.get(offset)) is None:
-                    run.skip("in", partition)
-                    continue
-                value = {"k": record.key, "n": record.n}
-                run.send(record.key, value, partition=partition, visibility=record.visibility)
-                row = run.tables["input"][-1]
-                row["timestamp_ms"] = at(record.batch, -2)
-                if record.end_offset is not None:
-                    producer = {"producer_id": 100 + partition, "producer_epoch": 0, "sequence": offset}
-                    row.update(producer, txn_end_offset=record.end_offset, txn_end_ms=record.end_ms)
-                if record in self.lost:
-                    run.tables["input"].pop()
-
-
-def at(batch: int, seconds: float) -> int:
-    """Wall clock ms, so long after batch ``batch`` was planned."""
-    return int(1000 * (WALL_START + 10 * batch + seconds))
-
-
-def effect_of(record: Record) -> Write:
-    """What an append holds for one input record."""
-    values = {"p": record.partition, "o": record.offset, "k": record.key, "n": record.n}
-    return Write(identity(p=record.partition, o=record.offset), values, record.partition, record.key)
-
-
-def identity(**columns: Any) -> Identity:
-    return tuple((name, str(value)) for name, value in columns.items())
+            value = {"k": record.key, "n": record.n}
+            run.send(record.key, value, partition=partition, visibility=record.visibility)
+            row = run.tables["input"][-1]
+            row["timestamp_ms"] = at(record.batch, -2)
+            if record.end_offset is not None:
+                producer = {"producer_id": 100 + partition, "producer_epoch": 0, "sequence": offset}
+                row.update(producer, txn_end_offset=record.end_offset, txn_end_ms=record.end_ms)
+            if record in world.lost:
+                run.tables["input"].pop()
 
 
 def _store_batch(run: Any, number: int, batch: Batch) -> None:
@@ -294,6 +109,33 @@ def _store_partitions(run: Any, outputs: tuple[str, ...]) -> None:
                 unfinished = [r["offset"] for r in rows if r["partition"] == partition and r["visibility"] == "open"]
                 offsets = {"start_offset": 0, "stable_offset": min(unfinished, default=end), "end_offset": end}
                 run.add("partitions", {"topic": topic, "partition": partition, **offsets, "collected_ms": at(1000, 0)})
+
+
+class Drawn:
+    """The choices of a damage, drawn by Hypothesis. A world without a place for the damage is given up."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self._draw = data.draw
+
+    def one(self, items: Sequence[T]) -> T:
+        assume(items)
+        return self._draw(st.sampled_from(items))
+
+    def some(self, items: Sequence[T], most: int = 4) -> list[T]:
+        assume(items)
+        chosen = self._draw(st.sets(st.integers(0, len(items) - 1), min_size=1, max_size=most))
+        return [items[index] for index in sorted(chosen)]
+
+    def number(self, low: int, high: int) -> int:
+        return self._draw(st.integers(low, high))
+
+    def need(self, condition: object) -> None:
+        assume(condition)
+
+
+def fit_for(damage: Damage) -> st.SearchStrategy[World]:
+    """Clean worlds that the damage may find a place in."""
+    return worlds(only=damage.only, outputs=damage.outputs, restarted=damage.restarted)
 
 
 def histories(full: int) -> settings:

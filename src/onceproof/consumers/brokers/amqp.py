@@ -32,7 +32,6 @@ class AmqpBroker:
     def __init__(self, broker: EmbeddedAmqp, roads: AmqpRoads | None = None) -> None:
         self._broker = broker
         self._roads = roads
-        self.versions: Mapping[str, Any] = broker.versions
 
     @classmethod
     def start(cls, owner: Owner, log: Path, components: AmqpComponents) -> Self:
@@ -41,6 +40,9 @@ class AmqpBroker:
     def with_roads(self, owner: Owner, emit: Emit) -> Self:
         """The same broker, with a road of its own for each consumer."""
         return type(self)(self._broker, AmqpRoads(owner, self._broker.port, emit))
+
+    def versions(self) -> Mapping[str, Any]:
+        return self._broker.versions
 
     def check(self) -> None:
         self._broker.check()

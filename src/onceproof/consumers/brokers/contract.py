@@ -50,14 +50,6 @@ class Queues(Protocol):
 
 
 @runtime_checkable
-class WarmsUp(Protocol):
-    """Of a broker that makes what all plays need when the first of them asks for it."""
-
-    def warm_up(self) -> None:
-        """Have it made before the first of many plays, which would take longer than the others."""
-
-
-@runtime_checkable
 class DealsOut(Protocol):
     """Of queues whose broker deals them out among members anew when these change."""
 
@@ -76,7 +68,8 @@ class Locks(Protocol):
 class Broker(Protocol):
     """A broker that is up, for one play or for many."""
 
-    versions: Mapping[str, Any]
+    def versions(self) -> Mapping[str, Any]:
+        """Component -> version."""
 
     def check(self) -> None:
         """Raise `ServiceFailed`, with its last words, if it has ended."""

@@ -22,13 +22,13 @@ from onceproof.consumers.brokers.contract import Queues
 from onceproof.consumers.brokers.tables import Tables
 from onceproof.consumers.layout import Layout, Message, in_ranges
 from onceproof.data import Record
-from onceproof.history.kafka import collect_topics
 from onceproof.history.writer import HistoryWriter
 from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.api import FrameRules
 from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.kafka.clients import producer_config
 from onceproof.stack.kafka.cluster import change_settings
+from onceproof.stores.kafka.read_back import collect_topics
 
 _ANSWER_S = 30.0
 #: One question that comes before the broker can answer it: a lookup of a coordinator that is only being made may never be answered.
@@ -64,7 +64,9 @@ class KafkaBroker:
     def __init__(self, stack: EmbeddedStack, queues: KindOfGroup) -> None:
         self.stack = stack
         self._queues = queues
-        self.versions: Mapping[str, Any] = stack.versions()
+
+    def versions(self) -> Mapping[str, Any]:
+        return self.stack.versions()
 
     def check(self) -> None:
         self.stack.check_health()

@@ -11,8 +11,8 @@ from onceproof.consumers.brokers.amqp import AmqpBroker
 from onceproof.consumers.brokers.contract import Broker
 from onceproof.consumers.brokers.kafka import GroupQueues, KafkaBroker
 from onceproof.consumers.brokers.share import ShareQueues
-from onceproof.consumers.faults import consumer_faults
-from onceproof.scenario.model import Scenario
+from onceproof.faults.contract import reads_frames
+from onceproof.scenario.model import Scenario, consumers_of
 from onceproof.stack.amqp import rabbitmq
 from onceproof.stack.amqp.broker import EmbeddedAmqp
 from onceproof.stack.embedded import EmbeddedStack
@@ -27,8 +27,7 @@ class Start(Protocol):
 
 def fetched(scenario: Scenario) -> Start:
     """Fetch what the scenario's broker needs, and say how to start it. Raises `EnvironmentProblem`."""
-    consumers = scenario.pipeline.consumers
-    assert consumers is not None, "a scenario of consumers"
+    consumers = consumers_of(scenario)
     return _amqp(scenario) if consumers.broker == "amqp" else _kafka(scenario, consumers.broker)
 
 
@@ -38,7 +37,7 @@ def _amqp(scenario: Scenario) -> Start:
 
     def start(owner: Owner, folder: Path, timeline: Timeline) -> Broker:
         found = _timed(timeline, "amqp", lambda: AmqpBroker(begin(owner, folder / "logs" / "amqp.log")))
-        return found.with_roads(owner, timeline.emit) if _reads_frames(scenario) else found
+        return found.with_roads(owner, timeline.emit) if reads_frames(scenario.chaos) else found
 
     return start
 
@@ -53,13 +52,9 @@ def _rabbitmq() -> Callable[[Owner, Path], EmbeddedAmqp]:
     return lambda owner, log: rabbitmq.EmbeddedRabbitMq.start_node(owner, log, found)
 
 
-def _reads_frames(scenario: Scenario) -> bool:
-    return any(consumer_faults.get(fault.fault).reads_frames for fault in scenario.chaos)
-
-
 def _kafka(scenario: Scenario, kind: str) -> Start:
     found = components.ensure()
-    frames = _reads_frames(scenario)
+    frames = reads_frames(scenario.chaos)
 
     def start(owner: Owner, folder: Path, timeline: Timeline) -> Broker:
         stack = EmbeddedStack.start(scenario.stack, owner, folder, found, timeline, read_frames=frames)

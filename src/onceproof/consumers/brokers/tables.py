@@ -15,9 +15,9 @@ from psycopg import sql
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.consumers.layout import Layout
-from onceproof.history.postgres import collect_postgres
 from onceproof.history.writer import HistoryWriter
 from onceproof.stack.api import Postgres
+from onceproof.stores.postgres.read_back import collect_postgres
 
 #: Where a consumer keeps how far it is, in the transaction of its effect: one row a partition of its group.
 POSITIONS = "consumer_positions"

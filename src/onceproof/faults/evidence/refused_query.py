@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from onceproof.instruments.checkpoint_watcher import Batch
-from onceproof.scenario.model import OutputSpec
+from onceproof.scenario.outputs import OutputSpec
 
 
 @dataclass(frozen=True)

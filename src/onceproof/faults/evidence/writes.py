@@ -7,14 +7,15 @@ without input endangers something if that batch changes an output, or was stoppe
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from onceproof.base.masking import masked
-from onceproof.faults.evidence.sink_state import State, changes, output_state, table_name
-from onceproof.scenario.model import OutputSpec
+from onceproof.faults.evidence.sink_state import changes, output_state
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.points import Point
+from onceproof.stores.contract import State, store_of
 
 if TYPE_CHECKING:
     from onceproof.faults.context import FaultContext
@@ -128,12 +129,8 @@ _ENDS = (Point.AFTER_OFFSET_LOG, Point.AFTER_COMMIT_LOG)
 
 
 def _changed(spec: OutputSpec, before: State, after: State) -> bool:
-    return any(before.get(name) != after.get(name) for name in _names(spec, {**before, **after}))
-
-
-def _names(spec: OutputSpec, states: Iterable[str]) -> list[str]:
-    table = table_name(spec.table) if spec.table is not None else None
-    return [name for name in states if name in (f"table {table}", f"topic {spec.topic}")]
+    name = store_of(spec).name(spec)
+    return before.get(name) != after.get(name)
 
 
 def _open_meanwhile(context: FaultContext, query: str, since: float, until: float) -> list[str]:

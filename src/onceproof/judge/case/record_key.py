@@ -18,6 +18,7 @@ from onceproof.values.canonical import literal
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
+    from onceproof.oracle.contract.inputs import Inputs
 
 #: The name of the column. It has a space, so that hardly a field of a value is named like it.
 COLUMN = "record key"
@@ -32,25 +33,25 @@ BESIDE_THE_VALUE = {COLUMN, HEADERS}
 KEY_TEXT = 'coalesce(TRY(decode("key")), "key"::VARCHAR)'
 
 
-def source(case: Case, output: str, query: str, types: dict[str, str]) -> str | None:
+def source(case: Case, inputs: Inputs, output: str, query: str, types: dict[str, str]) -> str | None:
     """The column of the oracle's ``query`` that each record's key is compared with; None: keys are not compared.
 
     Why not, where somebody may expect it, goes into ``case.not_compared`` or, where a claim of the run is open, ``case.doubts``.
     """
-    spec, consumers = case.scenario.outputs[output], case.scenario.pipeline.consumers
-    if spec.topic is None or spec.compare_key is False or (consumers is not None and consumers.broker == "amqp"):
+    spec = case.scenario.outputs[output]
+    if spec.topic is None or spec.compare_key is False or case.scenario.pipeline.on_queues:
         return None
     name = next((name for name in ("_to_key", "_key") if name in types), None)
     if name is None or name == "_to_key" or spec.compare_key:
         return name
     records = f"FROM history.output WHERE output = {literal(output)} AND visibility = 'committed'"
     found = case.rows(f'SELECT count(*) AS n, count("key") AS keyed {records}')[0]
-    if not found["keyed"] and case.run.get("imported"):
+    if not found["keyed"] and case.run.imported:
         case.not_compared[output] = "its records were imported without keys"
         return None
     # The oracle's query runs among the inputs, and what it gives is then compared here.
     given = f"SELECT DISTINCT _key::VARCHAR AS given FROM (\n{query}\n) WHERE _key IS NOT NULL"  # noqa: S608
-    known = f"read_parquet({literal(str(case.inputs.store(given)))})"
+    known = f"read_parquet({literal(str(inputs.store(given)))})"
     if not case.number(f"SELECT count(*) FROM {known}"):  # noqa: S608
         return None  # the input has no keys
     if found["n"] == 0 or found["keyed"] < found["n"]:
@@ -77,6 +78,6 @@ def no_headers(case: Case, types: dict[str, str]) -> str | None:
     if "headers" not in pq.read_schema(case.history.tables["output"]).names:
         return "this history was written without them"
     known = "(SELECT count(headers) FROM history.input) + (SELECT count(headers) FROM history.output)"
-    if case.run.get("imported") and not case.number(f"SELECT {known}"):
+    if case.run.imported and not case.number(f"SELECT {known}"):
         return "they were not imported"
     return None

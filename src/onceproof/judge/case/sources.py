@@ -4,7 +4,7 @@ Every source gives ``content`` (a JSON object as text), ``partition``, ``offset`
 What counts as an effect depends on the output's kind:
 
 =========  =====================================================  ==========================================================
-kind       Kafka                                                  Postgres
+kind       records (a topic)                                      rows (a table, files, ...)
 =========  =====================================================  ==========================================================
 append     every record that read_committed shows                 the snapshot's rows
 upsert     of these the last of each Kafka key in a partition     the snapshot's rows
@@ -22,12 +22,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onceproof.base.errors import NotEvaluated
+from onceproof.base.words import times
+from onceproof.oracle.contract import decoders
 from onceproof.values import digest, documents
 from onceproof.values.canonical import literal, member
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
-    from onceproof.scenario.model import OutputSpec
+    from onceproof.scenario.outputs import OutputSpec
 
 _POSITION = '"partition", "offset", xid, commit_order'
 
@@ -37,7 +40,8 @@ _SURVIVORS = """
     WITH changes AS (
         SELECT * FROM history.output
         WHERE output = {output} AND "offset" > coalesce(
-            (SELECT max("offset") FROM history.output WHERE output = {output} AND op = 'truncate'), -1)),
+            (SELECT max("offset") FROM history.output WHERE output = {output} AND op = 'truncate'), -1)
+            AND visibility = 'committed'),
     gone AS (SELECT before AS content, count(*) AS times FROM changes WHERE op IN ('update', 'delete') GROUP BY before),
     made AS (
         SELECT content, "partition", "offset", xid, commit_order,
@@ -48,7 +52,7 @@ _SURVIVORS = """
 
 _WRITES = f"""
     SELECT content, {_POSITION}, NULL::BLOB AS "key" FROM history.output
-    WHERE output = {{output}} AND op IN ('insert', 'update')"""  # noqa: S608
+    WHERE output = {{output}} AND op IN ('insert', 'update') AND visibility = 'committed'"""  # noqa: S608
 
 _SNAPSHOT = """
     SELECT content, NULL::INTEGER AS "partition", NULL::BIGINT AS "offset", NULL::BIGINT AS xid,
@@ -78,7 +82,7 @@ def records(name: str, spec: OutputSpec, where: str) -> str:
 def effects(case: Case, name: str) -> str:
     """The source of what a reader sees after the run. A stream that cannot be used is noted in ``case.no_stream``."""
     spec = case.scenario.outputs[name]
-    if spec.table is not None:
+    if spec.has_rows:
         return _table(case, name, spec)
     visible = records(name, spec, "visibility = 'committed'")
     return _last_of_each(visible, spec) if spec.kind == "upsert" else visible
@@ -87,12 +91,26 @@ def effects(case: Case, name: str) -> str:
 def unreadable(case: Case, name: str) -> str:
     """Records that have something as value and no JSON object: nobody can say what effect they are."""
     spec = case.scenario.outputs[name]
-    if spec.table is not None or spec.decode == "bytes":
+    if spec.has_rows or spec.decode == "bytes":
         return _SNAPSHOT.format(output=literal(name))
     something = "visibility = 'committed'" + (
         " AND (content IS NOT NULL OR raw IS NOT NULL)" if spec.kind == "upsert" else ""
     )
     return records(name, spec, something)
+
+
+def check_decoded(case: Case) -> None:
+    """Outputs whose values no function has decoded, though one should, go to ``case.unreadable``."""
+    for output, spec in case.scenario.outputs.items():
+        if spec.topic is not None and decoders.needs_code(spec.decode):
+            decoded = case.run.decoded
+            try:
+                note = decoders.note(decoded, decoded.outputs if decoded is not None else {}, output, spec.decode)
+                if note.undecodable:
+                    what = times(note.undecodable, "value")
+                    raise NotEvaluated(f"{what} of it cannot be decoded, the first at {note.first}")
+            except NotEvaluated as gap:
+                case.unreadable[output] = f"outputs: {output}: decode: {gap}"
 
 
 def rewritten(case: Case, output: str) -> bool:
@@ -127,7 +145,7 @@ def _table(case: Case, name: str, spec: OutputSpec) -> str:
     snapshot = _SNAPSHOT.format(output=output)
     if row["blind"]:
         case.no_stream[name] = f"{row['blind']} decoded changes of it do not say which row they changed"
-    elif case.run.get("imported"):
+    elif case.run.imported:
         case.no_stream[name] = "it was imported as a snapshot, and its commits are not known"
     elif _digest(case, source) != _digest(case, snapshot):
         case.no_stream[name] = "its decoded commits do not replay to its snapshot (an unlogged table, or DDL)"

@@ -5,7 +5,7 @@ Where `onceproof.judge.relations.effects` shows what is there after the run, thi
 
 - ``op``: insert, update, delete (``content`` is NULL then), or truncate (``id`` is NULL then too);
 - ``visibility``: committed, aborted or open;
-- ``txn``: a name that the writes of one transaction share: ``xid N`` for Postgres, ``PRODUCER:EPOCH`` for Kafka. A
+- ``txn``: a name that the writes of one transaction share: ``xid N`` for rows, ``PRODUCER:EPOCH`` for records. A
   producer that makes several transactions in one epoch cannot be told apart across partitions by its log: then the name
   is NULL, unless all of them stand in one partition;
 - ``at_ms``: the server's wall clock when it became visible: the commit's time, or that of the transaction's marker, or
@@ -49,7 +49,7 @@ def create(case: Case) -> None:
 
 def _of(case: Case, output: str) -> str:
     spec = case.scenario.outputs[output]
-    if spec.table is None:
+    if not spec.has_rows:
         source = f"""SELECT {sources.record_content(spec)} AS content, h."partition", h."offset", h.xid, h.commit_order, h."key", h.headers,
                 CASE WHEN h.content IS NULL AND h.raw IS NULL THEN 'delete' ELSE h.op END AS op, h.visibility, {_KAFKA_TXN} AS txn,
                 CASE WHEN h.visibility = 'committed' THEN coalesce(h.txn_end_ms, h.timestamp_ms) END AS at_ms

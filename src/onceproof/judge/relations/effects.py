@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from onceproof.base.words import times
 from onceproof.judge.case import sources
+from onceproof.judge.case.outputs import Reading
 from onceproof.judge.case.record_key import BESIDE_THE_VALUE, HEADERS, KEY_TEXT
 from onceproof.judge.case.record_key import COLUMN as RECORD_KEY
 from onceproof.judge.relations import states
+from onceproof.stores.contract import store_of
 from onceproof.values import digest, documents
 from onceproof.values.canonical import (
     WHOLE_NUMBERS,
@@ -32,12 +33,12 @@ from onceproof.values.tolerance import within
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
-    from onceproof.scenario.model import Tolerance
+    from onceproof.scenario.outputs import Tolerance
 
 #: ``lane`` and ``pos`` order what stands in one output; ``place`` says where it stands, in words.
 STANDING = """coalesce("partition", -1) AS lane, coalesce(commit_order, "offset") AS pos,
                CASE WHEN "partition" IS NOT NULL THEN named || '/' || "partition" || '@' || "offset"
-                    WHEN xid IS NOT NULL THEN named || ' xid ' || xid ELSE named END AS place"""
+                    WHEN xid IS NOT NULL THEN named || ' ' || commit_word || ' ' || xid ELSE named END AS place"""
 
 
 def load(case: Case) -> None:
@@ -46,7 +47,7 @@ def load(case: Case) -> None:
                 "partition" INTEGER, "offset" BIGINT, xid BIGINT, commit_order BIGINT, "key" {digest.TEXT}, {digest.COLUMNS})""")
     named = []
     for output, spec in case.scenario.outputs.items():
-        named.append(f"({literal(output)}, {literal(spec.topic or spec.table or output)})")
+        named.append(f"({literal(output)}, {literal(spec.place)}, {literal(store_of(spec).words.commit)})")
         source = sources.effects(case, output)
         problem = case.unreadable.get(output) or _misshapen(case, output, source)
         if problem is not None:
@@ -57,7 +58,7 @@ def load(case: Case) -> None:
                 states.drop_unseen(case, output)
             for column, tolerance in spec.tolerance.items():
                 _tolerate(case, output, column, tolerance)
-    case.sql(f"CREATE TABLE judge.outputs AS SELECT * FROM (VALUES {', '.join(named)}) t(output, named)")  # noqa: S608
+    case.sql(f"CREATE TABLE judge.outputs AS SELECT * FROM (VALUES {', '.join(named)}) t(output, named, commit_word)")  # noqa: S608
     case.sql(f"""CREATE VIEW judge.effects AS
         SELECT e.*, {STANDING} FROM judge.effect_rows e JOIN judge.outputs USING (output)""")  # noqa: S608
 
@@ -68,8 +69,8 @@ def decoded(case: Case, output: str, source: str, *more: str) -> str:
     members = {name: kind for name, kind in columns.items() if name not in BESIDE_THE_VALUE}
     reading = case.readings.get(output, Reading())
     # A text among other JSON keeps its quotes; a table gives JSON as the text that it is.
-    any_json = spec.table is None
-    if spec.expected == "empty" and spec.table is not None:
+    any_json = not spec.has_rows
+    if spec.expected == "empty" and spec.has_rows:
         source = f"SELECT * REPLACE (json_object('row', content)::VARCHAR AS content) FROM ({source})"  # noqa: S608
     kinds = {name: "JSON" if kind == "JSON" and any_json else "VARCHAR" for name, kind in members.items()}
     parsed = "NULL AS f" if reading.exact else f"json_transform(content, {literal(json.dumps(kinds))}) AS f"
@@ -102,18 +103,6 @@ def decoded(case: Case, output: str, source: str, *more: str) -> str:
         FROM ({texts})"""  # noqa: S608
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How the values of an output are read (`onceproof.values.documents`)."""
-
-    exact: bool = False
-    """All of them in Python: names that differ only by case or stand twice, or texts where numbers are expected."""
-    long_numbers: bool = False
-    """Those with numbers that are no doubles in Python."""
-    members: Mapping[str, str] = field(default_factory=dict)
-    """Column -> name, where these differ."""
-
-
 def _field(name: str, reading: Reading) -> str:
     """SQL for a field's text: of the second parsing, where there was one."""
     if name == RECORD_KEY:
@@ -129,7 +118,7 @@ def _field(name: str, reading: Reading) -> str:
 def _all_texts(case: Case, output: str) -> bool:
     """Whether every value of the output is a text, whatever its type, or is compared as the text that another run showed."""
     spec = case.scenario.outputs[output]
-    return spec.table is not None or spec.decode in ("string", "bytes") or case.texts
+    return spec.has_rows or spec.decode in ("string", "bytes") or case.answer.texts
 
 
 def _kind(sql_type: str) -> str:
@@ -150,7 +139,9 @@ def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool)
     members = {column: name for name, column in documents.renamed(names).items()}
     spec = case.scenario.outputs[output]
     if _all_texts(case, output):
-        return Reading(exact=bool(members) or repeated, long_numbers=case.texts and spec.table is None, members=members)
+        return Reading(
+            exact=bool(members) or repeated, long_numbers=case.answer.texts and not spec.has_rows, members=members
+        )
     columns = {
         name: _kind(kind) for name, kind in case.expectations[output].columns.items() if name not in BESIDE_THE_VALUE
     }
@@ -233,7 +224,7 @@ def _undecodable(case: Case, output: str) -> str | None:
     row = case.rows(query)[0]
     if not row["n"]:
         return None
-    count, topic = times(row["n"], "effect"), case.scenario.outputs[output].topic
+    count, topic = times(row["n"], "effect"), case.scenario.outputs[output].place
     return f"{count} of it without a JSON object as value, the first at {topic}/{row['first']}"
 
 
@@ -246,7 +237,7 @@ def _missing_identity(case: Case, output: str, found: set[str]) -> str | None:
         if name in found:
             continue
         if spec.dead_letter_of is not None or case.rows(expected, {"output": output})[0]["all_have_it"]:
-            what = f"no {'row' if spec.table is not None else 'record'} of it has a column {name!r}, which is part of its identity"
+            what = f"no {store_of(spec).words.item} of it has a column {name!r}, which is part of its identity"
             return f"{what}; the columns are {', '.join(sorted(found))}"
     return None
 

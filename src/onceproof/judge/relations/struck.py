@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from onceproof.base.errors import NotEvaluated
-from onceproof.judge.case import views
-from onceproof.judge.case.stored_expectation import PrecomputedOracle
+from onceproof.judge.relations import expected
 from onceproof.oracle import oracles
+from onceproof.oracle.contract.inputs import Range, View
+from onceproof.oracle.contract.precomputed import PrecomputedOracle
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
@@ -64,15 +65,15 @@ def find_reasons(case: Case) -> None:
     if case.number('SELECT count(*) FROM judge.missing WHERE "offset" IS NULL'):
         for output in case.expectations:
             _of_output(case, output)
-    case.sql(_REASONS, {"imported": bool(case.run.get("imported"))})
+    case.sql(_REASONS, {"imported": case.run.imported})
 
 
 def _of_output(case: Case, output: str) -> None:
     if not case.number(_OPEN_CASES, {"output": output}):
         return
-    stored = (case.run.get("slice") or {}).get("struck")
-    if stored is not None and stored["output"] == output:
-        case.sql(_STORED, stored)
+    stored = case.run.slice.struck if case.run.slice is not None else None
+    if stored is not None and stored.output == output:
+        case.sql(_STORED, stored.model_dump())
     query = _writer(case, output)
     if query is None:
         return
@@ -108,8 +109,19 @@ def _ask(case: Case, output: str, query: str, struck: dict[int, str]) -> None:
     for batches in alone if len(struck) == 1 else [*alone, list(struck)]:
         for table in ("follows", "follows_otherwise"):
             case.sql(f"DROP TABLE IF EXISTS judge.{table}")
-        views.of_batches(case, "judge.follows", query, batches)
-        views.of_batches(case, "judge.follows_otherwise", query, batches, leave_out=True)
+        ranges = _ranges(case, query, batches)
+        expected.again(case, "judge.follows", View(only=ranges))
+        expected.again(case, "judge.follows_otherwise", View(without=ranges))
         one = batches[0] if len(batches) == 1 else None
         fault = ", ".join(sorted({struck[batch] for batch in batches}))
         case.sql(_FOLLOWS, {"output": output, "query": query, "batch": one, "fault": fault})
+
+
+def _ranges(case: Case, query: str, batches: list[int]) -> tuple[Range, ...]:
+    """What these batches read."""
+    found = case.sql(
+        """SELECT topic, "partition", start_offset, end_offset FROM history.batches
+           WHERE query = $query AND list_contains($batches, batch) AND end_offset > start_offset""",
+        {"query": query, "batches": batches},
+    )
+    return tuple(Range(*row) for row in found.fetchall())

@@ -159,7 +159,7 @@ def of_output(case: Case, output: str, *, claimed: bool) -> str | None:
     ``claimed``: batches are claimed to be atomic. Without that, records outside of transactions are no news.
     """
     spec = case.scenario.outputs[output]
-    if spec.table is not None and output in case.no_stream:
+    if spec.has_rows and output in case.no_stream:
         return case.no_stream[output]
     query = _writer(case, output)
     if query is None:
@@ -167,7 +167,7 @@ def of_output(case: Case, output: str, *, claimed: bool) -> str | None:
     again = spec.kind == "append" and sources.rewritten(case, output)
     if not case.expectations[output].has_cause or spec.kind == "upsert" or again:
         return _by_time(case, output, query)
-    if spec.table is not None:
+    if spec.has_rows:
         case.sql(_COMMITS.format(output=literal(output)))
         _take(case, _xid("l.pos"), _xid("l.main"))
         return None
@@ -227,10 +227,10 @@ def _take(case: Case, place: str, main_place: str) -> None:
 
 
 def _xid(commit_order: str) -> str:
-    named = "(SELECT named FROM judge.outputs o WHERE o.output = l.output)"
+    named = """(SELECT named || ' ' || commit_word || ' ' FROM judge.outputs o WHERE o.output = l.output)"""
     xid = f"(SELECT any_value(xid) FROM history.commits k WHERE k.commit_order = {commit_order})"  # noqa: S608
-    return f"{named} || ' xid ' || {xid}"
+    return f"{named} || {xid}"
 
 
 def _offset(case: Case, output: str, lane: str, pos: str) -> str:
-    return f"{literal(case.scenario.outputs[output].topic or output)} || '/' || {lane} || '@' || {pos}"
+    return f"{literal(case.scenario.outputs[output].place)} || '/' || {lane} || '@' || {pos}"

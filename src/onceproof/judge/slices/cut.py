@@ -19,13 +19,15 @@ import duckdb
 
 from onceproof.base.errors import HistoryError
 from onceproof.history import run_files
+from onceproof.history.run_record import SliceRecord, StruckRecord
 from onceproof.judge.case.case import Case
-from onceproof.judge.case.stored_expectation import PrecomputedOracle
 from onceproof.judge.findings import Finding, Verdict, Witness
+from onceproof.judge.open import open_case
 from onceproof.judge.slices.excerpt import Excerpt, Identity, Mentions, Part
 from onceproof.judge.slices.gather import WRITES, Gatherer
 from onceproof.judge.slices.stored_rows import StoredRows
 from onceproof.oracle import oracles
+from onceproof.oracle.contract.precomputed import PrecomputedOracle
 from onceproof.values.canonical import document, literal
 
 Judge = Callable[[Case, str, Callable[[Finding], bool]], Verdict | None]
@@ -48,7 +50,7 @@ def export_all(case: Case, verdict: Verdict, judge: Judge) -> dict[str, str]:
 
     A slice is not sliced again. Findings that nothing small shows have none.
     """
-    if "slice" in case.run:
+    if case.run.slice is not None:
         return {}
     run_files.remove(case.history.run_dir / FOLDER)
     made: dict[str, str] = {}
@@ -84,13 +86,19 @@ class _Search:
         self._shown: Verdict | None = None
         """The verdict on what shows the finding."""
 
-    def about(self) -> dict[str, Any]:
-        """For the slice's ``run.json``: of which run and finding it is."""
+    def about(self) -> SliceRecord:
+        """Of which run and finding it is."""
         finding = self._finding
-        about: dict[str, Any] = {"anomaly": finding.anomaly, "output": finding.output, "source": finding.source}
-        if self._lacks() and (found := self._case.rows(_STRUCK, self._identity())):
-            about["struck"] = found[0]
-        return {"of": self._case.history.run_dir.name, **about, "identity": self._witness.identity}
+        found = self._case.rows(_STRUCK, self._identity()) if self._lacks() else []
+        struck = {"struck": StruckRecord(**found[0])} if found else {}
+        return SliceRecord(
+            of=self._case.history.run_dir.name,
+            anomaly=finding.anomaly,
+            output=finding.output,
+            source=finding.source,
+            identity=self._witness.identity,
+            **struck,
+        )
 
     def _lacks(self) -> bool:
         """Whether what is lost was looked up at all."""
@@ -185,7 +193,7 @@ class _Search:
         folder = self._case.history.run_dir / FOLDER / ".trial"
         try:
             excerpt.write(self._case, keep, folder, self.about(), {})
-            with Case.open(folder) as trial:
+            with open_case(folder) as trial:
                 verdict = self._judge(trial, self._finding.anomaly, self._is_sought)
                 if verdict is None or not set(verdict.anomalies()) <= self._anomalies:
                     return False

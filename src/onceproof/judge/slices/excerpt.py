@@ -21,13 +21,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from onceproof.history.run_record import FILE, SliceRecord, StoredScenario
 from onceproof.history.schema import TABLES
 from onceproof.history.writer import PARQUET, HistoryWriter
 from onceproof.judge.case.case import Case
-from onceproof.judge.case.decoders import decoded_file
 from onceproof.judge.findings import Witness
 from onceproof.judge.slices.stored_rows import StoredRows
 from onceproof.judge.witness import Row
+from onceproof.oracle.contract.decoders import decoded_file
+from onceproof.stores.contract import stores
 
 Part = tuple[str, ...]
 Identity = tuple[str, str]
@@ -37,7 +39,6 @@ Position = tuple[str, int, int]
 
 MAX_ROWS = 20_000
 _RECORD = re.compile(r"([\w.-]+)/(\d+)@(\d+)")
-_XID = re.compile(r"\bxid (\d+)")
 _WORD = re.compile(r"[\w.-]+")
 
 
@@ -53,7 +54,9 @@ class Mentions:
     def of(cls, witness: Witness) -> Mentions:
         text = "\n".join([witness.argument, witness.cause or "", *witness.positions])
         records = {(topic, int(partition), int(offset)) for topic, partition, offset in _RECORD.findall(text)}
-        return cls(frozenset(records), frozenset(map(int, _XID.findall(text))), frozenset(_WORD.findall(text)))
+        words = "|".join(re.escape(store.words.commit) for _, store in stores.items() if store.words.commit)
+        commits = re.findall(rf"\b(?:{words}) (\d+)", text)
+        return cls(frozenset(records), frozenset(map(int, commits)), frozenset(_WORD.findall(text)))
 
 
 @dataclass
@@ -88,7 +91,7 @@ class Excerpt:
         return {identity for identity, part in self.groups.items() if part in keep}
 
     def write(
-        self, case: Case, keep: Collection[Part], folder: Path, about: dict[str, Any], expect: dict[str, Any]
+        self, case: Case, keep: Collection[Part], folder: Path, about: SliceRecord, expect: dict[str, Any]
     ) -> None:
         """As a run directory of its own. ``about`` goes into its ``run.json`` under ``slice``, ``expect`` into its scenario."""
         folder.mkdir(parents=True)
@@ -108,9 +111,8 @@ class Excerpt:
         if self.stored is not None:
             self.stored.write(folder, self.identities(keep))
         faults = {row["index"] for row in self.kept("faults", keep)}
-        scenario = {**self._scenario(case, faults), "expect": expect}
-        document = {**case.run, "scenario": scenario, "slice": about}
-        (folder / "run.json").write_text(json.dumps(document, indent=2, default=str) + "\n", encoding="utf-8")
+        record = case.run.model_copy(update={"scenario": self._scenario(case, faults, expect), "slice": about})
+        (folder / FILE).write_text(json.dumps(record.to_json(), indent=2, default=str) + "\n", encoding="utf-8")
 
     def _chosen(self, table: str, keep: Collection[Part]) -> pa.RecordBatch:
         """What `kept` gives, as columns."""
@@ -120,24 +122,27 @@ class Excerpt:
         chosen = [at for at, (_, parts) in enumerate(rows) if _stays(parts, keep)]
         return self._columns[table].take(pa.array(chosen, pa.int64()))
 
-    def _scenario(self, case: Case, faults: Collection[int]) -> dict[str, Any]:
+    def _scenario(self, case: Case, faults: Collection[int], expect: dict[str, Any]) -> StoredScenario:
         """The run's scenario, of these outputs and faults only."""
-        scenario = dict(case.run["scenario"])
-        everything = set(scenario["outputs"])
-        scenario["outputs"] = {name: spec for name, spec in scenario["outputs"].items() if name in self.outputs}
-        chaos = scenario.get("chaos") or []
-        scenario["chaos"] = [fault for index, fault in enumerate(chaos) if index in faults]
+        scenario = case.run.scenario
         if self.stored is not None:
-            scenario["oracle"] = self.stored.oracle()
+            oracle = self.stored.oracle()
         else:
             # Whatever an oracle says output by output it says of these only.
-            scenario["oracle"] = {
+            oracle = {
                 key: {name: said for name, said in value.items() if name in self.outputs}
-                if isinstance(value, dict) and value and set(value) <= everything
+                if isinstance(value, dict) and value and set(value) <= set(scenario.outputs)
                 else value
-                for key, value in scenario["oracle"].items()
+                for key, value in scenario.oracle.items()
             }
-        return scenario
+        return scenario.model_copy(
+            update={
+                "outputs": {name: spec for name, spec in scenario.outputs.items() if name in self.outputs},
+                "chaos": [fault for index, fault in enumerate(scenario.chaos or []) if index in faults],
+                "oracle": oracle,
+                "expect": expect,
+            }
+        )
 
 
 def _stays(parts: frozenset[Part], keep: Collection[Part]) -> bool:

@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from onceproof.judge.case.case import Case
-from onceproof.judge.case.decoders import decoded_file, needs_code
 from onceproof.judge.relations.effects import decoded
 from onceproof.judge.slices.excerpt import MAX_ROWS, Excerpt, Identity, Mentions, Part, Position
 from onceproof.judge.witness import Row
+from onceproof.oracle.contract.decoders import decoded_file, needs_code
 from onceproof.values.canonical import literal
 
 #: ``judge.changes`` without the contents.
@@ -116,7 +116,7 @@ class Gatherer:
             elif row["xid"] in self._mentions.xids:
                 excerpt.add("commits", row)
         for output in excerpt.outputs:
-            if case.scenario.outputs[output].table is not None:
+            if case.scenario.outputs[output].has_rows:
                 for row in case.rows(_snapshot(case, output)):
                     content = {"output": output, "content": row["original"]}
                     excerpt.add("snapshot", content, [groups[output, row["id"]]])

@@ -10,12 +10,12 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from onceproof.history.statements import interruptible
 from onceproof.history.writer import PARQUET
 from onceproof.judge.case.case import Case
 from onceproof.judge.case.record_key import BESIDE_THE_VALUE, HEADERS
 from onceproof.judge.case.record_key import COLUMN as RECORD_KEY
-from onceproof.judge.case.statements import interruptible
-from onceproof.judge.case.stored_expectation import expected_file
+from onceproof.oracle.contract.precomputed import expected_file
 from onceproof.oracle.slice import uncommitted_file
 from onceproof.values.canonical import is_nested, literal, member, quote
 
@@ -41,7 +41,7 @@ class StoredRows:
             whole={output: case.expectations[output].whole for output in outputs},
             rows={output: _typed(case, output, "judge.expected") for output in outputs},
             uncommitted={output: _typed(case, output, "judge.uncommitted") for output in outputs} if dirty else {},
-            texts=case.texts,
+            texts=case.answer.texts,
         )
 
     def oracle(self) -> dict[str, Any]:

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from onceproof.base.registry import suggest
-from onceproof.consumers.faults import consumer_faults
+from onceproof.consumers.routes import Outlasts
 from onceproof.data import open_dataset
-from onceproof.judge.case.stored_expectation import PrecomputedOracle
-from onceproof.oracle import oracles
+from onceproof.faults.contract import fault_of
 from onceproof.scenario import templates
-from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, Scenario
+from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, Scenario, consumers_of
 from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario.queues import input_queues, twin
+from onceproof.scenario_files.checks.names import is_topic
+from onceproof.stores.contract import store_of
 
 #: What a run of consumers has a value for.
 _TEMPLATES = ("here", "python")
 
 
-def has_consumers(data: Any) -> bool:
-    """Whether the document of a scenario, valid or not, describes consumers: it decides which faults there are."""
-    pipeline = data.get("pipeline") if isinstance(data, dict) else None
-    return isinstance(pipeline, dict) and pipeline.get("consumers") is not None
-
-
 def complaints(scenario: Scenario) -> list[Complaint]:
     """Those that a Spark job cannot have; what both have stands in `onceproof.scenario_files.checks.crosscheck`."""
-    spec = scenario.pipeline.consumers
-    assert spec is not None, "called for scenarios of consumers"
+    spec = consumers_of(scenario)
     return [
         *_stack(scenario, spec),
+        *_lengths(scenario, spec),
         *_outputs(scenario, spec),
         *_templates(scenario),
         *_crew(scenario, spec),
@@ -38,7 +32,6 @@ def complaints(scenario: Scenario) -> list[Complaint]:
         *_takeover(scenario, spec),
         *_refusals(scenario, spec),
         *_faults(scenario, spec),
-        *_oracle(scenario),
     ]
 
 
@@ -58,9 +51,9 @@ def _stack(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
             ("outputs",), message, "leave one of them, or give each a consumer group of its own", at_key=True
         )
     for name, output in scenario.outputs.items():
-        if (output.topic is None) == (output.table is None):
-            found = "neither" if output.topic is None else "both"
-            yield Complaint(("outputs", name), f"output {name!r} needs topic or table, and has {found}", at_key=True)
+        if output.topic is None and output.table is None:
+            message = f"output {name!r} is {store_of(output).about}, which consumers do not write"
+            yield Complaint(("outputs", name), message, "name a topic or a table", at_key=True)
             continue
         if output.table is not None and spec.broker == "amqp":
             message = f"output {name!r} is a table, which consumers of broker {spec.broker} do not write"
@@ -71,6 +64,13 @@ def _stack(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
         if output.table is not None and not scenario.pipeline.prepare.sql.strip():
             message = f"nothing makes table {output.table!r} before the consumers start"
             yield Complaint(("outputs", name, "table"), message, "write its CREATE TABLE under pipeline: prepare: sql")
+
+
+def _lengths(scenario: Scenario, consumers: ConsumersSpec) -> Iterator[Complaint]:
+    for index, spec in enumerate(scenario.input):
+        fits = all(map(is_topic, input_queues(spec, consumers.broker)))
+        if consumers.broker != "amqp" and is_topic(spec.topic) and not fits:
+            yield Complaint(("input", index, "topic"), f"{spec.topic!r} with its partition's number is too long")
 
 
 def _outputs(scenario: Scenario, consumers: ConsumersSpec) -> Iterator[Complaint]:
@@ -125,12 +125,6 @@ def _crew(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
 
 def _groups(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
     here: Loc = ("pipeline", "consumers")
-    crash = next((index for index, fault in enumerate(scenario.chaos) if fault.fault == "crash"), None)
-    if spec.broker == "kafka-group" and spec.restart_after is None and crash is not None:
-        message = (
-            "a consumer that dies never comes back, and its partitions wait for it: it is a static member of its group"
-        )
-        yield Complaint(("chaos", crash), message, "pipeline: consumers: restart_after: TICKS")
     if spec.broker == "share-group" and spec.acknowledge == "with-effect":
         message = "an acknowledgement to a share group is part of no transaction (KIP-1289 is not there yet)"
         yield Complaint((*here, "acknowledge"), message, "use after-effect or before-effect")
@@ -174,7 +168,7 @@ def _takeover(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
         message = f"static is about members of a consumer group, and these consumers have {spec.broker}"
         yield Complaint(here, message, "leave it out, or use broker: kafka-group")
     for index, fault in enumerate(scenario.chaos):
-        if fault.fault != "slow":
+        if not issubclass(fault_of(fault), Outlasts):
             message = f"of members that are not static, {fault.fault} is not there yet: others take over after a session time-out"
             yield Complaint(("chaos", index, "fault"), message, "use slow, or leave out static: false")
     if spec.groups or spec.retry is not None or spec.on_refusal == "release":
@@ -210,8 +204,7 @@ def _refusals(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
 
 def _faults(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
     rows = rows_of(scenario)
-    for index, fault in enumerate(scenario.chaos):
-        assert isinstance(fault, ConsumerFaultSpec), "validated by the kinds of consumers"
+    for index, fault in enumerate(scenario.faults(ConsumerFaultSpec)):
         loc = ("chaos", index)
         if fault.target not in spec.names:
             message = f"there is no consumer {fault.target!r}"
@@ -227,17 +220,6 @@ def _faults(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
             if other.holds > rows:
                 message = f"there is no message {other.holds}: they are numbered from 1 to {rows}"
                 yield Complaint((*loc, "at", "while", "holds"), message)
-        for problem in consumer_faults.get(fault.fault).problems(fault, scenario):
-            yield Complaint(loc + problem.loc, problem.message, problem.hint)
-
-
-def _oracle(scenario: Scenario) -> Iterator[Complaint]:
-    kind = oracles.get(scenario.oracle.kind)
-    for problem in kind.problems(scenario.oracle, scenario):
-        yield Complaint(("oracle", *problem.loc), problem.message, problem.hint)
-    if isinstance(kind(scenario.oracle), PrecomputedOracle):
-        message = f"oracle {scenario.oracle.kind!r} runs code, which is not done for consumers yet"
-        yield Complaint(("oracle", "kind"), message, "use sql or identity")
 
 
 def rows_of(scenario: Scenario) -> int:

@@ -8,26 +8,29 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from onceproof.base.paths import exists, is_folder
 from onceproof.base.registry import suggest
 from onceproof.data import datasets, open_dataset
-from onceproof.faults.contract import SpecProblem, faults, reads_frames, strikes_at
+from onceproof.faults.contract import SpecProblem, TakesTurns, fault_of, reads_frames, strikes_at
 from onceproof.faults.controller import struck_by
 from onceproof.faults.placement import has_own_file_manager
-from onceproof.judge.case import decoders
-from onceproof.judge.case.stored_expectation import PrecomputedOracle
+from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.judge.checker import checkers
+from onceproof.kinds.contract import kind_of
 from onceproof.oracle import oracles
-from onceproof.pipeline.spark_conf import FILE_MANAGER
+from onceproof.oracle.contract import decoders
+from onceproof.oracle.contract.precomputed import PrecomputedOracle
 from onceproof.scenario import templates
 from onceproof.scenario.model import FaultSpec, InputSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario_files.checks import consumers as consumer_check
 from onceproof.scenario_files.checks import names, output_models
+from onceproof.stores.contract import store_of
 
 
 def rows_of(spec: InputSpec, seed: int) -> int:
@@ -37,36 +40,43 @@ def rows_of(spec: InputSpec, seed: int) -> int:
 
 def complaints(scenario: Scenario, here: Path) -> list[Complaint]:
     """Everything wrong with a scenario whose values are each valid. ``here`` is the folder of its file."""
-    if scenario.pipeline.consumers is not None:
-        return [
-            *names.complaints(scenario),
-            *consumer_check.complaints(scenario),
-            *output_models.complaints(scenario),
-            *_input(scenario),
-            *_command(scenario, here),
-            *_secrets(scenario),
-            *_expectation(scenario),
-            *_oracle_files(scenario, here),
-            *_decoder_files(scenario, here),
-        ]
     return [
         *names.complaints(scenario),
         *_input(scenario),
-        *_batches(scenario),
-        *_same_place(scenario),
-        *_attempts(scenario),
-        *_outputs(scenario),
+        *_OF_KIND[scenario.pipeline.kind](scenario),
         *output_models.complaints(scenario),
-        *_queries(scenario),
-        *_prepared(scenario),
-        *_templates(scenario),
         *_command(scenario, here),
         *_secrets(scenario),
         *_expectation(scenario),
         *_specs(scenario),
+        *_oracle_code(scenario),
         *_oracle_files(scenario, here),
         *_decoder_files(scenario, here),
     ]
+
+
+def _of_command(scenario: Scenario) -> Iterator[Complaint]:
+    """What only a Spark job can have wrong."""
+    yield from _chunks(scenario)
+    yield from _batches(scenario)
+    yield from _same_place(scenario)
+    yield from _attempts(scenario)
+    yield from _outputs(scenario)
+    yield from _queries(scenario)
+    yield from _prepared(scenario)
+    yield from _templates(scenario)
+
+
+#: Kind of pipeline -> what is wrong with a scenario that only this kind can have.
+_OF_KIND: dict[str, Callable[[Scenario], Iterable[Complaint]]] = {
+    "command": _of_command,
+    "consumers": consumer_check.complaints,
+}
+
+
+def of_schedule(scenario: Scenario) -> list[Complaint]:
+    """What can become wrong with a valid scenario of which parts were taken away."""
+    return [*_OF_KIND[scenario.pipeline.kind](scenario), *_specs(scenario)]
 
 
 def of_judgement(scenario: Scenario, here: Path) -> list[Complaint]:
@@ -104,9 +114,14 @@ def _input(scenario: Scenario) -> Iterator[Complaint]:
         has = _dataset_rows(spec, scenario.seed)
         if spec.rows is not None and spec.rows > has:
             yield Complaint((*loc, "rows"), f"data set {spec.dataset!r} has {has} records, not {spec.rows}")
-        elif scenario.pipeline.consumers is None and spec.chunks > rows_of(spec, scenario.seed):
-            message = f"{spec.chunks} chunks of {rows_of(spec, scenario.seed)} records: some would be empty"
-            yield Complaint((*loc, "chunks"), message, "a chunk needs at least one record")
+
+
+def _chunks(scenario: Scenario) -> Iterator[Complaint]:
+    for index, spec in enumerate(scenario.input):
+        has, rows = _dataset_rows(spec, scenario.seed), rows_of(spec, scenario.seed)
+        if rows <= has and spec.chunks > rows:
+            message = f"{spec.chunks} chunks of {rows} records: some would be empty"
+            yield Complaint(("input", index, "chunks"), message, "a chunk needs at least one record")
 
 
 def _dataset_rows(spec: InputSpec, seed: int) -> int:
@@ -117,7 +132,7 @@ def _batches(scenario: Scenario) -> Iterator[Complaint]:
     sure = scenario.guaranteed_batches()
     fed = " and ".join(f"{rows_of(s, scenario.seed)} records in {s.chunks} chunks" for s in scenario.input)
     with_data = {1: "none that surely holds data", 2: "batch 1"}.get(sure, f"batches 1 to {sure - 1}")
-    for index, spec in enumerate(scenario.chaos):
+    for index, spec in enumerate(scenario.faults(FaultSpec)):
         loc: Loc = ("chaos", index, "at", "batch")
         if spec.at.batch == 0:
             message = "batch 0 holds no data (the feed begins once the job has fixed its start offsets)"
@@ -131,8 +146,8 @@ def _batches(scenario: Scenario) -> Iterator[Complaint]:
 
 def _same_place(scenario: Scenario) -> Iterator[Complaint]:
     """Two faults of which the second could never strike: its target, or its frame, is the first one's already."""
-    for index, spec in enumerate(scenario.chaos):
-        for number, other in enumerate(scenario.chaos[:index], start=1):
+    for index, spec in enumerate(scenario.faults(FaultSpec)):
+        for number, other in enumerate(scenario.faults(FaultSpec)[:index], start=1):
             clash = _clash(spec, other)
             if clash is not None:
                 where = f"batch {spec.at.batch}, {spec.at.point}"
@@ -152,8 +167,9 @@ def _clash(spec: FaultSpec, other: FaultSpec) -> str | None:
         return None
     if strikes_at(spec) is not strikes_at(other) or (None not in queries and len(queries) > 1):
         return None
-    if spec.fault == other.fault == "reject":
-        return ", and one service refuses at a time"  # the second would wait for its turn until the batch is over
+    kind = fault_of(spec)
+    if spec.fault == other.fault and isinstance(kind, TakesTurns):
+        return f", and {kind.takes_turns()}"
     frames = [reads_frames([one]) for one in (spec, other)]
     if struck_by(spec) != struck_by(other) or frames == [True, False] or frames == [False, True]:
         return None
@@ -165,7 +181,7 @@ def _clash(spec: FaultSpec, other: FaultSpec) -> str | None:
 
 def _attempts(scenario: Scenario) -> Iterator[Complaint]:
     """An attempt at a batch that never comes, or that nobody can tell from the first."""
-    for index, spec in enumerate(scenario.chaos):
+    for index, spec in enumerate(scenario.faults(FaultSpec)):
         at, loc = spec.at, ("chaos", index, "at", "attempt")
         if at.attempt is None:
             continue
@@ -175,7 +191,7 @@ def _attempts(scenario: Scenario) -> Iterator[Complaint]:
             continue
         earlier = [
             other
-            for other in scenario.chaos
+            for other in scenario.faults(FaultSpec)
             if other is not spec and other.at.batch == at.batch and (other.at.attempt or 1) < at.attempt
         ]
         if at.attempt > 1 and not any(other.at.point is not Point.AFTER_COMMIT_LOG for other in earlier):
@@ -187,19 +203,10 @@ def _attempts(scenario: Scenario) -> Iterator[Complaint]:
 
 
 def _outputs(scenario: Scenario) -> Iterator[Complaint]:
-    topics = scenario.topics()
     for name, output in scenario.outputs.items():
         loc: Loc = ("outputs", name)
-        if (output.topic is None) == (output.table is None):
-            found = "neither" if output.topic is None else "both"
-            yield Complaint(loc, f"output {name!r} needs topic or table, and has {found}", at_key=True)
-        if output.table is not None and scenario.stack.postgres is None:
-            message = f"output table {output.table!r} needs a Postgres, and the stack has none"
-            yield Complaint((*loc, "table"), message, "add 'postgres: {}' under stack")
-        if output.topic is not None and output.topic not in topics:
-            message = f"output topic {output.topic!r} is not created"
-            hint = f"add it under pipeline: prepare: topics; {suggest(output.topic, topics)}"
-            yield Complaint((*loc, "topic"), message, hint)
+        for problem in store_of(output).problems(scenario, output):
+            yield replace(problem, loc=(*loc, *problem.loc))
         if output.progress is not None and scenario.stack.postgres is None:
             message = f"progress table {output.progress.table!r} needs a Postgres, and the stack has none"
             yield Complaint((*loc, "progress"), message, "add 'postgres: {}' under stack")
@@ -209,7 +216,7 @@ def _queries(scenario: Scenario) -> Iterator[Complaint]:
     """Where the queries are named, another name is one that will never come."""
     known = scenario.pipeline.queries
     named: list[tuple[Loc, str | None]] = [
-        (("chaos", i, "at", "query"), s.at.query) for i, s in enumerate(scenario.chaos)
+        (("chaos", i, "at", "query"), s.at.query) for i, s in enumerate(scenario.faults(FaultSpec))
     ]
     named += [(("outputs", name, "query"), output.query) for name, output in scenario.outputs.items()]
     for loc, query in named:
@@ -229,7 +236,8 @@ def _prepared(scenario: Scenario) -> Iterator[Complaint]:
 
 
 def _templates(scenario: Scenario) -> Iterator[Complaint]:
-    known = {"topic": scenario.topics(), "table": scenario.pipeline.prepare.tables}
+    known = {"topic": scenario.topics(), "table": scenario.pipeline.prepare.tables, "output": list(scenario.outputs)}
+    declared = {"topic": "prepare.topics or the input", "table": "prepare.tables", "output": "outputs"}
     texts: list[tuple[Loc, str]] = [
         *((("pipeline", "command", i), text) for i, text in enumerate(scenario.pipeline.command)),
         *((("pipeline", "env", name), text) for name, text in scenario.pipeline.env.items()),
@@ -241,8 +249,7 @@ def _templates(scenario: Scenario) -> Iterator[Complaint]:
         for template in sorted(templates.used(text)):
             kind, _, name = template.partition(".")
             if kind in known and name not in known[kind]:
-                declared = "prepare.topics or the input" if kind == "topic" else "prepare.tables"
-                hint = f"name it in {declared}; {suggest(name, known[kind])}"
+                hint = f"name it in {declared[kind]}; {suggest(name, known[kind])}"
                 yield Complaint(loc, f"template {{{template}}}: no {kind} {name!r}", hint)
             if kind in ("input", "expected"):
                 message = f"template {{{template}}} is for the command of oracle batch"
@@ -313,10 +320,17 @@ def _expectation(scenario: Scenario) -> Iterator[Complaint]:
 def _specs(scenario: Scenario) -> Iterator[Complaint]:
     """What each fault and the oracle say of themselves in this scenario."""
     for index, spec in enumerate(scenario.chaos):
-        for problem in faults.get(spec.fault).problems(spec, scenario):
+        for problem in fault_of(spec).problems(spec, scenario):
             yield _complaint(("chaos", index), problem)
     for problem in oracles.get(scenario.oracle.kind).problems(scenario.oracle, scenario):
         yield _complaint(("oracle",), problem)
+
+
+def _oracle_code(scenario: Scenario) -> Iterator[Complaint]:
+    runs_code = isinstance(oracles.get(scenario.oracle.kind)(scenario.oracle), PrecomputedOracle)
+    if runs_code and not kind_of(scenario).runs_oracle_code:
+        message = f"oracle {scenario.oracle.kind!r} runs code, which is not done for {scenario.pipeline.kind} yet"
+        yield Complaint(("oracle", "kind"), message, "use sql or identity")
 
 
 def _oracle_files(scenario: Scenario, here: Path) -> Iterator[Complaint]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from onceproof.base.paths import is_file
+from onceproof.kinds.contract import kind_of
 from onceproof.scenario import templates
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.problem import Complaint, Loc
@@ -20,7 +21,7 @@ _ASKS_IN_CODE = re.compile(rf"{re.escape(meaning.PACKAGES)}[\"']\s*,\s*[\"']([^\
 
 def warnings(scenario: Scenario, here: Path) -> list[Complaint]:
     """``here`` is the folder of its file. Of consumers nothing is said: they have no checkpoint and no options of ours."""
-    if scenario.pipeline.consumers is not None:
+    if not kind_of(scenario).micro_batches:
         return []
     return [*_checkpoint(scenario), *_topics(scenario), *_paths(scenario, here), *_packages(scenario, here)]
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.problem import Complaint, Loc, shown
-from onceproof.scenario.queues import input_queues
 
 _TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}", re.ASCII)
 TOPIC_RULE = "a topic's name has letters, digits, '.', '_' and '-', at most 249 of them"
@@ -59,14 +58,12 @@ def _named(scenario: Scenario) -> Iterator[tuple[Loc, str, bool]]:
     for name, output in scenario.outputs.items():
         if output.topic is not None:
             yield ("outputs", name, "topic"), output.topic, False
-    consumers = scenario.pipeline.consumers
-    if consumers is not None and consumers.retry is not None:
-        yield ("pipeline", "consumers", "retry", "topic"), consumers.retry.topic, False
+    for loc, topic in scenario.pipeline.own_topics.items():
+        yield ("pipeline", *loc), topic, False
 
 
 def _topics(scenario: Scenario) -> Iterator[Complaint]:
-    consumers = scenario.pipeline.consumers
-    amqp = consumers is not None and consumers.broker == "amqp"
+    amqp = scenario.pipeline.on_queues
     is_name, rule = (is_queue, QUEUE_RULE) if amqp else (is_topic, TOPIC_RULE)
     seen: dict[str, str] = {}
     for loc, name, at_key in _named(scenario):
@@ -77,10 +74,6 @@ def _topics(scenario: Scenario) -> Iterator[Complaint]:
         if other != name and not amqp:
             message = f"topics {other!r} and {name!r} cannot both be: to Kafka's metrics '.' and '_' are the same"
             yield Complaint(loc, message, "rename one of them", at_key=at_key)
-    if consumers is not None and not amqp:
-        for index, spec in enumerate(scenario.input):
-            if is_topic(spec.topic) and not all(map(is_topic, input_queues(spec, consumers.broker))):
-                yield Complaint(("input", index, "topic"), f"{spec.topic!r} with its partition's number is too long")
 
 
 def _tables(scenario: Scenario) -> Iterator[Complaint]:

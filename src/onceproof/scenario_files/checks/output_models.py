@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onceproof.base.registry import suggest
-from onceproof.judge.case import decoders
-from onceproof.scenario.model import OutputSpec, Scenario
+from onceproof.oracle.contract import decoders
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import OutputSpec
 from onceproof.scenario.problem import Complaint, Loc
 
 
@@ -40,7 +41,7 @@ def _columns(loc: Loc, output: OutputSpec) -> Iterator[Complaint]:
 
 
 def _decoded(loc: Loc, output: OutputSpec) -> Iterator[Complaint]:
-    if output.table is not None and output.decode != "json":
+    if output.has_rows and output.decode != "json":
         yield Complaint((*loc, "decode"), "a table's rows need no decoding", "decode is for Kafka values")
     elif output.decode in ("string", "bytes") and output.identity != ["value"]:
         message = f"decode: {output.decode} gives one column, 'value', and identity names {', '.join(output.identity)}"
@@ -50,11 +51,11 @@ def _decoded(loc: Loc, output: OutputSpec) -> Iterator[Complaint]:
 
 
 def _kafka_only(loc: Loc, output: OutputSpec) -> Iterator[Complaint]:
-    if output.table is not None and output.placement == "key":
+    if output.has_rows and output.placement == "key":
         yield Complaint((*loc, "placement"), "a table has no partitions: placement is for Kafka topics")
-    if output.table is not None and output.headers == "compare":
+    if output.has_rows and output.headers == "compare":
         yield Complaint((*loc, "headers"), "a table's rows have no headers: they are of Kafka records")
-    if output.table is not None and output.compare_key is not None:
+    if output.has_rows and output.compare_key is not None:
         yield Complaint((*loc, "compare_key"), "a table's rows have no Kafka key: compare_key is for topics")
 
 

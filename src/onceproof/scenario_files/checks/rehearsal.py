@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import duckdb
 import pyarrow.parquet as pq
@@ -18,23 +18,20 @@ import pyarrow.parquet as pq
 from onceproof.base.errors import NotEvaluated
 from onceproof.data import datasets, open_dataset
 from onceproof.history.reader import History
+from onceproof.history.run_record import RunRecord
 from onceproof.history.schema import TABLES
 from onceproof.history.writer import HistoryWriter
-from onceproof.judge.case import decoders, views
-from onceproof.judge.case.case import check_columns, compared
-from onceproof.judge.case.inputs import Inputs
-from onceproof.judge.case.query import Unordered, unordered
-from onceproof.judge.relations import late
+from onceproof.judge.relations.expected_columns import compared, with_source
 from onceproof.oracle import oracles
+from onceproof.oracle.contract import decoders
+from onceproof.oracle.contract.inputs import InputRecords
+from onceproof.oracle.contract.query import Unordered, unordered
 from onceproof.oracle.identity import IdentitySpec, expressions
 from onceproof.oracle.reference import ReferenceSpec
 from onceproof.oracle.sql import SqlSpec
-from onceproof.scenario.model import OracleSpec, Scenario
+from onceproof.scenario.model import Scenario
 from onceproof.scenario.problem import Complaint, Loc
 from onceproof.scenario_files.checks.crosscheck import rows_of
-
-if TYPE_CHECKING:
-    from onceproof.judge.case.case import Case
 
 #: How many records of each data set are looked at: closing ones, with fields of their own, come last.
 FIRST, LAST = 2_000, 200
@@ -67,57 +64,40 @@ def _unordered(oracle: SqlSpec | IdentitySpec, loc: Loc) -> Iterator[Complaint]:
             )
 
 
-def _unprepared(scenario: Scenario, oracle: OracleSpec, loc: Loc) -> list[Complaint]:
+def _unprepared(scenario: Scenario, oracle: SqlSpec | IdentitySpec, loc: Loc) -> list[Complaint]:
     if any(decoders.needs_code(spec.decode) for spec in scenario.input):
         return []  # what columns a function gives is known when it has run
     with tempfile.TemporaryDirectory(prefix="onceproof-") as folder:
-        rehearsal = _Rehearsal(scenario, oracle, Path(folder), loc)
+        records = InputRecords(_written(scenario, Path(folder)), scenario, Path(folder) / "inputs")
         try:
-            rehearsal.ask()
+            return list(_prepared(scenario, oracle, records, loc))
         finally:
-            rehearsal.inputs.close()
-    return rehearsal.found
+            records.close()
 
 
-class _Rehearsal:
-    """What an oracle needs of a `Case`, over some records of the data sets and without any output."""
-
-    def __init__(self, scenario: Scenario, oracle: OracleSpec, folder: Path, loc: Loc) -> None:
-        self.scenario = scenario
-        self.oracle = oracle
-        self.found: list[Complaint] = []
-        self.closing: set[str] = set()
-        self.notes: dict[str, int] = {}
-        self.unordered: dict[str, list[Unordered]] = {}
-        self._loc = loc
-        self._field = "queries" if isinstance(oracle, SqlSpec) else "columns"
-        self.inputs = Inputs(_written(scenario, folder), scenario, oracle, folder / "inputs")
-        self.rows, self.number = self.inputs.rows, self.inputs.number
-
-    def ask(self) -> None:
-        case = cast("Case", self)
+def _prepared(
+    scenario: Scenario, oracle: SqlSpec | IdentitySpec, records: InputRecords, loc: Loc
+) -> Iterator[Complaint]:
+    """What is wrong with the oracle's queries over these records."""
+    try:
+        records.observe()
+        records.decode()
+        inputs = records.seen()
+        answer = oracles.get(oracle.kind)(oracle).expect(inputs)
+    except NotEvaluated as gap:
+        yield Complaint(loc, str(gap), _seen(scenario))
+        return
+    field = "queries" if isinstance(oracle, SqlSpec) else "columns"
+    for output, rows in answer.outputs.items():
         try:
-            self.inputs.observe()
-            views.decoded(self.inputs)
-            late.filter_input(case)
-            oracles.get(self.oracle.kind)(self.oracle).expect(case)
-        except NotEvaluated as gap:
-            self.found.append(Complaint(self._loc, str(gap), _seen(self.scenario)))
-
-    def expect_rows(self, output: str, query: str, *, whole: bool) -> None:
-        """As `Case.expect_rows`, but the query is only prepared."""
-        spec = self.scenario.outputs[output]
-        try:
-            types = self.inputs.types(query)
-            check_columns(self.scenario, output, types, compared(spec, types))
+            _, types = with_source(inputs, output, rows.query)
+            compared(scenario, output, types)
         except duckdb.Error as error:
             why = " ".join(str(error).partition("\n\nLINE ")[0].split())
-            self._complain(output, f"the oracle's query for output {output!r} cannot be run: {why}")
+            message = f"the oracle's query for output {output!r} cannot be run: {why}"
+            yield Complaint((*loc, field, output), message, _seen(scenario))
         except NotEvaluated as gap:
-            self._complain(output, str(gap))
-
-    def _complain(self, output: str, message: str) -> None:
-        self.found.append(Complaint((*self._loc, self._field, output), message, _seen(self.scenario)))
+            yield Complaint((*loc, field, output), str(gap), _seen(scenario))
 
 
 def _written(scenario: Scenario, folder: Path) -> History:
@@ -140,7 +120,7 @@ def _written(scenario: Scenario, folder: Path) -> History:
         owner = next(datasets.get(i.dataset) for i in scenario.input if name in datasets.get(i.dataset).tables())
         static[name] = folder / f"{name}.parquet"
         pq.write_table(owner.table(name), static[name])
-    return History(folder, {}, {name: folder / "history" / f"{name}.parquet" for name in TABLES}, static)
+    return History(folder, RunRecord(), {name: folder / "history" / f"{name}.parquet" for name in TABLES}, static)
 
 
 def _seen(scenario: Scenario) -> str | None:

@@ -74,7 +74,7 @@ class AmqpComponents:
 
 
 #: Fetched when a scenario asks for them: most never do.
-ON_DEMAND = frozenset({"qpid-broker"})
+ON_DEMAND = frozenset({"qpid-broker", "delta"})
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,17 @@ def ensure(progress: bool = True) -> Components:
 def ensure_amqp(progress: bool = True) -> AmqpComponents:
     """The AMQP broker alone: nobody should fetch Kafka and build Toxiproxy for a queue. Raises as `ensure`."""
     java = find_java()
-    (broker,) = (component for component in shipped() if component.name == "qpid-broker")
+    jars = ensure_jars("qpid-broker", progress)
+    version = next(component.version for component in shipped() if component.name == "qpid-broker")
+    return AmqpComponents(java, jars, {"qpid-broker": version})
+
+
+def ensure_jars(name: str, progress: bool = True) -> tuple[Path, ...]:
+    """The jars of one component that most runs do without (`ON_DEMAND`). Raises as `ensure`."""
+    (component,) = (component for component in shipped() if component.name == name)
     with Progress(show=progress) as shown:
-        hashes = obtain(broker, cache_folder(), shown)
-    return AmqpComponents(java, _jars_in(broker.folder(cache_folder()), hashes), {broker.name: broker.version})
+        hashes = obtain(component, cache_folder(), shown)
+    return _jars_in(component.folder(cache_folder()), hashes)
 
 
 def status() -> list[ComponentStatus]:

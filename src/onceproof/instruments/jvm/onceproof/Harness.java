@@ -73,13 +73,16 @@ final class Harness {
         }
     }
 
-    /** {@code offsets N}, {@code commits N}, {@code state VERSION} for a file that makes its partition's state durable, or null. */
+    /** {@code offsets N}, {@code commits N}, {@code _spark_metadata N} of a file sink, {@code state VERSION} for a file that makes its partition's state durable, or null. */
     private static String place(Path file) {
         Path folder = file.getParent();
         String log = folder == null ? "" : String.valueOf(folder.getFileName());
         String name = String.valueOf(file.getFileName());
         if ((log.equals("offsets") || log.equals("commits")) && LOG.matcher(name).matches()) {
             return log + " " + name;
+        }
+        if (log.equals("_spark_metadata") && LOG.matcher(name.replace(".compact", "")).matches()) {
+            return log + " " + name.replace(".compact", "");
         }
         Matcher version = STATE.matcher(name);
         for (Path above = folder; version.matches() && above != null; above = above.getParent()) {

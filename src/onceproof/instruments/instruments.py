@@ -1,0 +1,123 @@
+"""The instruments of a run: checkpoint watcher, checkpoint gate, failpoints and protocol proxy, in place for as long as a job runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from onceproof.base.timeline import Timeline
+from onceproof.instruments.checkpoint_gate import FILE_MANAGER, CheckpointGate
+from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
+from onceproof.instruments.failpoints import FailpointServer, Parked, SinkEvent
+from onceproof.scenario.points import Point
+
+_PAST_THE_GATE = (
+    "query {query} writes its checkpoint past onceproof's checkpoint file system: faults are placed by watching its files, "
+    f"which may be too late (does the job set {FILE_MANAGER} itself, or run another Spark?)"
+)
+
+
+class Listener(Protocol):
+    """Who acts on what the instruments see; `onceproof.faults.controller` does."""
+
+    def wanted(self) -> list[tuple[int, Point]]: ...
+
+    def wrote(self, query: str, batch: int) -> tuple[str, ...] | None: ...
+
+    def on_log(self, query: str, batch: int, point: Point) -> None: ...
+
+    def on_write(self, query: str, batch: int, point: Point, attempt: int) -> threading.Event | None: ...
+
+    def on_point(self, parked: Parked) -> None: ...
+
+    def on_sink_event(self, told: SinkEvent) -> None: ...
+
+
+class Checked(Protocol):
+    """The protocol proxy, as far as it is looked at here."""
+
+    def check(self) -> None: ...
+
+
+class Instruments:
+    """Observe and pause one job. As a context manager: in place before the job's first instruction, and gone after its last."""
+
+    def __init__(
+        self,
+        checkpoint: Path,
+        sockets: Path,
+        *,
+        timeline: Timeline,
+        listener: Listener,
+        start_of_driver: Callable[[], int],
+        expected: Sequence[str],
+        frames: Checked | None,
+    ) -> None:
+        """``sockets`` is a private folder with a short path; ``expected`` names the queries that will come, however late."""
+        self.failpoint_socket = sockets / "failpoints"
+        self.gate_folder = sockets / "checkpoint"
+        self._timeline = timeline
+        self._listener = listener
+        self._frames = frames
+        self._past_the_gate: set[str] = set()
+        self._ending = ExitStack()
+        self.watcher = CheckpointWatcher(
+            checkpoint, clock=timeline.now, start_of_driver=start_of_driver, on_log=self._on_log, expected=expected
+        )
+        self.gate = CheckpointGate(
+            self.gate_folder,
+            checkpoint,
+            wanted=listener.wanted,
+            on_point=listener.on_write,
+            on_failure=self.watcher.fail,
+        )
+        self._failpoints = FailpointServer(
+            self.failpoint_socket,
+            clock=timeline.now,
+            on_point=listener.on_point,
+            on_sink_event=listener.on_sink_event,
+        )
+
+    def __enter__(self) -> Self:
+        with ExitStack() as ending:
+            ending.callback(self.watcher.stop)
+            self.watcher.start()
+            ending.callback(self.gate.close)
+            self.gate.start()
+            ending.callback(self._failpoints.close)
+            self._failpoints.start()
+            self._ending = ending.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._ending.close()
+
+    def check(self) -> None:
+        """Raise `EnvironmentProblem` for what the protocol proxy could not do, or had to refuse."""
+        if self._frames is not None:
+            self._frames.check()
+
+    def committed_batches(self) -> int:
+        return sum(1 for batch in self.watcher.batches() if batch.committed_at is not None)
+
+    def _on_log(self, query: str, batch: int, point: Point) -> None:
+        if self.gate.serves(query):
+            self.gate.meet(query, batch, point)  # faults strike there; here, the news of what they struck at
+        else:
+            self._listener.on_log(query, batch, point)  # before anything else: a fault may have to strike at once
+        if point is Point.AFTER_OFFSET_LOG:
+            if not self.gate.serves(query) and query not in self._past_the_gate:
+                self._past_the_gate.add(query)
+                self._timeline.emit("warning", message=_PAST_THE_GATE.format(query=query))
+            self._timeline.emit("batch.planned", query=query, batch=batch)
+        elif point is Point.AFTER_COMMIT_LOG:
+            done = self.watcher.batch(query, batch)
+            wrote = self._listener.wrote(query, batch)
+            told = {} if wrote is None else {"wrote": list(wrote)}
+            self._timeline.emit(
+                "batch.committed", query=query, batch=batch, records=done.records() if done else 0, **told
+            )

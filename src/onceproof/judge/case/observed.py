@@ -1,0 +1,55 @@
+"""The tables of a stored history as they were observed, and what follows from them alone: batches, and what faults struck."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onceproof.history.database import observed_rows
+from onceproof.values.canonical import literal, quote
+
+if TYPE_CHECKING:
+    from onceproof.judge.case.case import Case
+
+
+def create(case: Case) -> None:
+    """Schema ``history``, and in schema ``judge`` the views ``batches``, ``windows`` and ``struck``."""
+    case.sql("CREATE SCHEMA history")
+    case.sql("CREATE SCHEMA judge")
+    kind = "TABLE" if case.small else "VIEW"
+    for name, path in case.history.tables.items():
+        case.sql(f"CREATE {kind} history.{quote(name)} AS {observed_rows(name, path)}")
+    _batches(case)
+
+
+def _batches(case: Case) -> None:
+    began = case.run.wall_start
+    case.sql(f"""CREATE VIEW judge.batches AS
+        SELECT * EXCLUDE (began), planned_by IS NOT NULL AND committed_by IS DISTINCT FROM planned_by AS replayed,
+               (1000 * (began + planned_at))::BIGINT AS planned_ms, (1000 * (began + committed_at))::BIGINT AS committed_ms
+        FROM (SELECT *, {"NULL" if began is None else began}::DOUBLE AS began FROM history.batches)""")  # noqa: S608
+    # A fault strikes the batch that it was put in. In other batches that ran between its firing and its healing it was active.
+    case.sql("""CREATE VIEW judge.windows AS
+        WITH pairs AS (
+            SELECT b.query, b.batch,
+                   f.fault || ' ' || f.target || coalesce(' in batch ' || f.batch, '') || coalesce(' at ' || f.point, '') AS fault,
+                   f.batch = b.batch AS same_batch, f.query = b.query AS same_query,
+                   coalesce(b.planned_at <= coalesce(f.healed_at, f.fired_at)
+                            AND coalesce(b.committed_at, f.fired_at) >= f.fired_at, false) AS same_time,
+                   b.planned_at IS NULL AS timeless
+            FROM history.batches b JOIN history.faults f
+              ON f.fired_at IS NOT NULL AND (coalesce(f.query, '') IN ('', b.query)))
+        SELECT query, batch, fault, bool_or(coalesce(same_batch AND (same_query OR same_time OR timeless OR one_query), false)) AS struck
+        FROM (SELECT *, (SELECT count(DISTINCT query) FROM history.batches) = 1 AS one_query FROM pairs)
+        WHERE coalesce(same_batch, false) OR same_time GROUP BY ALL""")
+    # Consumers have no batches: their faults strike at a message, which the ledger has by its number. What a fault does to one
+    # group's copy of it is no excuse for another's.
+    outputs = ", ".join(
+        f"({literal(name)}, {'NULL' if spec.query is None else literal(spec.query)}::VARCHAR)"
+        for name, spec in case.scenario.outputs.items()
+    )
+    case.sql(f"""CREATE VIEW judge.struck AS
+        SELECT DISTINCT o.output, s.topic, s."partition", s."offset", f.fault || ' ' || f.target || ' at ' || f.point AS fault
+        FROM history.faults f JOIN history.sent s
+          ON s.seq + 1 = TRY_CAST(regexp_extract(f.point, '^message ([0-9]+) after ', 1) AS BIGINT)
+        JOIN (VALUES {outputs}) o(output, query) ON coalesce(f.query, '') IN ('', o.query)
+        WHERE f.fired_at IS NOT NULL AND s."offset" IS NOT NULL""")  # noqa: S608

@@ -1,0 +1,212 @@
+"""What the outputs must hold, by the oracle: ``judge.expected``, and tables like it by other views of the input.
+
+An oracle says which rows, and which input caused them (`onceproof.oracle.contract.expectation`). What of them is compared, which key and
+which headers a record must carry, and which rows are due yet, is decided here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from onceproof.base.errors import NotEvaluated, UsageError
+from onceproof.judge.case import record_key
+from onceproof.judge.case.outputs import OutputExpectation
+from onceproof.judge.relations import expected_columns
+from onceproof.oracle import oracles
+from onceproof.oracle.contract.expectation import CLOSES, RESERVED, Expectation, ExpectedRows
+from onceproof.oracle.contract.inputs import COMMITTED, Inputs, View
+from onceproof.oracle.contract.query import statement_problem
+from onceproof.values import digest
+from onceproof.values.canonical import as_text, canonical_rows, document, is_canonical, literal, quote
+
+if TYPE_CHECKING:
+    from onceproof.judge.case.case import Case
+
+
+def create(case: Case) -> None:
+    """Ask the oracle, and make ``judge.expected`` of what it says. Raises `NotEvaluated`, and `UsageError` for an output that it leaves out."""
+    inputs = case.inputs.seen()
+    _create_table(case, "judge.expected")
+    case.answer = _ask(case, inputs)
+    for output, rows in case.answer.outputs.items():
+        case.expectations[output] = _take(case, "judge.expected", inputs, output, rows)
+    for output, spec in case.scenario.outputs.items():
+        # A scenario is checked before it runs, but a run directory may have been edited, or written by another program.
+        if output not in case.expectations and not spec.is_aside:
+            raise UsageError(
+                f"the oracle in {case.history.run_dir / 'run.json'} says nothing of output {output!r}; "
+                f"it speaks of {', '.join(case.expectations) or 'none'}",
+                hint=f"add what it expects of {output!r} under scenario: oracle, or remove the output",
+            )
+
+
+def again(case: Case, table: str, view: View = COMMITTED, *, still_open: bool = False) -> None:
+    """Ask the oracle again, of another view of the input, and make ``table`` of what it says of the outputs that can be judged.
+
+    With ``still_open`` of those rows only whose window had not closed when the run ended. Raises `NotEvaluated`.
+    """
+    inputs = case.inputs.seen(view)
+    _create_table(case, table)
+    wanted = case.expectations.keys() & case.closing if still_open else case.expectations.keys()
+    for output, rows in _ask(case, inputs).outputs.items():
+        if output in wanted:
+            _take(case, table, inputs, output, rows, still_open=still_open)
+
+
+def create_uncommitted(case: Case) -> None:
+    """Make ``judge.uncommitted`` (see `onceproof.judge.case.case.Case.uncommitted`)."""
+    source, case.knows_uncommitted = "judge.expected WHERE false", True
+    if case.number("SELECT count(*) FROM history.input WHERE visibility <> 'committed'"):
+        try:
+            again(case, "judge.expected_of_all", View(uncommitted=True))
+            source = "judge.expected_of_all"
+        except NotEvaluated:
+            case.knows_uncommitted = False
+    case.sql(f"""CREATE TABLE judge.uncommitted AS SELECT a.* FROM (FROM {source}) a
+        WHERE NOT EXISTS (FROM judge.expected e WHERE e.output = a.output AND e.id = a.id AND e.content = a.content)""")  # noqa: S608
+
+
+def check_identities(case: Case) -> None:
+    """An identity that is expected twice names no effect: an upsert cannot be judged, and for a bag it is a doubt."""
+    for output in list(case.expectations):
+        kind = case.scenario.outputs[output].kind
+        if kind == "changelog":
+            _check_states(case, output)
+            continue
+        query = """SELECT count(*) AS n, min(id) AS first FROM (
+                       SELECT min(id) AS id FROM judge.expected WHERE output = $output AND h IN (
+                           SELECT h FROM judge.expected WHERE output = $output GROUP BY h HAVING count(*) > 1) GROUP BY h)"""
+        row = case.rows(query, {"output": output})[0]
+        if row["n"]:
+            why = (
+                f"outputs: {output}: identity: [{', '.join(case.scenario.outputs[output].identity)}] names no single effect: "
+                f"{row['n']} identities are expected more than once, the first is {row['first']}; add a column that distinguishes them"
+            )
+            if kind == "upsert":
+                case.unreadable[output] = why
+            else:
+                case.doubts.append(why)
+
+
+def _check_states(case: Case, output: str) -> None:
+    """Offsets order the states of an identity only within one input partition."""
+    query = """SELECT count(*) AS n, min(id) AS first FROM (
+                   SELECT id FROM judge.expected WHERE output = $output GROUP BY id
+                   HAVING count(DISTINCT (topic, "partition")) > 1)"""
+    row = case.rows(query, {"output": output})[0]
+    if row["n"]:
+        case.unreadable[output] = (
+            f"outputs: {output}: kind: changelog: the states of {row['n']} identities come from several input partitions "
+            f"(the first is {row['first']}), and across partitions nobody knows which state was first; declare it as upsert"
+        )
+
+
+def _ask(case: Case, inputs: Inputs) -> Expectation:
+    return oracles.get(case.oracle.kind)(case.oracle).expect(inputs)
+
+
+def _create_table(case: Case, table: str) -> None:
+    case.sql(f"""CREATE TABLE {table} (output VARCHAR, id {digest.TEXT}, content {digest.TEXT}, topic VARCHAR,
+                 "partition" INTEGER, "offset" BIGINT, "key" {digest.TEXT}, nth BIGINT, to_partition INTEGER, closes_us BIGINT, {digest.COLUMNS})""")
+
+
+def _take(
+    case: Case, table: str, inputs: Inputs, output: str, rows: ExpectedRows, *, still_open: bool = False
+) -> OutputExpectation:
+    """Put the rows of one output into a table. Raises `NotEvaluated` for a query that fails or lacks an identity column."""
+    spec = case.scenario.outputs[output]
+    if problem := statement_problem(rows.query):
+        raise NotEvaluated(f"the oracle's query for output {output!r} cannot be run: {problem[0]}")
+    try:
+        query, types = expected_columns.with_source(inputs, output, rows.query)
+        columns = expected_columns.compared(case.scenario, output, types)
+        if CLOSES in types:
+            case.closing.add(output)
+            query = _due(case, output, query, still_open=still_open)
+        key = _key_source(case, inputs, output, query, types)
+        if key is not None:
+            columns[record_key.COLUMN] = "VARCHAR"
+        if spec.headers == "compare":
+            if (gap := record_key.no_headers(case, types)) is not None:
+                raise NotEvaluated(f"output {output!r} compares headers, and {gap}")
+            columns[record_key.HEADERS] = "VARCHAR"
+        _insert(case, table, inputs, output, query, types, columns, key)
+    except duckdb.Error as error:
+        raise NotEvaluated(
+            f"the oracle's query for output {output!r} fails: {error}{case.inputs.renamings()}"
+        ) from error
+    whole = rows.whole and spec.compare is None
+    return OutputExpectation(columns, whole, "_offset" in types, "_key" in types, "_to_partition" in types)
+
+
+def _due(case: Case, output: str, query: str, *, still_open: bool) -> str:
+    """The rows whose window has closed, by the last watermark; or those whose window is still open."""
+    closed = f"coalesce(epoch_us({CLOSES}::TIMESTAMPTZ) <= 1000::BIGINT * {_final_watermark(case, output)}, true)"
+    return f"SELECT * FROM (\n{query}\n) WHERE {f'NOT {closed}' if still_open else closed}"  # noqa: S608
+
+
+def _final_watermark(case: Case, output: str) -> int:
+    """The last watermark with which the query of that output committed a batch, in ms since 1970."""
+    query = case.scenario.outputs[output].query
+    if query is None:
+        queries = [row["query"] for row in case.rows("SELECT DISTINCT query FROM history.batches ORDER BY 1")]
+        if len(queries) > 1:
+            raise NotEvaluated(
+                f"outputs: {output}: query is needed: there are {' and '.join(queries)}, each with a watermark of its own"
+            )
+        query = queries[0] if queries else ""
+    return case.number(
+        "SELECT max(watermark_ms) FROM history.batches WHERE query = $query AND committed_at IS NOT NULL",
+        {"query": query},
+    )
+
+
+def _key_source(case: Case, inputs: Inputs, output: str, query: str, types: dict[str, str]) -> str | None:
+    """The column that the keys of its records are compared with; asked again, the oracle is taken as it was the first time."""
+    known = case.expectations.get(output)
+    if known is None:
+        return record_key.source(case, inputs, output, query, types)
+    return ("_to_key" if "_to_key" in types else "_key") if record_key.COLUMN in known.columns else None
+
+
+def _insert(
+    case: Case,
+    table: str,
+    inputs: Inputs,
+    output: str,
+    query: str,
+    types: dict[str, str],
+    columns: dict[str, str],
+    key: str | None,
+) -> None:
+    spec = case.scenario.outputs[output]
+    has = {name: quote(name) if name in types else "NULL" for name in RESERVED}
+    given = {name: quote(name) for name in columns}
+    if key is not None:
+        given[record_key.COLUMN] = f"{quote(key)}::VARCHAR"
+    given[record_key.HEADERS] = record_key.headers(types.get("_headers", "VARCHAR"))
+    if "_offset" in types and "_topic" not in types:
+        has["_topic"] = literal(case.scenario.input[0].topic)
+    if CLOSES in types:
+        has[CLOSES] = f"epoch_us({quote(CLOSES)}::TIMESTAMPTZ)"
+    fields = {name: f"={name}" for name in columns}
+    cause = ", ".join(f"{expression} AS {quote(name)}" for name, expression in has.items())
+    opened = ", ".join(
+        f"{as_text(sql_type, given[name])} AS {quote(fields[name])}" for name, sql_type in columns.items()
+    )
+    texts = canonical_rows(
+        f"SELECT {cause}, {opened} FROM (\n{query}\n)",  # noqa: S608
+        {fields[name]: sql_type for name, sql_type in columns.items() if not is_canonical(sql_type)},
+    )
+    identity = document({name: quote(fields[name]) for name in spec.identity})
+    content = document({name: quote(field) for name, field in fields.items()})
+    changelog = spec.kind == "changelog"
+    nth = f"row_number() OVER (PARTITION BY {identity} ORDER BY _offset, _partition)" if changelog else "NULL"
+    rows = f"""SELECT {literal(output)} AS output, {identity} AS id, {content} AS content, _topic::VARCHAR AS topic,
+                      _partition::INTEGER AS "partition", _offset::BIGINT AS "offset", _key::VARCHAR AS "key",
+                      {nth}::BIGINT AS nth, _to_partition::INTEGER AS to_partition, {CLOSES}::BIGINT AS closes_us
+               FROM ({texts})"""  # noqa: S608
+    stored = f"SELECT * FROM read_parquet({literal(str(inputs.store(rows)))})"  # noqa: S608
+    case.sql(f"INSERT INTO {table} {digest.of_rows(stored)}")

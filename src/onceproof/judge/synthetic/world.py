@@ -1,0 +1,234 @@
+"""A made-up run of a right pipeline, for testing checkers: input, batches, restarts, and what it wrote to outputs of every kind.
+
+A `World` is made of writes in transactions, not of positions: a damage takes one away, adds or changes one, and offsets,
+commits and times follow when the world is written to a stored run. The tests draw worlds at random and store them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Seconds since 1970 at which every run began. Batch b is planned 10 s times b later and committed 8 s after that.
+WALL_START = 1_000_000.0
+
+#: More than any sum of a world's numbers.
+OFF = 2**55
+
+Identity = tuple[tuple[str, str], ...]
+"""Identity columns with their values as text, as witnesses name an effect."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """One kind of output."""
+
+    kind: str
+    table: bool
+    query: str
+    identity: tuple[str, ...] = ("k",)
+    parity: int | None = None
+    """Append only: takes the input records with an even (0) or odd (1) offset."""
+
+    def spec(self, name: str) -> dict[str, Any]:
+        spec = {"table" if self.table else "topic": name, "kind": self.kind, "identity": list(self.identity)}
+        return spec | ({"placement": "key"} if self.kind != "append" and not self.table else {})
+
+    def takes(self, record: Record) -> bool:
+        return record.n > 0 and (self.parity is None or record.offset % 2 == self.parity)
+
+
+_APPEND = """SELECT _partition AS p, _offset AS o, k, n, _topic, _partition, _offset, _key, _partition AS _to_partition
+             FROM "in" WHERE n > 0"""
+_UPSERT = """SELECT k, sum(n)::BIGINT AS total, count(*) AS c, any_value(_partition) AS _partition, max(_offset) AS _offset,
+             k AS _key FROM "in" WHERE n > 0 GROUP BY k"""
+_CHANGELOG = """SELECT k, (sum(n) OVER w)::BIGINT AS total, count(*) OVER w AS c, _partition, _offset, _key
+                FROM "in" WHERE n > 0 WINDOW w AS (PARTITION BY k ORDER BY _offset)"""
+
+MODELS = {
+    "events": Model("append", False, _APPEND, ("p", "o")),
+    "rows": Model("append", True, _APPEND, ("p", "o")),
+    "even": Model("append", False, f"{_APPEND} AND _offset % 2 = 0", ("p", "o"), 0),
+    "odd": Model("append", False, f"{_APPEND} AND _offset % 2 = 1", ("p", "o"), 1),
+    "latest": Model("upsert", False, _UPSERT),
+    "totals": Model("upsert", True, _UPSERT),
+    "log": Model("changelog", False, _CHANGELOG),
+    "journal": Model("changelog", True, _CHANGELOG),
+    "sums": Model("upsert", True, 'SELECT k, sum(n)::BIGINT AS total, count(*) AS c FROM "in" WHERE n > 0 GROUP BY k'),
+}
+#: The oracle says which input record each effect comes of.
+CAUSED = tuple(name for name in MODELS if name != "sums")
+APPENDS = ("events", "rows", "even", "odd")
+TOPICS = tuple(name for name, model in MODELS.items() if not model.table)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One input record."""
+
+    partition: int
+    offset: int
+    key: str
+    n: int
+    """Another one for each record, and chosen so that no two sums that can occur are equal: a total says which records
+    are in it. Negative: the pipeline filters it out."""
+    batch: int
+    visibility: str = "committed"
+    end_offset: int | None = None
+    """Offset of its transaction's marker; None: it was sent without a transaction."""
+    end_ms: int | None = None
+
+
+@dataclass
+class Write:
+    """One write to an output. ``values`` are all its columns; None deletes (a tombstone)."""
+
+    identity: Identity
+    values: dict[str, Any] | None
+    partition: int
+    key: str
+    insert: bool = False
+    """Tables: insert a row even where there is one of this identity."""
+
+    def falsify(self) -> None:
+        """Give it another number, beyond any sum of a world's."""
+        assert self.values is not None
+        column = "n" if "n" in self.values else "total"
+        self.values = {**self.values, column: self.values[column] + OFF}
+
+
+@dataclass
+class Txn:
+    """One transaction on one output."""
+
+    output: str
+    batch: int
+    start: int
+    """Which start of the driver made it."""
+    at_ms: int
+    writes: list[Write]
+    visibility: str = "committed"
+
+
+@dataclass(frozen=True)
+class Batch:
+    ranges: dict[int, tuple[int, int]]
+    planned_by: int
+    committed_by: int | None
+    sink_first: bool
+    """Where it was replayed: the first attempt reached the sink's commit."""
+
+
+@dataclass
+class World:
+    records: list[Record]
+    lost: list[Record]
+    """Acknowledged, and not in the log."""
+    ends: dict[int, int]
+    """Input partition -> its log's end, a marker's hole included."""
+    batches: list[Batch]
+    outputs: tuple[str, ...]
+    a_state_a_batch: bool
+    """Changelogs: one state for each key of a batch, or one for each record."""
+    claim: dict[str, str]
+    txns: list[Txn] = field(default_factory=list)
+    progress: dict[int, int] = field(default_factory=dict)
+    document: dict[str, Any] = field(default_factory=dict)
+
+    def work(self) -> None:
+        """What a right pipeline writes for these records."""
+        self.txns = []
+        for number, batch in enumerate(self.batches):
+            for output in self.outputs:
+                writes = list(self.writes_of(output, number))
+                replayed = batch.committed_by != batch.planned_by
+                if replayed and not batch.sink_first and not MODELS[output].table:
+                    first = Txn(output, number, batch.planned_by, at(number, 3), deepcopy(writes), "aborted")
+                    self.txns.append(first)
+                late = replayed and not batch.sink_first
+                start = batch.planned_by if batch.committed_by is None or not late else batch.committed_by
+                self.txns.append(Txn(output, number, start, at(number, 6 if late else 3), writes))
+        self.txns = [txn for txn in self.txns if txn.writes]
+        self.progress = dict(self.ends)
+
+    def writes_of(self, output: str, number: int) -> Iterator[Write]:
+        model = MODELS[output]
+        states: dict[str, Write] = {}
+        for record in self.of_batch(number):
+            if record.visibility != "committed" or not model.takes(record):
+                continue
+            if model.kind == "append":
+                yield effect_of(record)
+                continue
+            states.pop(record.key, None)  # the last state of a batch is where its last record is
+            states[record.key] = self.state_at(record)
+            if model.kind == "changelog" and not self.a_state_a_batch:
+                yield states.pop(record.key)
+        yield from states.values()
+
+    def of_batch(self, number: int) -> list[Record]:
+        return sorted((r for r in self.records if r.batch == number), key=lambda r: (r.partition, r.offset))
+
+    def state_at(self, record: Record, *, dirty: bool = False) -> Write:
+        """The state of a key after ``record``; ``dirty``: with uncommitted records counted too."""
+        counted = [
+            r.n
+            for r in self.records
+            if r.key == record.key and r.n > 0 and r.offset <= record.offset and (dirty or r.visibility == "committed")
+        ]
+        values = {"k": record.key, "total": sum(counted), "c": len(counted)}
+        return Write((("k", record.key),), values, record.partition, record.key)
+
+    def visible(self, output: str) -> list[tuple[Txn, Write]]:
+        """What a reader sees after the run: of an upsert the last write of each identity."""
+        seen = [(txn, write) for txn in self.committed(output) for write in txn.writes]
+        if MODELS[output].kind == "upsert":
+            seen = [s for i, s in enumerate(seen) if all(later.identity != s[1].identity for _, later in seen[i + 1 :])]
+        return seen
+
+    def last_of_each(self, output: str) -> list[tuple[Txn, Write]]:
+        """What a reader sees last of each identity."""
+        return list({write.identity: (txn, write) for txn, write in self.visible(output)}.values())
+
+    def committed(self, output: str) -> list[Txn]:
+        return [txn for txn in self.txns if txn.output == output and txn.visibility == "committed"]
+
+    def replayed(self) -> set[int]:
+        """Batches that one start of the driver planned and another committed."""
+        return {n for n, batch in enumerate(self.batches) if batch.committed_by != batch.planned_by}
+
+    def before(self, txn: Txn, other: Txn) -> None:
+        """Commit ``other`` right before ``txn``."""
+        self.txns.insert(self._index(txn), other)
+
+    def after(self, txn: Txn, other: Txn) -> None:
+        """Commit ``other`` right after ``txn``."""
+        self.txns.insert(1 + self._index(txn), other)
+
+    def _index(self, txn: Txn) -> int:
+        return next(index for index, one in enumerate(self.txns) if one is txn)
+
+    def drop(self, write: Write) -> None:
+        for txn in self.txns:
+            txn.writes = [w for w in txn.writes if w is not write]
+        self.txns = [txn for txn in self.txns if txn.writes]
+
+    def starts(self) -> int:
+        return 1 + max(max(b.planned_by, b.committed_by or 0) for b in self.batches)
+
+
+def at(batch: int, seconds: float) -> int:
+    """Wall clock ms, so long after batch ``batch`` was planned."""
+    return int(1000 * (WALL_START + 10 * batch + seconds))
+
+
+def effect_of(record: Record) -> Write:
+    """What an append holds for one input record."""
+    values = {"p": record.partition, "o": record.offset, "k": record.key, "n": record.n}
+    return Write(identity(p=record.partition, o=record.offset), values, record.partition, record.key)
+
+
+def identity(**columns: Any) -> Identity:
+    return tuple((name, str(value)) for name, value in columns.items())

@@ -1,0 +1,277 @@
+"""A command that runs Spark queries: fed in chunks, its checkpoint watched, started again when it exits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psycopg
+import pyarrow.parquet as pq
+
+from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.timeline import Timeline
+from onceproof.data import datasets, open_dataset
+from onceproof.faults.context import FaultContext
+from onceproof.faults.contract import reads_frames, strikes_tasks
+from onceproof.faults.controller import FaultController
+from onceproof.faults.survey import watch
+from onceproof.history.execution import Execution
+from onceproof.history.writer import HistoryWriter
+from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
+from onceproof.instruments.instruments import Instruments
+from onceproof.kinds.contract import Start, pipelines, stack_services
+from onceproof.pipeline.drive import FeedLoop
+from onceproof.pipeline.feed import Feeder
+from onceproof.pipeline.schedule import BatchSchedule, WholeJob, hints
+from onceproof.pipeline.spark_conf import CheckpointFiles, job_environment
+from onceproof.pipeline.supervisor import Pipeline
+from onceproof.scenario.model import FaultSpec, Scenario
+from onceproof.scenario.schedule import Clue
+from onceproof.scenario.templates import fill
+from onceproof.stack.api import Stack
+from onceproof.stack.embedded import EmbeddedStack
+from onceproof.stack.fetch import components
+from onceproof.stack.processes.owner import Owner
+from onceproof.stores.contract import ReadBack, collect, jars, store_of
+
+_LAST_HEAL_S = 2.0
+"""On the way out of a run that failed or was interrupted: enough for proxies, and within the 10 s in which all must be gone."""
+
+
+@pipelines.register("command")
+class Command:
+    """Any command that runs Spark queries. Their batches are seen at the checkpoint, from outside."""
+
+    fault_label: ClassVar[str] = ""
+    micro_batches: ClassVar[bool] = True
+    drawn: ClassVar[bool] = False
+    runs_oracle_code: ClassVar[bool] = True
+    repeats_exactly: ClassVar[bool] = False
+    shares_services: ClassVar[bool] = False
+
+    def services(self, scenario: Scenario) -> tuple[str, ...]:
+        return stack_services(scenario.stack)
+
+    def whole(self, scenario: Scenario) -> WholeJob:
+        return WholeJob(scenario)
+
+    def hints(self, whole: WholeJob, run_dir: Path, clues: Sequence[Sequence[Clue]]) -> Iterator[BatchSchedule]:
+        return hints(whole.schedule, [{clue.batch for clue in of if clue.batch is not None} for of in clues])
+
+    def fetch(self, scenario: Scenario, *, survey: bool = False) -> Start:
+        fetched = components.ensure()
+        fetched = replace(fetched, spark_jars=(*fetched.spark_jars, *jars(scenario)))
+        frames = survey or reads_frames(scenario.chaos)
+
+        def start(owner: Owner, folder: Path, timeline: Timeline) -> EmbeddedStack:
+            stack = EmbeddedStack.start(scenario.stack, owner, folder, fetched, timeline, read_frames=frames)
+            if survey and stack.frames is not None:
+                watch(stack.frames, timeline)
+            return stack
+
+        return start
+
+    def prepare(self, execution: Execution, services: EmbeddedStack, owner: Owner, writer: HistoryWriter) -> SparkJob:
+        _prepare(execution, services)
+        return SparkJob(execution, services, owner, writer)
+
+
+class SparkJob:
+    """Implements `onceproof.kinds.contract.PreparedPipeline`."""
+
+    def __init__(self, execution: Execution, stack: EmbeddedStack, owner: Owner, writer: HistoryWriter) -> None:
+        self._execution = execution
+        self._scenario = scenario = execution.scenario
+        self._timeline = timeline = execution.timeline
+        self._stack = stack
+        self._writer = writer
+        self._controller = FaultController(scenario.faults(FaultSpec), timeline, survey=execution.survey)
+        self._instruments = Instruments(
+            execution.directory.checkpoint,
+            owner.scratch,
+            timeline=timeline,
+            listener=self._controller,
+            start_of_driver=lambda: self._job.current_start,
+            expected=scenario.pipeline.queries,
+            frames=stack.frames,
+        )
+        self._watcher = self._instruments.watcher
+        strikes = any(strikes_tasks(fault) for fault in scenario.faults(FaultSpec))
+        self._events = execution.directory.logs / "spark-events" if strikes else None
+        self._job = self._supervised(owner)
+        self._feeders = [
+            Feeder(
+                stack.kafka.harness_bootstrap,
+                open_dataset(spec.dataset, spec.options, seed=scenario.seed),
+                spec,
+                writer,
+                timeline,
+            )
+            for spec in scenario.input
+        ]
+        self._loop = FeedLoop(scenario, stack, self._job, self._watcher, self._controller, timeline)
+
+    def _supervised(self, owner: Owner) -> Pipeline:
+        """The job, with an environment that leads to the services and to the instruments."""
+        execution, stack, spec = self._execution, self._stack, self._scenario.pipeline
+        values = _template_values(execution, stack)
+        # For the environment alone: the command is in the list of processes.
+        hidden = {} if stack.postgres is None else {"postgres.password": stack.postgres.password}
+        scratch = owner.scratch / "job"
+        scratch.mkdir()
+        jar, gate = stack.checkpoint_jar, self._instruments.gate_folder
+        if self._events is not None:
+            self._events.mkdir(parents=True)
+        return Pipeline(
+            [fill(word, values) for word in spec.command],
+            job_environment(
+                class_path=stack.spark_class_path,
+                archive=stack.spark_archive,
+                scratch=scratch,
+                passfile=stack.postgres.passfile if stack.postgres is not None else None,
+                failpoints=self._instruments.failpoint_socket,
+                own={name: fill(value, {**values, **hidden}) for name, value in spec.env.items()},
+                secrets=spec.secrets,
+                checkpoint=CheckpointFiles(jar, gate) if jar else None,
+                cluster=stack.spark.conf if stack.spark is not None else None,
+                events=self._events,
+            ),
+            owner=owner,
+            timeline=self._timeline,
+            logs=execution.directory.logs,
+            cwd=scratch,
+            limit=self._scenario.limits.restarts,
+            may_restart=lambda: self._controller.any_fired,
+            progress=self._instruments.committed_batches,
+            calm=lambda: self._controller.quiet,
+        )
+
+    @contextmanager
+    def start(self) -> Iterator[None]:
+        context = FaultContext(
+            self._stack,
+            self._job,
+            self._watcher,
+            self._timeline,
+            events=self._events,
+            attempt=self._instruments.gate.attempt,
+            scenario=self._scenario,
+        )
+        with ExitStack() as ending:
+            for feeder in self._feeders:
+                ending.callback(feeder.close)
+            ending.enter_context(self._instruments)
+            self._controller.arm(context)
+            ending.callback(self._job.stop)
+            self._job.start()
+            try:
+                yield
+            except BaseException:
+                self._controller.heal_briefly(_LAST_HEAL_S)
+                raise
+
+    def drive(self) -> None:
+        self._loop.feed_and_drain(self._feeders)
+
+    def heal(self) -> None:
+        """Before the job is stopped: what waits on a cut connection ends sooner once it is healed."""
+        self._controller.heal_all()
+
+    def collect(self) -> None:
+        self._controller.check()
+        self._instruments.check()  # what the proxy could not do, or had to refuse, since the drive last looked
+        self._stack.check_health()  # what it left undone is not the pipeline's doing
+        self._execution.phase("collect")
+        self._writer.append("batches", _batch_rows(self._watcher))
+        self._writer.append("progress", _progress_rows(self._watcher))
+        self._writer.append("faults", self._controller.rows())
+        reading = ReadBack(self._scenario, self._stack, self._writer, self._timeline)
+        outputs = collect(reading)
+        self._stack.check_health()
+        self._execution.directory.update(
+            outputs=outputs, ends=reading.ends, **self._loop.summary(), seconds=self._execution.seconds()
+        )
+
+
+def _prepare(execution: Execution, stack: Stack) -> None:
+    """Topics, static tables (as Parquet, for the job and for the oracle), and the scenario's own SQL."""
+    scenario = execution.scenario
+    for spec in scenario.input:
+        stack.kafka.create_topic(spec.topic, spec.partitions)
+    prepare = scenario.pipeline.prepare
+    for name, topic in prepare.topics.items():
+        stack.kafka.create_topic(name, topic.partitions, topic.config)
+    for table in prepare.tables:
+        source = next(d for _, d in datasets.items() if table in d.tables())
+        pq.write_table(source.table(table), execution.directory.tables / f"{table}.parquet")
+    if prepare.sql:
+        assert stack.postgres is not None, "validated: SQL needs Postgres"
+        try:
+            with psycopg.connect(
+                stack.postgres.client_uri, passfile=str(stack.postgres.passfile), autocommit=True
+            ) as connection:
+                connection.execute(prepare.sql.encode())
+        except psycopg.Error as refused:
+            raise EnvironmentProblem(
+                f"Postgres refused pipeline.prepare.sql: {refused}",
+                hint="the statements run as the pipeline's own user",
+            ) from refused
+
+
+def _template_values(execution: Execution, stack: Stack) -> dict[str, str]:
+    scenario, directory = execution.scenario, execution.directory
+    values = {
+        "kafka": stack.kafka.client_bootstrap,
+        "checkpoint": str(directory.checkpoint),
+        "here": str(execution.here),
+        "python": sys.executable,
+    }
+    if stack.postgres is not None:
+        values |= {"postgres": stack.postgres.client_uri, "postgres.jdbc": stack.postgres.jdbc_url}
+        host, _, port = stack.postgres.proxy.listen.rpartition(":")
+        values |= {"postgres.host": host, "postgres.port": port}
+        values |= {"postgres.user": stack.postgres.user, "postgres.database": stack.postgres.database}
+        values["postgres.driver"] = str(stack.postgres_driver)
+    if stack.spark is not None:
+        values["spark.master"] = stack.spark.master_url
+    values |= {f"topic.{name}": name for name in scenario.topics()}
+    values |= {f"output.{name}": store_of(spec).address(spec, stack) for name, spec in scenario.outputs.items()}
+    values |= {f"table.{name}": str(directory.tables / f"{name}.parquet") for name in scenario.pipeline.prepare.tables}
+    return values
+
+
+def _batch_rows(watcher: CheckpointWatcher) -> Iterator[dict[str, Any]]:
+    for batch in watcher.batches():
+        for topic, partitions in batch.ends.items():
+            for partition, end in partitions.items():
+                yield {
+                    "query": batch.query,
+                    "batch": batch.batch,
+                    "topic": topic,
+                    "partition": partition,
+                    "start_offset": batch.starts.get(topic, {}).get(partition, 0),
+                    "end_offset": end,
+                    "watermark_ms": batch.watermark_ms,
+                    "planned_at": batch.planned_at,
+                    "planned_by": batch.planned_by,
+                    "committed_at": batch.committed_at,
+                    "committed_by": batch.committed_by,
+                }
+
+
+def _progress_rows(watcher: CheckpointWatcher) -> Iterator[dict[str, Any]]:
+    last = {b.query: b.batch for b in watcher.batches() if b.committed_at is not None}
+    for query, topics in watcher.progress().items():
+        for topic, partitions in topics.items():
+            for partition, end in partitions.items():
+                yield {
+                    "query": query,
+                    "batch": last[query],
+                    "topic": topic,
+                    "partition": partition,
+                    "end_offset": end,
+                }

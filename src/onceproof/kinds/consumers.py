@@ -1,0 +1,192 @@
+"""Plain consumers: processes that take messages, have an effect, and acknowledge, on a clock of ticks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from onceproof.consumers import layout as layouts
+from onceproof.consumers.brokers import services as brokers
+from onceproof.consumers.brokers.contract import Broker, Queues
+from onceproof.consumers.drive import Drive
+from onceproof.consumers.gate import Gate
+from onceproof.consumers.hints import Clues
+from onceproof.consumers.layout import Layout, Message, keys_to_queues
+from onceproof.consumers.processes import Crew
+from onceproof.consumers.schedule import Schedule, Whole
+from onceproof.data import open_dataset
+from onceproof.history.execution import Execution
+from onceproof.history.writer import HistoryWriter
+from onceproof.kinds.contract import Start, pipelines, stack_services
+from onceproof.scenario.model import ConsumerFaultSpec, Scenario, consumers_of
+from onceproof.scenario.schedule import Clue
+from onceproof.scenario.templates import fill
+from onceproof.stack.processes.owner import Owner
+from onceproof.stack.spark_settings import inherited
+
+
+@pipelines.register("consumers")
+class Consumers:
+    """Processes that take messages from a broker. Who takes what when is the schedule's, whatever the machine's load."""
+
+    fault_label: ClassVar[str] = " (consumer)"
+    micro_batches: ClassVar[bool] = False
+    drawn: ClassVar[bool] = True
+    runs_oracle_code: ClassVar[bool] = False
+    repeats_exactly: ClassVar[bool] = True
+    shares_services: ClassVar[bool] = True
+
+    def services(self, scenario: Scenario) -> tuple[str, ...]:
+        if not scenario.pipeline.on_queues:
+            return stack_services(scenario.stack)
+        installed = scenario.stack.amqp is not None and scenario.stack.amqp.broker == "rabbitmq"
+        return (f"an AMQP 0-9-1 broker ({'RabbitMQ, as installed' if installed else 'Qpid Broker-J'})",)
+
+    def whole(self, scenario: Scenario) -> Whole:
+        return Whole(scenario)
+
+    def hints(self, whole: Whole, run_dir: Path, clues: Sequence[Sequence[Clue]]) -> Iterator[Schedule]:
+        return Clues.of_run(run_dir, whole.schedule, clues).schedules()
+
+    def fetch(self, scenario: Scenario, *, survey: bool = False) -> Start:
+        return brokers.fetched(scenario)
+
+    def prepare(self, execution: Execution, services: Broker, owner: Owner, writer: HistoryWriter) -> ConsumerCrew:
+        return ConsumerCrew(execution, services, owner, writer)
+
+
+class ConsumerCrew:
+    """Implements `onceproof.kinds.contract.PreparedPipeline`."""
+
+    def __init__(self, execution: Execution, broker: Broker, owner: Owner, writer: HistoryWriter) -> None:
+        scenario = execution.scenario
+        spec, consumers = scenario.input[0], consumers_of(scenario)
+        self._execution = execution
+        self._writer = writer
+        dataset = open_dataset(spec.dataset, spec.options, seed=scenario.seed)
+        records = list(dataset.records(0, spec.rows if spec.rows is not None else dataset.rows()))
+        self._layout = layout = layouts.of_scenario(scenario, execution.prefix)
+        messages = [
+            Message(number, layout.inputs[queue])
+            for number, queue in enumerate(keys_to_queues(records, spec.partitions), start=1)
+        ]
+        self._queues = queues = broker.lay_out(layout)
+        scratch = owner.temporary_folder()
+        values = {"python": sys.executable, "here": str(execution.here)}
+
+        def environment(name: str, mark: str) -> Mapping[str, str]:
+            return {
+                **inherited(),
+                "TMPDIR": str(scratch),
+                **{name: os.environ[name] for name in scenario.pipeline.secrets},
+                **{variable: fill(value, values) for variable, value in scenario.pipeline.env.items()},
+                "ONCEPROOF_GATE": str(scratch / "gate"),
+                "ONCEPROOF_CONSUMER": name,
+                "ONCEPROOF_BROKER": consumers.broker,
+                "ONCEPROOF_ACKNOWLEDGE": consumers.acknowledge,
+                "ONCEPROOF_ON_REFUSAL": consumers.on_refusal,
+                **queues.environment(name, mark),
+            }
+
+        self._crew = Crew(
+            [fill(word, values) for word in scenario.pipeline.command],
+            environment,
+            owner=owner,
+            gate=Gate(scratch / "gate"),
+            logs=execution.directory.logs,
+            cwd=scratch,
+            prefix=execution.prefix,
+            check=broker.check,
+        )
+        self._drive = Drive(
+            consumers,
+            messages,
+            layout,
+            self._crew,
+            queues,
+            records,
+            execution.timeline,
+            scenario.faults(ConsumerFaultSpec),
+            execution.timeline.now() + scenario.limits.deadline_s,
+        )
+
+    @contextmanager
+    def start(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._crew.stop()
+
+    def drive(self) -> None:
+        self._drive.play()
+
+    def heal(self) -> None:
+        self._drive.faults.heal_all()
+
+    def collect(self) -> None:
+        drive, layout, writer = self._drive, self._layout, self._writer
+        drive.faults.check()
+        drive.faults.settle()
+        self._execution.phase("collect")
+        writer.append("sent", _sent(drive, layout))
+        writer.append("faults", drive.faults.rows())
+        for group in layout.groups():
+            writer.append("progress", _progress(drive, layout, self._queues, group))
+        outputs = self._queues.collect(writer, self._execution.timeline)
+        self._queues.remove()
+        self._execution.directory.update(
+            outputs=dict(outputs), **_summary(drive, self._crew), seconds=self._execution.seconds()
+        )
+
+
+def _sent(drive: Drive, layout: Layout) -> Iterator[dict[str, Any]]:
+    """The ledger: the broker answered for what was published, and a queue keeps the order in which it was told."""
+    place = dict.fromkeys(layout.inputs, 0)
+    published = {move.message for move in drive.moves if move.kind == "publish"}
+    for message in drive.messages:
+        if message.number in published:
+            yield {
+                "topic": layout.topic,
+                "seq": message.number - 1,
+                "status": "acked",
+                "partition": layout.inputs.index(message.queue),
+                "offset": place[message.queue],
+            }
+            place[message.queue] += 1
+
+
+def _progress(drive: Drive, layout: Layout, queues: Queues, group: str) -> Iterator[dict[str, Any]]:
+    """How far a queue was done without a gap, as the broker says or as it has answered: what is missing below that is lost."""
+    said = queues.committed(group)
+    acknowledged = drive.acknowledged(group)
+    for number, queue in enumerate(layout.inputs):
+        done = 0
+        for message in drive.messages:
+            if message.queue == queue:
+                if message.number not in acknowledged:
+                    break
+                done += 1
+        if said is not None:
+            done = said[number]
+        yield {"query": group, "batch": 0, "topic": layout.topic, "partition": number, "end_offset": done}
+
+
+def _summary(drive: Drive, crew: Crew) -> dict[str, Any]:
+    died = drive.died
+    return {
+        "fed": any(move.kind == "publish" and move.message == len(drive.messages) for move in drive.moves),
+        "drained": drive.drained,
+        "drain_note": drive.note,
+        "stuck": drive.stuck,
+        "job": {
+            "starts": 1 + crew.restarts,
+            "exits": crew.exits,
+            "died_before_fault": died is not None and not drive.faults.any_fired,
+            "given_up": False,
+            "traceback": died.last_words if died is not None else None,
+        },
+    }

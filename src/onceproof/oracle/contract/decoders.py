@@ -1,0 +1,82 @@
+"""Decoders: how a Kafka value becomes columns. Judging knows the built-in ones; a function is run when the run has ended.
+
+==================  ====================================================================================
+``decode``          columns
+==================  ====================================================================================
+``json``            the fields of the JSON object that the value is
+``string``          one column ``value``: the value as text
+``bytes``           one column ``value``: the bytes
+``module:function``  those of the dict that the function makes of the bytes; also ``{here}/file.py:function``
+a name              likewise: the function that a package registers under entry point ``onceproof.decoders``
+==================  ====================================================================================
+
+What a function makes of a value is stored, so that judging runs no code (`onceproof.expectation.decode`): of an output in column
+``content`` of table ``output``, its bytes in ``raw``; of an input topic in column ``document`` of
+``history/decoded/TOPIC.parquet`` (the name percent-encoded), which holds all columns of the topic's rows of table ``input``.
+``run.json`` has ``decoded``: ``failed`` (a text or null), ``outputs`` and ``inputs``, each name -> ``decode``, ``undecodable`` (how
+many values) and ``first`` (where the first of them stands, and the error).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote as percent_encoded
+
+from onceproof.base.errors import NotEvaluated
+from onceproof.base.registry import suggest
+from onceproof.base.user_code import name_problem
+from onceproof.history.run_record import DecodedRecord, DecodeNote
+
+if TYPE_CHECKING:
+    from onceproof.history.database import Connection
+    from onceproof.scenario.model import InputSpec
+
+BUILT_IN = ("json", "string", "bytes")
+GROUP = "onceproof.decoders"
+
+
+def problem(decode: str) -> tuple[str, str | None] | None:
+    """What makes this text no decoder, as message and hint. No function is loaded."""
+    if decode in BUILT_IN or ":" in decode:
+        why = None if decode in BUILT_IN else name_problem(decode)
+        return None if why is None else (f"decode: {why}", None)
+    known = [*BUILT_IN, *sorted(entry.name for entry in entry_points(group=GROUP))]
+    if decode in known:
+        return None
+    return f"decode: there is no decoder {decode!r}", f"{suggest(decode, known)} (a function is named module:function)"
+
+
+def needs_code(decode: str) -> bool:
+    return decode not in BUILT_IN
+
+
+def decoded_file(run_dir: Path, topic: str) -> Path:
+    return run_dir / "history" / "decoded" / f"{percent_encoded(topic, safe='')}.parquet"
+
+
+def decoded_input(records: Connection, spec: InputSpec) -> Path:
+    """The file with the decoded values of an input topic. Raises `NotEvaluated` where there is none."""
+    path = decoded_file(records.history.run_dir, spec.topic)
+    decoded = records.run.decoded
+    try:
+        note(decoded, decoded.inputs if decoded is not None else {}, spec.topic, spec.decode)
+        if not path.is_file():
+            raise NotEvaluated(f"its decoded values are missing: there is no {path.name}")
+    except NotEvaluated as gap:
+        raise NotEvaluated(f"input: {spec.topic}: decode: {gap}") from None
+    return path
+
+
+def note(decoded: DecodedRecord | None, notes: Mapping[str, DecodeNote | None], name: str, decode: str) -> DecodeNote:
+    """What ``run.json`` says of it. Raises `NotEvaluated` where its values were not decoded with that."""
+    if decoded is None:
+        raise NotEvaluated(f"its values were never decoded with {decode}: run the scenario again")
+    if decoded.failed:
+        raise NotEvaluated(decoded.failed)
+    found = notes.get(name)
+    if found is None or found.decode != decode or found.undecodable is None:
+        raise NotEvaluated(f"its values were not decoded with {decode}: run the scenario again")
+    return found

@@ -1,0 +1,100 @@
+"""The kinds of faults, stores and oracles that a scenario can name: their registries, and how an item becomes the model of its kind.
+
+A kind has a ``Spec``. Its package is imported when a kind is first asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+from pydantic import BaseModel, ValidationError, ValidationInfo
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from onceproof.base.registry import Registry, suggest
+from onceproof.scenario.problem import shown
+
+#: Those of Spark jobs; `Registry.of` has those of other kinds of pipelines.
+faults: Registry[Any] = Registry("fault", "onceproof.chaos", "onceproof.faults", part="command")
+oracles: Registry[Any] = Registry("oracle", "onceproof.oracle", "onceproof.oracles")
+stores: Registry[Any] = Registry("store", "onceproof.stores", "onceproof.stores")
+
+#: The type of an error whose context has a ``message`` and a ``hint`` for the author of the scenario.
+COMPLAINT = "complaint"
+
+
+def spec_of(registry: Registry[Any], field: str, item: Any, info: ValidationInfo) -> BaseModel:
+    """``item`` as the model of the kind that its ``field`` names."""
+    if isinstance(item, BaseModel):
+        return item
+    if not isinstance(item, dict):
+        raise _complaint(f"{shown(item)} is not a mapping", f"write '{field}: NAME' and its settings below it")
+    model = model_of(registry, field, item)
+    if model is None and item.get(field) is None:
+        raise _complaint(f"key {field!r} is missing", f"known: {', '.join(registry.names())}", at_key=True)
+    if model is None:
+        kind = item[field]
+        unknown = _complaint(f"unknown {registry.noun} {kind!r}", suggest(str(kind), registry.names()))
+        raise ValidationError.from_exception_data(
+            registry.noun, [InitErrorDetails(type=unknown, loc=(field,), input=kind)]
+        )
+    return _validated(model, item, info)
+
+
+def _validated(model: type[BaseModel], item: dict[str, Any], info: ValidationInfo) -> BaseModel:
+    # What comes from a file is JSON by now, and strictness is JSON's: text is no number, and a name is an enum's member.
+    return (
+        model.model_validate_json(json.dumps(item), strict=True) if info.mode == "json" else model.model_validate(item)
+    )
+
+
+def model_of(registry: Registry[Any], field: str, item: dict[str, Any]) -> type[BaseModel] | None:
+    """The model of the kind that the item names; None where that is none."""
+    kind = item.get(field)
+    if kind not in registry.names():
+        return None
+    model: type[BaseModel] = registry.get(kind).Spec
+    return model
+
+
+def store_fields() -> list[str]:
+    """The fields of an output that say where it is: one of each store."""
+    return sorted(store.field for _, store in stores.items())
+
+
+def stores_of(output: Any) -> list[Any]:
+    """The stores that an output, written or made, names: in a scenario that is right it is one."""
+    of = output.get if isinstance(output, dict) else partial(getattr, output)
+    return [store for _, store in stores.items() if of(store.field, None) is not None]
+
+
+def output_of(item: Any, info: ValidationInfo, otherwise: type[BaseModel]) -> Any:
+    """``item`` as the model of the store that it names; `in_one_store` refuses those that name none or several."""
+    if not isinstance(item, dict):
+        return item
+    return _validated(output_model(item) or otherwise, item, info)
+
+
+def output_model(item: dict[str, Any]) -> type[BaseModel] | None:
+    """The model of the first store that the item names."""
+    return next((store.Spec for store in stores_of(item)), None)
+
+
+def in_one_store(outputs: dict[str, Any]) -> None:
+    """Raises `ValidationError` for outputs that are in no store, or in several."""
+    wrong = []
+    for name, output in outputs.items():
+        found = sorted(store.field for store in stores_of(output))
+        if len(found) != 1:
+            message = (
+                f"output {name!r} needs one of {', '.join(store_fields())}, and has {' and '.join(found) or 'none'}"
+            )
+            wrong.append(InitErrorDetails(type=_complaint(message, None, at_key=True), loc=(name,), input=output))
+    if wrong:
+        raise ValidationError.from_exception_data("outputs", wrong)
+
+
+def _complaint(message: str, hint: str | None, *, at_key: bool = False) -> PydanticCustomError:
+    words = "{message}" if hint is None else "{message} ({hint})"
+    return PydanticCustomError(COMPLAINT, words, {"message": message, "hint": hint, "at_key": at_key})

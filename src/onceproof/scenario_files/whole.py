@@ -1,0 +1,122 @@
+"""A scenario file as one text that needs no base and can be put anywhere: what `onceproof validate --resolved` prints."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString, FoldedScalarString, LiteralScalarString
+
+from onceproof.scenario.model import PipelineSpec, Scenario
+from onceproof.scenario.outputs import OutputSpec
+from onceproof.scenario_files.merge import Merged
+
+_WIDTH = 120
+#: A mapping or list is written on one line up to this many characters.
+_ONE_LINE = 110
+
+
+def filled(node: Any, here: Path) -> Any:
+    """``node`` with ``{here}`` filled in, in every text. A text keeps its style (a literal block stays one)."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            node[key] = filled(value, here)
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            node[index] = filled(value, here)
+    elif isinstance(node, str) and "{here}" in node:
+        return type(node)(node.replace("{here}", str(here)))
+    return node
+
+
+def tree(source: Merged) -> CommentedMap:
+    """All that a valid scenario says, ``{here}`` filled in. A file without a base keeps its comments; what is merged has none."""
+    if len(source.files) == 1:
+        whole = source.files[0].tree
+    else:
+        data = _in_order(source.data, Scenario)
+        data["pipeline"] = _in_order(data["pipeline"], PipelineSpec)
+        data["outputs"] = {name: _in_order(spec, OutputSpec) for name, spec in data["outputs"].items()}
+        whole = CommentedMap({key: styled(value) for key, value in data.items()})
+    for key in ("name", "base"):
+        whole.pop(key, None)
+    filled(whole, Path(source.files[0].file).resolve().parent)
+    return whole
+
+
+def _in_order(data: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    names = list(model.model_fields)
+    return {name: data[name] for name in sorted(data, key=lambda name: names.index(name) if name in names else 0)}
+
+
+def text(whole: CommentedMap) -> str:
+    out = io.StringIO()
+    yaml = YAML(typ="rt")
+    yaml.width = _WIDTH
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.dump(whole, out)
+    return out.getvalue()
+
+
+def styled(value: Any, *, in_list: bool = False) -> Any:
+    """Plain values as people write them: what is short on one line, long texts as blocks."""
+    if isinstance(value, dict):
+        made = CommentedMap({_key(key): styled(inner, in_list=in_list) for key, inner in value.items()})
+        nested = not in_list and any(isinstance(inner, dict) and inner for inner in value.values())
+        return _on_one_line(made) if _is_short(value) and not nested else made
+    if isinstance(value, list):
+        items = CommentedSeq([styled(inner, in_list=True) for inner in value])
+        of_mappings = any(isinstance(inner, dict) for inner in value)
+        return _on_one_line(items) if _is_short(value) and not of_mappings else items
+    if isinstance(value, str):
+        return LiteralScalarString(value) if _is_block(value) else _folded(value) or _quoted(value)
+    return value
+
+
+def _is_short(value: Any) -> bool:
+    return len(str(value).replace("'", "")) <= _ONE_LINE and not _has_blocks(value)
+
+
+def _on_one_line(made: Any) -> Any:
+    made.fa.set_flow_style()
+    return made
+
+
+def _has_blocks(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_has_blocks, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and _is_block(value)
+
+
+def _is_block(text: str) -> bool:
+    """Lines that a literal block gives back as they are."""
+    lines = text.split("\n")
+    return (
+        len(lines) > 1 and not text[0].isspace() and all(line.isprintable() and line == line.rstrip() for line in lines)
+    )
+
+
+def _folded(text: str) -> Any:
+    """Over several lines, if it is prose."""
+    if len(text) <= _ONE_LINE or not text.isprintable() or " ".join(text.split()) != text:
+        return None
+    made: Any = FoldedScalarString(text)
+    lines = textwrap.wrap(text, _ONE_LINE, break_long_words=False, break_on_hyphens=False)
+    made.fold_pos = list(itertools.accumulate((len(line) + 1 for line in lines[:-1]), initial=-1))[1:]
+    return made
+
+
+def _key(name: str) -> str | int:
+    return int(name) if name.isdecimal() and len(name) < 10 and str(int(name)) == name else _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    """In quotes where it holds a template, a character to escape, or one that YAML may take for its own."""
+    plain = text.isprintable() and "{" not in text and (text[:1].isalnum() or text[:1] in ("-", "_", "/", "."))
+    return text if plain else DoubleQuotedScalarString(text)

@@ -1,0 +1,107 @@
+"""Delta Lake as a store: a table below a folder, read back by its log: each version is a commit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from pydantic import Field
+
+from onceproof.base.errors import HistoryError, UsageError
+from onceproof.history.run_record import OutputRecord
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import OutputSpec
+from onceproof.scenario.problem import Complaint, shown
+from onceproof.stack.api import Stack
+from onceproof.stores.contract import ReadBack, State, Words, stores
+from onceproof.stores.delta.log import LOG, DataFile, active, numbers, versions
+from onceproof.values import foreign_files
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
+
+
+class DeltaOutput(OutputSpec):
+    delta: str = Field(description="the output is this Delta table; the job gets its path by {output.NAME}")
+
+    @property
+    def place(self) -> str:
+        return self.delta
+
+
+class DeltaStore:
+    """Implements `onceproof.stores.contract.Store` and `NeedsJars`. In the history its outputs have rows."""
+
+    about = "a Delta Lake table"
+    field = "delta"
+    Spec = DeltaOutput
+    words = Words("row", "table", "version", "added by version")
+    component = "delta"
+
+    def problems(self, scenario: Scenario, spec: OutputSpec) -> Iterator[Complaint]:
+        if not _NAME.fullmatch(spec.place):
+            hint = "letters, digits, '.', '_' and '-', beginning with a letter or a digit"
+            yield Complaint(("delta",), f"{shown(spec.place)} cannot be the name of a folder", hint)
+
+    def address(self, spec: OutputSpec, stack: Stack) -> str:
+        return str(stack.files / spec.place)
+
+    def name(self, spec: OutputSpec) -> str:
+        return f"delta table {spec.place}"
+
+    def state(self, stack: Stack, outputs: Collection[OutputSpec] | None) -> State:
+        if outputs is None:
+            tables = [path.parent for path in sorted(stack.files.glob(f"*/{LOG}"))]
+        else:
+            tables = [stack.files / spec.place for spec in outputs]
+        return {f"delta table {table.name}": f"version {max(found)}" for table in tables if (found := numbers(table))}
+
+    def read_back(self, run: ReadBack) -> dict[str, OutputRecord]:
+        return {name: _collect(run, name, spec) for name, spec in run.outputs(self).items()}
+
+
+def _collect(run: ReadBack, name: str, spec: OutputSpec) -> OutputRecord:
+    table = run.stack.files / spec.place
+    if not numbers(table):
+        return OutputRecord.model_validate(
+            {"columns": None, "note": f"there is no Delta table {spec.place!r}: the job never made it", "rows": 0}
+        )
+    position = 0
+    txn: dict[str, int] = {}
+    for version in versions(table):
+        order = next(run.commits)
+        before = position
+        where = {"output": name, "xid": version.number, "commit_order": order, "visibility": "committed"}
+        for row in _rows(version.removes):
+            run.writer.append(
+                "output", [{**where, "op": "delete", "offset": position, "before": foreign_files.as_json(row)}]
+            )
+            position += 1
+        for row in _rows(version.adds):
+            run.writer.append(
+                "output", [{**where, "op": "insert", "offset": position, "content": foreign_files.as_json(row)}]
+            )
+            position += 1
+        commit = {"commit_order": order, "xid": version.number, "commit_time_us": version.time_us}
+        run.writer.append("commits", [{**commit, "changes": position - before}])
+        txn |= version.txn
+    rows = 0
+    columns: dict[str, str] = {}
+    for row in _rows(active(table)):
+        columns |= dict.fromkeys(row, "parquet")
+        run.writer.append("snapshot", [{"output": name, "content": foreign_files.as_json(row)}])
+        rows += 1
+    return OutputRecord.model_validate({"columns": columns, "note": None, "rows": rows, "txn": txn})
+
+
+def _rows(files: Iterable[DataFile]) -> Iterator[dict[str, Any]]:
+    """Every row as column -> text or None."""
+    for file in files:
+        try:
+            for _, row in foreign_files.rows(file.path):
+                yield {column: foreign_files.as_text(value) for column, value in row.items()} | file.partition
+        except UsageError as error:
+            raise HistoryError(f"a Delta table cannot be read back: {error}") from error
+
+
+stores.register("delta")(DeltaStore())

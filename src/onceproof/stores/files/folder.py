@@ -1,0 +1,90 @@
+"""What lies in a folder that Spark writes files to, and which of its files count.
+
+Spark's file sink lists the files of each batch in ``_spark_metadata/N``, and a Spark reader of the folder believes that list: a
+file that is not on it was never committed. (Every tenth entry, ``N.compact``, repeats all entries before it.) Without that log,
+as after ``df.write.mode("append")``, every file counts. Names that begin with ``_`` or ``.`` are hidden from readers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from onceproof.base.errors import HistoryError
+
+LOG = "_spark_metadata"
+_ENTRY = re.compile(r"(\d+)(\.compact)?")
+#: All files that one ``df.write`` makes have the same id in their names.
+_WRITE = re.compile(r"-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\b")
+
+
+@dataclass(frozen=True)
+class Write:
+    """Files that became visible in one step."""
+
+    number: int
+    """Of the log's entry; without a log, from 1 in the order of time."""
+    time_us: int
+    files: tuple[Path, ...]
+
+
+def data_files(folder: Path) -> list[Path]:
+    """Every file that a reader who knows no log finds, sorted by name."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not any(part[0] in "_." for part in path.relative_to(folder).parts)
+    )
+
+
+def has_log(folder: Path) -> bool:
+    return (folder / LOG).is_dir()
+
+
+def logged(folder: Path) -> list[Write]:
+    """What each entry of the log adds, in their order. Raises `HistoryError` for an entry that is not one."""
+    known: set[Path] = set()
+    writes = []
+    for number, entry in _entries(folder):
+        new = tuple(path for path in _listed(folder, entry) if path not in known)
+        known.update(new)
+        writes.append(Write(number, entry.stat().st_mtime_ns // 1000, new))
+    return writes
+
+
+def unlogged(files: list[Path]) -> list[Write]:
+    """Files by the write that made them, as their names say, in the order of time."""
+    found: dict[str, list[Path]] = {}
+    for path in files:
+        match = _WRITE.search(path.name)
+        found.setdefault(match[1] if match else path.name, []).append(path)
+    timed = sorted((max(path.stat().st_mtime_ns for path in group) // 1000, group) for group in found.values())
+    return [Write(number, at, tuple(group)) for number, (at, group) in enumerate(timed, start=1)]
+
+
+def _entries(folder: Path) -> Iterator[tuple[int, Path]]:
+    """Of an entry that was compacted, what it was before comes first."""
+    found = [
+        (int(match[1]), match[2] is not None, path)
+        for path in (folder / LOG).iterdir()
+        if (match := _ENTRY.fullmatch(path.name))
+    ]
+    yield from ((number, path) for number, _, path in sorted(found))
+
+
+def _listed(folder: Path, entry: Path) -> Iterator[Path]:
+    version, *lines = entry.read_text(encoding="utf-8").splitlines()
+    if version != "v1":
+        raise HistoryError(f"{entry} is of version {version!r}; this onceproof reads v1")
+    for line in lines:
+        try:
+            action = json.loads(line)
+            path = Path(unquote(urlparse(action["path"]).path))
+            if action["action"] == "add":
+                yield folder / path.relative_to(folder.absolute())
+        except (ValueError, KeyError, TypeError) as error:
+            raise HistoryError(f"{entry} cannot be read: {error}: {line[:100]!r}") from error

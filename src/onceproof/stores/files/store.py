@@ -1,0 +1,150 @@
+"""Files as a store: a folder of Parquet or JSON files that Spark writes, read back by the file sink's log, or past it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import unquote
+
+from pydantic import Field
+
+from onceproof.base.errors import HistoryError, UsageError
+from onceproof.base.words import times
+from onceproof.history.run_record import OutputRecord
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import OutputSpec
+from onceproof.scenario.problem import Complaint, shown
+from onceproof.stack.api import Stack
+from onceproof.stores.contract import ReadBack, State, Words, stores
+from onceproof.stores.files.folder import LOG, Write, data_files, has_log, logged, unlogged
+from onceproof.values import foreign_files
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+class FilesOutput(OutputSpec):
+    files: str = Field(description="the output is this folder of files; the job gets its path by {output.NAME}")
+    format: Literal["parquet", "json"] = Field("parquet", description="json: an object per line")
+    reader: Literal["spark", "listing"] = Field(
+        "spark",
+        description="who reads the folder: spark goes by the file sink's log (_spark_metadata) where there is one; "
+        "listing reads every file in it",
+    )
+
+    @property
+    def place(self) -> str:
+        return self.files
+
+
+class FilesStore:
+    """Implements `onceproof.stores.contract.Store`. In the history its outputs have rows, as tables do."""
+
+    about = "a folder of Parquet or JSON files that Spark writes"
+    field = "files"
+    Spec = FilesOutput
+    words = Words("row", "folder", "write", "from write")
+    log = LOG
+
+    def problems(self, scenario: Scenario, spec: OutputSpec) -> Iterator[Complaint]:
+        if not _NAME.fullmatch(spec.place):
+            hint = "letters, digits, '.', '_' and '-', beginning with a letter or a digit"
+            yield Complaint(("files",), f"{shown(spec.place)} cannot be the name of a folder", hint)
+
+    def address(self, spec: OutputSpec, stack: Stack) -> str:
+        return str(stack.files / spec.place)
+
+    def name(self, spec: OutputSpec) -> str:
+        return f"folder {spec.place}"
+
+    def state(self, stack: Stack, outputs: Collection[OutputSpec] | None) -> State:
+        if outputs is None:
+            folders = sorted(stack.files.iterdir()) if stack.files.is_dir() else []
+        else:
+            folders = [stack.files / spec.place for spec in outputs]
+        return {f"folder {folder.name}": _held(folder) for folder in folders if folder.is_dir()}
+
+    def read_back(self, run: ReadBack) -> dict[str, OutputRecord]:
+        return {
+            name: _collect(run, name, spec) for name, spec in run.outputs(self).items() if isinstance(spec, FilesOutput)
+        }
+
+
+def _held(folder: Path) -> str:
+    files = times(len(data_files(folder)), "file")
+    return f"{files}, {times(len(logged(folder)), 'entry')} in its log" if has_log(folder) else files
+
+
+def _collect(run: ReadBack, name: str, spec: FilesOutput) -> OutputRecord:
+    folder = run.stack.files / spec.place
+    if not folder.is_dir():
+        return OutputRecord.model_validate(
+            {"columns": None, "note": f"there is no folder {spec.place!r}: the job never wrote to it", "rows": 0}
+        )
+    files = data_files(folder)
+    by_log = spec.reader == "spark" and has_log(folder)
+    writes = logged(folder) if by_log else unlogged(files)
+    visible = [path for write in writes for path in write.files]
+    gone = [path for path in visible if not path.is_file()]
+    position = rows = 0
+    columns: dict[str, str] = {}
+    for write in writes:
+        order = next(run.commits)
+        changes = 0
+        for row in _rows(folder, write, spec, set(gone)):
+            columns |= dict.fromkeys(row, spec.format)
+            change = {"xid": write.number, "commit_order": order, "visibility": "committed"}
+            _append(run, name, row, position, change)
+            run.writer.append("snapshot", [{"output": name, "content": foreign_files.as_json(row)}])
+            position, changes = position + 1, changes + 1
+        commit = {"commit_order": order, "xid": write.number, "commit_time_us": write.time_us, "changes": changes}
+        run.writer.append("commits", [commit])
+        rows += changes
+    note = f"{times(len(gone), 'file')} that its log lists is not there: {gone[0].name}" if gone else None
+    if beside := [path for path in files if path not in set(visible)]:
+        aborted, unreadable = 0, 0
+        for path in beside:
+            try:
+                for row in _rows(folder, Write(0, 0, (path,)), spec, set()):
+                    _append(run, name, row, position, {"visibility": "aborted"})
+                    position, aborted = position + 1, aborted + 1
+            except HistoryError:  # its writer was killed: nobody is to read it
+                unreadable += 1
+        note = (
+            f"folder {spec.place} holds {times(len(beside), 'file')} that its log does not list ({times(aborted, 'row')}"
+            f"{f', {unreadable} unreadable' if unreadable else ''}): a reader that ignores the log sees them (reader: listing)"
+        )
+        run.timeline.emit("warning", message=note)
+    return OutputRecord.model_validate(
+        {"columns": columns, "note": note, "rows": rows, "files": {str(w.number): _names(w) for w in writes}}
+    )
+
+
+def _names(write: Write) -> list[str]:
+    return [path.name for path in write.files]
+
+
+def _append(run: ReadBack, name: str, row: dict[str, Any], position: int, change: dict[str, Any]) -> None:
+    content = foreign_files.as_json(row)
+    run.writer.append("output", [{"output": name, "op": "insert", "offset": position, "content": content, **change}])
+
+
+def _rows(folder: Path, write: Write, spec: FilesOutput, gone: set[Path]) -> Iterator[dict[str, Any]]:
+    """Every row as column -> text or None, with the columns that its folders' names give (``day=2013-01-03``)."""
+    for path in write.files:
+        if path in gone:
+            continue
+        within: dict[str, str | None] = {}
+        for part in path.relative_to(folder).parts[:-1]:
+            column, _, value = part.partition("=")
+            within[unquote(column)] = None if value == _NULL else unquote(value)
+        try:
+            for _, row in foreign_files.rows(path, ending={"json": ".jsonl", "parquet": ".parquet"}[spec.format]):
+                yield {column: foreign_files.as_text(value) for column, value in row.items()} | within
+        except UsageError as error:
+            raise HistoryError(f"output folder {spec.place!r} cannot be read back: {error}") from error
+
+
+stores.register("files")(FilesStore())

@@ -1,0 +1,1 @@
+"""Kafka topics as outputs, and as inputs."""

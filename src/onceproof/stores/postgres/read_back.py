@@ -1,0 +1,205 @@
+"""Reads Postgres outputs back after a run: the decoded commits of the slot, and a final snapshot that must agree.
+
+Both are read over one connection, so that its settings give the same text to either: ``pgoutput`` calls the types'
+output functions in the session that peeks at the slot.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import tuple_row
+
+from onceproof.base.errors import HistoryError
+from onceproof.history.writer import HistoryWriter
+from onceproof.stack.api import Postgres
+from onceproof.stores.postgres.pgoutput import Begin, Change, Commit, Decoder, Message, Row, Truncate
+
+SLOT = "onceproof"
+PUBLICATION = "onceproof"
+
+_FETCH = 2_000
+# Text forms that do not depend on the server's or the role's settings. The time-out bounds a collection that
+# something blocks (a lock that the job's own backend still holds).
+_SETTINGS = {
+    "datestyle": "ISO, YMD",
+    "timezone": "UTC",
+    "intervalstyle": "iso_8601",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "statement_timeout": "300s",
+    "lock_timeout": "30s",
+}
+
+
+@dataclass(frozen=True)
+class TableOutput:
+    """What an output table is: for ``run.json``."""
+
+    columns: dict[str, str] | None
+    """Column -> Postgres type; None where there is no such table."""
+    note: str | None = None
+    rows: int = 0
+
+
+def collect_postgres(
+    postgres: Postgres, tables: Mapping[str, str], writer: HistoryWriter, numbers: Iterator[int] | None = None
+) -> dict[str, TableOutput]:
+    """Write ``tables`` (output -> table name) to the history: ``commits``, ``output`` and ``snapshot``.
+
+    ``numbers``: those of its commits, where the history has others too.
+
+    A table that does not exist is an empty output with a note, for a job may never have come so far. Raises
+    `HistoryError` if the slot or a table cannot be read.
+    """
+    with _reading(postgres.harness_conninfo) as connection:
+        places = {output: _resolve(connection, table) for output, table in tables.items()}
+        _collect_commits(connection, _names(places), writer, numbers or itertools.count())
+        return {o: _collect_snapshot(connection, o, tables[o], place, writer) for o, place in places.items()}
+
+
+def collect_snapshots(conninfo: str, tables: Mapping[str, str], writer: HistoryWriter) -> dict[str, TableOutput]:
+    """Write ``tables`` (output -> table name) of any server to ``snapshot``, all as of one moment; their commits are not known.
+
+    Raises `HistoryError` for a table that does not exist or cannot be read.
+    """
+    with _reading(conninfo) as connection:
+        connection.read_only = True
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        with connection.transaction():
+            places = {output: _resolve(connection, table) for output, table in tables.items()}
+            for output, place in places.items():
+                if place is None:
+                    raise HistoryError(f"there is no table {tables[output]!r}, which is output {output!r}")
+            return {o: _collect_snapshot(connection, o, tables[o], place, writer) for o, place in places.items()}
+
+
+@contextmanager
+def _reading(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
+    options = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in _SETTINGS.items())
+    try:
+        with psycopg.connect(conninfo, options=options, connect_timeout=30) as connection:
+            yield connection
+    except psycopg.Error as error:
+        # The message, not the connection string: that carries a password.
+        raise HistoryError(f"Postgres cannot be read back: {str(error).strip()}") from error
+
+
+Place = tuple[str, str]
+"""Schema and table."""
+
+
+def _resolve(connection: psycopg.Connection[Any], table: str) -> Place | None:
+    query = """SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+               WHERE c.oid = to_regclass(%s)"""
+    row = connection.execute(query, [table]).fetchone()
+    return None if row is None else (row[0], row[1])
+
+
+def _names(places: Mapping[str, Place | None]) -> dict[Place, list[str]]:
+    """Table -> the outputs that it is: two sinks may keep their progress in one."""
+    found: dict[Place, list[str]] = {}
+    for output, place in places.items():
+        if place is not None:
+            found.setdefault(place, []).append(output)
+    return found
+
+
+def _collect_commits(
+    connection: psycopg.Connection[Any],
+    outputs: Mapping[Place, list[str]],
+    writer: HistoryWriter,
+    numbers: Iterator[int],
+) -> None:
+    """Follow the slot from its beginning. Peeking leaves it as it is, so a collection can be repeated."""
+    order, changes = 0, 0
+    begin = Begin(0, 0, 0)
+    position = dict.fromkeys((output for names in outputs.values() for output in names), 0)
+    for message in _messages(connection):
+        if isinstance(message, Begin):
+            begin, order, changes = message, next(numbers), 0
+        elif isinstance(message, Commit):
+            commit = {"commit_order": order, "xid": begin.xid, "lsn": begin.lsn, "commit_time_us": begin.commit_time_us}
+            writer.append("commits", [{**commit, "changes": changes}])
+        else:
+            for place, op, before, after in _effects(message):
+                changes += 1
+                for output in outputs.get(place, ()):
+                    change: dict[str, Any] = {
+                        "output": output,
+                        "op": op,
+                        "offset": position[output],
+                        "xid": begin.xid,
+                        "commit_order": order,
+                        "content": _json(after),
+                        "before": _json(before),
+                        "visibility": "committed",  # the slot decodes nothing else
+                    }
+                    writer.append("output", [change])
+                    position[output] += 1
+
+
+def _messages(connection: psycopg.Connection[Any]) -> Iterator[Message]:
+    decoder = Decoder()
+    query = sql.SQL(
+        "SELECT data FROM pg_logical_slot_peek_binary_changes({}, NULL, NULL, 'proto_version', '1',"
+        " 'publication_names', {})"
+    ).format(SLOT, PUBLICATION)
+    with connection.cursor("onceproof_commits", binary=True, row_factory=tuple_row) as cursor:
+        cursor.itersize = _FETCH
+        cursor.execute(query)
+        for (data,) in cursor:
+            message = decoder.decode(data)
+            if message is not None:
+                yield message
+    connection.commit()
+
+
+def _effects(message: Change | Truncate) -> Iterator[tuple[Place, str, Row | None, Row | None]]:
+    if isinstance(message, Truncate):
+        for relation in message.relations:
+            yield (relation.schema, relation.table), "truncate", None, None
+    else:
+        yield (message.relation.schema, message.relation.table), message.op, message.before, message.after
+
+
+def _collect_snapshot(
+    connection: psycopg.Connection[Any], output: str, table: str, place: Place | None, writer: HistoryWriter
+) -> TableOutput:
+    if place is None:
+        return TableOutput(None, f"there is no table {table!r}: the job never created it")
+    columns = _columns(connection, place)
+    # format() calls the type's output function, as pgoutput does; a cast to text does not (true, char(n) without blanks).
+    text = sql.SQL("CASE WHEN {0} IS NOT DISTINCT FROM NULL THEN NULL ELSE format('%s', {0}) END")
+    fields = sql.SQL(", ").join(text.format(sql.Identifier(name)) for name in columns)
+    query = sql.SQL("SELECT {} FROM {}").format(fields, sql.Identifier(*place))
+    rows = 0
+    with connection.cursor("onceproof_snapshot", row_factory=tuple_row) as cursor:
+        cursor.itersize = _FETCH
+        cursor.execute(query)
+        for values in cursor:
+            content = _json(dict(zip(columns, values, strict=True)))
+            writer.append("snapshot", [{"output": output, "content": content}])
+            rows += 1
+    return TableOutput(columns, None, rows)
+
+
+def _columns(connection: psycopg.Connection[Any], place: Place) -> dict[str, str]:
+    """Column -> type, in order. Generated columns are left out: they follow from the others and are not decoded."""
+    query = """SELECT a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_attribute a
+               JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+               WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+               ORDER BY a.attnum"""
+    return {row[0]: row[1] for row in connection.execute(query, place)}
+
+
+def _json(row: Row | None) -> str | None:
+    """One text for one row, in both tables: the replay of the changes is compared with the snapshot by it."""
+    return None if row is None else json.dumps(row, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,78 @@
+"""Postgres as a store: tables, whose commits are read back from a logical slot, and whose rows from a final snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import asdict
+
+import psycopg
+from psycopg import sql
+
+from onceproof.history.run_record import OutputRecord
+from onceproof.scenario.model import Scenario
+from onceproof.scenario.outputs import OutputSpec
+from onceproof.scenario.problem import Complaint
+from onceproof.stack.api import Postgres, Stack
+from onceproof.stores.contract import ReadBack, State, Words, stores
+from onceproof.stores.postgres.read_back import collect_postgres
+
+_ASK_S = 10.0
+"""The harness's own listeners are never faulted; an answer that takes longer means that the service is gone."""
+
+_TABLES = """
+    SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind = 'r' AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%' ORDER BY 1, 2"""
+
+
+class PostgresStore:
+    """Implements `onceproof.stores.contract.Store`."""
+
+    about = "a Postgres table"
+    field = "table"
+    Spec = OutputSpec
+    words = Words("row", "table", "xid", "written by transaction", "Postgres")
+
+    def problems(self, scenario: Scenario, spec: OutputSpec) -> Iterator[Complaint]:
+        if scenario.stack.postgres is None:
+            message = f"output table {spec.table!r} needs a Postgres, and the stack has none"
+            yield Complaint(("table",), message, "add 'postgres: {}' under stack")
+
+    def address(self, spec: OutputSpec, stack: Stack) -> str:
+        return spec.place
+
+    def name(self, spec: OutputSpec) -> str:
+        """Without its schema."""
+        return f"table {spec.place.rpartition('.')[2].strip(chr(34))}"
+
+    def state(self, stack: Stack, outputs: Collection[OutputSpec] | None) -> State:
+        if stack.postgres is None or (outputs is not None and not outputs):
+            return {}
+        held = _tables(stack.postgres)
+        return held if outputs is None else {name: held[name] for name in map(self.name, outputs) if name in held}
+
+    def read_back(self, run: ReadBack) -> dict[str, OutputRecord]:
+        """With the tables in which sinks keep their own progress: ``OUTPUT#progress``."""
+        if run.stack.postgres is None:
+            return {}
+        tables = {name: spec.place for name, spec in run.outputs(self).items()}
+        for name, spec in run.scenario.outputs.items():
+            if spec.progress is not None:
+                tables[f"{name}#progress"] = spec.progress.table
+        found = collect_postgres(run.stack.postgres, tables, run.writer, run.commits)
+        return {name: OutputRecord(**asdict(table)) for name, table in found.items()}
+
+
+def _tables(postgres: Postgres) -> dict[str, str]:
+    held: dict[str, str] = {}
+    with psycopg.connect(postgres.harness_conninfo, connect_timeout=int(_ASK_S), autocommit=True) as connection:
+        for schema, table in connection.execute(_TABLES).fetchall():
+            # xmin: a row that was written again counts as well, though there are no more of them.
+            query = sql.SQL("SELECT count(*), coalesce(max(xmin::text::bigint), 0) FROM {}").format(
+                sql.Identifier(schema, table)
+            )
+            rows, newest = connection.execute(query).fetchone() or (0, 0)
+            held[f"table {table}"] = f"{rows} rows (the newest of transaction {newest})"
+    return held
+
+
+stores.register("postgres")(PostgresStore())

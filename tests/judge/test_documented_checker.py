@@ -1,0 +1,71 @@
+"""The checker of docs/add-a-checker.md: registered beside the real ones, it keeps the contract, and its test passes."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onceproof.cli.show import explained
+from onceproof.judge.checker import Checker, checkers
+from onceproof.judge.verdict import judge
+
+from .properties.world import Drawn, fit_for, histories, store
+
+pytestmark = pytest.mark.sources
+
+PAGE = Path(__file__).parents[2] / "docs/add-a-checker.md"
+
+
+@pytest.fixture
+def documented(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
+    """The page's two files, as modules."""
+    real = {name: checkers.get(name) for name in checkers.names()}
+    monkeypatch.setattr(checkers, "_items", real)  # a copy: what registers from here on is gone after the test
+    modules = {}
+    for name, code in zip(
+        ("checker", "test"),
+        re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL),
+        strict=True,
+    ):
+        modules[name] = ModuleType(f"documented_{name}")
+        monkeypatch.setitem(sys.modules, f"documented_{name}", modules[name])
+        exec(compile(code, str(PAGE), "exec"), modules[name].__dict__)
+    return modules
+
+
+def test_it_is_explained(documented: dict[str, ModuleType]) -> None:
+    assert "Progress in the transaction of the data" in explained("progress-behind", as_json=False)
+    assert issubclass(documented["checker"].ProgressBehind, Checker)
+
+
+def test_its_test_passes(documented: dict[str, ModuleType], clean_run: Any) -> None:
+    documented["test"].test_last_batch_that_was_never_recorded(clean_run)
+
+
+@histories(1)
+@given(data=st.data())
+def test_its_damage_is_found_and_nothing_else(
+    documented: dict[str, ModuleType], make_run: Callable[[Path], Any], data: st.DataObject
+) -> None:
+    (damage,) = documented["checker"].ProgressBehind.damages
+    world = data.draw(fit_for(damage))
+    with tempfile.TemporaryDirectory() as folder:
+        run = make_run(Path(folder) / "clean")
+        store(world, run)
+        assert judge(run.save()).findings == ()
+        named = damage.plant(world, Drawn(data))
+        run = make_run(Path(folder) / "broken")
+        store(world, run)
+        findings = judge(run.save()).findings
+    assert {(f.anomaly, f.output): f.total for f in findings} == {
+        where: sum(who.values()) for where, who in named.items()
+    }

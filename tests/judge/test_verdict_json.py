@@ -1,0 +1,92 @@
+"""A verdict goes to JSON and comes back the same, in one call each way."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onceproof.judge.findings import VERDICT_FILE, BatchReport, FaultReport, Finding, Outcome, Verdict, Witness
+from onceproof.judge.verdict import judge, write_verdict
+
+TEXT = st.text(max_size=8)
+MAYBE = st.none() | TEXT
+COUNTS = st.dictionaries(TEXT, st.integers(), max_size=3)
+PLAIN = st.none() | st.booleans() | st.integers() | TEXT
+WORDS = st.lists(TEXT, max_size=3).map(tuple)
+
+
+def some(of: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(of, max_size=2).map(tuple)
+
+
+WITNESSES = st.builds(Witness, st.dictionaries(TEXT, PLAIN, max_size=3), TEXT, MAYBE, st.none() | st.integers(), WORDS)
+FINDINGS = st.builds(
+    Finding,
+    TEXT,
+    TEXT,
+    st.integers(),
+    TEXT,
+    some(WITNESSES),
+    source=MAYBE,
+    attribution=COUNTS,
+    batches=COUNTS,
+    transient=st.booleans(),
+    allowed=MAYBE,
+    unsettled=MAYBE,
+    undecided=MAYBE,
+    witness_file=MAYBE,
+)
+FAULTS = st.from_type(FaultReport)
+BATCHES = st.from_type(BatchReport)
+VERDICTS = st.builds(
+    Verdict,
+    TEXT,
+    st.sampled_from(Outcome),
+    st.dictionaries(TEXT, PLAIN, max_size=3),
+    WORDS,
+    some(FINDINGS),
+    some(FAULTS),
+    st.dictionaries(TEXT, TEXT, max_size=3),
+    COUNTS,
+    some(BATCHES),
+    st.dictionaries(TEXT, st.lists(TEXT, max_size=2), max_size=2),
+    st.dictionaries(TEXT, TEXT, max_size=2),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+
+
+@given(VERDICTS)
+def test_a_verdict_comes_back_from_its_file_its_text_and_its_object(verdict: Verdict) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        write_verdict(Path(folder), verdict)
+        file = Path(folder) / VERDICT_FILE
+        assert Verdict.from_json(file) == Verdict.from_json(file.read_text(encoding="utf-8")) == verdict
+    assert Verdict.from_json(verdict.to_json()) == verdict
+
+
+def test_a_judged_run_comes_back(clean_run: Any) -> None:
+    clean_run.record("events", {"p": 0, "o": 0, "k": "k0", "n": 0}, key="k0")
+    verdict = judge(clean_run.save())
+    assert verdict.outcome is Outcome.VIOLATED and verdict.findings[0].witnesses
+    assert Verdict.from_json(json.dumps(verdict.to_json())) == verdict
+
+
+WRONG = [
+    *("", "[]", "{}", "null", '{"verdict": "good"}', '{"verdict": "held"}'),
+    *('{"verdict": "held", "faults": 5}', '{"verdict": "held", "faults": [{"evidence": 5}]}'),
+]
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_is_no_verdict_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / VERDICT_FILE).write_text(text)
+    for source in (text, tmp_path / VERDICT_FILE):
+        with pytest.raises(ValueError):
+            Verdict.from_json(source)

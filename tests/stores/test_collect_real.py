@@ -1,0 +1,315 @@
+"""The collectors against a real broker and a real Postgres."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Producer
+
+from onceproof.base.errors import HistoryError
+from onceproof.base.timeline import Timeline
+from onceproof.history.writer import HistoryWriter
+from onceproof.scenario.model import PostgresStack, StackSpec
+from onceproof.stack.embedded import EmbeddedStack
+from onceproof.stack.fetch.components import ensure
+from onceproof.stack.kafka.clients import producer_config
+from onceproof.stack.processes.owner import Owner
+from onceproof.stores.kafka.read_back import ReadBack, collect_topics
+from onceproof.stores.postgres.read_back import collect_postgres
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStack]:
+    folder = tmp_path_factory.mktemp("collect")
+    (folder / "logs").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ONCEPROOF_STATE_DIR", str(folder / "state"))
+        timeline = Timeline(folder / "events.jsonl")
+        with Owner() as owner:
+            spec = StackSpec(postgres=PostgresStack())
+            yield EmbeddedStack.start(spec, owner, folder, ensure(progress=False), timeline)
+        timeline.close()
+
+
+def rows(run_dir: Path, table: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pq.read_table(run_dir / "history" / f"{table}.parquet").to_pylist()
+    return found
+
+
+def read_back(stack: EmbeddedStack, topic: str, folder: Path) -> ReadBack:
+    timeline = Timeline(folder / "events.jsonl")
+    with HistoryWriter(folder) as writer:
+        _, back = collect_topics(stack.kafka, [], {"out": topic}, writer, timeline)
+    timeline.close()
+    return back["out"]
+
+
+def transactional(stack: EmbeddedStack, name: str) -> Producer:
+    producer = Producer({**producer_config(stack.kafka.harness_bootstrap), "transactional.id": name})
+    producer.init_transactions(30.0)
+    producer.begin_transaction()
+    return producer
+
+
+def send(producer: Producer, topic: str, *values: bytes | None, key: bytes | None = None, partition: int = 0) -> None:
+    for value in values:
+        producer.produce(topic, value, key, partition)
+    assert producer.flush(30.0) == 0
+
+
+def test_visibility_of_committed_aborted_and_open_records(stack: EmbeddedStack, tmp_path: Path) -> None:
+    stack.kafka.create_topic("mixed", 2)
+    first = transactional(stack, "first")
+    send(first, "mixed", b'{"n":0}', b'{"n":1}', key=b"k")
+    first.commit_transaction(30.0)
+    first.begin_transaction()
+    send(first, "mixed", b'{"n":2}')
+    first.abort_transaction(30.0)
+    first.begin_transaction()
+    send(first, "mixed", None, b"\xff\xfe")
+    first.commit_transaction(30.0)
+    hanging = transactional(stack, "hanging")
+    send(hanging, "mixed", b'{"n":3}')
+    plain = Producer(producer_config(stack.kafka.harness_bootstrap))
+    send(plain, "mixed", b'{"n":4}')
+
+    timeline = Timeline(tmp_path / "events.jsonl")
+    with HistoryWriter(tmp_path) as writer:
+        found, outputs = collect_topics(stack.kafka, ["mixed"], {"out": "mixed"}, writer, timeline)
+    back = outputs["out"]
+    hanging.abort_transaction(30.0)
+
+    # Each transaction's marker uses up an offset: 2, 4 and 7 hold no record.
+    seen = [(r["offset"], r["content"], r["raw"], r["visibility"]) for r in rows(tmp_path, "output")]
+    assert seen == [
+        (0, '{"n":0}', None, "committed"),
+        (1, '{"n":1}', None, "committed"),
+        (3, '{"n":2}', None, "aborted"),
+        (5, None, None, "committed"),
+        (6, None, b"\xff\xfe", "committed"),
+        (8, '{"n":3}', None, "open"),
+        # Behind an open transaction nobody sees even what belongs to none.
+        (9, '{"n":4}', None, "open"),
+    ]
+    assert (back.committed, back.aborted, back.open, back.ends) == (4, 1, 2, {0: 10, 1: 0})
+    inputs = rows(tmp_path, "input")
+    assert [r["visibility"] == "committed" for r in inputs] == [True, True, False, True, True, False, False]
+    assert [r["key"] for r in inputs][:3] == [b"k", b"k", None]
+    assert all(r["timestamp_ms"] > 0 for r in inputs)
+    assert found["mixed"].ends == back.ends
+    assert "log_unreadable" not in (tmp_path / "events.jsonl").read_text()
+    check_what_the_log_adds(rows(tmp_path, "output"))
+    check_what_the_log_adds(inputs)
+    partitions = [{k: v for k, v in r.items() if k != "collected_ms"} for r in rows(tmp_path, "partitions")]
+    assert partitions == [
+        {"topic": "mixed", "partition": 0, "start_offset": 0, "stable_offset": 8, "end_offset": 10},
+        {"topic": "mixed", "partition": 1, "start_offset": 0, "stable_offset": 0, "end_offset": 0},
+    ]
+
+
+def check_what_the_log_adds(records: list[dict[str, Any]]) -> None:
+    ended = {r["offset"]: r["txn_end_offset"] for r in records}
+    assert ended == {0: 2, 1: 2, 3: 4, 5: 7, 6: 7, 8: None, 9: None}
+    assert all((r["txn_end_ms"] is None) == (r["txn_end_offset"] is None) for r in records)
+    assert all(r["txn_end_ms"] >= r["timestamp_ms"] for r in records if r["txn_end_ms"] is not None)
+    first = {r["producer_id"] for r in records if r["offset"] < 8}
+    assert len(first) == 1 and None not in first
+    assert records[5]["producer_id"] not in first and records[5]["producer_id"] is not None
+    # The plain producer is not idempotent: its records carry neither an id nor a sequence.
+    assert (records[6]["producer_id"], records[6]["producer_epoch"], records[6]["sequence"]) == (None, None, None)
+    # Sequences count a producer's records, and begin again with each epoch (KIP-890: one a transaction).
+    by_epoch: dict[int, list[int]] = {}
+    for record in records[:5]:
+        by_epoch.setdefault(record["producer_epoch"], []).append(record["sequence"])
+    assert [n for run in by_epoch.values() for n in run] in ([0, 1, 0, 0, 1], [0, 1, 2, 3, 4])
+
+
+def test_topic_that_ends_in_nothing_but_aborted_records(stack: EmbeddedStack, tmp_path: Path) -> None:
+    stack.kafka.create_topic("aborted", 1)
+    producer = transactional(stack, "aborting")
+    send(producer, "aborted", *[b"x"] * 3)
+    producer.abort_transaction(30.0)
+    back = read_back(stack, "aborted", tmp_path)
+    assert (back.committed, back.aborted, back.open) == (0, 3, 0)
+
+
+def test_more_than_one_batch_in_several_partitions(stack: EmbeddedStack, tmp_path: Path) -> None:
+    stack.kafka.create_topic("many", 3)
+    # Idempotent: a plain producer that has to send a batch again, say to a leader just elected, may change the order.
+    settings = {**producer_config(stack.kafka.harness_bootstrap), "linger.ms": 20, "enable.idempotence": True}
+    producer = Producer(settings)
+    for number in range(15_000):
+        producer.produce("many", str(number).encode(), partition=number % 3)
+        producer.poll(0)
+    assert producer.flush(30.0) == 0
+    back = read_back(stack, "many", tmp_path)
+    assert (back.committed, back.ends) == (15_000, {0: 5_000, 1: 5_000, 2: 5_000})
+    by_partition = [[int(r["content"]) for r in rows(tmp_path, "output") if r["partition"] == p] for p in range(3)]
+    assert by_partition == [list(range(p, 15_000, 3)) for p in range(3)]
+
+
+def test_topic_that_does_not_exist(stack: EmbeddedStack, tmp_path: Path) -> None:
+    with pytest.raises(HistoryError, match="topic 'nowhere' cannot be read back"):
+        read_back(stack, "nowhere", tmp_path)
+
+
+def test_log_of_several_segments_and_large_compressed_batches(stack: EmbeddedStack, tmp_path: Path) -> None:
+    stack.kafka.create_topic("rolled", 1, {"segment.bytes": "1048576"})
+    settings = {**producer_config(stack.kafka.harness_bootstrap), "linger.ms": 50, "compression.type": "lz4"}
+    producer = Producer({**settings, "transactional.id": "rolling"})
+    producer.init_transactions(30.0)
+    for number in range(4):
+        producer.begin_transaction()
+        for _ in range(300):
+            producer.produce("rolled", os.urandom(2_000))
+        assert producer.flush(30.0) == 0
+        if number % 2:
+            producer.abort_transaction(30.0)
+        else:
+            producer.commit_transaction(30.0)
+    back = read_back(stack, "rolled", tmp_path)
+    assert (back.committed, back.aborted) == (600, 600)
+    assert len(list(stack.kafka.log_folders("rolled")[0].glob("*.log"))) > 1
+    found = rows(tmp_path, "output")
+    for number in range(4):
+        part = found[300 * number : 300 * (number + 1)]
+        assert {r["txn_end_offset"] for r in part} == {301 * number + 300}
+        assert {r["visibility"] for r in part} == {"aborted" if number % 2 else "committed"}
+        first = part[0]["sequence"]
+        assert [r["sequence"] for r in part] == list(range(first, first + 300))
+
+
+class WrongLogs:
+    """A Kafka whose log folders are those of another topic."""
+
+    def __init__(self, stack: EmbeddedStack, other: str) -> None:
+        self.harness_bootstrap = stack.kafka.harness_bootstrap
+        self._folders = stack.kafka.log_folders(other)
+
+    def log_folders(self, topic: str) -> dict[int, Path]:
+        return self._folders
+
+
+def test_log_that_contradicts_the_readers(stack: EmbeddedStack, tmp_path: Path) -> None:
+    for topic, commits in (("kept", True), ("thrown", False)):
+        stack.kafka.create_topic(topic, 1)
+        producer = transactional(stack, topic)
+        send(producer, topic, b"{}")
+        (producer.commit_transaction if commits else producer.abort_transaction)(30.0)
+    timeline = Timeline(tmp_path / "events.jsonl")
+    says = "kept/0@0 is committed to readers and aborted in the leader's log"
+    with HistoryWriter(tmp_path) as writer, pytest.raises(HistoryError, match=says):
+        collect_topics(WrongLogs(stack, "thrown"), [], {"out": "kept"}, writer, timeline)
+    timeline.close()
+
+
+def pipeline(stack: EmbeddedStack) -> psycopg.Connection[Any]:
+    assert stack.postgres is not None
+    return psycopg.connect(stack.postgres.client_uri, passfile=str(stack.postgres.passfile), autocommit=True)
+
+
+VALUES = """1, 'é"\\', true, 1.10, 0.1, '2013-01-01 10:15:00.5', '2013-01-01 10:15:00+02', '2013-01-01', '\\x00ff',
+            '{"a": [1]}', ARRAY[1, 2], 'ab', NULL"""
+
+
+def test_changes_replay_to_the_snapshot(stack: EmbeddedStack, tmp_path: Path) -> None:
+    assert stack.postgres is not None
+    with pipeline(stack) as connection:
+        connection.execute(
+            """CREATE TABLE "odd Name" (id int, t text, b boolean, n numeric, f double precision, ts timestamp,
+               tz timestamptz, d date, raw bytea, j jsonb, a int[], c char(3), nothing text, twice int GENERATED ALWAYS AS (id * 2) STORED)"""
+        )
+        # The job's session writes as it likes; what is read back does not depend on it.
+        connection.execute("SET timezone = 'Asia/Tokyo'; SET datestyle = 'German'")
+        insert = f'INSERT INTO "odd Name" VALUES ({VALUES})'
+        connection.execute(insert.encode())
+        with connection.transaction(force_rollback=True):
+            connection.execute(insert.encode())
+        connection.execute("CREATE TABLE changed (id int PRIMARY KEY, big text)")
+        with connection.transaction():
+            connection.execute("INSERT INTO changed SELECT n, repeat(md5(n::text), 500) FROM generate_series(1, 5) n")
+            connection.execute("UPDATE changed SET id = id + 100 WHERE id < 3")
+            connection.execute("DELETE FROM changed WHERE id = 5")
+        connection.execute("CREATE TABLE emptied (id int)")
+        connection.execute("INSERT INTO emptied VALUES (1)")
+        connection.execute("TRUNCATE emptied")
+        connection.execute("INSERT INTO emptied VALUES (2)")
+    tables = {
+        "changed#progress": "changed",
+        "odd": '"odd Name"',
+        "changed": "changed",
+        "emptied": "public.emptied",
+        "none": "never_made",
+    }
+    with HistoryWriter(tmp_path) as writer:
+        found = collect_postgres(stack.postgres, tables, writer)
+
+    assert found["odd"].columns is not None
+    assert found["odd"].columns["tz"] == "timestamp with time zone"
+    assert "twice" not in found["odd"].columns
+    assert found["none"].columns is None
+    assert "no table 'never_made'" in (found["none"].note or "")
+
+    (odd,) = [r["content"] for r in rows(tmp_path, "snapshot") if r["output"] == "odd"]
+    assert json.loads(odd) == {
+        "id": "1",
+        "t": 'é"\\',
+        "b": "t",
+        "n": "1.10",
+        "f": "0.1",
+        "ts": "2013-01-01 10:15:00.5",
+        "tz": "2013-01-01 08:15:00+00",
+        "d": "2013-01-01",
+        "raw": "\\x00ff",
+        "j": '{"a": [1]}',
+        "a": "{1,2}",
+        "c": "ab ",
+        "nothing": None,
+    }
+    changes = rows(tmp_path, "output")
+    assert [(r["output"], r["op"]) for r in changes if r["output"] in ("odd", "emptied")] == [
+        ("odd", "insert"),
+        ("emptied", "insert"),
+        ("emptied", "truncate"),
+        ("emptied", "insert"),
+    ]
+    for output in ("odd", "changed", "changed#progress"):
+        snapshot = sorted(r["content"] for r in rows(tmp_path, "snapshot") if r["output"] == output)
+        assert replay([r for r in changes if r["output"] == output]) == snapshot
+    commits = {r["commit_order"]: r for r in rows(tmp_path, "commits")}
+    (one_transaction,) = {r["commit_order"] for r in changes if r["output"] == "changed"}
+    assert commits[one_transaction]["changes"] == 8
+    assert commits[one_transaction]["xid"] == next(r["xid"] for r in changes if r["output"] == "changed")
+
+
+def replay(changes: list[dict[str, Any]]) -> list[str]:
+    standing: list[str] = []
+    for change in changes:
+        if change["before"] is not None:
+            standing.remove(change["before"])
+        if change["content"] is not None:
+            standing.append(change["content"])
+    return sorted(standing)
+
+
+def test_collecting_twice_gives_the_same(stack: EmbeddedStack, tmp_path: Path) -> None:
+    assert stack.postgres is not None
+    with pipeline(stack) as connection:
+        connection.execute("CREATE TABLE large (id int)")
+        connection.execute("INSERT INTO large SELECT generate_series(1, 5000)")
+    collected = []
+    for name in ("one", "two"):
+        with HistoryWriter(tmp_path / name) as writer:
+            assert collect_postgres(stack.postgres, {"large": "large"}, writer)["large"].rows == 5000
+        collected.append((rows(tmp_path / name, "output"), rows(tmp_path / name, "snapshot")))
+    assert collected[0] == collected[1]
+    assert [r["offset"] for r in collected[0][0]] == list(range(5000))
