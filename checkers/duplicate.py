@@ -238,7 +238,7 @@ class Duplicate(Checker):
             "Postgres: progress in the transaction of the data, locked and read first (onceproof.sinks.postgres).",
             "Postgres: an idempotent write, with a primary key of source topic, partition and offset and ON CONFLICT DO NOTHING.",
             "Kafka: one transaction per batch with a progress record in it, and read_committed readers (onceproof.sinks.kafka).",
-            "enable.idempotence=true for producers of the input.",
+            "Input: enable.idempotence=true for its producers.",
         ),
         sources=(
             "Spark, Structured Streaming guide: foreachBatch gives at-least-once guarantees",

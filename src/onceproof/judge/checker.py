@@ -30,6 +30,8 @@ class Gap:
 
 #: Kinds of output systems, as they are named where something holds for one of them only.
 STORES = ("Kafka", "Postgres")
+#: Likewise for what only helps where the input itself is at fault.
+INPUT = "Input"
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,13 @@ class Explanation:
     """What in a history shows it, and what leaves it undecided."""
     stops: tuple[str, ...] = ()
     """What a pipeline does so that it cannot happen. What helps only with one kind of output begins with its name, as in
-    ``Kafka: ...`` (`STORES`)."""
+    ``Kafka: ...`` (`STORES`); what concerns those who write the input, with ``Input: ...``."""
     sources: tuple[str, ...] = ()
     """Where to read on: a KIP, a ticket, a report, a chapter."""
 
     def stops_for(self, stores: Collection[str]) -> tuple[str, ...]:
-        """What helps a pipeline whose outputs are of these kinds, e.g. ``{"Kafka"}``."""
-        elsewhere = tuple(f"{store}:" for store in STORES if store not in stores)
+        """What a pipeline whose outputs are of these kinds, e.g. ``{"Kafka"}``, can do itself."""
+        elsewhere = tuple(f"{name}:" for name in (*STORES, INPUT) if name not in stores)
         return tuple(text for text in self.stops if not text.startswith(elsewhere))
 
 
