@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onceproof.base.registry import suggest
-from onceproof.consumers.routes import Outlasts
+from onceproof.consumers.routes import OutlastsItsBroker
 from onceproof.data import open_dataset
 from onceproof.faults.contract import fault_of
 from onceproof.scenario import templates
@@ -168,7 +168,7 @@ def _takeover(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
         message = f"static is about members of a consumer group, and these consumers have {spec.broker}"
         yield Complaint(here, message, "leave it out, or use broker: kafka-group")
     for index, fault in enumerate(scenario.chaos):
-        if not issubclass(fault_of(fault), Outlasts):
+        if not issubclass(fault_of(fault), OutlastsItsBroker):
             message = f"of members that are not static, {fault.fault} is not there yet: others take over after a session time-out"
             yield Complaint(("chaos", index, "fault"), message, "use slow, or leave out static: false")
     if spec.groups or spec.retry is not None or spec.on_refusal == "release":
