@@ -1,4 +1,4 @@
-"""What Toxiproxy and the protocol proxy together cost a pipeline: one Spark job a route, both at work, fed in turns.
+"""What Toxiproxy and the protocol proxy together cost a pipeline: one Spark job per route, both at work, fed in turns.
 
 ``python benchmarks/pipeline_routes.py`` starts the job of the benchmarks (Kafka to Postgres, effectively once) twice on one stack:
 with the services' own addresses, and through both proxies with rules armed that no frame fits. Chunks of records go to them in

@@ -62,14 +62,8 @@ class LostAck(AtItsStep):
         if consumers.broker == "amqp":
             return _problems_on_amqp(spec, scenario, consumers)
         if consumers.broker != "kafka-group":
-            message = (
-                f"lost-ack needs a Kafka consumer group or an AMQP broker, and these consumers use {consumers.broker}"
-            )
-            return [
-                SpecProblem(
-                    ("fault",), message, "use crash after effect: a message that was not acknowledged comes again"
-                )
-            ]
+            message = f"lost-ack needs broker: kafka-group or amqp, and these consumers use {consumers.broker}"
+            return [SpecProblem(("fault",), message, "use crash after effect: an unacknowledged message comes again")]
         if consumers.acknowledge == "with-effect" and any(o.table is not None for o in scenario.outputs.values()):
             message = "these consumers keep their positions in Postgres and send no acknowledgement"
             return [SpecProblem(("fault",), message, "use crash, or an output that is a topic")]

@@ -73,7 +73,7 @@ class Hold:
 
 
 @dataclass(frozen=True)
-class Result:
+class DrawnEffect:
     """One effect; the results are in the order of the output."""
 
     message: int
@@ -94,7 +94,7 @@ class Picture:
     holds: tuple[Hold, ...]
     absences: tuple[tuple[int, int, int], ...]
     """Lane, first and last row of a time during which the consumer was dead."""
-    results: tuple[Result, ...]
+    results: tuple[DrawnEffect, ...]
     late_messages: frozenset[int]
 
     def is_late(self, row: Row) -> bool:
@@ -102,13 +102,13 @@ class Picture:
         late = {(result.output, result.message) for result in self.results if result.late}
         return row.kind == "effect" and (self.lanes[row.target].name, row.message) in late
 
-    def by_queue(self) -> dict[str, list[Result]]:
+    def by_queue(self) -> dict[str, list[DrawnEffect]]:
         """The effects of each queue's messages, in their order, without empty lists.
 
         If there are several outputs, separately for each.
         """
         outputs = list(dict.fromkeys(lane.name for lane in self.lanes if lane.kind == "output"))
-        found: dict[str, list[Result]] = {}
+        found: dict[str, list[DrawnEffect]] = {}
         for output in outputs if len(outputs) > 1 else [""]:
             of_output = [result for result in self.results if output in ("", result.output)]
             for queue in sorted({result.queue for result in of_output}):
@@ -259,26 +259,14 @@ def _row(event: TraceEvent, place: Mapping[tuple[str, str], int], output: int, *
             return Row("publish", event.tick, 0, queue, event.message)
         case "take":
             return Row("again" if again else "take", event.tick, queue, consumer, event.message)
-        case "effect":
-            return Row("effect", event.tick, consumer, output, event.message)
-        case "acknowledge":
-            return Row("acknowledge", event.tick, consumer, queue, event.message)
-        case "lost":
-            return Row("lost", event.tick, consumer, queue, event.message)
-        case "return":
-            return Row("return", event.tick, consumer, queue, event.message)
-        case "fenced":
-            return Row("fenced", event.tick, consumer, queue, event.message)
+        case "effect" | "refuse":
+            return Row(event.kind, event.tick, consumer, output, event.message)
+        case "acknowledge" | "lost" | "return" | "fenced" | "retry":
+            return Row(event.kind, event.tick, consumer, queue, event.message)
         case "release" | "lapse":
             return Row("return", event.tick, consumer, queue, event.message)
-        case "refuse":
-            return Row("refuse", event.tick, consumer, output, event.message)
-        case "retry":
-            return Row("retry", event.tick, consumer, queue, event.message)
-        case "start":
-            return Row("start", event.tick, consumer, consumer, event.message)
-        case "cut":
-            return Row("cut", event.tick, consumer, consumer, event.message)
+        case "start" | "cut":
+            return Row(event.kind, event.tick, consumer, consumer, event.message)
         case "crash" | "end":
             return Row("crash", event.tick, consumer, consumer, event.message)
         case _:
@@ -303,7 +291,7 @@ def _results(
     goes_to: Mapping[str, str],
     *,
     with_effect: bool,
-) -> tuple[Result, ...]:
+) -> tuple[DrawnEffect, ...]:
     """The effects that count: of consumers that work in transactions, those that were committed."""
     # A user's own command may commit although the scenario does not ask for it.
     transactional = with_effect or any(event.kind == "commit" for event in trace)
@@ -321,7 +309,7 @@ def _results(
             scope = (output, queue, key if order == "per-key" else None)
             promised = order == "per-partition" or (order == "per-key" and key is not None)
             late = promised and not again and event.message < furthest.get(scope, 0)
-            found.append(Result(event.message, queue, key or "", late, again, output))
+            found.append(DrawnEffect(event.message, queue, key or "", late, again, output))
             furthest[scope] = max(furthest.get(scope, 0), event.message)
             seen.add((output, event.message))
     return tuple(found)

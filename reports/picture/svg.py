@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
-from onceproof.reports.picture.picture import Picture, Result, Row
+from onceproof.reports.picture.picture import DrawnEffect, Picture, Row
 
 _LEFT, _LANE, _TOP, _ROW = 52, 168, 92, 26
 _CHIP, _CHIP_HEIGHT, _GAP, _HEADING = 152, 40, 12, 30
@@ -140,7 +140,7 @@ class _Drawing:
                 self._chip(_LEFT + column * _CHIP, y + 14 + line * (_CHIP_HEIGHT + _GAP), result)
             y += _HEADING + -(-len(results) // self._across) * (_CHIP_HEIGHT + _GAP)
 
-    def _chip(self, x: float, y: float, result: Result) -> None:
+    def _chip(self, x: float, y: float, result: DrawnEffect) -> None:
         bad = result.late or result.repeated
         remark = "  out of order" if result.late else "  again" if result.repeated else ""
         box = {"x": str(x), "y": str(y), "width": str(_CHIP - 10), "height": str(_CHIP_HEIGHT), "rx": "6"}

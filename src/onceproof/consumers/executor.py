@@ -181,8 +181,9 @@ class ScheduleExecutor:
         if report.message is None:
             self._empty_takes += 1
             if self._empty_takes > _MOST_EMPTY_TAKES:
+                queues = ", ".join(consumer.queues)
                 raise _CannotContinue(
-                    f"the broker gives {consumer.name} nothing from {', '.join(consumer.queues)}, where messages are ready"
+                    f"the broker gives {consumer.name} nothing from {queues}, where messages are ready"
                 )
             return
         self._empty_takes = 0
@@ -190,8 +191,8 @@ class ScheduleExecutor:
         self._ready[consumer.group, message.queue].discard(message.number)
         other = next((c for c in self._consumers if c.group == consumer.group and c.holds == message), None)
         if other is not None and not other.lapsed and isinstance(self.queues, Locks):
-            raise _CannotContinue(
-                f"{consumer.name} was given message {message.number}, which {other.name} still has: {_lock_ended(other)}"
+            raise _lock_ended(
+                other, f"{consumer.name} was given message {message.number}, which {other.name} still has"
             )
         for fault in self._outlasting(message):
             fault.after_take(self._context)
@@ -210,9 +211,7 @@ class ScheduleExecutor:
     def _taken_message(self, consumer: ConsumerState, report: StepReport) -> Message:
         message = self._by_id.get(report.message or "")
         if message is None:
-            raise _CannotContinue(
-                f"{consumer.name} reports that it took message {report.message!r}, which was never published"
-            )
+            raise _CannotContinue(f"{consumer.name} took message {report.message!r}, which was never published")
         if self.layout.retry in consumer.queues:
             return Message(message.number, self.layout.retry)
         return message
@@ -228,9 +227,7 @@ class ScheduleExecutor:
             kind = "refuse" if report.refused else "fenced" if report.fenced else "lost" if report.lost else report.step
             self._record_message(kind, consumer.name, self._as_recorded(report, message))
             if report.fenced and not consumer.lapsed and isinstance(self.queues, Locks):
-                raise _CannotContinue(
-                    f"{consumer.name} no longer has message {message.number}: {_lock_ended(consumer)}"
-                )
+                raise _lock_ended(consumer, f"{consumer.name} no longer has message {message.number}")
             consumer.acknowledged = consumer.acknowledged or (report.step == "acknowledge" and not report.lost)
             consumer.released = consumer.released or report.step == "release"
             if report.step == "retry" and not report.lost:
@@ -410,5 +407,5 @@ class ScheduleExecutor:
         self.trace.append(replace(event, at=stored.at))
 
 
-def _lock_ended(consumer: ConsumerState) -> str:
-    return f"the lock of {consumer.name} ended, and no fault was meant to outlast it"
+def _lock_ended(consumer: ConsumerState, shown_by: str) -> _CannotContinue:
+    return _CannotContinue(f"{shown_by}: the lock of {consumer.name} ended, and no fault was meant to outlast it")

@@ -138,13 +138,8 @@ class WholeConsumers:
             return schedule  # a user's own consumer may act on what is in a record
         numbers = {message: number for number, message in enumerate(schedule.messages, start=1)}
         keys = tuple(self.records[message - 1].key for message in schedule.messages)
-        slow = self._slow(numbers)
-        return (
-            keys,
-            schedule.names,
-            tuple(_renumbered(fault, numbers) for fault in schedule.faults),
-            tuple(slow.items()),
-        )
+        faults = tuple(_renumbered(fault, numbers) for fault in schedule.faults)
+        return keys, schedule.names, faults, tuple(self._slow(numbers).items())
 
     def _slow(self, numbers: Mapping[int, int]) -> dict[int, int]:
         slow = consumers_of(self.scenario).slow

@@ -1,7 +1,8 @@
 """`onceproof shrink`: the smallest part of a run's schedule that still shows the same anomalies.
 
-Delta debugging (A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002) on real executions, guided by
-what the run's witnesses name (`onceproof.kinds.contract.PipelineKind.hinted_schedules`): blind halving of 200 messages would take hundreds of executions. What
+Delta debugging (A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002) on real executions, guided
+by what the run's witnesses name (`onceproof.kinds.contract.PipelineKind.hinted_schedules`): blind halving of 200 messages would
+take hundreds of executions. What
 it comes to is minimal if nothing more can be taken away: each single part (of consumers: message, consumer and fault) is tried,
 with every way to place the faults that had named it. A finding that needs a fault stays one that needs it: a smaller schedule that shows the anomaly
 without any fault as well shows another cause, and is not taken.
@@ -58,7 +59,7 @@ class _Spent(Exception):
 
 @dataclass
 class Shrink:
-    """One search. Calls ``execute`` at most ``most`` times; None: the schedule makes no valid scenario, and nothing was executed."""
+    """One search, with at most ``most`` calls of ``execute``. It returns None for a schedule that makes no valid scenario."""
 
     whole: Schedule
     wanted: frozenset[str]

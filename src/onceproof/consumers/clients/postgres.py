@@ -24,7 +24,7 @@ _MOVE = sql.SQL("UPDATE {} SET next_offset = %s WHERE consumer_group = %s AND to
 )
 
 
-class Rows:
+class RowEffect:
     """The fields of a message become the columns of the same name; the table that `prepare.sql` created decides their types.
 
     A unique key of that table makes the effect idempotent: a row that exists already is not written again.
@@ -67,10 +67,10 @@ class PositionsInPostgres(KafkaGroup):
         self._connection.execute(_MOVE, [offset + 1, self._group, topic, partition])
 
 
-class RowsOnce:
-    """`Rows` in a transaction that begins with the lock on the position, and refuses a message that is already done."""
+class RowEffectOnce:
+    """`RowEffect` in a transaction that begins with the lock on the position, and refuses a message that is already done."""
 
-    def __init__(self, source: PositionsInPostgres, rows: Rows) -> None:
+    def __init__(self, source: PositionsInPostgres, rows: RowEffect) -> None:
         self._source = source
         self._rows = rows
 
@@ -84,9 +84,9 @@ class RowsOnce:
         self._rows.write(taken)
 
 
-def open_rows() -> Rows:
+def open_rows() -> RowEffect:
     """Each row is committed by itself."""
-    return Rows(psycopg.connect(os.environ["ONCEPROOF_POSTGRES"], autocommit=True))
+    return RowEffect(psycopg.connect(os.environ["ONCEPROOF_POSTGRES"], autocommit=True))
 
 
 def open_client(acknowledge: str) -> Client:
@@ -94,4 +94,4 @@ def open_client(acknowledge: str) -> Client:
         return Client(KafkaGroup(), open_rows())
     connection = psycopg.connect(os.environ["ONCEPROOF_POSTGRES"])
     source = PositionsInPostgres(connection)
-    return Client(source, RowsOnce(source, Rows(connection)), connection.commit)
+    return Client(source, RowEffectOnce(source, RowEffect(connection)), connection.commit)

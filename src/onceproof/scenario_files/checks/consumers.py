@@ -27,7 +27,7 @@ def complaints(scenario: Scenario) -> list[Complaint]:
         *_lengths(scenario, spec),
         *_outputs(scenario, spec),
         *_templates(scenario),
-        *_crew(scenario, spec),
+        *_names(scenario, spec),
         *_groups(scenario, spec),
         *_takeover(scenario, spec),
         *_refusals(scenario, spec),
@@ -104,7 +104,7 @@ def _templates(scenario: Scenario) -> Iterator[Complaint]:
             )
 
 
-def _crew(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
+def _names(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
     for index, name in enumerate(spec.names):
         if name in spec.names[:index]:
             yield Complaint(("pipeline", "consumers", "names", index), f"consumer {name!r} occurs twice")
