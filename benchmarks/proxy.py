@@ -1,10 +1,10 @@
-"""What the protocol proxy costs: the same work on four roads, direct, through each proxy alone and through both, in turns.
+"""What the protocol proxy costs: the same work on four routes, direct, through each proxy alone and through both, in turns.
 
-``python benchmarks/proxy.py`` does each piece of work on all roads within a second or two, in an order that changes from round
+``python benchmarks/proxy.py`` does each piece of work on all routes within a second or two, in an order that changes from round
 to round, and compares within the round only: what else the machine does then is much the same for all. It prints the medians,
 the median of the rounds' ratios with an interval that holds it in 95 of 100 such runs (from the ranks alone: no shape of
 the noise is assumed), what each proxy adds to a round trip, and the CPU time that the harness's process, with the proxy in it,
-spent. Clients run in a process of their own, as a job does. Rules are armed that no frame fits. `pipeline_roads.py` does the
+spent. Clients run in a process of their own, as a job does. Rules are armed that no frame fits. `pipeline_routes.py` does the
 same with a whole Spark pipeline.
 """
 
@@ -40,11 +40,11 @@ from onceproof.stack.processes.owner import Owner
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument(
-    "--rounds", type=int, default=24, help="turns of each road (a multiple of 24 uses each order as often)"
+    "--rounds", type=int, default=24, help="turns of each route (a multiple of 24 uses each order as often)"
 )
 parser.add_argument("--megabytes", type=int, default=20, help="sent and read in each turn")
 
-ROADS = ("direct", "Toxiproxy", "frames", "both")
+ROUTES = ("direct", "Toxiproxy", "frames", "both")
 """``frames``: the protocol proxy alone, which leads to the service itself then."""
 
 _RECORD = 1000
@@ -117,7 +117,7 @@ def transaction(postgres: str, passfile: str) -> float:
 
 
 def _secret(passfile: str) -> dict[str, Any]:
-    """The direct road is the superuser's, whose password is in its own settings."""
+    """The direct route is the superuser's, whose password is in its own settings."""
     return {"passfile": passfile} if passfile else {}
 
 
@@ -137,17 +137,17 @@ def main() -> None:
     with ExitStack() as stacks:
         pool = stacks.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
         one, both = start_stack(stacks, read_frames=False), start_stack(stacks, read_frames=True)
-        roads = {"direct": _direct(one), "Toxiproxy": _proxied(one), "frames": _proxied(both), "both": _proxied(both)}
+        routes = {"direct": _direct(one), "Toxiproxy": _proxied(one), "frames": _proxied(both), "both": _proxied(both)}
         assert both.frames is not None
         measured: dict[str, dict[str, list[float]]] = {}
         cpu: dict[str, list[float]] = {}
-        orders = list(itertools.permutations(ROADS))
+        orders = list(itertools.permutations(ROUTES))
         for number in range(-1, args.rounds):  # the first turn warms up, and does not count
             for what, (work, given) in _work(args.megabytes).items():
                 for name in orders[number % len(orders)]:
                     _lead(both, past_toxiproxy=name == "frames")
                     before = time.process_time()
-                    got = pool.submit(work, *given(*roads[name])).result()
+                    got = pool.submit(work, *given(*routes[name])).result()
                     spent = time.process_time() - before
                     if number >= 0:
                         measured.setdefault(what, {}).setdefault(name, []).append(got)
@@ -163,13 +163,13 @@ def table(measured: dict[str, dict[str, list[float]]], cpu: dict[str, list[float
     lines = [
         f"{'median':<34} {'direct':>9} {'Toxiproxy':>9} {'frames':>9} {'both':>9} {'frames/Toxiproxy':>20} {'CPU, ms':>8}",
     ]
-    for what, by_road in measured.items():
-        medians = [f"{statistics.median(by_road[name]):>9,.1f}" for name in ROADS]
-        ratio = compared(by_road["Toxiproxy"], by_road["frames"])
+    for what, by_route in measured.items():
+        medians = [f"{statistics.median(by_route[name]):>9,.1f}" for name in ROUTES]
+        ratio = compared(by_route["Toxiproxy"], by_route["frames"])
         lines.append(f"{what:<34} {' '.join(medians)} {ratio:>20} {statistics.median(cpu[what]) * 1000:>8.0f}")
     for what in measured:
         if "MB/s" not in what:
-            added = {name: _added(measured[what]["direct"], measured[what][name]) for name in ROADS[1:]}
+            added = {name: _added(measured[what]["direct"], measured[what][name]) for name in ROUTES[1:]}
             lines.append(f"added to {what}: " + ", ".join(f"{name} {by:,.1f}" for name, by in added.items()))
     return "\n".join(lines)
 
@@ -224,7 +224,7 @@ def _proxied(stack: EmbeddedStack) -> tuple[str, str, str]:
 
 
 Given = Callable[[str, str, str], tuple[Any, ...]]
-"""From a road's Kafka, Postgres and passfile, what a piece of work is given."""
+"""From a route's Kafka, Postgres and passfile, what a piece of work is given."""
 
 
 def _work(megabytes: int) -> dict[str, tuple[Callable[..., float], Given]]:

@@ -131,7 +131,7 @@ class Fence:
             f"both were alive then: start {taken.start} (processes {_listed(self._pids)}, none stopped) "
             f"and start {taken.start + 1} (processes {_listed(second)})"
         )
-        return taken.let_go(self._go, before, words, how="released")
+        return taken.resume_first(self._go, before, words, how="released")
 
     def heal(self, context: FaultContext) -> None:
         try:

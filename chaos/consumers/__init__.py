@@ -1,1 +1,1 @@
-"""Fault kinds of consumers, one file each. What such a fault is stands in `onceproof.consumers.faults`."""
+"""Fault kinds of consumers, one file each. `onceproof.consumers.faults` defines what such a fault is."""

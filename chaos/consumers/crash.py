@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from onceproof.consumers.faults import AtItsStep, Scene, StepDone, consumer_faults
+from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults
 from onceproof.consumers.redelivery import LAST_STEP, given_out_again
 from onceproof.faults.contract import Placement, Proof, SpecProblem
 from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario, consumers_of
@@ -16,10 +16,12 @@ class CrashSpec(ConsumerFaultSpec):
 
 @consumer_faults.register("crash")
 class Crash(AtItsStep):
-    """The consumer's process dies at once, as from a kernel's out-of-memory killer or a lost machine."""
+    """The consumer's process dies at once, as if killed by the kernel's out-of-memory killer or with its machine."""
 
     Spec: ClassVar[type[ConsumerFaultSpec]] = CrashSpec
-    about: ClassVar[str] = "SIGKILL of a consumer that has a message, at a step and while another has its own"
+    about: ClassVar[str] = (
+        "SIGKILL of a consumer that has a message, after a given step (and while another consumer has another message)"
+    )
 
     def __init__(self, spec: CrashSpec) -> None:
         self._spec = spec
@@ -29,9 +31,9 @@ class Crash(AtItsStep):
         consumers = consumers_of(scenario)
         found: list[SpecProblem] = []
         if consumers.broker == "kafka-group" and consumers.restart_after is None:
-            message = "a consumer that dies never comes back, and its partitions wait for it: it is a static member of its group"
+            message = f"{spec.target} is a static member: after its death its partitions wait for it, and it is never restarted"
             found.append(SpecProblem((), message, "pipeline: consumers: restart_after: TICKS"))
-        # The order of steps of a user's own command is known only when it runs: the proof sees to it.
+        # In which order a user's own command does its steps is known only when it runs: the proof takes care of that.
         if scenario.pipeline.command != WORKER or spec.at.after != LAST_STEP.get(consumers.acknowledge):
             return found
         message = (
@@ -46,11 +48,11 @@ class Crash(AtItsStep):
         proof = (
             f"who held what when {spec.target} was killed, and that the broker gave message {spec.at.message} out again"
         )
-        why = "consumers ask before each step, and nobody moves while it is killed"
+        why = "consumers ask before each step, and all others wait while this one is killed"
         return Placement("exact", "gate of the consumers", why, proof)
 
-    def strike(self, scene: Scene, seen: StepDone) -> None:
-        scene.crew.kill(self._spec.target)
+    def strike(self, context: ConsumerFaultContext, seen: StepDone) -> None:
+        context.processes.kill(self._spec.target)
 
-    def prove(self, scene: Scene, seen: StepDone) -> Proof:
+    def prove(self, context: ConsumerFaultContext, seen: StepDone) -> Proof:
         return given_out_again(self._spec, "was killed", seen.before, seen.after)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from onceproof.consumers.faults import AtItsStep, Scene, StepDone, consumer_faults
+from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults
 from onceproof.consumers.redelivery import LAST_STEP, given_out_again
-from onceproof.consumers.routes import HasRoads
+from onceproof.consumers.routes import HasRoutes
 from onceproof.faults.contract import Placement, Proof, SpecProblem
 from onceproof.scenario.model import WORKER, ConsumerFaultSpec, Scenario, consumers_of
 
@@ -17,14 +17,16 @@ class CutSpec(ConsumerFaultSpec):
 
 @consumer_faults.register("cut")
 class Cut(AtItsStep):
-    """All connections of one consumer are reset, as by a firewall that forgets them; those that it makes then stand.
+    """All connections of one consumer are reset, as by a firewall that forgets them. Later connections are not touched.
 
-    It finds out at its next step, which is lost, and takes again. Source: AMQP 0-9-1, 1.8.3.13 (unacknowledged messages of a
-    channel that closes are requeued); RabbitMQ's Consumer Acknowledgements, "Automatic Requeueing".
+    The consumer finds out at its next step, which is lost, and then takes again. Source: AMQP 0-9-1, 1.8.3.13 (unacknowledged
+    messages of a channel that closes are requeued); RabbitMQ's Consumer Acknowledgements, "Automatic Requeueing".
     """
 
     Spec: ClassVar[type[ConsumerFaultSpec]] = CutSpec
-    about: ClassVar[str] = "a consumer's connections are reset while it has a message; it lives, and connects again"
+    about: ClassVar[str] = (
+        "a consumer's connections are reset while it has a message; the consumer lives and connects again"
+    )
 
     def __init__(self, spec: CutSpec) -> None:
         self._spec = spec
@@ -38,7 +40,7 @@ class Cut(AtItsStep):
     def problems(cls, spec: CutSpec, scenario: Scenario) -> list[SpecProblem]:
         consumers = consumers_of(scenario)
         if consumers.broker != "amqp":
-            message = f"a connection is cut on AMQP only, and these consumers have {consumers.broker}: Kafka's clients make a new one unseen"
+            message = f"cut needs AMQP, and these consumers use {consumers.broker}: Kafka's clients reconnect unnoticed"
             return [SpecProblem(("fault",), message, "use broker: amqp, or crash")]
         if scenario.pipeline.command != WORKER or spec.at.after != LAST_STEP.get(consumers.acknowledge):
             return []
@@ -55,18 +57,18 @@ class Cut(AtItsStep):
             f"who held what when the connection of {spec.target} was reset, that the same process got the error at its next step, "
             f"and that the broker gave message {spec.at.message} out again"
         )
-        why = "consumers ask before each step, and none moves until the broker has noticed"
+        why = "consumers ask before each step, and all wait until the broker has noticed"
         return Placement("exact", "gate of the consumers, and protocol proxy", why, proof)
 
-    def strike(self, scene: Scene, seen: StepDone) -> None:
-        assert isinstance(scene.queues, HasRoads), "validated: of AMQP"
-        self._reset = scene.queues.road(self._spec.target).cut()
+    def strike(self, context: ConsumerFaultContext, seen: StepDone) -> None:
+        assert isinstance(context.queues, HasRoutes), "validated: cut needs AMQP"
+        self._reset = context.queues.route(self._spec.target).cut()
 
     def disconnects(self) -> bool:
         """Implements `onceproof.consumers.routes.Disconnects`."""
         return self._reset > 0
 
-    def prove(self, scene: Scene, seen: StepDone) -> Proof:
+    def prove(self, context: ConsumerFaultContext, seen: StepDone) -> Proof:
         before, after = seen.before, seen.after
         target = self._spec.target
         if self._reset == 0:
@@ -74,11 +76,9 @@ class Cut(AtItsStep):
         proof = given_out_again(self._spec, "lost its connection", before, after)
         if not proof.hit:
             return proof
-        theirs = [move for move in after if move.consumer == target]
-        lost = next((place for place, move in enumerate(theirs) if move.kind == "lost"), None)
-        if lost is None or any(move.kind in ("crash", "end", "start") for move in theirs[:lost]):
-            return Proof(False, (*proof.evidence, f"{target} did not notice: no step of it failed while it lived"))
-        told = (
-            f"{target} lived, and its next step, at tick {theirs[lost].tick}, failed over the connection that was gone"
-        )
-        return Proof(True, (*proof.evidence, told))
+        own = [event for event in after if event.consumer == target]
+        lost = next((place for place, event in enumerate(own) if event.kind == "lost"), None)
+        if lost is None or any(event.kind in ("crash", "end", "start") for event in own[:lost]):
+            return Proof(False, (*proof.evidence, f"{target} did not notice: none of its steps failed while it lived"))
+        noticed = f"{target} lived, and its next step, at tick {own[lost].tick}, failed because its connection was gone"
+        return Proof(True, (*proof.evidence, noticed))

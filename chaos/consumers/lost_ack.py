@@ -1,4 +1,4 @@
-"""Lost acknowledgement of a consumer: it is sent into a connection that breaks, and never arrives. The broker gives the message out again."""
+"""Lost acknowledgement of a consumer: it is sent and never arrives, because its connection breaks. The message comes again."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from onceproof.consumers.faults import AtItsStep, Scene, StepDone, consumer_faults
-from onceproof.consumers.routes import HasRoads, Road
-from onceproof.consumers.trace import Move
+from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults
+from onceproof.consumers.routes import HasRoutes, Route
+from onceproof.consumers.trace import TraceEvent
 from onceproof.faults.contract import Placement, Proof, SpecProblem
 from onceproof.instruments.proxy.rules import Action, Condition, Hit, Rule
 from onceproof.scenario.model import WORKER, ConsumerFaultSpec, ConsumersSpec, Scenario, consumers_of
 
-#: The request that a member of a group acknowledges with; in a transaction it is the other.
+#: The request with which a group member acknowledges: the second one in a transaction.
 _KINDS = ("OffsetCommit", "TxnOffsetCommit")
 #: The step before an acknowledgement, by ``acknowledge``.
 _BEFORE = {"after-effect": "effect", "before-effect": "take", "with-effect": "effect"}
 _OVER = {"lost", "acknowledge", "crash", "end"}
-#: On AMQP: what the broker does not answer is sent and then let go by, so only what follows tells that it is over.
+#: On AMQP a basic.ack has no answer, so only the consumer's next event shows that the fault is over.
 _OVER_ON_AMQP = {"lost", "commit", "take", "crash", "end"}
 
 
@@ -33,10 +33,11 @@ class LostAckSpec(ConsumerFaultSpec):
 
 @consumer_faults.register("lost-ack")
 class LostAck(AtItsStep):
-    """Kafka's client tries again by itself, and each try is lost as well, until it gives up: one try lost shows nothing.
-    On AMQP there is one try: with its connection the delivery is gone that it was about.
+    """The connection breaks with the acknowledgement on it.
 
-    The consumer lives, and goes on from what the broker has.
+    Kafka's client retries by itself, so each try is lost until it gives up: losing one try would show nothing. On AMQP there is
+    one try: the delivery that it acknowledges ends with its connection. The consumer lives, and continues from what the broker
+    has.
     """
 
     Spec: ClassVar[type[ConsumerFaultSpec]] = LostAckSpec
@@ -45,8 +46,8 @@ class LostAck(AtItsStep):
     def __init__(self, spec: LostAckSpec) -> None:
         self._spec = spec
         self._rules = [Rule(Condition(kind), "drop-request", "reset", times=None, name="lost-ack") for kind in _KINDS]
-        self._road: Road | None = None
-        """The consumer's own, on AMQP."""
+        self._route: Route | None = None
+        """The consumer's own route, on AMQP."""
 
     @classmethod
     def reads_frames(cls, spec: LostAckSpec) -> bool:
@@ -56,18 +57,18 @@ class LostAck(AtItsStep):
     def problems(cls, spec: LostAckSpec, scenario: Scenario) -> list[SpecProblem]:
         consumers = consumers_of(scenario)
         if spec.lost == "answer" and (consumers.broker, consumers.acknowledge) != ("amqp", "with-effect"):
-            message = "the answer that can be lost here is that to a commit of AMQP: basic.ack has none"
+            message = "only the answer to an AMQP commit can be lost here: a basic.ack has no answer"
             return [SpecProblem(("lost",), message, "use lost: request, or broker: amqp with acknowledge: with-effect")]
         if consumers.broker == "amqp":
             return _problems_on_amqp(spec, scenario, consumers)
         if consumers.broker != "kafka-group":
-            message = f"an acknowledgement is stopped on its way to a Kafka group or an AMQP broker, and these consumers have {consumers.broker}"
-            return [SpecProblem(("fault",), message, "use crash after effect: what was not acknowledged comes again")]
+            message = f"lost-ack needs broker: kafka-group or amqp, and these consumers use {consumers.broker}"
+            return [SpecProblem(("fault",), message, "use crash after effect: an unacknowledged message comes again")]
         if consumers.acknowledge == "with-effect" and any(o.table is not None for o in scenario.outputs.values()):
             message = "these consumers keep their positions in Postgres and send no acknowledgement"
             return [SpecProblem(("fault",), message, "use crash, or an output that is a topic")]
         if consumers.retry is not None and spec.target == consumers.retry.consumer:
-            message = f"{spec.target} takes from the retry topic, and what the broker has is known of the input's acknowledgements alone"
+            message = f"{spec.target} takes from the retry topic, and onceproof can look up acknowledgements of the input only"
             return [SpecProblem(("target",), message, "name a consumer of the input, or use crash")]
         before = _BEFORE[consumers.acknowledge]
         if scenario.pipeline.command == WORKER and spec.at.after != before:
@@ -78,39 +79,39 @@ class LostAck(AtItsStep):
     @classmethod
     def placement(cls, spec: LostAckSpec, scenario: Scenario) -> Placement:
         proof = f"the frames that were stopped, that {spec.target} got the error, and that it was given message {spec.at.message} again"
-        why = "the rule is armed before the consumer may acknowledge, and no other consumer moves meanwhile"
+        why = "the rule is armed before the consumer may acknowledge, and all other consumers wait meanwhile"
         return Placement("exact", "gate of the consumers, and protocol proxy", why, proof)
 
-    def strike(self, scene: Scene, seen: StepDone) -> None:
-        if isinstance(scene.queues, HasRoads):
+    def strike(self, context: ConsumerFaultContext, seen: StepDone) -> None:
+        if isinstance(context.queues, HasRoutes):
             action: Action = "drop-request" if self._spec.lost == "request" else "drop-answer"
             frame = "tx.commit" if self._spec.at.after == "acknowledge" else "basic.ack"
             self._rules = [Rule(Condition(frame), action, "reset", name="lost-ack")]
-            self._road = scene.queues.road(self._spec.target)
-            self._road.arm(self._rules[0])
+            self._route = context.queues.route(self._spec.target)
+            self._route.arm(self._rules[0])
             return
-        assert scene.queues.frames is not None, "the run has started the proxy: this fault reads frames"
+        assert context.queues.frames is not None, "the run has started the proxy: this fault reads frames"
         for rule in self._rules:
-            scene.queues.frames.arm("kafka", rule)
+            context.queues.frames.arm("kafka", rule)
 
-    def is_over(self, since: Sequence[Move]) -> bool:
-        over = _OVER if self._road is None else _OVER_ON_AMQP
-        return any(move.consumer == self._spec.target and move.kind in over for move in since)
+    def is_over(self, since: Sequence[TraceEvent]) -> bool:
+        over = _OVER if self._route is None else _OVER_ON_AMQP
+        return any(event.consumer == self._spec.target and event.kind in over for event in since)
 
-    def heal(self, scene: Scene) -> None:
-        if self._road is not None:
-            self._road.disarm(self._rules[0])
-        elif scene.queues.frames is not None:
+    def heal(self, context: ConsumerFaultContext) -> None:
+        if self._route is not None:
+            self._route.disarm(self._rules[0])
+        elif context.queues.frames is not None:
             for rule in self._rules:
-                scene.queues.frames.disarm("kafka", rule)
+                context.queues.frames.disarm("kafka", rule)
 
     def arrived(self) -> bool | None:
         """Implements `onceproof.consumers.routes.KnowsArrival`."""
         hits = [hit for rule in self._rules for hit in rule.hits]
-        # Not `Hit.answer`: that is there a moment after the client was cut off.
+        # Not `Hit.answer`: that is stored a moment after the client was cut off.
         return any(hit.answered_at is not None for hit in hits) if hits else None
 
-    def prove(self, scene: Scene, seen: StepDone) -> Proof:
+    def prove(self, context: ConsumerFaultContext, seen: StepDone) -> Proof:
         after = seen.after
         target, message = self._spec.target, self._spec.at.message
         hits = [hit for rule in self._rules for hit in rule.hits]
@@ -119,41 +120,42 @@ class LostAck(AtItsStep):
         if self._spec.lost == "answer":
             return self._prove_answer(hits[0], after)
         tries = "once" if len(hits) == 1 else f"{len(hits)} times"
-        told = [f"{target} sent the {hits[0].frame.kind} of message {message} {tries}; none of them reached the broker"]
+        sent = f"{target} sent the {hits[0].frame.kind} of message {message} {tries}"
         if any(hit.delivered_at is not None for hit in hits):
-            return Proof(False, (*told, "yet one was delivered"))
-        lost = next((m for m in after if m.consumer == target and m.kind == "lost"), None)
+            return Proof(False, (f"{sent}, but one was delivered",))
+        evidence = [f"{sent}; none of them reached the broker"]
+        lost = next((e for e in after if e.consumer == target and e.kind == "lost"), None)
         if lost is None:
-            return Proof(False, (*told, f"{target} did not notice that it was lost"))
-        told.append(f"at tick {lost.tick} {target} got the error, and began again from what the broker has")
+            return Proof(False, (*evidence, f"{target} did not notice that it was lost"))
+        evidence.append(f"at tick {lost.tick} {target} got the error, and started over from what the broker has")
         since = after[after.index(lost) + 1 :]
-        of_group = [m for m in since if m.group == lost.group]  # another group has a copy of its own
-        again = next((m for m in of_group if m.kind == "take" and m.message == message), None)
+        of_group = [e for e in since if e.group == lost.group]  # another group has its own copy
+        again = next((e for e in of_group if e.kind == "take" and e.message == message), None)
         if again is None:
-            return Proof(False, (*told, f"message {message} was never given out again"))
-        return Proof(True, (*told, f"the broker gave it to {again.consumer} at tick {again.tick} again"))
+            return Proof(False, (*evidence, f"message {message} was never given out again"))
+        return Proof(True, (*evidence, f"the broker gave it to {again.consumer} again, at tick {again.tick}"))
 
-    def _prove_answer(self, hit: Hit, after: Sequence[Move]) -> Proof:
-        """The broker had it, so the message must not come again."""
+    def _prove_answer(self, hit: Hit, after: Sequence[TraceEvent]) -> Proof:
+        """The broker had the acknowledgement, so the message must not come again."""
         target, message = self._spec.target, self._spec.at.message
         if hit.answered_at is None:
             return Proof(False, (f"the broker did not answer the {hit.frame.kind} of message {message}",))
-        told = [
-            f"the broker answered the {hit.frame.kind} of message {message}, and {target} was cut off before it heard"
+        evidence = [
+            f"the broker answered the {hit.frame.kind} of message {message}, and {target} was cut off before the answer arrived"
         ]
-        lost = next((m for m in after if m.consumer == target and m.kind == "lost"), None)
+        lost = next((e for e in after if e.consumer == target and e.kind == "lost"), None)
         if lost is None:
-            return Proof(False, (*told, f"{target} did not notice that the answer was lost"))
-        told.append(f"at tick {lost.tick} {target} got the error, and began again from what the broker has")
-        again = next((m for m in after[after.index(lost) + 1 :] if m.kind == "take" and m.message == message), None)
+            return Proof(False, (*evidence, f"{target} did not notice that the answer was lost"))
+        evidence.append(f"at tick {lost.tick} {target} got the error, and started over from what the broker has")
+        again = next((e for e in after[after.index(lost) + 1 :] if e.kind == "take" and e.message == message), None)
         if again is not None:
-            return Proof(False, (*told, f"yet the broker gave it to {again.consumer} at tick {again.tick} again"))
-        return Proof(True, (*told, f"the broker did not give message {message} out again"))
+            return Proof(False, (*evidence, f"but the broker gave it to {again.consumer} again, at tick {again.tick}"))
+        return Proof(True, (*evidence, f"the broker did not give message {message} out again"))
 
 
 def _problems_on_amqp(spec: LostAckSpec, scenario: Scenario, consumers: ConsumersSpec) -> list[SpecProblem]:
     before = [_BEFORE[consumers.acknowledge]]
-    if consumers.acknowledge == "with-effect":  # a commit comes after it, and is what counts
+    if consumers.acknowledge == "with-effect":  # the commit that follows it is what counts
         before = ["acknowledge"] if spec.lost == "answer" else ["effect", "acknowledge"]
     if scenario.pipeline.command != WORKER or spec.at.after in before:
         return []

@@ -1,4 +1,4 @@
-"""Reject: the output really refuses the effect of a message: Kafka takes no record into its topic for that moment."""
+"""Reject: the output really refuses the effect of a message, because Kafka accepts no record into its topic for that time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
-from onceproof.consumers.faults import AtItsStep, Scene, StepDone, consumer_faults
-from onceproof.consumers.trace import Move
+from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults
+from onceproof.consumers.trace import TraceEvent
 from onceproof.faults.contract import Placement, Proof, SpecProblem
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario, consumers_of
 
@@ -20,13 +20,13 @@ class RejectSpec(ConsumerFaultSpec):
 
 @consumer_faults.register("reject")
 class Reject(AtItsStep):
-    """The output's topic gets ``max.message.bytes`` 1, so that its broker answers MSG_SIZE_TOO_LARGE, which no client tries again.
+    """The output's topic gets ``max.message.bytes`` 1, so that its broker answers MSG_SIZE_TOO_LARGE, which no client retries.
 
-    It stands for whatever a downstream system may refuse for a while: a quota, a lock, a service that is away.
+    It stands for anything that a downstream system may refuse for a while: a quota, a lock, a service that is away.
     """
 
     Spec: ClassVar[type[ConsumerFaultSpec]] = RejectSpec
-    about: ClassVar[str] = "the output refuses the effect of a message, so many times"
+    about: ClassVar[str] = "the output refuses the effect of a message, a given number of times"
 
     def __init__(self, spec: RejectSpec) -> None:
         self._spec = spec
@@ -39,61 +39,50 @@ class Reject(AtItsStep):
             message = "a queue of an AMQP broker refuses nothing: reject needs a Kafka topic as output"
             found.append(SpecProblem(("fault",), message, "use broker: kafka-group or share-group"))
         if scenario.stack.kafka.brokers > 1:
-            message = (
-                "whichever broker is asked may have the new setting before the one that leads the output's partition"
-            )
+            message = "with several brokers, the one asked may have the new setting before the leader of the output's partition"
             found.append(SpecProblem(("fault",), message, "stack: kafka: {brokers: 1}"))
         if consumers.acknowledge == "with-effect":
-            message = (
-                "a record that is refused ends its transaction, which the consumer that is shipped does not go on from"
-            )
+            message = "a refused record ends its transaction, and the shipped consumer does not continue after that"
             found.append(SpecProblem(("fault",), message, "use acknowledge: after-effect"))
-        if spec.at.after == "effect" or (spec.at.after == "acknowledge" and _effect_first(scenario)):
-            message = (
-                f"after {spec.at.after} the effect of message {spec.at.message} is there: nothing is left to be refused"
-            )
+        if spec.at.after == "effect" or (spec.at.after == "acknowledge" and consumers.acknowledge != "before-effect"):
+            message = f"after {spec.at.after} the effect of message {spec.at.message} exists already: nothing is left to refuse"
             found.append(SpecProblem(("at", "after"), message, "use take"))
         return found
 
     @classmethod
     def placement(cls, spec: RejectSpec, scenario: Scenario) -> Placement:
-        proof = f"{spec.target} heard from the broker that the effect of message {spec.at.message} is refused"
-        why = "consumers ask before each step, and the effect is let happen once the broker has the new setting"
+        proof = f"{spec.target} got the broker's refusal of the effect of message {spec.at.message}"
+        why = "consumers ask before each step, and the effect is allowed once the broker has the new setting"
         return Placement("exact", "gate of the consumers", why, proof)
 
-    def strike(self, scene: Scene, seen: StepDone) -> None:
-        scene.queues.refuse(scene.layout.output_of[self._spec.target], True)
+    def strike(self, context: ConsumerFaultContext, seen: StepDone) -> None:
+        context.queues.refuse(context.layout.output_of[self._spec.target], True)
 
-    def is_over(self, since: Sequence[Move]) -> bool:
+    def is_over(self, since: Sequence[TraceEvent]) -> bool:
         return len(self._refusals(since)) >= self._spec.times
 
-    def heal(self, scene: Scene) -> None:
-        scene.queues.refuse(scene.layout.output_of[self._spec.target], False)
+    def heal(self, context: ConsumerFaultContext) -> None:
+        context.queues.refuse(context.layout.output_of[self._spec.target], False)
 
-    def _refusals(self, since: Sequence[Move]) -> list[Move]:
-        return [move for move in since if move.kind == "refuse" and move.message == self._spec.at.message]
+    def _refusals(self, since: Sequence[TraceEvent]) -> list[TraceEvent]:
+        return [event for event in since if event.kind == "refuse" and event.message == self._spec.at.message]
 
-    def prove(self, scene: Scene, seen: StepDone) -> Proof:
+    def prove(self, context: ConsumerFaultContext, seen: StepDone) -> Proof:
         after = seen.after
         refusals = self._refusals(after)
         message = self._spec.at.message
-        told = [
-            f"the broker refused the effect of message {message} to {move.consumer} at tick {move.tick}"
-            for move in refusals
+        evidence = [
+            f"the broker refused the effect of message {message} to {event.consumer} at tick {event.tick}"
+            for event in refusals
         ]
         if not refusals:
             return Proof(False, (f"no effect of message {message} was refused",))
         last = refusals[-1]
-        later = [m for m in after[after.index(last) + 1 :] if m.group == last.group]  # another has a copy of its own
-        again = next((m for m in later if m.kind == "effect" and m.message == message), None)
-        told.append(
-            f"it was done at tick {again.tick} by {again.consumer}"
+        later = [e for e in after[after.index(last) + 1 :] if e.group == last.group]  # another group has its own copy
+        again = next((e for e in later if e.kind == "effect" and e.message == message), None)
+        evidence.append(
+            f"{again.consumer} did the effect at tick {again.tick}"
             if again is not None
-            else "it was never done after that"
+            else "the effect was never done after that"
         )
-        return Proof(len(refusals) >= self._spec.times, tuple(told))
-
-
-def _effect_first(scenario: Scenario) -> bool:
-    consumers = consumers_of(scenario)
-    return consumers.acknowledge != "before-effect"
+        return Proof(len(refusals) >= self._spec.times, tuple(evidence))

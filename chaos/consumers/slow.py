@@ -1,4 +1,4 @@
-"""Slow: a consumer works longer on a message than its group waits for it. The broker gives the message to another, and both finish."""
+"""Slow: a consumer works on a message longer than its group waits. The broker gives the message to another, and both finish."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from onceproof.consumers.brokers.contract import Locks
-from onceproof.consumers.faults import AtItsStep, Scene, StepDone, consumer_faults
-from onceproof.consumers.trace import Move
+from onceproof.consumers.faults import AtItsStep, ConsumerFaultContext, StepDone, consumer_faults
+from onceproof.consumers.trace import TraceEvent
 from onceproof.faults.contract import Placement, Proof, SpecProblem
 from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec, Scenario, consumers_of
 
@@ -18,11 +18,11 @@ class SlowSpec(ConsumerFaultSpec):
 
 @consumer_faults.register("slow")
 class Slow(AtItsStep):
-    """Nothing is killed and nothing is cut: the consumer is held at its next step until the broker has given its message away.
+    """Nothing is killed or cut: the consumer is held at its next step until the broker has given its message to another.
 
-    In a share group the lock of the record ends (KIP-932, ``group.share.record.lock.duration.ms``); in a consumer group
-    ``max.poll.interval.ms`` passes without a poll, its client leaves, and its partitions are dealt out anew (KIP-62). The
-    event that ends it is the delivery to another, not a guess at seconds.
+    In a share group the lock of the record ends (KIP-932, ``group.share.record.lock.duration.ms``). In a consumer group
+    ``max.poll.interval.ms`` passes without a poll, its client leaves, and its partitions are assigned to others (KIP-62). The
+    fault ends with the delivery to another consumer, not after a guessed number of seconds.
     """
 
     Spec: ClassVar[type[ConsumerFaultSpec]] = SlowSpec
@@ -39,79 +39,77 @@ class Slow(AtItsStep):
             message = "an AMQP broker waits for a consumer as long as its connection lives"
             found.append(SpecProblem(("fault",), message, "use broker: share-group or kafka-group, or the fault crash"))
         if consumers.broker == "kafka-group" and consumers.static:
-            message = f"{spec.target} is a static member of its group: nobody takes over what it has"
+            message = f"{spec.target} is a static member of its group: no other member takes over its messages"
             found.append(SpecProblem(("fault",), message, "pipeline: consumers: static: false"))
         if spec.target in consumers.names and not _others(consumers, spec.target):
-            message = f"{spec.target} is alone: there is nobody whom the broker could give message {spec.at.message}"
+            message = f"{spec.target} is alone: the broker could give message {spec.at.message} to no other consumer"
             found.append(SpecProblem(("target",), message, "name another consumer of the same group under names"))
         if spec.at.after != "take":
             message = f"{spec.target} is slow at its work, which begins when it has taken message {spec.at.message}"
             found.append(SpecProblem(("at", "after"), message, "use take"))
         also = next((f for f in scenario.faults(ConsumerFaultSpec) if f is not spec and _same_place(f, spec)), None)
         if also is not None:
-            message = (
-                f"{also.fault} strikes {spec.target} over message {spec.at.message} as well, which is another's by then"
-            )
+            message = f"{also.fault} strikes {spec.target} over message {spec.at.message} as well, which is another consumer's by then"
             found.append(SpecProblem(("at", "message"), message, "place one of the two at another message"))
         return found
 
     @classmethod
     def placement(cls, spec: SlowSpec, scenario: Scenario) -> Placement:
-        proof = f"that another was given message {spec.at.message} while {spec.target} had it, and what {spec.target} did then"
-        why = "it is held at its next step until the broker has given the message out again"
+        proof = f"that another consumer was given message {spec.at.message} while {spec.target} had it, and what {spec.target} did then"
+        why = "the consumer is held at its next step until the broker has given the message out again"
         return Placement("exact", "gate of the consumers", why, proof)
 
-    def foresee(self, scene: Scene) -> None:
-        self._lock_briefly(scene, True)
+    def before_publish(self, context: ConsumerFaultContext) -> None:
+        self._lock_briefly(context, True)
 
-    def is_taken(self, scene: Scene) -> None:
-        self._lock_briefly(scene, False)  # of what is given out from now on; the lock of this message stays as it is
+    def after_take(self, context: ConsumerFaultContext) -> None:
+        self._lock_briefly(context, False)  # for messages given out from now on; the lock of this one stays short
 
-    def strike(self, scene: Scene, seen: StepDone) -> None:
-        """Nothing: it is not let go on."""
+    def strike(self, context: ConsumerFaultContext, seen: StepDone) -> None:
+        """Nothing to do: the executor holds the consumer at its step."""
 
-    def _lock_briefly(self, scene: Scene, briefly: bool) -> None:
-        if isinstance(scene.queues, Locks):
-            scene.queues.lock_briefly(scene.layout.group_of[self._spec.target], briefly)
+    def _lock_briefly(self, context: ConsumerFaultContext, briefly: bool) -> None:
+        if isinstance(context.queues, Locks):
+            context.queues.lock_briefly(context.layout.group_of[self._spec.target], briefly)
 
-    def is_over(self, since: Sequence[Move]) -> bool:
-        return any(move.kind == "lapse" and move.consumer == self._spec.target for move in since)
+    def is_over(self, since: Sequence[TraceEvent]) -> bool:
+        return any(event.kind == "lapse" and event.consumer == self._spec.target for event in since)
 
-    def prove(self, scene: Scene, seen: StepDone) -> Proof:
+    def prove(self, context: ConsumerFaultContext, seen: StepDone) -> Proof:
         before, after = seen.before, seen.after
         target, message = self._spec.target, self._spec.at.message
-        taken = next(m for m in reversed(before) if m.kind == "take" and m.consumer == target)
-        told = [f"{target} took message {message} from {taken.queue} at tick {taken.tick} and worked on it"]
+        taken = next(e for e in reversed(before) if e.kind == "take" and e.consumer == target)
+        evidence = [f"{target} took message {message} from {taken.queue} at tick {taken.tick} and worked on it"]
         again = next(
             (
-                m
-                for m in after
-                if (m.kind, m.message, m.group) == ("take", message, taken.group) and m.consumer != target
+                e
+                for e in after
+                if (e.kind, e.message, e.group) == ("take", message, taken.group) and e.consumer != target
             ),
             None,
         )
         if again is None:
-            return Proof(False, (*told, f"the broker gave message {message} to nobody else meanwhile"))
+            return Proof(False, (*evidence, f"the broker gave message {message} to no other consumer meanwhile"))
         mark = " for the second time" if again.redelivered else ""
-        told.append(
+        evidence.append(
             f"the broker gave it{mark} to {again.consumer} at tick {again.tick}, while {target} lived and had it"
         )
-        late = [m for m in after[after.index(again) :] if m.consumer == target and m.message == message]
-        effect = next((m for m in late if m.kind == "effect"), None)
-        done = f"did its effect at tick {effect.tick}" if effect is not None else "did no effect"
-        told.append(f"{target} went on and {done}")
-        answer = next((m for m in late if m.kind in (*_ANSWERS, "lost")), None)
+        late = [e for e in after[after.index(again) :] if e.consumer == target and e.message == message]
+        effect = next((e for e in late if e.kind == "effect"), None)
+        done = f"did its effect at tick {effect.tick}" if effect is not None else "had no effect"
+        evidence.append(f"{target} went on and {done}")
+        answer = next((e for e in late if e.kind in (*_ANSWERS, "lost")), None)
         if answer is None:
-            return Proof(False, (*told, f"what the broker said to {target}'s acknowledgement was not seen"))
+            return Proof(False, (*evidence, f"the broker's answer to {target}'s acknowledgement was not seen"))
         if answer.kind == "lost":
-            return Proof(False, (*told, f"its step at tick {answer.tick} got no answer of the broker"))
-        return Proof(True, (*told, _ANSWERS[answer.kind]))
+            return Proof(False, (*evidence, f"its step at tick {answer.tick} got no answer from the broker"))
+        return Proof(True, (*evidence, _ANSWERS[answer.kind]))
 
 
-#: What the broker said, as far as it said anything, to the acknowledgement of one whose message was another's by then.
+#: The broker's answer, if any, to the late acknowledgement of a message that had been given to another consumer.
 _ANSWERS = {
     "acknowledge": "the broker answered its late acknowledgement without an error",
-    "fenced": "the broker refused its late acknowledgement: the message was another's",
+    "fenced": "the broker refused its late acknowledgement: the message belonged to another consumer",
 }
 
 
@@ -120,7 +118,7 @@ def _same_place(one: ConsumerFaultSpec, other: ConsumerFaultSpec) -> bool:
 
 
 def _others(consumers: ConsumersSpec, target: str) -> list[str]:
-    """Who takes from where the target does."""
+    """The other consumers that take from the same queues as the target."""
     group = next((names for names in consumers.groups.values() if target in names), consumers.names)
     apart = consumers.retry.consumer if consumers.retry is not None else None
     return [name for name in group if name not in (target, apart)]

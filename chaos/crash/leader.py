@@ -216,10 +216,10 @@ class LeaderCrash:
     def _wait_for_acknowledgements(self, context: FaultContext, seen: Occurrence) -> list[Reply]:
         """What the leader acknowledged by itself: nothing, or all that there is to the batch."""
         assert self._before is not None
-        road = f"client-{self._before.broker}"
+        route = f"client-{self._before.broker}"
 
         def acknowledged() -> list[Reply]:
-            return [r for r in list(self._heard) if (r.road, r.where, r.code) == (road, self._leader_of, "0")]
+            return [r for r in list(self._heard) if (r.route, r.where, r.code) == (route, self._leader_of, "0")]
 
         try:
             allowed_s = _WRITES_S if self._shrinks else _UNACKNOWLEDGED_S

@@ -144,7 +144,7 @@ class Stall:
             return Proof(
                 False, (*words, f"driver start {taken.start} was not stopped any more: somebody woke or ended it")
             )
-        return taken.let_go(taken.first.thaw, before, words, how="awake again")
+        return taken.resume_first(taken.first.thaw, before, words, how="awake again")
 
     def heal(self, context: FaultContext) -> None:
         if self._other is not None:

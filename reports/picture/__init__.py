@@ -1,1 +1,1 @@
-"""The picture of a run of consumers: who had which message when."""
+"""The picture of a run of consumers: which consumer had which message when."""

@@ -1,4 +1,4 @@
-"""Puts the picture of a run of consumers into its directory, as `picture.svg` and `picture.txt`, and says how it reads."""
+"""Writes the picture of a run of consumers into its directory, as `picture.svg` and `picture.txt`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SVG, TEXT = "picture.svg", "picture.txt"
 
 
 def write(run_dir: Path) -> str:
-    """Write both; returns the text. Raises `UsageError` for a run without consumers, `HistoryError` for a damaged one."""
+    """Write both and return the text. Raises `UsageError` for a run without consumers, `HistoryError` for a damaged one."""
     found = picture.of_run(run_dir)
     if found is None:
-        raise UsageError(f"{run_dir} is a run of a Spark job: pictures are of consumers and their queues")
+        raise UsageError(f"{run_dir} is a run of a Spark job: only runs of consumers have a picture")
     text = picture_text.render(found)
     try:
         run_files.write_text(run_dir / SVG, picture_svg.render(found))

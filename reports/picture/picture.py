@@ -1,7 +1,7 @@
-"""The picture of a run of consumers, before anybody renders it: lanes, and what went from which to which, row by row.
+"""The picture of a run of consumers as a value: its lanes, and row by row what went from which lane to which.
 
-Time runs downwards, one row a move. Lanes: the producer, each queue of the broker, each consumer, the output. How it is drawn
-stands in `onceproof.reports.picture.svg` and `onceproof.reports.picture.text`.
+Time runs downwards, one row per event. Lanes: the producer, each queue of the broker, each consumer, each output.
+`onceproof.reports.picture.svg` and `onceproof.reports.picture.text` render it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onceproof.base.errors import HistoryError
-from onceproof.consumers import trace as moves_module
-from onceproof.consumers.trace import Move
+from onceproof.consumers.trace import TraceEvent, read_trace
 from onceproof.data import open_dataset
 from onceproof.history.run_record import FILE, RunRecord
 from onceproof.scenario.model import InputSpec
@@ -39,7 +38,7 @@ RowKind = Literal[
     "fail",
 ]
 
-#: What its consumer does with a message that it has.
+#: What a consumer does with a message that it has.
 _WORK = {"effect", "acknowledge", "crash", "return", "retry", "lost", "fenced", "fail"}
 
 
@@ -47,13 +46,13 @@ _WORK = {"effect", "acknowledge", "crash", "return", "retry", "lost", "fenced", 
 class Lane:
     name: str
     kind: Literal["producer", "queue", "consumer", "output"]
-    said: str = ""
+    caption: str = ""
     """What it is called, where that is not its kind."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One move. ``source`` and ``target`` are lanes by number; the same lane twice: something happens there."""
+    """One event. ``source`` and ``target`` are numbers of lanes; if they are the same, the event happens within that lane."""
 
     kind: RowKind
     tick: int
@@ -64,7 +63,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Hold:
-    """A consumer has a message, from one row to another; ``crashed``: it had it to its end."""
+    """A consumer has a message, from one row to another. ``crashed``: it had the message when it died."""
 
     lane: int
     message: int
@@ -74,15 +73,15 @@ class Hold:
 
 
 @dataclass(frozen=True)
-class Result:
-    """One effect, in the order in which they stand."""
+class DrawnEffect:
+    """One effect; the results are in the order of the output."""
 
     message: int
     queue: str
-    """That it was published to."""
+    """The queue to which its message was published."""
     key: str
     late: bool
-    """After the effect of a later message, where the claim promises the order of the two."""
+    """It comes after the effect of a later message, although the claim promises the order of the two."""
     repeated: bool
     output: str = ""
 
@@ -94,19 +93,22 @@ class Picture:
     rows: tuple[Row, ...]
     holds: tuple[Hold, ...]
     absences: tuple[tuple[int, int, int], ...]
-    """Lane, first and last row of the time in which it was dead."""
-    results: tuple[Result, ...]
+    """Lane, first and last row of a time during which the consumer was dead."""
+    results: tuple[DrawnEffect, ...]
     late_messages: frozenset[int]
 
     def is_late(self, row: Row) -> bool:
-        """Whether it is the effect of a message that is late where the effect goes to."""
+        """Whether the row is the effect of a message that is late in the output to which this effect goes."""
         late = {(result.output, result.message) for result in self.results if result.late}
         return row.kind == "effect" and (self.lanes[row.target].name, row.message) in late
 
-    def by_queue(self) -> dict[str, list[Result]]:
-        """The effects of each queue's messages, in their order: in each output, where there are several. Without empty ones."""
+    def by_queue(self) -> dict[str, list[DrawnEffect]]:
+        """The effects of each queue's messages, in their order, without empty lists.
+
+        If there are several outputs, separately for each.
+        """
         outputs = list(dict.fromkeys(lane.name for lane in self.lanes if lane.kind == "output"))
-        found: dict[str, list[Result]] = {}
+        found: dict[str, list[DrawnEffect]] = {}
         for output in outputs if len(outputs) > 1 else [""]:
             of_output = [result for result in self.results if output in ("", result.output)]
             for queue in sorted({result.queue for result in of_output}):
@@ -116,7 +118,7 @@ class Picture:
 
 
 def of_run(run_dir: Path) -> Picture | None:
-    """The picture of a stored run; None for one that has no consumers. Raises `HistoryError`."""
+    """The picture of a stored run; None for a run without consumers. Raises `HistoryError`."""
     run = RunRecord.read(run_dir)
     if run.scenario.pipeline.kind != "consumers":
         return None
@@ -131,16 +133,16 @@ def of_run(run_dir: Path) -> Picture | None:
 
 
 def _of_record(run: RunRecord, run_dir: Path) -> Picture:
-    """Of a scenario that need not be whole: what only judging asks for may be missing."""
+    """Draws a scenario that need not be complete: what only judging needs may be missing."""
     scenario = run.scenario
-    consumers = scenario.pipeline.crew()
+    consumers = scenario.pipeline.consumers_spec()
     spec = InputSpec.model_validate(scenario.input[0])
     outputs = [OutputSpec.model_validate(output) for output in scenario.outputs.values()]
     claim = outputs[0].claim or Claim.model_validate(scenario.claim or {})
     by_group = {str(output.query): _place(output) for output in outputs}
-    return of_moves(
+    return of_trace(
         str(scenario.name),
-        moves_module.of_run(run_dir),
+        read_trace(run_dir),
         consumers.names,
         _place(outputs[0]),
         _keys(spec, run.seed or 0, run_dir),
@@ -159,7 +161,7 @@ def _place(output: OutputSpec) -> str:
 
 
 def _keys(spec: InputSpec, seed: int, run_dir: Path) -> list[str | None]:
-    """The key of each message, in order. A file that the run names is not opened: it may be anything on this machine."""
+    """The key of each message, in order. A file that the run names is not opened: it may be any file of this machine."""
     if spec.dataset == "file":
         found = stored_keys(run_dir)
     else:
@@ -169,7 +171,7 @@ def _keys(spec: InputSpec, seed: int, run_dir: Path) -> list[str | None]:
 
 
 def stored_keys(run_dir: Path) -> list[bytes | None]:
-    """As the history has them; of messages that were never published, none. Raises `HistoryError`."""
+    """The keys in the history; None for messages that were never published. Raises `HistoryError`."""
     place = ["topic", "partition", "offset"]
     try:
         sent = pq.read_table(run_dir / "history" / "sent.parquet", columns=[*place, "seq"]).to_pylist()
@@ -185,9 +187,9 @@ def _queues_are(broker: str, partitions: int) -> str:
     return "queue" if broker == "amqp" else "topic" if partitions == 1 else "partition"
 
 
-def of_moves(
+def of_trace(
     title: str,
-    moves: Sequence[Move],
+    trace: Sequence[TraceEvent],
     consumers: Sequence[str],
     output: str,
     keys: Sequence[str | None],
@@ -197,16 +199,16 @@ def of_moves(
     output_of: Mapping[str, str] | None = None,
     queues_are: str = "queue",
 ) -> Picture:
-    """``order`` is the claim's, ``with_effect``: an effect counts when its transaction is committed.
+    """``order``: the claim's. ``with_effect``: an effect counts once its transaction is committed.
 
-    ``output_of``: consumer -> where its effects go, where that is not ``output``.
+    ``output_of``: consumer -> the output for its effects, where that is not ``output``.
     """
     goes_to = {name: (output_of or {}).get(name, output) for name in consumers}
-    queues = sorted({move.queue for move in moves if move.kind == "publish"})
-    retries = sorted({move.queue for move in moves if move.kind == "retry"})
+    queues = sorted({event.queue for event in trace if event.kind == "publish"})
+    retries = sorted({event.queue for event in trace if event.kind == "retry"})
     lanes = [Lane("producer", "producer"), *(Lane(queue, "queue", queues_are) for queue in queues)]
     lanes += [Lane(queue, "queue", "retry " + queues_are.replace("partition", "topic")) for queue in retries]
-    # Beside its group's output, where there are several: few arrows cross another group then.
+    # Consumers next to the output of their group, so that few arrows cross another group.
     for name in dict.fromkeys(goes_to.values()):
         lanes += [*(Lane(each, "consumer") for each in consumers if goes_to[each] == name), Lane(name, "output")]
     place: dict[tuple[str, str], int] = {(lane.kind, lane.name): number for number, lane in enumerate(lanes)}
@@ -216,23 +218,23 @@ def of_moves(
     dead: dict[int, int] = {}
     absences: list[tuple[int, int, int]] = []
     unaware: set[int] = set()
-    taken: set[tuple[str, int]] = set()  # not the broker's mark of a redelivery: it may leave that out
-    for move, is_last in zip(moves, _last_ones(moves), strict=True):
-        goes = goes_to.get(move.consumer, "")
-        copy = (goes, move.message)
-        row = _row(move, place, place.get(("output", goes), len(lanes) - 1), again=copy in taken)
+    taken: set[tuple[str, int]] = set()  # instead of the broker's redelivery mark, which may be missing
+    for event, is_last in zip(trace, _last_about_message(trace), strict=True):
+        goes = goes_to.get(event.consumer, "")
+        copy = (goes, event.message)
+        row = _row(event, place, place.get(("output", goes), len(lanes) - 1), again=copy in taken)
         if row is None or (row.kind == "start" and row.source not in dead):
-            continue  # everybody's first start says nothing
+            continue  # the first start of a consumer is not shown
         if row.kind == "cut":
             unaware.add(row.source)
         elif row.kind == "lost" and row.source in unaware:
-            row = replace(row, kind="fail")  # whichever step it was that found the connection gone
+            row = replace(row, kind="fail")  # the step that found the connection gone, whichever it was
             unaware.remove(row.source)
         rows.append(row)
         number = len(rows) - 1
-        if move.kind == "take":
+        if event.kind == "take":
             taken.add(copy)
-            since[row.target] = (move.message, number)
+            since[row.target] = (event.message, number)
         elif row.kind in _WORK and row.source in since:
             message, first = since[row.source]
             if row.kind == "crash" or is_last:
@@ -244,77 +246,70 @@ def of_moves(
             absences.append((row.source, dead.pop(row.source), number))
     holds += [Hold(lane, message, first, len(rows) - 1, False) for lane, (message, first) in since.items()]
     absences += [(lane, first, len(rows)) for lane, first in dead.items()]
-    results = _results(moves, keys, order, goes_to, with_effect=with_effect)
+    results = _results(trace, keys, order, goes_to, with_effect=with_effect)
     late = frozenset(result.message for result in results if result.late)
     return Picture(title, tuple(lanes), tuple(rows), tuple(holds), tuple(absences), results, late)
 
 
-def _row(move: Move, place: Mapping[tuple[str, str], int], output: int, *, again: bool) -> Row | None:
-    consumer = place.get(("consumer", move.consumer), 0)
-    queue = place.get(("queue", move.queue), 0)
-    match move.kind:
+def _row(event: TraceEvent, place: Mapping[tuple[str, str], int], output: int, *, again: bool) -> Row | None:
+    consumer = place.get(("consumer", event.consumer), 0)
+    queue = place.get(("queue", event.queue), 0)
+    match event.kind:
         case "publish":
-            return Row("publish", move.tick, 0, queue, move.message)
+            return Row("publish", event.tick, 0, queue, event.message)
         case "take":
-            return Row("again" if again else "take", move.tick, queue, consumer, move.message)
-        case "effect":
-            return Row("effect", move.tick, consumer, output, move.message)
-        case "acknowledge":
-            return Row("acknowledge", move.tick, consumer, queue, move.message)
-        case "lost":
-            return Row("lost", move.tick, consumer, queue, move.message)
-        case "return":
-            return Row("return", move.tick, consumer, queue, move.message)
-        case "fenced":
-            return Row("fenced", move.tick, consumer, queue, move.message)
+            return Row("again" if again else "take", event.tick, queue, consumer, event.message)
+        case "effect" | "refuse":
+            return Row(event.kind, event.tick, consumer, output, event.message)
+        case "acknowledge" | "lost" | "return" | "fenced" | "retry":
+            return Row(event.kind, event.tick, consumer, queue, event.message)
         case "release" | "lapse":
-            return Row("return", move.tick, consumer, queue, move.message)
-        case "refuse":
-            return Row("refuse", move.tick, consumer, output, move.message)
-        case "retry":
-            return Row("retry", move.tick, consumer, queue, move.message)
-        case "start":
-            return Row("start", move.tick, consumer, consumer, move.message)
-        case "cut":
-            return Row("cut", move.tick, consumer, consumer, move.message)
+            return Row("return", event.tick, consumer, queue, event.message)
+        case "start" | "cut":
+            return Row(event.kind, event.tick, consumer, consumer, event.message)
         case "crash" | "end":
-            return Row("crash", move.tick, consumer, consumer, move.message)
+            return Row("crash", event.tick, consumer, consumer, event.message)
         case _:
             return None
 
 
-def _last_ones(moves: Sequence[Move]) -> list[bool]:
-    """Of each move, whether its consumer does nothing more about the message after it, without dying."""
+def _last_about_message(trace: Sequence[TraceEvent]) -> list[bool]:
+    """For each event, whether its consumer does nothing more about its message afterwards, without having died."""
     following: dict[str, str] = {}
     last = []
-    for move in reversed(moves):
-        last.append(following.get(move.consumer, "take") in ("take", "start"))
-        if move.kind not in ("commit", "return", "cut", "lapse"):
-            following[move.consumer] = move.kind
+    for event in reversed(trace):
+        last.append(following.get(event.consumer, "take") in ("take", "start"))
+        if event.kind not in ("commit", "return", "cut", "lapse"):
+            following[event.consumer] = event.kind
     return last[::-1]
 
 
 def _results(
-    moves: Sequence[Move], keys: Sequence[str | None], order: str, goes_to: Mapping[str, str], *, with_effect: bool
-) -> tuple[Result, ...]:
-    """The effects that count. Where a consumer works in transactions, those whose commit came."""
-    # A command of the user's own may commit although the scenario does not ask for it.
-    transactional = with_effect or any(move.kind == "commit" for move in moves)
+    trace: Sequence[TraceEvent],
+    keys: Sequence[str | None],
+    order: str,
+    goes_to: Mapping[str, str],
+    *,
+    with_effect: bool,
+) -> tuple[DrawnEffect, ...]:
+    """The effects that count: of consumers that work in transactions, those that were committed."""
+    # A user's own command may commit although the scenario does not ask for it.
+    transactional = with_effect or any(event.kind == "commit" for event in trace)
     kind = "commit" if transactional else "effect"
-    # The queue that it was published to: the order of that one is what is promised, wherever it was put meanwhile.
-    origin = {move.message: move.queue for move in moves if move.kind == "publish"}
+    # The claim promises the order of the queue to which a message was published, wherever it was put meanwhile.
+    origin = {event.message: event.queue for event in trace if event.kind == "publish"}
     furthest: dict[tuple[str, str, str | None], int] = {}
     seen: set[tuple[str, int]] = set()
     found = []
-    for move in moves:
-        if move.kind == kind:
-            output, queue = goes_to.get(move.consumer, ""), origin.get(move.message, move.queue)
-            again = (output, move.message) in seen
-            key = keys[move.message - 1] if move.message <= len(keys) else None
+    for event in trace:
+        if event.kind == kind:
+            output, queue = goes_to.get(event.consumer, ""), origin.get(event.message, event.queue)
+            again = (output, event.message) in seen
+            key = keys[event.message - 1] if event.message <= len(keys) else None
             scope = (output, queue, key if order == "per-key" else None)
             promised = order == "per-partition" or (order == "per-key" and key is not None)
-            late = promised and not again and move.message < furthest.get(scope, 0)
-            found.append(Result(move.message, queue, key or "", late, again, output))
-            furthest[scope] = max(furthest.get(scope, 0), move.message)
-            seen.add((output, move.message))
+            late = promised and not again and event.message < furthest.get(scope, 0)
+            found.append(DrawnEffect(event.message, queue, key or "", late, again, output))
+            furthest[scope] = max(furthest.get(scope, 0), event.message)
+            seen.add((output, event.message))
     return tuple(found)

@@ -1,11 +1,11 @@
-"""The picture of a run of consumers as one self-contained SVG: no script, no font, no address; light and dark."""
+"""The picture of a run of consumers as one self-contained SVG: no script, no font, no link; for light and dark displays."""
 
 from __future__ import annotations
 
 import re
 from xml.etree import ElementTree as ET
 
-from onceproof.reports.picture.picture import Picture, Result, Row
+from onceproof.reports.picture.picture import DrawnEffect, Picture, Row
 
 _LEFT, _LANE, _TOP, _ROW = 52, 168, 92, 26
 _CHIP, _CHIP_HEIGHT, _GAP, _HEADING = 152, 40, 12, 30
@@ -30,7 +30,7 @@ text { font: 13px system-ui, sans-serif; fill: var(--ink); }
 
 
 def render(picture: Picture) -> str:
-    """The whole file. What comes from a scenario is escaped, and shortened where it is long: a tooltip holds all of it."""
+    """The whole file. Texts of the scenario are escaped, and shortened if they are long: a tooltip then shows all of it."""
     return _Drawing(picture).text()
 
 
@@ -76,7 +76,7 @@ class _Drawing:
     def _lane(self, number: int) -> None:
         lane, x = self._picture.lanes[number], self._x(number)
         self._write(x, _TOP - 36, lane.name, "head", most=_NAME, middle=True)
-        self._write(x, _TOP - 20, "" if lane.kind == lane.name else lane.said or lane.kind, "small", middle=True)
+        self._write(x, _TOP - 20, "" if lane.kind == lane.name else lane.caption or lane.kind, "small", middle=True)
         self._line("lane", x, _TOP - 12, x, self._bottom)
 
     def _absence(self, lane: int, first: int, last: int) -> None:
@@ -117,7 +117,7 @@ class _Drawing:
             self._write(self._mid(row), y - 6, text, kind, middle=True)
 
     def _mid(self, row: Row) -> float:
-        """Beside the end that the message goes to: arrows to far lanes cross others on their way."""
+        """Near the end that the message goes to: arrows to distant lanes cross others on their way."""
         near = 1 if row.target > row.source else -1
         return self._x(row.target) - near * _LANE / 2
 
@@ -129,7 +129,7 @@ class _Drawing:
         self._add("polygon", {"class": f"tip{style}", "points": points})
 
     def _results(self) -> None:
-        """Queue by queue, for that is where an order is promised."""
+        """One list per queue, because order is promised per queue."""
         several = len(self._picture.by_queue()) > 1
         y = self._bottom + 24.0
         for queue, results in self._picture.by_queue().items():
@@ -140,12 +140,12 @@ class _Drawing:
                 self._chip(_LEFT + column * _CHIP, y + 14 + line * (_CHIP_HEIGHT + _GAP), result)
             y += _HEADING + -(-len(results) // self._across) * (_CHIP_HEIGHT + _GAP)
 
-    def _chip(self, x: float, y: float, result: Result) -> None:
+    def _chip(self, x: float, y: float, result: DrawnEffect) -> None:
         bad = result.late or result.repeated
-        said = "  out of order" if result.late else "  again" if result.repeated else ""
+        remark = "  out of order" if result.late else "  again" if result.repeated else ""
         box = {"x": str(x), "y": str(y), "width": str(_CHIP - 10), "height": str(_CHIP_HEIGHT), "rx": "6"}
         self._add("rect", {"class": "hold bad" if bad else "hold", **box})
-        self._write(x + 10, y + 17, f"m{result.message}{said}", "badtext" if bad else "head")
+        self._write(x + 10, y + 17, f"m{result.message}{remark}", "badtext" if bad else "head")
         self._write(x + 10, y + 32, result.key, "small", most=_KEY)
 
     def _x(self, lane: int) -> float:
@@ -170,5 +170,5 @@ class _Drawing:
 
 
 def _clean(text: str) -> str:
-    """Without what no XML document can hold, not even escaped."""
+    """Without characters that no XML document may contain, not even escaped."""
     return _NOT_XML.sub("\ufffd", text)

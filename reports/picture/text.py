@@ -14,7 +14,7 @@ _NAME = _LANE - 2
 
 
 def render(picture: Picture) -> str:
-    """One line a move, lanes as columns; then the order in which the effects stand."""
+    """One line per event, lanes as columns; then the effects in the order of the output."""
     head = [" " * _TICK, *(_short(lane.name, _NAME).center(_LANE) for lane in picture.lanes)]
     lines = ["".join(head).rstrip()]
     stems = _stems(picture)
@@ -30,8 +30,8 @@ def render(picture: Picture) -> str:
             f"m{result.message}" + (" (out of order)" if result.late else " (again)" if result.repeated else "")
             for result in results
         ]
-        said = f"what came out{f' of {_short(queue, 40)}' if several else ''}: {', '.join(order)}"
-        lines.append(textwrap.fill(said, _WIDTH, subsequent_indent="  ", break_long_words=False))
+        line = f"what came out{f' of {_short(queue, 40)}' if several else ''}: {', '.join(order)}"
+        lines.append(textwrap.fill(line, _WIDTH, subsequent_indent="  ", break_long_words=False))
     return "\n".join(lines if picture.results else [*lines, "nothing came out"])
 
 
@@ -40,8 +40,8 @@ def _row(lanes: int, stems: Mapping[tuple[int, int], str], number: int, row: Row
     for lane in range(lanes):
         cells[_middle(lane)] = stems.get((lane, number), "|")
     if row.source == row.target:
-        said = {"crash": " X crash", "cut": " X cut off"}.get(row.kind, " back again")
-        _put(cells, _middle(row.source) + (1 if row.kind == "start" else -1), said)
+        own = {"crash": " X crash", "cut": " X cut off"}.get(row.kind, " back again")
+        _put(cells, _middle(row.source) + (1 if row.kind == "start" else -1), own)
         return "".join(cells)
     one, other = _middle(row.source), _middle(row.target)
     way = 1 if other > one else -1
@@ -67,14 +67,14 @@ def _row(lanes: int, stems: Mapping[tuple[int, int], str], number: int, row: Row
         "retry": f" m{row.message} later ",
     }
     text = label.get(row.kind, f" m{row.message} ")
-    # Beside the end that it goes to: the middle of a long way may lie on another lane.
+    # Near the end that the message goes to: the middle of a long arrow may lie on another lane.
     centre = other - way * _LANE // 2
     _put(cells, centre - len(text) // 2, text)
     return "".join(cells)
 
 
 def _stems(picture: Picture) -> dict[tuple[int, int], str]:
-    """What a lane looks like in a row, by lane and row, where its consumer has a message or is dead."""
+    """How a lane looks in a row where its consumer has a message or is dead, by lane and row."""
     held = {(hold.lane, row): "#" for hold in picture.holds for row in range(hold.first, hold.last + 1)}
     return held | {(lane, row): " " for lane, first, last in picture.absences for row in range(first + 1, last)}
 
@@ -90,6 +90,6 @@ def _middle(lane: int) -> int:
 
 
 def _short(name: str, most: int) -> str:
-    """Printable, and no longer than that."""
+    """Printable, and at most that long."""
     clean = "".join(letter if letter.isprintable() else "?" for letter in name)
     return clean if len(clean) <= most else f"{clean[: most - 1]}~"

@@ -139,7 +139,7 @@ def test_a_zombie_that_was_killed_has_not_come_to_its_own_end(code: int) -> None
     )
     taken = Takeover(context, Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint"), stopped=True)
     taken._written = lambda _before: []  # type: ignore[method-assign]
-    proof = taken.let_go(lambda: None, {}, [], how="awake again")
+    proof = taken.resume_first(lambda: None, {}, [], how="awake again")
     assert proof.hit is (code == 1), proof.evidence
 
 

@@ -1,4 +1,4 @@
-"""The lost acknowledgement of a consumer: what is refused beforehand, and what proves that it hit."""
+"""The lost acknowledgement of a consumer: when it is refused beforehand, and what proves that it hit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from onceproof.base.errors import ScenarioError
 from onceproof.chaos.consumers.lost_ack import LostAck, LostAckSpec
 from onceproof.consumers.faults import StepDone
-from onceproof.consumers.trace import Kind, Move
+from onceproof.consumers.trace import Kind, TraceEvent
 from onceproof.faults.contract import Proof
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.rules import Hit
@@ -20,8 +20,8 @@ from onceproof.scenario_files.load import find, load, resolved
 from onceproof.scenario_files.plan import plan
 
 
-def proof_of(fault: Any, before: list[Move], after: list[Move]) -> Proof:
-    """From all moves, at the place between these two."""
+def proof_of(fault: Any, before: list[TraceEvent], after: list[TraceEvent]) -> Proof:
+    """The fault's proof from a trace in which it struck after ``before``."""
     proof: Proof = fault.prove(None, StepDone([*before, *after], len(before)))
     return proof
 
@@ -35,8 +35,8 @@ SPEC = LostAckSpec.model_validate({"fault": "lost-ack", "target": "c1", "at": {"
     [
         ("after: effect", "after: take", r"after take no acknowledgement comes next.*\n.*use effect"),
         ("names: [c1]", "names: [c1], acknowledge: before-effect", r"with acknowledge: before-effect\n.*use take"),
-        ("broker: kafka-group", "broker: share-group", r"these consumers have share-group\n.*use crash after effect"),
-        ("after: effect}", "after: effect}, lost: answer", r"the answer that can be lost.*\n.*use lost: request"),
+        ("broker: kafka-group", "broker: share-group", r"these consumers use share-group\n.*use crash after effect"),
+        ("after: effect}", "after: effect}, lost: answer", r"only the answer to an AMQP commit.*\n.*use lost: request"),
         (
             "broker: kafka-group",
             "broker: amqp, acknowledge: before-effect",
@@ -46,7 +46,7 @@ SPEC = LostAckSpec.model_validate({"fault": "lost-ack", "target": "c1", "at": {"
         ("target: c1", "target: c2", r"there is no consumer 'c2'"),
     ],
 )
-def test_what_can_never_work_is_refused(tmp_path: Path, old: str, new: str, expected: str) -> None:
+def test_a_lost_ack_that_cannot_work_is_refused(tmp_path: Path, old: str, new: str, expected: str) -> None:
     assert old in TEXT
     path = tmp_path / "ack-lost-duplicates.yaml"
     path.write_text(TEXT.replace(old, new).replace("pipeline:", "stack: {amqp: {}}\n\npipeline:"))
@@ -55,20 +55,20 @@ def test_what_can_never_work_is_refused(tmp_path: Path, old: str, new: str, expe
     assert re.search(expected, str(refused.value)), str(refused.value)
 
 
-def test_the_plan_says_by_what_it_is_placed() -> None:
+def test_the_plan_names_the_instrument() -> None:
     (fault,) = plan(load(find("ack-lost-transactional"))).faults
     assert fault.placement.exactness == "exact" and "protocol proxy" in fault.placement.instrument
 
 
-def moves(*kinds: Kind) -> list[Move]:
-    return [Move(kind, 3, 0.0, "c1", 3, "orders") for kind in kinds]
+def trace_of(*kinds: Kind) -> list[TraceEvent]:
+    return [TraceEvent(kind, 3, 0.0, "c1", 3, "orders") for kind in kinds]
 
 
 def hit(**known: float) -> Hit:
     return Hit(Frame(b"", "OffsetCommit"), "client-1", "127.0.0.1:1", 0.0, **known)
 
 
-def test_the_consumer_of_the_retry_topic_has_no_acknowledgement_that_could_be_looked_up(tmp_path: Path) -> None:
+def test_lost_ack_of_the_consumer_of_a_retry_topic_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "retry-topic-reorders.yaml"
     fault = "chaos:\n  - {fault: lost-ack, target: retrier, at: {message: 1, after: effect}}\n"
     path.write_text(resolved(find("retry-topic-reorders")).replace("chaos:\n", fault))
@@ -77,39 +77,39 @@ def test_the_consumer_of_the_retry_topic_has_no_acknowledgement_that_could_be_lo
 
 
 @pytest.mark.parametrize(
-    ("hits", "after", "proved", "said"),
+    ("hits", "after", "proved", "text"),
     [
-        ([hit(), hit()], moves("lost", "return", "take"), True, "2 times"),
-        ([], moves("acknowledge"), False, "no acknowledgement that could be lost"),
-        ([hit(delivered_at=1.0)], moves("lost", "take"), False, "one was delivered"),
-        ([hit()], moves("acknowledge"), False, "did not notice"),
-        ([hit()], moves("lost", "return"), False, "never given out again"),
+        ([hit(), hit()], trace_of("lost", "return", "take"), True, "2 times"),
+        ([], trace_of("acknowledge"), False, "no acknowledgement that could be lost"),
+        ([hit(delivered_at=1.0)], trace_of("lost", "take"), False, "one was delivered"),
+        ([hit()], trace_of("acknowledge"), False, "did not notice"),
+        ([hit()], trace_of("lost", "return"), False, "never given out again"),
     ],
 )
-def test_it_hit_only_if_no_try_arrived_and_the_message_came_again(
-    hits: list[Hit], after: list[Move], proved: bool, said: str
+def test_lost_ack_hit_only_if_no_try_arrived_and_the_message_was_redelivered(
+    hits: list[Hit], after: list[TraceEvent], proved: bool, text: str
 ) -> None:
     fault = LostAck(SPEC)
     fault._rules[0].hits.extend(hits)
-    proof = proof_of(fault, moves("take", "effect"), after)
-    assert proof.hit is proved and said in " ".join(proof.evidence)
+    proof = proof_of(fault, trace_of("take", "effect"), after)
+    assert proof.hit is proved and text in " ".join(proof.evidence)
 
 
-def test_another_groups_take_of_the_message_is_no_proof() -> None:
+def test_a_take_by_another_group_is_no_proof() -> None:
     fault = LostAck(SPEC)
     fault._rules[0].hits.append(hit())
-    lost = [replace(move, group="billing") for move in moves("lost", "return")]
-    theirs = Move("take", 4, 0.0, "c2", 3, "orders", group="shipping")
-    proof = proof_of(fault, moves("take", "effect"), [*lost, theirs])
+    lost = [replace(event, group="billing") for event in trace_of("lost", "return")]
+    other = TraceEvent("take", 4, 0.0, "c2", 3, "orders", group="shipping")
+    proof = proof_of(fault, trace_of("take", "effect"), [*lost, other])
     assert not proof.hit and "never given out again" in proof.evidence[-1]
-    ours = Move("take", 5, 0.0, "c1", 3, "orders", group="billing")
-    assert proof_of(fault, moves("take", "effect"), [*lost, theirs, ours]).hit
+    ours = TraceEvent("take", 5, 0.0, "c1", 3, "orders", group="billing")
+    assert proof_of(fault, trace_of("take", "effect"), [*lost, other, ours]).hit
 
 
-def test_a_take_before_it_was_lost_is_no_proof() -> None:
+def test_a_take_before_the_loss_is_no_proof() -> None:
     fault = LostAck(SPEC)
     fault._rules[0].hits.append(hit())
-    assert not proof_of(fault, moves("take", "effect"), moves("take", "lost")).hit
+    assert not proof_of(fault, trace_of("take", "effect"), trace_of("take", "lost")).hit
 
 
 AMQP = resolved(find("amqp-ack-lost-duplicates"))
@@ -125,7 +125,7 @@ AMQP = resolved(find("amqp-ack-lost-duplicates"))
         ("after: effect}, lost: answer", r"after effect no commit comes next.*\n.*use acknowledge"),
     ],
 )
-def test_on_amqp_what_can_never_work_is_refused(tmp_path: Path, new: str, expected: str) -> None:
+def test_on_amqp_a_lost_ack_that_cannot_work_is_refused(tmp_path: Path, new: str, expected: str) -> None:
     path = tmp_path / "amqp-ack-lost-duplicates.yaml"
     path.write_text(AMQP.replace("names: [c1]", "names: [c1], acknowledge: with-effect").replace("after: effect}", new))
     with pytest.raises(ScenarioError) as refused:
@@ -135,25 +135,25 @@ def test_on_amqp_what_can_never_work_is_refused(tmp_path: Path, new: str, expect
 
 def answered(*, heard: bool) -> Hit:
     frame = Frame(b"", "tx.commit")
-    # Without the answer itself: that is noted when the client has been cut off, and it may ask before.
+    # Without the answer itself: that is stored once the client has been cut off, and the consumer may ask before.
     return Hit(frame, "amqp-c1", "127.0.0.1:1", 0.0, 1.0, answered_at=2.0 if heard else None)
 
 
 @pytest.mark.parametrize(
-    ("hits", "after", "proved", "said"),
+    ("hits", "after", "proved", "text"),
     [
-        ([answered(heard=True)], moves("lost"), True, "did not give message 3 out again"),
-        ([answered(heard=False)], moves("lost"), False, "did not answer the tx.commit"),
-        ([answered(heard=True)], moves("commit"), False, "did not notice"),
-        ([answered(heard=True)], moves("lost", "take"), False, "yet the broker gave it to c1"),
-        ([], moves("commit"), False, "no acknowledgement that could be lost"),
+        ([answered(heard=True)], trace_of("lost"), True, "did not give message 3 out again"),
+        ([answered(heard=False)], trace_of("lost"), False, "did not answer the tx.commit"),
+        ([answered(heard=True)], trace_of("commit"), False, "did not notice"),
+        ([answered(heard=True)], trace_of("lost", "take"), False, "but the broker gave it to c1"),
+        ([], trace_of("commit"), False, "no acknowledgement that could be lost"),
     ],
 )
 def test_a_lost_answer_hit_only_if_the_broker_had_it(
-    hits: list[Hit], after: list[Move], proved: bool, said: str
+    hits: list[Hit], after: list[TraceEvent], proved: bool, text: str
 ) -> None:
     fault = LostAck(SPEC.model_copy(update={"lost": "answer"}))
     fault._rules[0].hits.extend(hits)
-    proof = proof_of(fault, moves("take", "effect", "acknowledge"), after)
-    assert proof.hit is proved and said in " ".join(proof.evidence)
+    proof = proof_of(fault, trace_of("take", "effect", "acknowledge"), after)
+    assert proof.hit is proved and text in " ".join(proof.evidence)
     assert fault.arrived() is (any(hit.answered_at for hit in hits) if hits else None)

@@ -39,7 +39,7 @@ TOPIC = OutputSpec(topic="two", identity=["id"], query="other")
 
 
 def said(what: str, code: str, message: str = "", where: str = "") -> Reply:
-    return Reply(0.0, "road", what, code, message, where)
+    return Reply(0.0, "route", what, code, message, where)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Consumers on a real AMQP broker: each schedule shows what it is made to show, at every play, and the remedies hold."""
+"""Consumers on a real AMQP broker: each naive schedule shows its anomaly at every execution, and the remedies hold."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHIPPED = find("amqp-redelivery-reorders")
 OWN = Path(__file__).parent.parent / "scenarios" / "jobs" / "own_consumer.py"
 NAMES = "names: [c1, c2]"
 RunOnce = Callable[[str | Path], Result]
-Play = Callable[..., tuple[Verdict, list[int]]]
+Execute = Callable[..., tuple[Verdict, list[int]]]
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +41,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmqpBroker]:
 
 
 @pytest.fixture
-def play(broker: AmqpBroker, tmp_path: Path) -> Play:
-    """``play(after=..., **consumers)``: the shipped schedule with another crash of c2 over m3 and other consumers, judged."""
+def execute(broker: AmqpBroker, tmp_path: Path) -> Execute:
+    """``execute(after=..., ...)``: the shipped schedule with another crash of c2 over m3 and other text changes, judged."""
 
     def once(
         after: str = "take", message: int = 3, chaos: bool = True, changes: Mapping[str, str] = MappingProxyType({})
     ) -> tuple[Verdict, list[int]]:
         crash = "{message: 3, while: {consumer: c1, holds: 4}}"
         text = resolved(SHIPPED)
-        # After a take the crash is the shipped one: m3 is only overtaken if m4 has been taken by then.
+        # After a take the crash is the shipped one: m3 is overtaken only if m4 has been taken by then.
         at = crash if (after, message) == ("take", 3) else f"{{message: {message}, after: {after}}}"
         for old, new in {crash: at, **changes}.items():
             assert old in text
@@ -70,7 +70,7 @@ def order(result: Result) -> list[int]:
     return [json.loads(row["content"])["id"] for row in rows]
 
 
-def test_a_message_that_comes_again_comes_after_the_one_behind_it(run_once: RunOnce) -> None:
+def test_a_redelivered_message_comes_after_its_successor(run_once: RunOnce) -> None:
     result = run_once(SHIPPED)
     assert result.verdict.outcome is Outcome.VIOLATED and result.verdict.anomalies() == {"reordered": 1}
     assert order(result) == [1, 2, 4, 3, 5]
@@ -82,14 +82,14 @@ def test_a_message_that_comes_again_comes_after_the_one_behind_it(run_once: RunO
     )
 
 
-def test_without_the_crash_the_same_schedule_is_in_order(play: Play) -> None:
-    """Else the reordering would be that of two consumers at different speeds, and no redelivery's."""
-    verdict, ids = play(chaos=False)
+def test_without_the_crash_the_same_schedule_is_in_order(execute: Execute) -> None:
+    """Otherwise the different speeds of the consumers, and not the redelivery, would explain the reordering."""
+    verdict, ids = execute(chaos=False)
     assert verdict.outcome is Outcome.HELD, verdict.reasons
     assert ids == [1, 2, 3, 4, 5]
 
 
-def test_with_a_queue_a_consumer_it_waits_and_nothing_of_its_queue_overtakes_it(run_once: RunOnce) -> None:
+def test_with_one_queue_per_consumer_no_message_overtakes_another(run_once: RunOnce) -> None:
     result = run_once("amqp-queue-per-consumer")
     assert result.verdict.outcome is Outcome.HELD, result.verdict.reasons
     (fault,) = result.verdict.faults
@@ -97,26 +97,26 @@ def test_with_a_queue_a_consumer_it_waits_and_nothing_of_its_queue_overtakes_it(
     assert sorted(order(result)) == [1, 2, 3, 4, 5]
 
 
-def test_the_twins_differ_in_the_queues_alone() -> None:
+def test_the_twins_differ_only_in_the_queues() -> None:
     naive, remedy = load(SHIPPED), load(find("amqp-queue-per-consumer"))
     assert (naive.chaos, naive.claim, naive.oracle) == (remedy.chaos, remedy.claim, remedy.oracle)
     assert naive.pipeline.consumers is not None and remedy.pipeline.consumers is not None
     assert naive.pipeline.consumers.model_copy(update={"queues": "own"}) == remedy.pipeline.consumers
 
 
-def test_a_replay_comes_to_the_same_and_leaves_nothing(run_once: RunOnce) -> None:
+def test_a_replay_comes_to_the_same_and_leaves_no_files(run_once: RunOnce) -> None:
     run_dir = run_once(SHIPPED).run_dir
     done = replay(run_dir, times=2, tell=print)
     assert (done.times, done.same, done.verdicts, done.different) == (2, 2, {"violated": 2}, ())
     assert not (run_dir / "replays").exists()
 
 
-def test_a_replay_that_comes_to_something_else_is_told_and_kept(
+def test_a_replay_with_another_outcome_is_reported_and_kept(
     run_once: RunOnce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = shutil.copytree(run_once(SHIPPED).run_dir, tmp_path / "other")
     document = json.loads((other / "run.json").read_text())
-    document["scenario"]["chaos"] = []  # the history is that of a crash, and the schedule is one without
+    document["scenario"]["chaos"] = []  # the history has a crash, the schedule none
     (other / "run.json").write_text(json.dumps(document))
     done = replay(other, times=1, tell=print)
     assert (done.same, done.verdicts) == (0, {"held": 1})
@@ -124,7 +124,7 @@ def test_a_replay_that_comes_to_something_else_is_told_and_kept(
     monkeypatch.setattr(components, "ensure_amqp", lambda: {}["no broker to be had"])
     with pytest.raises(KeyError):
         replay(other, times=1, tell=print)
-    assert Path(done.different[0]).is_dir(), "what was kept is worth more than a replay that never began"
+    assert Path(done.different[0]).is_dir(), "a replay that never began must not remove what an earlier one kept"
 
 
 def test_the_picture_is_drawn_from_the_run(run_once: RunOnce) -> None:
@@ -141,13 +141,13 @@ def test_no_password_is_left_behind(run_once: RunOnce) -> None:
             assert b"amqp://onceproof:" not in path.read_bytes(), path
 
 
-def test_a_crash_between_effect_and_acknowledgement_duplicates(play: Play) -> None:
-    verdict, ids = play("effect")
+def test_a_crash_between_effect_and_acknowledgement_duplicates(execute: Execute) -> None:
+    verdict, ids = execute("effect")
     assert verdict.anomalies() == {"duplicate": 1} and ids.count(3) == 2
 
 
-def test_a_crash_between_acknowledgement_and_effect_loses(play: Play) -> None:
-    verdict, ids = play("acknowledge", changes={NAMES: f"{NAMES}\n    acknowledge: before-effect"})
+def test_a_crash_between_acknowledgement_and_effect_loses(execute: Execute) -> None:
+    verdict, ids = execute("acknowledge", changes={NAMES: f"{NAMES}\n    acknowledge: before-effect"})
     assert verdict.anomalies() == {"lost-write": 1} and 3 not in ids
     assert verdict.faults[0].hit
 
@@ -156,54 +156,54 @@ def test_a_crash_between_acknowledgement_and_effect_loses(play: Play) -> None:
     ("acknowledge", "after"),
     [("before-effect", "take"), *(("with-effect", after) for after in ("take", "effect", "acknowledge"))],
 )
-def test_what_was_not_settled_comes_again_and_is_neither_doubled_nor_lost(
-    play: Play, acknowledge: str, after: str
+def test_an_unsettled_message_is_redelivered_without_a_duplicate_or_a_loss(
+    execute: Execute, acknowledge: str, after: str
 ) -> None:
-    verdict, ids = play(after, changes={NAMES: f"{NAMES}\n    acknowledge: {acknowledge}"})
+    verdict, ids = execute(after, changes={NAMES: f"{NAMES}\n    acknowledge: {acknowledge}"})
     assert verdict.anomalies() == {"reordered": 1} and sorted(ids) == [1, 2, 3, 4, 5]
     assert verdict.faults[0].hit and "the broker gave it to c1" in verdict.faults[0].evidence[-1]
 
 
-def test_a_crash_that_can_never_come_is_inconclusive_and_says_who_held_the_message(play: Play) -> None:
-    verdict, ids = play(message=1)
+def test_a_crash_whose_position_is_never_reached_is_inconclusive_and_names_the_holder(execute: Execute) -> None:
+    verdict, ids = execute(message=1)
     assert verdict.outcome is Outcome.INCONCLUSIVE and ids == [1, 2, 3, 4, 5]
     assert "c2 never held message 1: c1 held it" in verdict.reasons[0]
 
 
-def test_a_consumer_of_ones_own_takes_the_workers_place(play: Play) -> None:
+def test_a_users_own_consumer_replaces_the_worker(execute: Execute) -> None:
     """It acknowledges first, whatever the scenario says, and is found out."""
     command = f'pipeline:\n  command: ["{{python}}", "{OWN}"]'
-    verdict, ids = play("acknowledge", changes={"pipeline:": command})
+    verdict, ids = execute("acknowledge", changes={"pipeline:": command})
     assert verdict.anomalies() == {"lost-write": 1} and ids == [1, 2, 4, 5]
 
 
-def test_a_consumer_that_dies_by_itself_is_broken_and_its_words_are_told(play: Play) -> None:
+def test_a_consumer_that_dies_by_itself_is_reported_as_broken_with_its_last_words(execute: Execute) -> None:
     command = """pipeline:\n  command: ["{python}", -c, "raise SystemExit('no such thing as a queue')"]"""
-    verdict, ids = play(changes={"pipeline:": command})
+    verdict, ids = execute(changes={"pipeline:": command})
     assert verdict.outcome is Outcome.INCONCLUSIVE and ids == []
     assert "died before any fault" in verdict.reasons[0] and "no such thing as a queue" in verdict.reasons[0]
 
 
-def test_a_consumer_that_dies_of_what_is_given_out_again_is_a_stale_tail(play: Play, tmp_path: Path) -> None:
-    """The crash had struck, so the end of the other is no recovery, and not a pipeline that never worked."""
+def test_a_consumer_that_dies_of_a_redelivered_message_is_a_stale_tail(execute: Execute, tmp_path: Path) -> None:
+    """The crash had struck, so this end means that the pipeline did not recover, not that it never worked."""
     source = OWN.read_text().replace("did = {", 'frame and frame.redelivered and exit("poison")\n    did = {', 1)
     (tmp_path / "poisoned.py").write_text(source)
     command = f'pipeline:\n  command: ["{{python}}", "{tmp_path / "poisoned.py"}"]'
-    verdict, _ = play(changes={"pipeline:": command})
+    verdict, _ = execute(changes={"pipeline:": command})
     assert verdict.outcome is Outcome.VIOLATED and "stale-tail" in verdict.anomalies()
     assert "c1 ended by itself in a take" in verdict.faults[0].evidence[-1]
     assert "in its step 'take'" in verdict.findings[0].witnesses[0].argument
 
 
-def test_a_consumer_without_its_mark_is_refused(play: Play, tmp_path: Path) -> None:
+def test_a_consumer_without_its_mark_is_refused(execute: Execute, tmp_path: Path) -> None:
     lines = [line for line in OWN.read_text().splitlines() if not line.startswith("mark.")]
     (tmp_path / "markless.py").write_text("\n".join(lines))
     command = f'pipeline:\n  command: ["{{python}}", "{tmp_path / "markless.py"}"]'
     with pytest.raises(EnvironmentProblem, match="consumer c1 came to its first step without its mark"):
-        play(changes={"pipeline:": command})
+        execute(changes={"pipeline:": command})
 
 
-def test_messages_that_nobody_is_left_to_take_are_a_stale_tail(play: Play) -> None:
-    verdict, ids = play(changes={"restart_after: 10": "queues: own", "partitions: 1": "partitions: 2"})
+def test_messages_that_no_consumer_is_left_to_take_are_a_stale_tail(execute: Execute) -> None:
+    verdict, ids = execute(changes={"restart_after: 10": "queues: own", "partitions: 1": "partitions: 2"})
     assert verdict.anomalies() == {"stale-tail": 1} and 3 not in ids
-    assert not verdict.faults[0].hit, "it was never given out again"
+    assert not verdict.faults[0].hit, "the message was never given out again"

@@ -1,4 +1,4 @@
-"""docs/consumers.md: its scenario is valid, its lines are steps, and it names every variable that a consumer is given."""
+"""docs/consumers.md: its scenario is valid, its example lines are requests, and it names every variable of a consumer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onceproof.consumers import gate
 from onceproof.consumers.brokers import amqp as amqp_broker
 from onceproof.consumers.brokers import kafka as kafka_broker
 from onceproof.consumers.brokers import tables
-from onceproof.consumers.gate import Ask
+from onceproof.consumers.gate import StepRequest
 from onceproof.kinds import consumers as kind
 from onceproof.scenario_files.load import find, load
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.sources
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "consumers.md").read_text(encoding="utf-8")
 
 
-def test_its_scenario_is_the_shipped_one_in_short(tmp_path: Path) -> None:
+def test_the_scenario_of_the_page_matches_the_shipped_one(tmp_path: Path) -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     path = tmp_path / "mine.yaml"
     path.write_text(text)
@@ -30,13 +30,13 @@ def test_its_scenario_is_the_shipped_one_in_short(tmp_path: Path) -> None:
     assert (mine.pipeline, mine.chaos, mine.claim) == (shipped.pipeline, shipped.chaos, shipped.claim)
 
 
-def test_its_lines_are_steps() -> None:
+def test_the_example_lines_of_the_page_are_valid_requests() -> None:
     lines = re.findall(r"^-> (.*)$", PAGE, re.MULTILINE)
-    asked = [Ask.model_validate(json.loads(line)) for line in lines]
-    assert [ask.before for ask in asked] == ["take", "effect", "acknowledge"]
+    requests = [StepRequest.model_validate(json.loads(line)) for line in lines]
+    assert [request.before for request in requests] == ["take", "effect", "acknowledge"]
 
 
-def test_it_names_every_variable() -> None:
+def test_the_page_names_every_variable() -> None:
     sources = [
         Path(module.__file__).read_text(encoding="utf-8") for module in (kind, amqp_broker, kafka_broker, tables)
     ]
@@ -44,7 +44,7 @@ def test_it_names_every_variable() -> None:
     assert given and given == set(re.findall(r"`(ONCEPROOF_\w+)`", PAGE))
 
 
-def test_the_gate_says_itself_what_is_asked_and_told_there() -> None:
+def test_the_docstring_of_the_gate_names_every_field_and_step() -> None:
     words = set(re.findall(r"\w+", gate.__doc__ or ""))
-    assert words >= {*get_args(gate.Step), *gate.Ask.model_fields, *gate.Did.model_fields}
+    assert words >= {*get_args(gate.Step), *gate.StepRequest.model_fields, *gate.StepReport.model_fields}
     assert {"ONCEPROOF_ON_REFUSAL", "ONCEPROOF_RETRY"} <= words

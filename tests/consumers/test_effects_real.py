@@ -1,4 +1,4 @@
-"""Where effect and offset come apart on a real consumer group, what a claim says to that, and one transaction for both."""
+"""Effect and offset that come apart on a real consumer group: what the claim allows of that, and one transaction for both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TWINS = [
 
 
 @pytest.mark.parametrize(("naive", "remedy", "anomaly"), TWINS)
-def test_the_naive_shows_it_and_the_remedy_holds_under_the_same_fault(
+def test_the_naive_pipeline_is_violated_and_its_remedy_holds_under_the_same_fault(
     run_once: RunOnce, naive: str, remedy: str, anomaly: str
 ) -> None:
     assert load(find(naive)).chaos == load(find(remedy)).chaos
@@ -36,7 +36,7 @@ def test_the_naive_shows_it_and_the_remedy_holds_under_the_same_fault(
     assert [fault.hit for fault in (*bad.faults, *good.faults)] == [True, True]
 
 
-def test_a_lost_acknowledgement_is_proved_by_its_frames_and_by_what_came_again(run_once: RunOnce) -> None:
+def test_a_lost_acknowledgement_is_proved_by_its_frames_and_by_the_redelivery(run_once: RunOnce) -> None:
     for name, frame in (("ack-lost-duplicates", "OffsetCommit"), ("ack-lost-transactional", "TxnOffsetCommit")):
         (fault,) = run_once(name).verdict.faults
         assert f"c1 sent the {frame} of message 3 " in fault.evidence[0], fault.evidence
@@ -46,7 +46,7 @@ def test_a_lost_acknowledgement_is_proved_by_its_frames_and_by_what_came_again(r
 
 
 def judged_as(run: Path, to: Path, **claim: str) -> Finding:
-    """The only finding of a stored run, judged by another claim."""
+    """The only finding of a stored run, judged against another claim."""
     shutil.copytree(run, to, symlinks=True)
     document = json.loads((to / "run.json").read_text())
     document["scenario"]["claim"] |= claim
@@ -68,7 +68,7 @@ def judged_as(run: Path, to: Path, **claim: str) -> Finding:
         ("amqp-redelivery-reorders", {"order": "per-partition"}, None),
     ],
 )
-def test_what_the_claim_allows_is_shown_all_the_same_with_the_reason(
+def test_an_allowed_finding_is_shown_with_the_reason(
     run_once: RunOnce, tmp_path: Path, scenario: str, claim: dict[str, str], allowed: str | None
 ) -> None:
     finding = judged_as(run_once(scenario).run_dir, tmp_path / "run", **claim)

@@ -1,4 +1,4 @@
-"""A member of a group that is not static loses its partitions while it takes: its end of it, with the client's answers laid down."""
+"""A member of a group that is not static loses its partitions during a take. The answers of its Kafka client are made up."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Record:
 
 
 class Client:
-    """Assigned t-1, which has one record; what each poll brings or does is laid down, and told in ``polled``."""
+    """Is assigned t-1, which has one record. The test decides what each poll returns or does; ``polled`` counts them."""
 
     def __init__(self, *polls: Record | Callable[[], None] | None) -> None:
         self._polls = list(polls)
         self.polled = 0
         self.asked_at: list[int] = []
-        """After how many polls it was asked for the end of the partition, which is done to take from it."""
+        """After how many polls it was asked for the end of the partition, the first step of taking from it."""
 
     def assignment(self) -> list[SimpleNamespace]:
         return [SimpleNamespace(topic="t", partition=1)]
@@ -78,11 +78,11 @@ def group(monkeypatch: pytest.MonkeyPatch) -> KafkaGroup:
     return made
 
 
-def test_partitions_that_go_while_their_record_is_waited_for_are_taken_from_when_they_are_back(
+def test_partitions_revoked_during_a_take_are_taken_from_when_they_are_back(
     group: KafkaGroup,
 ) -> None:
     def revoked() -> None:
-        group._forget(group.consumer, [])
+        group._forget_partitions(group.consumer, [])
 
     client: Any = Client(None, None, revoked, Record())
     group.consumer = client
@@ -90,7 +90,7 @@ def test_partitions_that_go_while_their_record_is_waited_for_are_taken_from_when
     assert taken is not None and taken.message == "m1" and client.polled == 4
 
 
-def test_who_was_thrown_out_takes_nothing_before_it_is_a_member_again(group: KafkaGroup) -> None:
+def test_a_removed_member_takes_nothing_before_it_has_joined_again(group: KafkaGroup) -> None:
     client: Any = Client(Record(KafkaError._MAX_POLL_EXCEEDED), Record())
     group.consumer = client
     taken = group.take()

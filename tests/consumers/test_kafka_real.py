@@ -1,4 +1,4 @@
-"""Consumers on a real Kafka: what groups, share groups and a retry topic do beside their shipped schedules, on one broker."""
+"""Consumers on a real Kafka: groups, share groups and a retry topic beyond their shipped schedules, on one broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from onceproof.stack.processes.owner import Owner
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 OWN = Path(__file__).parent.parent / "scenarios" / "jobs" / "own_kafka_consumer.py"
-Play = Callable[..., tuple[Verdict, list[int], RunDir]]
+Execute = Callable[..., tuple[Verdict, list[int], RunDir]]
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +41,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
 
 
 @pytest.fixture
-def play(kafka: KafkaBroker, tmp_path: Path) -> Play:
-    """``play(name, changes)``: that scenario with other text in it, played and judged; the ids that came out, in order."""
+def execute(kafka: KafkaBroker, tmp_path: Path) -> Execute:
+    """``execute(name, changes)``: executes and judges that scenario with other text in it; the ids that came out, in order."""
 
     def once(
         name: str, changes: Mapping[str, str] = MappingProxyType({}), chaos: bool = True
@@ -66,29 +66,29 @@ def play(kafka: KafkaBroker, tmp_path: Path) -> Play:
 
 
 @pytest.mark.parametrize("name", ["share-group-redelivery-reorders", "retry-topic-reorders", "slow-member-duplicates"])
-def test_without_its_fault_the_same_schedule_is_in_order(play: Play, name: str) -> None:
-    """Else the reordering would be that of two consumers at different speeds, and no redelivery's."""
-    verdict, ids, _ = play(name, chaos=False)
+def test_without_its_fault_the_same_schedule_is_in_order(execute: Execute, name: str) -> None:
+    """Otherwise the different speeds of the consumers, and not the redelivery, would explain the reordering."""
+    verdict, ids, _ = execute(name, chaos=False)
     assert verdict.outcome is Outcome.HELD, verdict.reasons
     assert ids == [1, 2, 3, 4, 5]
 
 
-def test_what_a_member_of_a_share_group_releases_comes_after_what_was_behind_it(play: Play) -> None:
-    """The consumer lives and gives back what it cannot process, while another has the next."""
+def test_a_message_released_in_a_share_group_comes_after_its_successor(execute: Execute) -> None:
+    """The consumer lives and gives back a message that it cannot process, while another consumer has the next one."""
     crash = re.search(r"  - \{fault: crash.*\n", resolved(find("share-group-redelivery-reorders")))
     assert crash is not None
     changes = {
         crash[0]: "  - {fault: reject, target: c2, at: {message: 3, while: {consumer: c1, holds: 4}}}\n",
         "restart_after: 10": "on_refusal: release",
     }
-    verdict, ids, directory = play("share-group-redelivery-reorders", changes)
+    verdict, ids, directory = execute("share-group-redelivery-reorders", changes)
     assert verdict.anomalies() == {"reordered": 1} and sorted(ids) == [1, 2, 3, 4, 5]
     assert verdict.faults[0].hit, verdict.faults
     takes = [json.loads(line) for line in directory.events.read_text().splitlines() if '"consumers.take"' in line]
     assert [(take["message"], take["redelivered"]) for take in takes if take["message"] == 3] == [(3, False), (3, True)]
 
 
-#: Their topic has an order, and the broker of this module no Postgres.
+#: A topic has an order, and the stack of this module has no Postgres.
 TOPIC = {"{table: processed,": "{topic: processed,"}
 
 
@@ -100,51 +100,51 @@ TOPIC = {"{table: processed,": "{topic: processed,"}
         ("slow-member-duplicates", {"static: false": "static: false, slow: {3: 3}"}, "refused its late"),
     ],
 )
-def test_who_was_slower_is_refused_while_the_other_has_the_message(
-    play: Play, name: str, changes: dict[str, str], answer: str
+def test_a_late_acknowledgement_is_refused_while_another_consumer_has_the_message(
+    execute: Execute, name: str, changes: dict[str, str], answer: str
 ) -> None:
-    """And in a share group only then: an acknowledgement that comes when the other is done is answered as any."""
-    verdict, ids, _ = play(name, changes)
+    """In a share group only then: once the other is done, a late acknowledgement is answered without an error."""
+    verdict, ids, _ = execute(name, changes)
     assert verdict.anomalies() == {"duplicate": 1} and ids[:4] == [1, 2, 3, 3], (ids, verdict.reasons)
     (fault,) = verdict.faults
     assert fault.hit and answer in fault.evidence[-1], fault.evidence
 
 
-def test_a_lock_that_ends_while_another_has_the_next_reorders_too(play: Play) -> None:
-    """A worker that is only slow: nobody died, and two have the message."""
+def test_a_lock_that_ends_while_another_consumer_has_the_next_message_reorders_too(execute: Execute) -> None:
+    """A worker that is only slow: no consumer died, and two have the message."""
     changes = {**TOPIC, "{2: 4}": "{2: 4, 3: 5, 4: 2}", "{message: 3}": "{message: 3, while: {consumer: c1, holds: 4}}"}
-    verdict, ids, _ = play("share-group-lock-timeout-duplicates", {**changes, "order: none": "order: per-partition"})
+    verdict, ids, _ = execute("share-group-lock-timeout-duplicates", {**changes, "order: none": "order: per-partition"})
     assert verdict.anomalies() == {"duplicate": 1, "reordered": 1}, verdict.reasons
     assert ids == [1, 2, 4, 3, 3] and verdict.faults[0].hit, verdict.faults
 
 
-def test_an_offset_that_is_committed_first_is_refused_to_who_was_slower(play: Play) -> None:
+def test_a_slow_consumer_that_commits_first_is_refused_its_offset(execute: Execute) -> None:
     before = {"static: false": "static: false, acknowledge: before-effect"}
-    verdict, ids, _ = play("slow-member-duplicates", before)
+    verdict, ids, _ = execute("slow-member-duplicates", before)
     assert verdict.outcome is Outcome.HELD and verdict.faults[0].hit, verdict.reasons
-    assert sorted(ids) == [1, 2, 3, 4, 5], "it had no effect: another was at the message"
+    assert sorted(ids) == [1, 2, 3, 4, 5], "the slow consumer had no effect: another one processed the message"
 
 
-def test_a_consumer_of_ones_own_can_be_slow(play: Play) -> None:
+def test_a_users_own_consumer_can_be_slow(execute: Execute) -> None:
     command = f'pipeline:\n  command: ["{{python}}", "{OWN}"]'
-    verdict, ids, _ = play("slow-member-duplicates", {"pipeline:": command})
+    verdict, ids, _ = execute("slow-member-duplicates", {"pipeline:": command})
     assert verdict.anomalies() == {"duplicate": 1} and verdict.faults[0].hit, verdict.reasons
     assert ids.count(3) == 2
 
 
-def test_a_refusal_that_outlasts_several_tries_holds_up_its_partition_alone(play: Play) -> None:
+def test_repeated_refusals_hold_up_only_their_own_partition(execute: Execute) -> None:
     changes = {"at: {message: 3}}": "at: {message: 3}, times: 3}", "partitions: 1": "partitions: 2"}
     keys = {"[order-1, order-1, order-1, order-1, order-1]": "[order-1, order-2, order-1, order-2, order-1]"}
     names = {"names: [c1]": "names: [c1, c2]"}
-    verdict, ids, _ = play("retry-stops-the-partition", {**changes, **keys, **names})
+    verdict, ids, _ = execute("retry-stops-the-partition", {**changes, **keys, **names})
     assert verdict.outcome is Outcome.HELD and verdict.faults[0].hit, verdict.reasons
-    assert ids.index(4) < ids.index(3), "m4, in the other partition, did not wait"
+    assert ids.index(4) < ids.index(3), "m4 is in the other partition and did not wait"
 
 
-def test_progress_is_what_the_group_has_committed(play: Play) -> None:
-    """c2 acknowledges m3 first and dies: the group counts it as done, and its effect is nowhere."""
+def test_progress_is_the_offset_that_the_group_has_committed(execute: Execute) -> None:
+    """c2 acknowledges m3 first and dies: the group counts it as done, and its effect does not exist."""
     at = {"{message: 3, while: {consumer: c1, holds: 4}}": "{message: 3, after: acknowledge}"}
-    verdict, ids, directory = play(
+    verdict, ids, directory = execute(
         "kafka-partition-per-key", {**at, "names:": "acknowledge: before-effect\n    names:"}
     )
     assert verdict.anomalies() == {"lost-write": 1} and 3 not in ids
@@ -155,8 +155,8 @@ def test_progress_is_what_the_group_has_committed(play: Play) -> None:
     ]
 
 
-def test_a_consumer_of_ones_own_is_a_member_of_the_group(play: Play) -> None:
+def test_a_users_own_consumer_is_a_member_of_the_group(execute: Execute) -> None:
     command = f'pipeline:\n  command: ["{{python}}", "{OWN}"]'
-    verdict, ids, _ = play("kafka-partition-per-key", {"pipeline:": command})
+    verdict, ids, _ = execute("kafka-partition-per-key", {"pipeline:": command})
     assert verdict.outcome is Outcome.HELD and verdict.faults[0].hit, verdict.reasons
     assert sorted(ids) == [1, 2, 3, 4, 5]

@@ -1,4 +1,4 @@
-"""The picture of a run of consumers: what it shows of the moves, and that nothing in a scenario can break it."""
+"""The picture of a run of consumers: what it shows of the trace, and that no text of a scenario can break it."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from onceproof.base.errors import HistoryError
-from onceproof.consumers.trace import Kind, Move
+from onceproof.consumers.trace import Kind, TraceEvent
 from onceproof.reports.picture import svg as picture_svg
 from onceproof.reports.picture import text as picture_text
-from onceproof.reports.picture.picture import Picture, of_moves, of_run
+from onceproof.reports.picture.picture import Picture, of_run, of_trace
 from onceproof.scenario_files.load import find, load
 
 QUEUE = "orders"
 
 
-def moves(*told: str) -> list[Move]:
-    """``"publish 3"``, ``"c2 take 3"``, ``"c1 again 3"``, ``"c2 crash"``: one move a tick."""
+def trace_of(*steps: str) -> list[TraceEvent]:
+    """``"publish 3"``, ``"c2 take 3"``, ``"c1 again 3"``, ``"c2 crash"``: one event per tick."""
     made = []
-    for tick, text in enumerate(told):
+    for tick, text in enumerate(steps):
         *who, what, number = text.split() if text[-1].isdigit() else [*text.split(), "0"]
         kind: Kind = "take" if what == "again" else what  # type: ignore[assignment]
         queue = "" if kind in ("crash", "start", "end") else QUEUE
-        made.append(Move(kind, tick, 0.0, who[0] if who else "", int(number), queue, what == "again"))
+        made.append(TraceEvent(kind, tick, 0.0, who[0] if who else "", int(number), queue, what == "again"))
     return made
 
 
-REORDERED = moves(
+REORDERED = trace_of(
     "publish 1", "publish 2", "c2 take 1", "c1 take 2", "c2 crash", "c2 return 1", "c1 effect 2", "c1 acknowledge 2",
     "c1 again 1", "c1 effect 1", "c1 acknowledge 1", "c2 start",
 )  # fmt: skip
 
 
 def picture(
-    played: list[Move], *, keys: list[str] | None = None, title: str = "t", consumers: str = "c1 c2", **mode: Any
+    trace: list[TraceEvent], *, keys: list[str] | None = None, title: str = "t", consumers: str = "c1 c2", **mode: Any
 ) -> Picture:
-    return of_moves(title, played, consumers.split(), "out", keys or ["a"] * 60, **mode)
+    return of_trace(title, trace, consumers.split(), "out", keys or ["a"] * 60, **mode)
 
 
 def test_an_effect_after_that_of_a_later_message_is_late() -> None:
@@ -48,7 +48,7 @@ def test_an_effect_after_that_of_a_later_message_is_late() -> None:
     assert drawn.late_messages == {1}
 
 
-def test_who_held_what_and_who_was_dead() -> None:
+def test_holds_and_absences_of_consumers_are_drawn() -> None:
     drawn = picture(REORDERED)
     c1, c2 = (next(i for i, lane in enumerate(drawn.lanes) if lane.name == name) for name in ("c1", "c2"))
     assert [(h.lane, h.message, h.crashed) for h in drawn.holds] == [(c2, 1, True), (c1, 2, False), (c1, 1, False)]
@@ -56,31 +56,31 @@ def test_who_held_what_and_who_was_dead() -> None:
     assert lane == c2 and drawn.rows[first].kind == "crash" and drawn.rows[last].kind == "start"
 
 
-def test_late_is_what_the_claim_forbids() -> None:
-    """A picture that calls out of order what the verdict lets pass contradicts it."""
+def test_an_effect_is_late_only_if_the_claim_promises_that_order() -> None:
+    """Otherwise the picture would call out of order what the verdict allows."""
     assert picture(REORDERED, order="per-key").late_messages == {1}
     assert not picture(REORDERED, keys=["a", "b"], order="per-key").late_messages
     assert not picture(REORDERED, order="none").late_messages
 
 
-def test_an_effect_whose_transaction_never_ends_is_none_although_no_other_was_committed() -> None:
-    drawn = picture(moves("publish 1", "c2 take 1", "c2 effect 1", "c2 crash"), with_effect=True)
+def test_an_uncommitted_effect_does_not_count_even_if_there_is_no_commit_at_all() -> None:
+    drawn = picture(trace_of("publish 1", "c2 take 1", "c2 effect 1", "c2 crash"), with_effect=True)
     assert not drawn.results and "nothing came out" in picture_text.render(drawn)
 
 
-def test_a_consumer_that_ended_by_itself_is_dead() -> None:
-    drawn = picture(moves("publish 1", "c2 take 1", "c2 end"))
+def test_a_consumer_that_ended_by_itself_is_drawn_as_dead() -> None:
+    drawn = picture(trace_of("publish 1", "c2 take 1", "c2 end"))
     assert [row.kind for row in drawn.rows] == ["publish", "take", "crash"] and drawn.holds[0].crashed
 
 
-def test_a_run_that_names_no_input_cannot_be_drawn(tmp_path: Path) -> None:
+def test_a_run_without_input_is_refused_with_a_reason(tmp_path: Path) -> None:
     scenario = {"name": "x", "pipeline": {"consumers": {"names": ["c1"]}}}
     (tmp_path / "run.json").write_text(json.dumps({"scenario": scenario}))
     with pytest.raises(HistoryError, match="cannot be drawn: it has no 'input'"):
         of_run(tmp_path)
 
 
-def test_groups_that_write_tables_have_a_lane_each(tmp_path: Path) -> None:
+def test_each_table_of_a_group_has_its_own_lane(tmp_path: Path) -> None:
     document = load(find("fan-out")).model_dump(mode="json", by_alias=True)
     for name, output in document["outputs"].items():
         output |= {"topic": None, "table": f"{name}_rows"}
@@ -95,9 +95,9 @@ def test_groups_that_write_tables_have_a_lane_each(tmp_path: Path) -> None:
     ]
 
 
-def test_order_is_each_queues_own() -> None:
-    played = moves("publish 1", "publish 2", "c1 take 2", "c1 effect 2", "c2 take 1", "c2 effect 1")
-    apart = [Move(m.kind, m.tick, 0.0, m.consumer, m.message, f"q{m.message}", m.redelivered) for m in played]
+def test_order_is_judged_per_queue() -> None:
+    trace = trace_of("publish 1", "publish 2", "c1 take 2", "c1 effect 2", "c2 take 1", "c2 effect 1")
+    apart = [TraceEvent(m.kind, m.tick, 0.0, m.consumer, m.message, f"q{m.message}", m.redelivered) for m in trace]
     drawn = picture(apart)
     assert not drawn.late_messages
     assert {queue: [r.message for r in results] for queue, results in drawn.by_queue().items()} == {
@@ -107,22 +107,22 @@ def test_order_is_each_queues_own() -> None:
     assert "what came out of q1: m1\nwhat came out of q2: m2" in picture_text.render(drawn)
 
 
-def test_an_effect_of_a_transaction_that_was_not_committed_is_none() -> None:
-    played = moves(
+def test_an_effect_of_an_uncommitted_transaction_does_not_count() -> None:
+    trace = trace_of(
         "publish 1", "c2 take 1", "c2 effect 1", "c2 crash", "c2 return 1", "c1 again 1", "c1 effect 1",
         "c1 acknowledge 1", "c1 commit 1",
     )  # fmt: skip
-    assert [(r.message, r.repeated) for r in picture(played).results] == [(1, False)]
+    assert [(r.message, r.repeated) for r in picture(trace).results] == [(1, False)]
 
 
-def test_a_second_effect_is_a_repetition_and_not_late() -> None:
-    played = moves("publish 1", "c2 take 1", "c2 effect 1", "c2 crash", "c2 return 1", "c1 again 1", "c1 effect 1")
-    assert [(r.message, r.late, r.repeated) for r in picture(played).results] == [(1, False, False), (1, False, True)]
+def test_a_second_effect_of_a_message_is_repeated_and_not_late() -> None:
+    trace = trace_of("publish 1", "c2 take 1", "c2 effect 1", "c2 crash", "c2 return 1", "c1 again 1", "c1 effect 1")
+    assert [(r.message, r.late, r.repeated) for r in picture(trace).results] == [(1, False, False), (1, False, True)]
 
 
-def test_the_text_has_a_line_for_each_move() -> None:
+def test_the_text_has_one_line_per_event() -> None:
     lines = picture_text.render(picture(REORDERED)).splitlines()
-    said = [
+    expected = [
         "m1 --",
         "m2 --",
         "m1 --",
@@ -136,15 +136,15 @@ def test_the_text_has_a_line_for_each_move() -> None:
         "ack",
         "back again",
     ]
-    assert len(lines) == len(said) + 3
-    assert all(word in line for word, line in zip(said, lines[1:], strict=False))
+    assert len(lines) == len(expected) + 3
+    assert all(word in line for word, line in zip(expected, lines[1:], strict=False))
     assert lines[-1] == "what came out: m2, m1 (out of order)"
 
 
 NASTY = 'x<script>alert("1")</script>&amp;\x00\x1b[31m\ud800\U0001f600' + "long" * 40
 
 
-def test_nothing_of_a_scenario_breaks_the_svg() -> None:
+def test_no_text_of_a_scenario_breaks_the_svg() -> None:
     drawn = picture(REORDERED, keys=[NASTY, NASTY], title=NASTY, consumers="c1 c2")
     text = picture_svg.render(drawn)
     root = ET.fromstring(text.encode())
@@ -162,13 +162,13 @@ def test_the_svg_loads_nothing() -> None:
 
 
 @pytest.mark.parametrize("messages", [0, 1, 50])
-def test_it_grows_with_the_messages(messages: int) -> None:
-    told = [
+def test_the_picture_grows_with_the_messages(messages: int) -> None:
+    steps = [
         w
         for n in range(1, messages + 1)
         for w in (f"publish {n}", f"c1 take {n}", f"c1 effect {n}", f"c1 acknowledge {n}")
     ]
-    drawn = picture(moves(*told))
+    drawn = picture(trace_of(*steps))
     root = ET.fromstring(picture_svg.render(drawn))
     height = float(root.attrib["height"])
     assert all(float(e.attrib["y"]) < height for e in root.iter() if "y" in e.attrib)
@@ -179,16 +179,16 @@ def test_it_grows_with_the_messages(messages: int) -> None:
 
 
 RETRIED = [
-    *moves("publish 1", "publish 2", "c1 take 1", "c1 refuse 1"),
-    Move("retry", 4, 0.0, "c1", 1, "later"),
-    *moves("c1 acknowledge 1", "c1 take 2", "c1 effect 2", "c1 acknowledge 2"),
-    *(Move(kind, 9, 0.0, "c2", 1, "later") for kind in ("take", "effect", "acknowledge")),
+    *trace_of("publish 1", "publish 2", "c1 take 1", "c1 refuse 1"),
+    TraceEvent("retry", 4, 0.0, "c1", 1, "later"),
+    *trace_of("c1 acknowledge 1", "c1 take 2", "c1 effect 2", "c1 acknowledge 2"),
+    *(TraceEvent(kind, 9, 0.0, "c2", 1, "later") for kind in ("take", "effect", "acknowledge")),
 ]
 
 
-def test_what_was_put_into_a_retry_topic_is_late_in_the_order_of_its_own_queue() -> None:
+def test_a_message_from_a_retry_topic_is_late_in_the_order_of_its_original_queue() -> None:
     drawn = picture(RETRIED, queues_are="partition")
-    assert [(lane.name, lane.said) for lane in drawn.lanes if lane.kind == "queue"] == [
+    assert [(lane.name, lane.caption) for lane in drawn.lanes if lane.kind == "queue"] == [
         (QUEUE, "partition"),
         ("later", "retry topic"),
     ]
@@ -201,22 +201,22 @@ def test_what_was_put_into_a_retry_topic_is_late_in_the_order_of_its_own_queue()
     assert "m1 refused" in picture_svg.render(drawn)
 
 
-def test_groups_have_lanes_and_results_of_their_own() -> None:
-    played = moves("publish 1", "publish 2", "a take 1", "b take 2", "a effect 1", "b effect 2", "b take 1", "b effect 1", "a take 2", "a effect 2")  # fmt: skip
-    drawn = picture(played, consumers="a b", output_of={"a": "of_a", "b": "of_b"})
+def test_each_group_has_its_own_lanes_and_results() -> None:
+    trace = trace_of("publish 1", "publish 2", "a take 1", "b take 2", "a effect 1", "b effect 2", "b take 1", "b effect 1", "a take 2", "a effect 2")  # fmt: skip
+    drawn = picture(trace, consumers="a b", output_of={"a": "of_a", "b": "of_b"})
     assert [lane.name for lane in drawn.lanes] == ["producer", QUEUE, "a", "of_a", "b", "of_b"]
-    assert "again" not in {row.kind for row in drawn.rows}, "each group has a copy of its own"
+    assert "again" not in {row.kind for row in drawn.rows}, "each group has its own copy"
     assert {named: [(r.message, r.late) for r in results] for named, results in drawn.by_queue().items()} == {
         f"{QUEUE} in of_a": [(1, False), (2, False)],
         f"{QUEUE} in of_b": [(2, False), (1, True)],
     }
     late = [drawn.lanes[row.target].name for row in drawn.rows if drawn.is_late(row)]
-    assert late == ["of_b"], "message 1 is late in one output alone"
+    assert late == ["of_b"], "message 1 is late in one output only"
     assert f"what came out of {QUEUE} in of_b: m2, m1 (out of order)" in picture_text.render(drawn)
 
 
 def test_a_lost_acknowledgement_is_drawn_and_ends_the_hold() -> None:
-    drawn = picture(moves("publish 1", "c1 take 1", "c1 effect 1", "c1 lost 1", "c1 return 1", "c1 again 1"))
+    drawn = picture(trace_of("publish 1", "c1 take 1", "c1 effect 1", "c1 lost 1", "c1 return 1", "c1 again 1"))
     first, second = drawn.holds
     assert (drawn.rows[first.last].kind, drawn.rows[second.first].kind) == ("lost", "again")
     assert "ack lost" in picture_text.render(drawn) and "ack lost" in picture_svg.render(drawn)

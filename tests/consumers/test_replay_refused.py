@@ -1,4 +1,4 @@
-"""What `onceproof replay` takes, what it refuses before it starts anything, and a picture that cannot be drawn: why, and what to do."""
+"""Runs that `onceproof replay` refuses before it starts anything, and pictures that cannot be drawn, each with a hint."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ def stored(folder: Path, *, secrets: list[str], **document: Any) -> Path:
 
 
 @pytest.mark.parametrize("name", ["effectively-once", "amqp-redelivery-reorders"])
-def test_the_scenario_of_a_run_is_what_was_run_whatever_its_kind(tmp_path: Path, name: str) -> None:
-    scenario = load(find(name)).model_copy(update={"base": None})  # a stored one is whole
+def test_the_stored_scenario_of_a_run_is_the_one_that_was_run(tmp_path: Path, name: str) -> None:
+    scenario = load(find(name)).model_copy(update={"base": None})  # a stored scenario has no base
     (tmp_path / "run.json").write_text(json.dumps({"scenario": scenario.model_dump(mode="json", by_alias=True)}))
     assert stored_scenario(tmp_path) == scenario
 
 
-def test_a_run_that_was_not_observed_to_its_end(tmp_path: Path) -> None:
+def test_a_run_that_was_not_observed_to_its_end_is_refused(tmp_path: Path) -> None:
     run_dir = stored(tmp_path, secrets=[], error="the disk was full")
     with pytest.raises(HistoryError, match="no whole history to compare a replay with: the disk was full"):
         replay(run_dir, times=1, tell=print)
 
 
-def test_a_secret_that_is_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_that_is_not_exported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MY_TOKEN", raising=False)
     run_dir = stored(tmp_path, secrets=["MY_TOKEN"], observed=True)
     with pytest.raises(UsageError, match=r"secret 'MY_TOKEN'.*\n.*export MY_TOKEN=\.\.\."):
         replay(run_dir, times=1, tell=print)
 
 
-def test_a_picture_that_cannot_be_drawn_costs_one_line(tmp_path: Path) -> None:
-    said = _drawn(SHIPPED, tmp_path)
-    assert said.startswith("no picture: ") and "is not a run: it is an empty folder" in said
+def test_a_picture_that_cannot_be_drawn_is_reported_in_one_line(tmp_path: Path) -> None:
+    line = _drawn(SHIPPED, tmp_path)
+    assert line.startswith("no picture: ") and "is not a run: it is an empty folder" in line
 
 
-def test_many_messages_are_drawn_only_if_asked_for(tmp_path: Path) -> None:
+def test_more_than_a_hundred_messages_are_drawn_only_on_request(tmp_path: Path) -> None:
     (spec,) = SHIPPED.input
     many = SHIPPED.model_copy(update={"input": [spec.model_copy(update={"rows": 101})]})
     assert _drawn(many, tmp_path) == (

@@ -1,4 +1,4 @@
-"""A consumer that is slower than its broker waits: what proves it, where it can be, and who is let do what meanwhile."""
+"""A consumer that is slower than its broker waits: the fault's proof, its refusals, and what other consumers may do."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from onceproof.consumers.brokers.kafka import GroupQueues
 from onceproof.consumers.clients import kafka_group as kafka_client
 from onceproof.consumers.clients.contract import Client, Fenced, Lost
 from onceproof.consumers.faults import StepDone
-from onceproof.consumers.layout import Message, in_ranges
-from onceproof.consumers.state import Hand
-from onceproof.consumers.takeover import Takeover
-from onceproof.consumers.trace import Kind, Move
+from onceproof.consumers.layout import Message, assign_ranges
+from onceproof.consumers.slow_consumers import SlowConsumers
+from onceproof.consumers.state import ConsumerState
+from onceproof.consumers.trace import Kind, TraceEvent
 from onceproof.consumers.worker import Worker
 from onceproof.faults.contract import Proof
 from onceproof.scenario_files.load import find, load, resolved
 
 
-def proof_of(fault: Any, before: list[Move], after: list[Move]) -> Proof:
-    """From all moves, at the place between these two."""
+def proof_of(fault: Any, before: list[TraceEvent], after: list[TraceEvent]) -> Proof:
+    """The fault's proof from a trace in which it struck after ``before``."""
     proof: Proof = fault.prove(None, StepDone([*before, *after], len(before)))
     return proof
 
@@ -35,51 +35,53 @@ def proof_of(fault: Any, before: list[Move], after: list[Move]) -> Proof:
 SLOW = Slow(SlowSpec.model_validate({"fault": "slow", "target": "c2", "at": {"message": 3}}))
 
 
-def move(kind: Kind, consumer: str, tick: int, message: int = 3, *, redelivered: bool = False, group: str = "") -> Move:
-    return Move(kind, tick, 0.0, consumer, message, "q", redelivered, group)
+def event(
+    kind: Kind, consumer: str, tick: int, message: int = 3, *, redelivered: bool = False, group: str = ""
+) -> TraceEvent:
+    return TraceEvent(kind, tick, 0.0, consumer, message, "q", redelivered, group)
 
 
-TAKEN = [move("take", "c2", 2)]
-GIVEN = [move("lapse", "c2", 3), move("take", "c1", 3, redelivered=True)]
+TAKEN = [event("take", "c2", 2)]
+GIVEN = [event("lapse", "c2", 3), event("take", "c1", 3, redelivered=True)]
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "text"),
     [
         ("acknowledge", "answered its late acknowledgement without an error"),
-        ("fenced", "refused its late acknowledgement: the message was another's"),
+        ("fenced", "refused its late acknowledgement: the message belonged to another consumer"),
     ],
 )
-def test_it_hit_if_two_were_at_the_same_message_and_both_finished(answer: Kind, said: str) -> None:
-    proof = proof_of(SLOW, TAKEN, [*GIVEN, move("effect", "c2", 4), move(answer, "c2", 4)])
-    assert proof.hit and said in proof.evidence[-1]
+def test_slow_hit_if_two_consumers_had_the_message_and_both_finished(answer: Kind, text: str) -> None:
+    proof = proof_of(SLOW, TAKEN, [*GIVEN, event("effect", "c2", 4), event(answer, "c2", 4)])
+    assert proof.hit and text in proof.evidence[-1]
     assert "for the second time to c1 at tick 3, while c2 lived and had it" in proof.evidence[1]
 
 
 @pytest.mark.parametrize(
     ("after", "why"),
     [
-        ([], "to nobody else meanwhile"),
-        ([move("take", "c2", 3)], "to nobody else meanwhile"),
-        ([move("take", "c1", 3, group="another")], "to nobody else meanwhile"),
+        ([], "to no other consumer meanwhile"),
+        ([event("take", "c2", 3)], "to no other consumer meanwhile"),
+        ([event("take", "c1", 3, group="another")], "to no other consumer meanwhile"),
         (GIVEN, "acknowledgement was not seen"),
-        ([*GIVEN, move("effect", "c2", 4)], "acknowledgement was not seen"),
-        ([*GIVEN, move("effect", "c2", 4), move("lost", "c2", 4)], "got no answer of the broker"),
-        ([*GIVEN, move("lost", "c2", 4), move("take", "c2", 5), move("acknowledge", "c2", 6)], "got no answer"),
+        ([*GIVEN, event("effect", "c2", 4)], "acknowledgement was not seen"),
+        ([*GIVEN, event("effect", "c2", 4), event("lost", "c2", 4)], "got no answer from the broker"),
+        ([*GIVEN, event("lost", "c2", 4), event("take", "c2", 5), event("acknowledge", "c2", 6)], "got no answer"),
     ],
 )
-def test_it_missed_if_anything_of_it_was_not_seen(after: list[Move], why: str) -> None:
+def test_slow_missed_if_any_part_of_its_proof_was_not_seen(after: list[TraceEvent], why: str) -> None:
     proof = proof_of(SLOW, TAKEN, after)
     assert not proof.hit and why in proof.evidence[-1]
 
 
-def test_an_acknowledgement_that_is_refused_before_the_effect_is_proof_as_well() -> None:
-    proof = proof_of(SLOW, TAKEN, [*GIVEN, move("fenced", "c2", 4)])
-    assert proof.hit and "c2 went on and did no effect" in proof.evidence
+def test_an_acknowledgement_refused_before_the_effect_is_proof_as_well() -> None:
+    proof = proof_of(SLOW, TAKEN, [*GIVEN, event("fenced", "c2", 4)])
+    assert proof.hit and "c2 went on and had no effect" in proof.evidence
 
 
-def test_it_is_over_when_another_was_given_the_message() -> None:
-    assert not SLOW.is_over([move("effect", "c1", 2, message=2)])
+def test_slow_is_over_when_another_consumer_was_given_the_message() -> None:
+    assert not SLOW.is_over([event("effect", "c1", 2, message=2)])
     assert SLOW.is_over(GIVEN)
 
 
@@ -109,15 +111,15 @@ def refusal(name: str, changes: dict[str, str], tmp_path: Path) -> str:
         ("position-with-row", {"names: [c1]": "names: [c1], static: false"}, r"positions in Postgres do not know of the group"),
     ],
 )  # fmt: skip
-def test_where_it_cannot_be_is_told_with_what_to_do(
+def test_a_slow_fault_that_cannot_work_is_refused_with_a_hint(
     name: str, changes: dict[str, str], expected: str, tmp_path: Path
 ) -> None:
-    said = refusal(name, changes, tmp_path)
-    assert re.search(expected, said), said
+    text = refusal(name, changes, tmp_path)
+    assert re.search(expected, text), text
 
 
 @pytest.mark.parametrize("name", ["share-group-lock-timeout", "slow-member"])
-def test_the_twins_differ_in_the_remedy_alone(name: str) -> None:
+def test_the_twins_differ_only_in_the_remedy(name: str) -> None:
     naive = load(find(f"{name}-duplicates"))
     remedy = load(find(f"{name}-{'idempotent' if name.startswith('share') else 'transactional'}"))
     assert (naive.chaos, naive.input, naive.oracle, naive.claim) == (
@@ -135,7 +137,7 @@ def test_the_twins_differ_in_the_remedy_alone(name: str) -> None:
         assert naive.pipeline.prepare.sql == remedy.pipeline.prepare.sql.replace(" PRIMARY KEY", "")
 
 
-def test_only_who_is_to_be_slow_is_given_up_soon() -> None:
+def test_only_the_slow_consumer_has_a_short_poll_interval() -> None:
     layout = layouts.of_scenario(load(find("slow-member-duplicates")))
     assert not layout.static and layout.outlasted == {"c2"}
     queues = object.__new__(GroupQueues)
@@ -144,21 +146,23 @@ def test_only_who_is_to_be_slow_is_given_up_soon() -> None:
     queues._stack = stack
     given = {name: queues.environment(name, "mark") for name in ("c1", "c2")}
     assert {name: env["ONCEPROOF_POLL_INTERVAL_MS"] for name, env in given.items()} == {"c1": "600000", "c2": "1000"}
-    assert [env["ONCEPROOF_MARK"] for env in given.values()] == ["000-c1", "001-c2"], "the assignor goes by these names"
+    assert [env["ONCEPROOF_MARK"] for env in given.values()] == ["000-c1", "001-c2"], (
+        "the assignor orders members by these names"
+    )
     assert not any("ONCEPROOF_MEMBER" in env for env in given.values())
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "fields"),
     [
         (KafkaError.UNKNOWN_MEMBER_ID, {"lost": True, "fenced": True}),
         (KafkaError.ILLEGAL_GENERATION, {"lost": True, "fenced": True}),
         (KafkaError._TIMED_OUT, {"lost": True}),
     ],
 )
-def test_a_refused_acknowledgement_is_told_apart_from_one_without_an_answer(code: int, told: dict[str, bool]) -> None:
-    failed = kafka_client.lost(KafkaException(KafkaError(code)))
-    assert isinstance(failed, Fenced) is ("fenced" in told) and isinstance(failed, Lost)
+def test_a_refused_acknowledgement_is_reported_differently_from_a_lost_one(code: int, fields: dict[str, bool]) -> None:
+    failed = kafka_client.as_lost(KafkaException(KafkaError(code)))
+    assert isinstance(failed, Fenced) is ("fenced" in fields) and isinstance(failed, Lost)
 
     class Source:
         def acknowledge(self, _taken: object) -> None:
@@ -168,44 +172,51 @@ def test_a_refused_acknowledgement_is_told_apart_from_one_without_an_answer(code
     effect: Any = None
     taken: Any = SimpleNamespace(message="m3")
     did = Worker(Client(source, effect), "after-effect", "again").do("acknowledge", taken)
-    assert did == {"step": "acknowledge", "message": "m3", **told}
+    assert did == {"step": "acknowledge", "message": "m3", **fields}
 
 
-class Dealer:
-    """Queues that a broker deals out, as the range assignor does, and what was asked of it."""
+class FakeGroup:
+    """Queues that a broker assigns like the range assignor, and the members that it was asked for."""
 
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
 
-    def settled(self, members: list[str]) -> dict[str, tuple[str, ...]]:
+    def await_rebalance(self, members: list[str]) -> dict[str, tuple[str, ...]]:
         self.asked.append(list(members))
-        return in_ranges(("q0", "q1"), members)
+        return assign_ranges(("q0", "q1"), members)
 
 
-def test_nobody_takes_until_what_the_slow_one_has_is_dealt_out_and_again_when_it_is_back() -> None:
-    one, slow, dealer = Hand("c1", "g", ("q0",)), Hand("c2", "g", ("q1",), holds=Message(3, "q1")), Dealer()
-    queues: Any = dealer
-    takeover = Takeover([one, slow], queues)
-    assert takeover.may_take(one) and not takeover.waits and not takeover.comes
-    takeover.keep(slow)
-    assert takeover.waits and takeover.comes and not takeover.may_take(one)
+def test_no_member_takes_during_the_rebalances_when_a_slow_member_leaves_and_returns() -> None:
+    one, slow, group = (
+        ConsumerState("c1", "g", ("q0",)),
+        ConsumerState("c2", "g", ("q1",), holds=Message(3, "q1")),
+        FakeGroup(),
+    )
+    queues: Any = group
+    slow_consumers = SlowConsumers([one, slow], queues)
+    assert slow_consumers.may_take(one) and not slow_consumers.any_held and not slow_consumers.rebalance_due
+    slow_consumers.hold(slow)
+    assert slow_consumers.any_held and slow_consumers.rebalance_due and not slow_consumers.may_take(one)
     one.holds = Message(2, "q0")
-    takeover.settle()
-    assert dealer.asked == [], "a member with a message answers no rebalance"
+    slow_consumers.rebalance()
+    assert group.asked == [], "a member that has a message does not poll"
     one.holds = None
-    takeover.settle()
-    assert (dealer.asked, one.queues, slow.queues) == ([["c1"]], ("q0", "q1"), ()) and takeover.may_take(one)
-    assert takeover.loser("g", Message(3, "q1")) is slow and takeover.loser("g", Message(4, "q1")) is None
-    slow.kept, slow.holds = False, None
-    takeover.is_done(slow)
-    assert not takeover.may_take(one), "it joins again, and its partition goes back"
-    takeover.settle()
-    assert (one.queues, slow.queues, dealer.asked[-1]) == (("q0",), ("q1",), ["c1", "c2"])
+    slow_consumers.rebalance()
+    assert (group.asked, one.queues, slow.queues) == ([["c1"]], ("q0", "q1"), ()) and slow_consumers.may_take(one)
+    assert (
+        slow_consumers.slow_holder("g", Message(3, "q1")) is slow
+        and slow_consumers.slow_holder("g", Message(4, "q1")) is None
+    )
+    slow.held_back, slow.holds = False, None
+    slow_consumers.finished(slow)
+    assert not slow_consumers.may_take(one), "it joins again and gets its partition back"
+    slow_consumers.rebalance()
+    assert (one.queues, slow.queues, group.asked[-1]) == (("q0",), ("q1",), ["c1", "c2"])
 
 
-def test_in_a_share_group_whoever_is_free_takes_what_the_slow_one_has() -> None:
-    one, slow = Hand("c1", "g", ("q",)), Hand("c2", "g", ("q",), holds=Message(3, "q"))
+def test_in_a_share_group_any_free_member_takes_the_message_of_the_slow_one() -> None:
+    one, slow = ConsumerState("c1", "g", ("q",)), ConsumerState("c2", "g", ("q",), holds=Message(3, "q"))
     queues: Any = object()
-    takeover = Takeover([one, slow], queues)
-    takeover.keep(slow)
-    assert takeover.waits and takeover.may_take(one) and not takeover.comes
+    slow_consumers = SlowConsumers([one, slow], queues)
+    slow_consumers.hold(slow)
+    assert slow_consumers.any_held and slow_consumers.may_take(one) and not slow_consumers.rebalance_due

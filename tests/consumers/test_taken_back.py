@@ -1,4 +1,4 @@
-"""What a play makes of a message that its broker took back from who lives: given to another, or settled without an answer."""
+"""A message that the broker took back from a living consumer: it is given to another, or was settled without an answer."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from typing import Any
 import pytest
 
 from onceproof.base.timeline import Timeline
-from onceproof.consumers import drive as drives
+from onceproof.consumers import executor as executor_module
 from onceproof.consumers import layout as layouts
-from onceproof.consumers.drive import Drive
-from onceproof.consumers.gate import Ask, Did
+from onceproof.consumers.executor import ScheduleExecutor
+from onceproof.consumers.gate import StepReport, StepRequest
 from onceproof.consumers.layout import GROUP, Message
-from onceproof.consumers.state import Hand
-from onceproof.reports.picture.picture import of_moves
+from onceproof.consumers.state import ConsumerState
+from onceproof.reports.picture.picture import of_trace
 from onceproof.scenario_files.load import find, load
 
 M4 = Message(4, "orders")
-Make = Callable[..., Drive]
+Make = Callable[..., ScheduleExecutor]
 
 
 class Steps:
-    """A crew of which every member tells the same of its step."""
+    """Consumer processes that all give the same reports on their steps."""
 
-    def __init__(self, *told: Did, before: str = "acknowledge") -> None:
-        self._told = list(told)
+    def __init__(self, *reports: StepReport, before: str = "acknowledge") -> None:
+        self._reports = list(reports)
         self._before = before
 
     def mark(self, name: str) -> str:
         return name
 
-    def at_step(self, name: str) -> Ask:
-        return Ask(consumer=name, before=self._before)  # type: ignore[arg-type]
+    def await_step(self, name: str) -> StepRequest:
+        return StepRequest(consumer=name, before=self._before)  # type: ignore[arg-type]
 
-    def step(self, name: str) -> Ask:
-        return Ask(consumer=name, before="take", did=self._told.pop(0))
+    def step(self, name: str) -> StepRequest:
+        return StepRequest(consumer=name, before="take", did=self._reports.pop(0))
 
 
 def nothing(*_arguments: object) -> None:
-    """Of queues that have nothing to say."""
+    """A method of queues that does nothing."""
 
 
 SHARE = {"await_gone": nothing, "committed": nothing, "lock_briefly": nothing}
@@ -49,11 +49,11 @@ SHARE = {"await_gone": nothing, "committed": nothing, "lock_briefly": nothing}
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """A play of three members, m4 published; its processes and its broker are what the test says."""
+    """The executor of three consumers, m4 published; the test decides what its processes and its broker do."""
 
     def made(
-        crew: Any, queues: dict[str, Any], name: str = "share-group-lock-timeout-duplicates", **spec: Any
-    ) -> Drive:
+        processes: Any, queues: dict[str, Any], name: str = "share-group-lock-timeout-duplicates", **spec: Any
+    ) -> ScheduleExecutor:
         scenario = load(find(name))
         consumers = scenario.pipeline.consumers
         assert consumers is not None
@@ -64,79 +64,81 @@ def make(tmp_path: Path) -> Make:
         assert pipeline.consumers is not None
         timeline, there = Timeline(tmp_path / "events.jsonl"), SimpleNamespace(**queues)
         messages = [Message(number, "orders") for number in range(1, 5)]
-        drive = Drive(pipeline.consumers, messages, layout, crew, there, [], timeline, [], 1.0)  # type: ignore[arg-type]
-        drive._published = 4
-        drive._open[GROUP, 4] = 1
-        drive._ready[GROUP, "orders"] = set()
-        return drive
+        executor = ScheduleExecutor(pipeline.consumers, messages, layout, processes, there, [], timeline, [], 1.0)  # type: ignore[arg-type]
+        executor._published = 4
+        executor._open[GROUP, 4] = 1
+        executor._ready[GROUP, "orders"] = set()
+        return executor
 
     return made
 
 
-def hand(drive: Drive, name: str, **state: Any) -> Hand:
-    (its,) = (each for each in drive._hands if each.name == name)
+def consumer(executor: ScheduleExecutor, name: str, **state: Any) -> ConsumerState:
+    (its,) = (each for each in executor._consumers if each.name == name)
     for field, value in state.items():
         setattr(its, field, value)
     return its
 
 
-TAKEN = Did(step="take", message="m4", queue="orders")
+TAKEN = StepReport(step="take", message="m4", queue="orders")
 
 
-def test_the_end_of_a_lock_that_no_fault_was_to_end_makes_a_play_worthless(make: Make) -> None:
-    drive = make(Steps(TAKEN), SHARE)
-    hand(drive, "c1", holds=M4)
-    with pytest.raises(drives._Enough, match=r"c3 was given message 4, which c1 has: the lock of c1 ended"):
-        drive._take(hand(drive, "c3"))
-    assert not drive.stuck, "inconclusive: it says nothing of the pipeline"
+def test_a_lock_that_ends_without_a_fault_ends_the_execution(make: Make) -> None:
+    executor = make(Steps(TAKEN), SHARE)
+    consumer(executor, "c1", holds=M4)
+    with pytest.raises(
+        executor_module._CannotContinue, match=r"c3 was given message 4, which c1 still has: the lock of c1 ended"
+    ):
+        executor._take(consumer(executor, "c3"))
+    assert not executor.stuck, "inconclusive: it says nothing about the pipeline"
 
 
-def test_so_does_a_refused_acknowledgement_of_who_is_not_slow(make: Make) -> None:
-    drive = make(Steps(Did(step="acknowledge", message="m4", lost=True, fenced=True)), SHARE)
-    with pytest.raises(drives._Enough, match=r"c1 has message 4 no longer: the lock of c1 ended"):
-        drive._finish(hand(drive, "c1", holds=M4))
+def test_a_refused_acknowledgement_of_a_consumer_that_is_not_slow_ends_the_execution(make: Make) -> None:
+    executor = make(Steps(StepReport(step="acknowledge", message="m4", lost=True, fenced=True)), SHARE)
+    with pytest.raises(executor_module._CannotContinue, match=r"c1 no longer has message 4: the lock of c1 ended"):
+        executor._finish(consumer(executor, "c1", holds=M4))
 
 
 @pytest.mark.parametrize("state", [{"kept": True, "lapsed": True}, {"lapsed": True}])
-def test_what_the_slow_one_has_may_be_given_to_others(make: Make, state: dict[str, bool]) -> None:
-    drive = make(Steps(TAKEN), SHARE)
-    hand(drive, "c1", holds=M4, **state)
-    drive._take(hand(drive, "c3"))
-    assert hand(drive, "c3").holds == M4
+def test_the_message_of_a_slow_consumer_may_be_given_to_others(make: Make, state: dict[str, bool]) -> None:
+    executor = make(Steps(TAKEN), SHARE)
+    consumer(executor, "c1", holds=M4, **state)
+    executor._take(consumer(executor, "c3"))
+    assert consumer(executor, "c3").holds == M4
 
 
 @pytest.mark.parametrize("state", [{"kept": True, "lapsed": True}, {"lapsed": True}, {"cut_off": True}])
-def test_who_dies_without_its_message_gives_nothing_back_and_settles_nothing(
+def test_a_consumer_that_dies_without_its_message_returns_and_settles_nothing(
     make: Make, state: dict[str, bool]
 ) -> None:
-    drive = make(Steps(), SHARE)
-    dead = hand(drive, "c1", holds=M4, acknowledged=True, anew=True, **state)
-    drive._after_death(dead)
-    assert [move.kind for move in drive.moves] == ["crash"] and drive._open[GROUP, 4] == 1
-    assert not (dead.alive or dead.kept or dead.lapsed or dead.cut_off or dead.anew) and dead.holds is None
+    executor = make(Steps(), SHARE)
+    dead = consumer(executor, "c1", holds=M4, acknowledged=True, reconnects=True, **state)
+    executor._after_death(dead)
+    assert [event.kind for event in executor.trace] == ["crash"] and executor._open[GROUP, 4] == 1
+    assert not (dead.alive or dead.held_back or dead.lapsed or dead.cut_off or dead.reconnects) and dead.holds is None
 
 
-def test_an_effect_whose_commit_was_not_heard_of_counts_where_the_broker_has_it(make: Make) -> None:
-    drive = make(Steps(), SHARE | {"committed": lambda _group: {0: 4}}, "ack-lost-transactional")
-    drive._move("effect", "c1", M4)
-    drive._move("lost", "c1", M4)
-    drive._forgotten(hand(drive, "c1"), M4)
-    assert [move.kind for move in drive.moves] == ["effect", "lost", "commit"] and drive._open[GROUP, 4] == 0
-    drawn = of_moves("t", drive.moves, ["c1"], "out", ["a"] * 4, with_effect=True)
+def test_an_effect_counts_if_the_broker_has_its_commit_whose_answer_was_lost(make: Make) -> None:
+    executor = make(Steps(), SHARE | {"committed": lambda _group: {0: 4}}, "ack-lost-transactional")
+    executor._record_message("effect", "c1", M4)
+    executor._record_message("lost", "c1", M4)
+    executor._resolve_lost_step(consumer(executor, "c1"), M4)
+    assert [event.kind for event in executor.trace] == ["effect", "lost", "commit"] and executor._open[GROUP, 4] == 0
+    drawn = of_trace("t", executor.trace, ["c1"], "out", ["a"] * 4, with_effect=True)
     assert [result.message for result in drawn.results] == [4]
-    assert [row.kind for row in drawn.rows] == ["effect", "lost"], "it is no step of the consumer"
+    assert [row.kind for row in drawn.rows] == ["effect", "lost"], "the commit is not a step of the consumer"
 
 
-def test_so_does_one_whose_fault_saw_the_brokers_answer(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    drive = make(Steps(), SHARE, "amqp-ack-lost-transactional")
-    monkeypatch.setattr(drive.faults, "armed", [None])
-    monkeypatch.setattr(drive, "_arrived", lambda *_asked: True)
-    drive._move("lost", "c1", M4)
-    drive._forgotten(hand(drive, "c1"), M4)
-    assert [move.kind for move in drive.moves] == ["lost", "commit"] and drive._open[GROUP, 4] == 0
+def test_an_effect_counts_if_its_fault_saw_the_brokers_answer(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = make(Steps(), SHARE, "amqp-ack-lost-transactional")
+    monkeypatch.setattr(executor.faults, "armed", [None])
+    monkeypatch.setattr(executor, "_arrived", lambda *_asked: True)
+    executor._record_message("lost", "c1", M4)
+    executor._resolve_lost_step(consumer(executor, "c1"), M4)
+    assert [event.kind for event in executor.trace] == ["lost", "commit"] and executor._open[GROUP, 4] == 0
 
 
-def test_where_nothing_is_committed_it_is_only_settled(make: Make) -> None:
-    drive = make(Steps(), SHARE | {"committed": lambda _group: {0: 4}}, "ack-lost-duplicates")
-    drive._forgotten(hand(drive, "c1"), M4)
-    assert drive.moves == [] and drive._open[GROUP, 4] == 0
+def test_without_transactions_a_lost_acknowledgement_that_arrived_only_settles_the_message(make: Make) -> None:
+    executor = make(Steps(), SHARE | {"committed": lambda _group: {0: 4}}, "ack-lost-duplicates")
+    executor._resolve_lost_step(consumer(executor, "c1"), M4)
+    assert executor.trace == [] and executor._open[GROUP, 4] == 0

@@ -51,7 +51,7 @@ def test_of_several_the_struck_one_must_have_ended(taken: Any) -> None:
 
 def test_a_driver_that_another_query_ended_shows_nothing(taken: Any) -> None:
     takeover, done = taken(f"{ENDED.format(name='b', id='bbbb-2')}\n{REPLACED}", "a", "b", running=False)
-    proof = takeover.let_go(lambda: done.append("let go"), {}, ["before"], how="awake again")
+    proof = takeover.resume_first(lambda: done.append("let go"), {}, ["before"], how="awake again")
     assert not proof.hit and "another query ended the old driver" in proof.evidence[-1]
     assert done == ["let go", "killed"]
 
@@ -63,12 +63,12 @@ def test_unchanged_sinks_say_nothing_about_what_was_written_before(taken: Any, m
     held = {"table t": "400 rows (the newest of transaction 9)"}
     monkeypatch.setattr(module, "sink_state", lambda _stack: held)
     monkeypatch.setattr(module, "undecided", lambda _kafka: False)
-    proof = takeover.let_go(lambda: done.append("go"), held, ["before"], how="awake again")
+    proof = takeover.resume_first(lambda: done.append("go"), held, ["before"], how="awake again")
     assert proof.hit and done == ["go", "killed"]
     assert proof.evidence[-1].startswith("no table or topic changed from when the old driver went on until its end")
     assert proof.evidence[-1].endswith("what was written before that is not compared")
     monkeypatch.setattr(module, "sink_state", lambda _stack: {"table t": "401 rows (the newest of transaction 10)"})
     wrote = taken(REPLACED, "a")[0]
     wrote._context.stack = SimpleNamespace(kafka=None)
-    last = wrote.let_go(lambda: None, held, [], how="awake again").evidence[-1]
+    last = wrote.resume_first(lambda: None, held, [], how="awake again").evidence[-1]
     assert last.startswith("meanwhile table t: 400 rows") and "401 rows" in last

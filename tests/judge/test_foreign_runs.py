@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from onceproof.base.errors import HistoryError
-from onceproof.consumers.trace import event_kind
 from onceproof.explore.replay import file_name, start_services
 from onceproof.history.run_record import RunRecord
 from onceproof.judge.findings import Outcome
@@ -144,7 +143,7 @@ def test_pictures_replace_links(stored_run: Any, victim: Path) -> None:
     run.scenario["pipeline"] = {"consumers": {"names": ["a"]}}
     run.scenario["input"] = [{"topic": "in", "dataset": "messages", "partitions": 1, "options": {"keys": ["k"]}}]
     folder = run.save()
-    took = {"at": 1.0, "kind": event_kind_of("take"), "tick": 1, "consumer": "a", "message": 1, "queue": "in"}
+    took = {"at": 1.0, "kind": "consumers.take", "tick": 1, "consumer": "a", "message": 1, "queue": "in"}
     (folder / "events.jsonl").write_text(json.dumps({**took, "redelivered": False}) + "\n")
     for name in ("picture.svg", "picture.txt"):
         (folder / name).symlink_to(victim / "file")
@@ -163,18 +162,10 @@ def test_a_picture_does_not_open_the_file_that_a_data_set_names(stored_run: Any,
     run.scenario["input"] = [{"topic": "in", "dataset": "file", "partitions": 1, "options": options}]
     run.send("mine", {"id": 1})
     folder = run.save()
-    took = {"at": 1.0, "kind": event_kind_of("effect"), "tick": 1, "consumer": "a", "message": 1, "queue": "in"}
+    took = {"at": 1.0, "kind": "consumers.effect", "tick": 1, "consumer": "a", "message": 1, "queue": "in"}
     (folder / "events.jsonl").write_text(json.dumps({**took, "redelivered": False}) + "\n")
     assert "m1" in picture_files.write(folder)
     assert stored_keys(folder) == [b"mine"]
-
-
-def event_kind_of(kind: str) -> str:
-    class Named:
-        def __init__(self) -> None:
-            self.kind = kind
-
-    return event_kind(Named())  # type: ignore[arg-type]
 
 
 def test_logs_of_a_replay_are_written_into_the_run(clean_run: Any, victim: Path) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.explore.shrink import Played, Shrink
+from onceproof.explore.shrink import Executed, Shrink
 from onceproof.kinds.contract import kind_of
-from onceproof.pipeline.schedule import BatchSchedule, WholeJob, hints
+from onceproof.pipeline.schedule import BatchSchedule, WholeJob, hinted_schedules
 from onceproof.scenario.model import FaultSpec, Scenario
-from onceproof.scenario.schedule import Clue
+from onceproof.scenario.schedule import ShrinkHint
 from onceproof.scenario_files.checks import crosscheck
 from onceproof.scenario_files.load import find, load
 
@@ -44,31 +44,33 @@ def test_chunks_that_a_fault_needs_make_no_scenario_without_them(shipped: Scenar
 
 
 def test_a_witness_leads_to_the_fault_of_its_batch_and_to_the_chunks_until_then(whole: BatchSchedule) -> None:
-    first, *others = hints(whole, [{3}])
+    first, *others = hinted_schedules(whole, [{3}])
     assert first == BatchSchedule(4, whole.faults[1:2])
     assert [len(one.faults) for one in others] == [1, 1]
-    assert next(hints(whole, [{4}])) == BatchSchedule(5, whole.faults[1:2]), "no fault struck it: the last before"
-    assert list(hints(whole, [set()])) == [], "nothing is known"
+    assert next(hinted_schedules(whole, [{4}])) == BatchSchedule(5, whole.faults[1:2]), (
+        "no fault struck it: the last before"
+    )
+    assert list(hinted_schedules(whole, [set()])) == [], "nothing is known"
 
 
 def test_a_kind_makes_hints_of_what_witnesses_name(shipped: Scenario, tmp_path: Path) -> None:
     kind = kind_of(shipped)
-    clues = [[Clue("flights/0@655", 3), Clue(None, None)]]
-    assert next(kind.hints(kind.whole(shipped), tmp_path, clues)).chunks == 4
+    hints = [[ShrinkHint("flights/0@655", 3), ShrinkHint(None, None)]]
+    assert next(kind.hinted_schedules(kind.whole(shipped), tmp_path, hints)).chunks == 4
 
 
 def test_a_search_comes_to_the_fault_and_the_chunks_that_it_takes(shipped: Scenario, whole: BatchSchedule) -> None:
     needed = whole.faults[2]
 
-    def play(given: BatchSchedule) -> Played | None:
+    def execute(given: BatchSchedule) -> Executed | None:
         if crosscheck.of_schedule(WholeJob(shipped).of(given, Path("unused"))):
             return None
         shows = needed in given.faults
-        return Played(frozenset(["duplicate"] if shows else []), "duplicate 1" if shows else "held")
+        return Executed(frozenset(["duplicate"] if shows else []), "duplicate 1" if shows else "held")
 
     wanted = frozenset(["duplicate"])
-    search = Shrink(whole, wanted, wanted, play, 60, alike=WholeJob(shipped).alike)
-    shrunk = search.run(hints(whole, [{5}]))
+    search = Shrink(whole, wanted, wanted, execute, 60, alike=WholeJob(shipped).alike)
+    shrunk = search.run(hinted_schedules(whole, [{5}]))
     assert shrunk.best == BatchSchedule(6, (needed,)) and shrunk.minimal and shrunk.executions <= 4
     assert [tried.without for tried in shrunk.tried] == [
         "the last chunk",

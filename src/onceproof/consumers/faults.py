@@ -1,6 +1,6 @@
-"""The faults of one run of consumers. Each kind is one file under ``chaos/consumers/`` that implements `ConsumerFault` and registers it.
+"""The faults of a run of consumers: each kind is a file under ``chaos/consumers/`` that registers a `ConsumerFault`.
 
-As with those of a Spark job: placed by position, and proven by what was seen, never by the attempt.
+Like the faults of a Spark job they are placed by position, and proven by what was observed, never by the attempt.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from onceproof.base.registry import Registry
 from onceproof.base.timeline import Timeline
 from onceproof.consumers.routes import Lasts
-from onceproof.consumers.trace import Move, holder
+from onceproof.consumers.trace import TraceEvent, holders
 from onceproof.faults.contract import FaultOf, Proof, faults
 from onceproof.faults.table import Armed, FaultTable
 from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec
@@ -20,14 +20,14 @@ from onceproof.scenario.model import ConsumerFaultSpec, ConsumersSpec
 if TYPE_CHECKING:
     from onceproof.consumers.brokers.contract import Queues
     from onceproof.consumers.layout import Layout
-    from onceproof.consumers.processes import Crew
+    from onceproof.consumers.processes import ConsumerProcesses
 
 
 @dataclass(frozen=True)
-class Scene:
-    """What a fault can lay hands on: the consumers' processes, and the broker's end of this play."""
+class ConsumerFaultContext:
+    """What a fault can act on: the consumers' processes, and the broker's side of this execution."""
 
-    crew: Crew
+    processes: ConsumerProcesses
     queues: Queues
     layout: Layout
 
@@ -36,85 +36,84 @@ class Scene:
 class StepDone:
     """A step that a consumer has just done, while every consumer is held at its next one."""
 
-    moves: Sequence[Move]
-    """Of the whole run: it goes on growing."""
-    place: int
-    """How many of them there were."""
+    trace: Sequence[TraceEvent]
+    """The trace of the whole run. It keeps growing after the step."""
+    length: int
+    """How many events the trace had after the step."""
 
     @property
-    def before(self) -> Sequence[Move]:
-        return self.moves[: self.place]
+    def before(self) -> Sequence[TraceEvent]:
+        return self.trace[: self.length]
 
     @property
-    def after(self) -> Sequence[Move]:
-        return self.moves[self.place :]
+    def after(self) -> Sequence[TraceEvent]:
+        return self.trace[self.length :]
 
 
 class AtItsStep:
-    """What faults of consumers have in common: each strikes when its step is done, and most leave nothing to undo."""
+    """The base of consumer faults: strikes as soon as its step is done, and leaves nothing to undo."""
 
     def matches(self, seen: StepDone) -> bool:
         return True
 
-    def heal(self, scene: Scene) -> None:
+    def heal(self, context: ConsumerFaultContext) -> None:
         return
 
 
-ConsumerFault = FaultOf[Scene, StepDone]
+ConsumerFault = FaultOf[ConsumerFaultContext, StepDone]
 consumer_faults: Registry[type[ConsumerFault]] = faults.of("consumers")
 
 
-class ConsumerFaults(FaultTable[ConsumerFaultSpec, Scene]):
-    """Each strikes where the drive says that its position is reached, and is proven when the run is over."""
+class ConsumerFaults(FaultTable[ConsumerFaultSpec, ConsumerFaultContext]):
+    """The executor says when a fault's position is reached; each fault is proven when the run is over."""
 
     def __init__(
         self,
         chaos: Sequence[ConsumerFaultSpec],
         timeline: Timeline,
         consumers: ConsumersSpec,
-        scene: Scene,
-        moves: Sequence[Move],
+        context: ConsumerFaultContext,
+        trace: Sequence[TraceEvent],
     ) -> None:
-        self._groups = scene.layout.group_of if consumers.groups else {}
-        self._scene = scene
-        self._moves = moves
-        self._seen: dict[int, StepDone] = {}
+        self._groups = context.layout.group_of if consumers.groups else {}
+        self._trace = trace
+        self._struck_at: dict[int, StepDone] = {}
         super().__init__(chaos, timeline)
-        self.arm(scene)
+        self.arm(context)
 
     def strike(self, armed: Armed[ConsumerFaultSpec]) -> bool:
-        """False: this is not its moment yet."""
-        seen = StepDone(self._moves, len(self._moves))
+        """False: the fault waits for a later step."""
+        seen = StepDone(self._trace, len(self._trace))
         if not armed.fault.matches(seen):
             return False
-        self._seen[armed.index] = seen
+        self._struck_at[armed.index] = seen
         armed.fired_at = self._emit("fault.fired", armed).at
-        armed.fault.strike(self._scene, seen)
+        armed.fault.strike(self._context, seen)
         return True
 
     def heal_if_over(self, armed: Armed[ConsumerFaultSpec]) -> bool:
-        """Heal one that is in force, if it has lasted as long as it was to. Says whether it has."""
-        if isinstance(armed.fault, Lasts) and not armed.fault.is_over(self._seen[armed.index].after):
+        """Heal a fault that is in force, unless it has to last longer. Returns whether it was healed."""
+        if isinstance(armed.fault, Lasts) and not armed.fault.is_over(self._struck_at[armed.index].after):
             return False
         self._heal(armed)
         return True
 
     def settle(self) -> None:
-        """Prove each, from the moves of the whole run."""
+        """Prove each fault from the trace of the whole run."""
         for armed in self.armed:
-            seen = self._seen.get(armed.index)
-            proof = Proof(False, (self._why_not(armed),)) if seen is None else armed.fault.prove(self._scene, seen)
+            seen = self._struck_at.get(armed.index)
+            proof = Proof(False, (self._why_not(armed),)) if seen is None else armed.fault.prove(self._context, seen)
             self._prove(armed, proof, str(armed.spec.at))
             self._settle(armed)
 
     def _query(self, spec: ConsumerFaultSpec) -> str:
-        """The group, as an output names it; empty where the scenario has none."""
+        """The group, as an output names it; empty if the scenario has none."""
         return self._groups.get(spec.target, "")
 
     def _why_not(self, armed: Armed[ConsumerFaultSpec]) -> str:
         spec = armed.spec
-        held = holder(self._moves, spec.at.message)
+        held = holders(self._trace, spec.at.message)
         if spec.target not in held:
-            who = f"{', then '.join(held)} held it" if held else "nobody ever did"
+            who = f"{', then '.join(held)} held it" if held else "no consumer did"
             return f"{spec.target} never held message {spec.at.message}: {who}"
-        return f"{spec.target} held message {spec.at.message}, but it never came to: {spec.at}"
+        return f"{spec.target} held message {spec.at.message}, but the fault's position was never reached: {spec.at}"

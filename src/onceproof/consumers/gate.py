@@ -1,29 +1,31 @@
-"""Where consumers wait before each step: a unix socket, so that the order of steps is the schedule's and not the machine's.
+"""Where consumers wait before each step: a unix socket, so that the schedule decides the order of steps and not the machine.
 
-What a consumer, also a user's own, is given in its environment:
+Every consumer, also a user's own, gets these environment variables:
 
-``ONCEPROOF_GATE``      path of the socket: one connection a consumer, lines of JSON
+``ONCEPROOF_GATE``      path of the socket: one connection per consumer, lines of JSON
 ``ONCEPROOF_CONSUMER``  its name
-``ONCEPROOF_BROKER``    the scenario's ``broker``, which says how to find it: what follows is AMQP's, Kafka's stand in docs/consumers.md
+``ONCEPROOF_BROKER``    the scenario's ``broker``. The variables below are those for AMQP; docs/consumers.md has Kafka's
 ``ONCEPROOF_AMQP_URL``  the broker, with user and password
-``ONCEPROOF_QUEUES``    the queues that it takes from, comma-separated, tried in this order
-``ONCEPROOF_OUTPUT``    the queue that its effects go to
-``ONCEPROOF_ACKNOWLEDGE``  the scenario's ``acknowledge``, for a consumer that has this choice
+``ONCEPROOF_QUEUES``    the queues to take from, comma-separated, to be tried in this order
+``ONCEPROOF_OUTPUT``    the queue for its effects
+``ONCEPROOF_ACKNOWLEDGE``  the scenario's ``acknowledge``, for a consumer that supports several orders
 ``ONCEPROOF_ON_REFUSAL``   the scenario's ``on_refusal``: what it does with a message whose effect was refused
-``ONCEPROOF_RETRY``     the queue for such a message, where there is one
+``ONCEPROOF_RETRY``     the queue for such a message, if there is one
 ``ONCEPROOF_MARK``      a queue to declare (auto-delete) and consume first, on the channel opened *last*: it goes with the client
 
-Before each step it writes ``{"consumer": NAME, "before": STEP, "did": WHAT}`` and waits for the line ``go``; anything else, or
-the end of the connection, means that there is nothing more to do. STEP is ``take``, ``effect``, ``acknowledge``, ``commit``,
-``release`` (the message is given back) or ``retry`` (it is put into the retry queue), in whatever order the consumer has them;
-every message begins with a ``take``. WHAT is the step just done: null at first, then
-``{"step": STEP, "message": ID}``, where ID is the ``message_id`` that the broker gave; of a take also ``"queue"`` and
-``"redelivered"``, and null as message where the queues were empty; of an effect that the output said no to ``"refused": true``, of
-a message that the broker gave back because it has no queue for it ``"returned": true``, which ends the run as an error of the
-harness, and
-of a step that got no answer, or whose connection is gone, ``"lost": true``, after which it takes again from what the broker has: a
-new connection, and on AMQP a new mark, is made in that take and not before; where the broker said to an acknowledgement that the
-message is another's also ``"fenced": true``. A step is done when the broker has answered.
+Before each step the consumer writes ``{"consumer": NAME, "before": STEP, "did": REPORT}`` and waits for the line ``go``. Any
+other line, or the end of the connection, means that there is nothing more to do. STEP is ``take``, ``effect``, ``acknowledge``,
+``commit``, ``release`` (gives the message back) or ``retry`` (puts it into the retry queue), in the consumer's own order; every
+message begins with a ``take``. A step is done when the broker has answered. REPORT is null at first, then says which step was
+just done: ``{"step": STEP, "message": ID}``, where ID is the ``message_id`` that the broker gave. Further fields:
+
+- ``"queue"`` and ``"redelivered"`` after a take; ``"message"`` is null if the queues were empty
+- ``"refused": true`` after an effect that the output refused
+- ``"returned": true`` if the broker gave a published message back because it has no queue for it: the run ends as an error of
+  the harness
+- ``"lost": true`` after a step that got no answer, or whose connection is gone. The consumer then takes again from what the
+  broker has. In that take, and not before, it makes a new connection, on AMQP with a new mark
+- ``"fenced": true`` as well if the broker answered an acknowledgement with: the message belongs to another consumer
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ _LINE_BYTES = 65_536
 Step = Literal["take", "effect", "acknowledge", "commit", "release", "retry"]
 
 
-class Did(BaseModel):
-    """The step that a consumer has just done."""
+class StepReport(BaseModel):
+    """What a consumer reports about the step that it has just done."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -54,36 +56,35 @@ class Did(BaseModel):
     queue: str | None = None
     redelivered: bool = False
     refused: bool = False
-    """The output said no to the effect."""
+    """The output refused the effect."""
     lost: bool = False
-    """No answer came to it, and the consumer goes on from what the broker has."""
+    """The step got no answer, and the consumer goes on from what the broker has."""
     returned: bool = False
     """The broker has no queue for the effect, and gave it back."""
     fenced: bool = False
-    """An answer came, and it was no: the message is another's."""
+    """The broker refused the acknowledgement: the message belongs to another consumer."""
 
 
-class Ask(BaseModel):
-    """A consumer at its next step."""
+class StepRequest(BaseModel):
+    """A consumer that waits at its next step."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     consumer: str
     before: Step
-    did: Did | None = None
+    did: StepReport | None = None
 
 
 @dataclass
-class _Line:
-    """One connection: whose it is, and what it has sent of a line."""
+class _Connection:
+    """The connection of one consumer, and the incomplete line that it has sent so far."""
 
-    connection: socket.socket
+    socket: socket.socket
     received: bytes = b""
-    consumer: str | None = None
 
 
 class Gate:
-    """The harness's end. Not thread-safe: the run's own thread asks and answers."""
+    """The harness's end of the socket. Not thread-safe: only the thread of the run uses it."""
 
     def __init__(self, path: Path) -> None:
         self._listener = socket.socket(socket.AF_UNIX)
@@ -99,41 +100,41 @@ class Gate:
         self._closed = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._lines: dict[str, _Line] = {}
-        self._waiting: dict[str, Ask] = {}
+        self._connections: dict[str, _Connection] = {}
+        self._requests: dict[str, StepRequest] = {}
 
     def pump(self, timeout_s: float) -> None:
-        """Take in what has come, waiting for it no longer than that."""
+        """Accept connections and read requests, waiting at most that long for them."""
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
-                connection, _ = self._listener.accept()
-                self._selector.register(connection, selectors.EVENT_READ, _Line(connection))
+                accepted, _ = self._listener.accept()
+                self._selector.register(accepted, selectors.EVENT_READ, _Connection(accepted))
             else:
                 self._receive(key.data)
 
-    def asked(self, consumer: str) -> Ask | None:
-        """What the consumer waits for, if it waits."""
-        return self._waiting.get(consumer)
+    def request_of(self, consumer: str) -> StepRequest | None:
+        """The step at which the consumer waits, if it does."""
+        return self._requests.get(consumer)
 
-    def go(self, consumer: str) -> None:
-        """Let it do the step that it waits for. One that has died meanwhile is found out by its process."""
-        self._waiting.pop(consumer, None)
-        line = self._lines.get(consumer)
-        if line is not None:
+    def grant(self, consumer: str) -> None:
+        """Let the consumer do the step at which it waits. If it has died meanwhile, its process shows that, not this call."""
+        self._requests.pop(consumer, None)
+        connection = self._connections.get(consumer)
+        if connection is not None:
             try:
-                line.connection.sendall(b"go\n")
+                connection.socket.sendall(b"go\n")
             except OSError:
-                self._drop(line)
+                self._drop(connection)
 
     def forget(self, consumer: str) -> None:
-        """Whatever a consumer that is dead has asked for."""
-        self._waiting.pop(consumer, None)
-        line = self._lines.pop(consumer, None)
-        if line is not None:
-            self._drop(line)
+        """Drop the connection and the request of a dead consumer."""
+        self._requests.pop(consumer, None)
+        connection = self._connections.pop(consumer, None)
+        if connection is not None:
+            self._drop(connection)
 
     def close(self) -> None:
-        """Tell everybody that there is nothing more to do. Idempotent."""
+        """Close all connections, which tells the consumers that there is nothing more to do. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -143,34 +144,33 @@ class Gate:
         self._selector.close()
         self._listener.close()
 
-    def _receive(self, line: _Line) -> None:
+    def _receive(self, connection: _Connection) -> None:
         try:
-            received = line.connection.recv(_LINE_BYTES)
+            received = connection.socket.recv(_LINE_BYTES)
         except OSError:
             received = b""
         if not received:
-            self._drop(line)
+            self._drop(connection)
             return
-        line.received += received
-        while b"\n" in line.received:
-            said, line.received = line.received.split(b"\n", 1)
-            self._heard(line, said)
-        if len(line.received) > _LINE_BYTES:
-            raise EnvironmentProblem(f"a consumer sent {len(line.received)} bytes without the end of a line")
+        connection.received += received
+        while b"\n" in connection.received:
+            line, connection.received = connection.received.split(b"\n", 1)
+            self._read_request(connection, line)
+        if len(connection.received) > _LINE_BYTES:
+            raise EnvironmentProblem(f"a consumer sent {len(connection.received)} bytes without the end of a line")
 
-    def _heard(self, line: _Line, said: bytes) -> None:
+    def _read_request(self, connection: _Connection, line: bytes) -> None:
         try:
-            ask = Ask.model_validate(json.loads(said))
+            request = StepRequest.model_validate(json.loads(line))
         except (ValueError, ValidationError) as error:
             raise EnvironmentProblem(
-                f"a consumer said {said[:200]!r} at its gate, which is no step: {error}",
+                f"a consumer sent the line {line[:200]!r} to its gate, which is not a valid step: {error}",
                 hint="the lines are described in docs/consumers.md",
             ) from error
-        line.consumer = ask.consumer
-        self._lines[ask.consumer] = line
-        self._waiting[ask.consumer] = ask
+        self._connections[request.consumer] = connection
+        self._requests[request.consumer] = request
 
-    def _drop(self, line: _Line) -> None:
-        if line.connection.fileno() >= 0:
-            self._selector.unregister(line.connection)
-            line.connection.close()
+    def _drop(self, connection: _Connection) -> None:
+        if connection.socket.fileno() >= 0:
+            self._selector.unregister(connection.socket)
+            connection.socket.close()

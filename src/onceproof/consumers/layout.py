@@ -1,11 +1,11 @@
-"""The names of one play: which queues there are, who takes from which, and where effects go. Effects of it: none."""
+"""The names of one execution: its queues, which consumer takes from which, and where effects go."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from onceproof.consumers.routes import Outlasts
+from onceproof.consumers.routes import OutlastsItsBroker
 from onceproof.data import Record
 from onceproof.faults.contract import fault_of
 from onceproof.scenario.model import ConsumersSpec, Scenario, consumers_of
@@ -24,7 +24,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Layout:
-    """Names as a scenario and its picture have them; ``prefix`` keeps the plays of a replay apart at the broker."""
+    """Names as the scenario and its picture have them; ``prefix`` separates the executions of a replay at the broker."""
 
     prefix: str
     topic: str
@@ -33,25 +33,22 @@ class Layout:
     outputs: Mapping[str, str]
     """Name of an output -> its queue."""
     retry: str | None
-    """The queue for what an output refused."""
+    """The queue for messages whose effect an output refused."""
     queues_of: Mapping[str, tuple[str, ...]]
     """Consumer -> queues that it takes from, in this order."""
     group_of: Mapping[str, str]
     output_of: Mapping[str, str]
     """Consumer -> name of the output that its effects go to."""
     tables: Mapping[str, str] = field(default_factory=dict)
-    """Name of an output -> its table in Postgres, for those that are no queue."""
+    """Name of an output -> its table in Postgres, for outputs that are tables."""
     prepare_sql: str = ""
-    """What makes the tables."""
+    """The SQL that creates the tables."""
     keeps_positions: bool = False
-    """Whether consumers keep their positions in Postgres, with their effects, and not with the group."""
+    """Whether consumers keep their positions in Postgres, together with their effects, instead of in the group."""
     static: bool = True
     """Whether members of a consumer group keep their partitions while they are away."""
     outlasted: frozenset[str] = frozenset()
     """Consumers that a fault makes slower than their group waits for them."""
-
-    def members(self, group: str) -> list[str]:
-        return [consumer for consumer, its in self.group_of.items() if its == group]
 
     def groups(self) -> list[str]:
         return list(dict.fromkeys(self.group_of.values()))
@@ -63,7 +60,7 @@ def of_scenario(scenario: Scenario, prefix: str = "") -> Layout:
     group_of = {name: _group(consumers, name) for name in consumers.names}
     queues_of: dict[str, tuple[str, ...]] = {}
     for group in dict.fromkeys(group_of.values()):
-        queues_of |= _dealt(consumers, inputs, [name for name, its in group_of.items() if its == group])
+        queues_of |= _assign_queues(consumers, inputs, [name for name, its in group_of.items() if its == group])
     if consumers.retry is not None:
         queues_of[consumers.retry.consumer] = (consumers.retry.topic,)
     first = next(iter(scenario.outputs))
@@ -83,7 +80,7 @@ def of_scenario(scenario: Scenario, prefix: str = "") -> Layout:
         prepare_sql=scenario.pipeline.prepare.sql,
         keeps_positions=bool(tables) and consumers.acknowledge == "with-effect",
         static=consumers.static,
-        outlasted=frozenset(fault.target for fault in scenario.chaos if issubclass(fault_of(fault), Outlasts)),
+        outlasted=frozenset(fault.target for fault in scenario.chaos if issubclass(fault_of(fault), OutlastsItsBroker)),
     )
 
 
@@ -91,25 +88,25 @@ def _group(consumers: ConsumersSpec, name: str) -> str:
     return next((group for group, names in consumers.groups.items() if name in names), GROUP)
 
 
-def _dealt(consumers: ConsumersSpec, inputs: tuple[str, ...], members: list[str]) -> dict[str, tuple[str, ...]]:
-    """Who of a group takes from which queues of the input."""
+def _assign_queues(consumers: ConsumersSpec, inputs: tuple[str, ...], members: list[str]) -> dict[str, tuple[str, ...]]:
+    """The queues of the input that each member of a group takes from."""
     members = [name for name in members if consumers.retry is None or name != consumers.retry.consumer]
     if consumers.broker != "kafka-group" and consumers.queues == "shared":
         return dict.fromkeys(members, inputs)
-    return in_ranges(inputs, members)
+    return assign_ranges(inputs, members)
 
 
-def in_ranges(inputs: tuple[str, ...], members: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """As Kafka's range assignor deals out a topic's partitions: each an equal share in a row, the first ones one more."""
+def assign_ranges(inputs: tuple[str, ...], members: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """As Kafka's range assignor assigns a topic's partitions: consecutive equal shares, one more for the first members."""
     share, more = divmod(len(inputs), len(members))
     starts = [index * share + min(index, more) for index in range(len(members) + 1)]
     return {name: inputs[starts[index] : starts[index + 1]] for index, name in enumerate(members)}
 
 
 def keys_to_queues(records: list[Record], queues: int) -> list[int]:
-    """The queue of each record: keys are dealt out in the order in which they first come, records without one in turn."""
-    dealt: dict[bytes, int] = {}
+    """The queue of each record: keys are assigned in the order of their first record, records without a key in turn."""
+    assigned: dict[bytes, int] = {}
     return [
-        dealt.setdefault(record.key, len(dealt) % queues) if record.key is not None else number % queues
+        assigned.setdefault(record.key, len(assigned) % queues) if record.key is not None else number % queues
         for number, record in enumerate(records)
     ]

@@ -1,4 +1,4 @@
-"""The consumers of a run: a process each, started, killed and started again, and held at its steps."""
+"""The consumer processes of a run: one process per consumer, started, killed, restarted, and held before each step."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.waiting import wait_until
-from onceproof.consumers.gate import Ask, Gate
+from onceproof.consumers.gate import Gate, StepRequest
 from onceproof.stack.processes.owner import Owner, Service
 
-#: A process that is started has to load Python and its client; a step is an answer of the broker.
+#: A new process has to load Python and its client; a step waits for the broker's answer.
 _STEP_DEADLINE_S = 60.0
 _PUMP_S = 0.05
 
 
 class ConsumerDied(Exception):
-    """A consumer ended that no fault had killed."""
+    """A consumer process ended without a fault having killed it."""
 
     def __init__(self, consumer: str, code: int | None, step: str | None, last_words: str) -> None:
         where = f"in its step {step!r}" if step is not None else "before its first step"
@@ -28,15 +28,15 @@ class ConsumerDied(Exception):
 
 
 @dataclass
-class _Member:
+class _Process:
     service: Service
     starts: int = 1
-    let_do: str | None = None
-    """The step that it was let do last."""
+    granted: str | None = None
+    """The step that it was last allowed to do."""
 
 
-class Crew:
-    """Starts and holds the consumers. ``environment(name, mark)`` is what one of them is given."""
+class ConsumerProcesses:
+    """Starts the consumers and holds them before their steps. ``environment(name, mark)``: a consumer's own variables."""
 
     def __init__(
         self,
@@ -58,52 +58,52 @@ class Crew:
         self._cwd = cwd
         self._prefix = prefix
         self._check = check
-        self._members: dict[str, _Member] = {}
+        self._started: dict[str, _Process] = {}
         self.exits: list[dict[str, Any]] = []
         self.restarts = 0
 
     def start(self, name: str) -> None:
-        """Start it, or start it again. It is not at its first step yet when this returns."""
-        starts = self._members[name].starts + 1 if name in self._members else 1
+        """Start it, or start it again. Returns before it has come to its first step."""
+        starts = self._started[name].starts + 1 if name in self._started else 1
         self.restarts += starts > 1
         log = self._logs / f"consumer-{name}.log"
         env = self._environment(name, self._mark(name, starts))
         service = self._owner.start(f"consumer-{name}", self._command, log=log, env=env, cwd=self._cwd)
-        self._members[name] = _Member(service, starts)
+        self._started[name] = _Process(service, starts)
 
     def mark(self, name: str) -> str:
-        """The queue that is there as long as the broker knows of the consumer's current process."""
-        return self._mark(name, self._members[name].starts)
+        """The queue that exists as long as the broker knows the consumer's current process."""
+        return self._mark(name, self._started[name].starts)
 
     def kill(self, name: str) -> None:
         """SIGKILL, and wait until the process is gone."""
-        member = self._members[name]
-        member.service.kill()
+        process = self._started[name]
+        process.service.kill()
         self._gate.forget(name)
         self.exits.append(
-            {"consumer": name, "start": member.starts - 1, "code": member.service.returncode, "killed": True}
+            {"consumer": name, "start": process.starts - 1, "code": process.service.returncode, "killed": True}
         )
 
     def is_alive(self, name: str) -> bool:
-        return self._members[name].service.is_running()
+        return self._started[name].service.is_running()
 
-    def at_step(self, name: str) -> Ask:
-        """Wait until the consumer is at its next step, and say which. Raises `ConsumerDied`."""
-        member = self._members[name]
-        service = member.service
+    def await_step(self, name: str) -> StepRequest:
+        """Wait until the consumer is at its next step, and return its request. Raises `ConsumerDied`."""
+        process = self._started[name]
+        service = process.service
 
-        def arrived() -> Ask | None:
-            ask = self._gate.asked(name)
-            if ask is None:
+        def arrived() -> StepRequest | None:
+            request = self._gate.request_of(name)
+            if request is None:
                 self._gate.pump(_PUMP_S)
-                ask = self._gate.asked(name)
-            if ask is None and not service.is_running():
-                self._gate.pump(0.0)  # what it said last may have come after the look, and it is dead all the same
+                request = self._gate.request_of(name)
+            if request is None and not service.is_running():
+                self._gate.pump(0.0)  # its last request may have come since, and it is dead all the same
                 self.exits.append(
-                    {"consumer": name, "start": member.starts - 1, "code": service.returncode, "killed": False}
+                    {"consumer": name, "start": process.starts - 1, "code": service.returncode, "killed": False}
                 )
-                raise ConsumerDied(name, service.returncode, member.let_do, service.log_tail(40))
-            return ask
+                raise ConsumerDied(name, service.returncode, process.granted, service.log_tail(40))
+            return request
 
         return wait_until(
             f"consumer {name} to come to its next step",
@@ -114,32 +114,32 @@ class Crew:
             hint=f"a command of your own must ask at its gate (docs/consumers.md); its log: {service.log}",
         )
 
-    def step(self, name: str) -> Ask:
-        """Let the consumer do the step that it is at, and wait for the next: what it did stands in its ``did``."""
-        before = self.at_step(name).before
-        self._members[name].let_do = before
-        self._gate.go(name)
-        ask = self.at_step(name)
-        if ask.did is None or ask.did.step != before:
-            done = "nothing" if ask.did is None else ask.did.step
+    def step(self, name: str) -> StepRequest:
+        """Let the consumer do the step that it is at, and wait for its next request: ``did`` is its report on the step done."""
+        before = self.await_step(name).before
+        self._started[name].granted = before
+        self._gate.grant(name)
+        request = self.await_step(name)
+        if request.did is None or request.did.step != before:
+            done = "nothing" if request.did is None else request.did.step
             raise EnvironmentProblem(
-                f"consumer {name} was let do {before!r} and says that it did {done!r}",
-                hint="each line reports the step just done (docs/consumers.md)",
+                f"consumer {name} was allowed the step {before!r} and reports that it did {done!r}",
+                hint="each line of a consumer must report the step that it has just done (docs/consumers.md)",
             )
-        if ask.did.returned:
+        if request.did.returned:
             raise EnvironmentProblem(
-                f"the broker gave back message {ask.did.message}, which consumer {name} published in its step {before!r}: "
+                f"the broker gave back message {request.did.message}, which consumer {name} published in its step {before!r}: "
                 "it has no queue for it",
                 hint="the harness declares each queue before the consumers start; does the consumer publish to "
                 "ONCEPROOF_OUTPUT (or ONCEPROOF_RETRY), on the default exchange?",
             )
-        return ask
+        return request
 
     def stop(self) -> None:
-        """End all of them. Idempotent."""
+        """Stop all consumers. Idempotent."""
         self._gate.close()
-        for member in self._members.values():
-            member.service.kill()
+        for process in self._started.values():
+            process.service.kill()
 
     def _mark(self, name: str, starts: int) -> str:
         return f"{self._prefix}mark.{name}.{starts}"

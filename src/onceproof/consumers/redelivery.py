@@ -1,70 +1,76 @@
-"""What proves that a consumer was struck while it had a message: who held what, and that the broker gave it out again."""
+"""The proof that a fault struck a consumer that had a message, and that the broker gave the message out again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onceproof.consumers.trace import Move
+from onceproof.consumers.trace import TraceEvent
 from onceproof.faults.contract import Proof
 from onceproof.scenario.model import ConsumerFaultSpec
 
-#: The step after which effect and acknowledgement are both done, by ``acknowledge``: nothing comes again then.
+#: ``acknowledge`` -> the step after which effect and acknowledgement are both done: then no message is given out again.
 LAST_STEP = {"after-effect": "acknowledge", "before-effect": "effect"}
 
 
-def given_out_again(spec: ConsumerFaultSpec, struck: str, before: Sequence[Move], after: Sequence[Move]) -> Proof:
-    """From the moves before and after; ``struck`` says what became of the consumer: "was killed"."""
+def given_out_again(
+    spec: ConsumerFaultSpec, struck: str, before: Sequence[TraceEvent], after: Sequence[TraceEvent]
+) -> Proof:
+    """The proof, from the trace before and after the fault. ``struck`` says what happened to the consumer: "was killed"."""
     target, at = spec.target, spec.at
     lost = _held(before, target)
     if lost is None or lost.message != at.message:
         return Proof(False, (f"{target} did not hold message {at.message} when it {struck}",))
-    told = [f"{target} took message {at.message} from {lost.queue} at tick {lost.tick} and {struck} after {at.after}"]
+    evidence = [
+        f"{target} took message {at.message} from {lost.queue} at tick {lost.tick} and {struck} after {at.after}"
+    ]
     if (other := at.while_) is not None:
         theirs = _held(before, other.consumer)
         if theirs is None or theirs.message != other.holds:
-            return Proof(False, (*told, f"{other.consumer} did not hold message {other.holds} then"))
-        told.append(f"{other.consumer} had taken message {other.holds} from {theirs.queue} at tick {theirs.tick}")
-    if not any(m.kind == "return" and m.consumer == target and m.message == at.message for m in after):
-        told.append(f"message {at.message} was acknowledged by then: the broker has no reason to give it out again")
-        if any(m.kind == "effect" for m in _since(before, lost)):
-            return Proof(False, (*told, "its effect was done as well: there was nothing that the fault could break"))
-        return Proof(True, tuple(told))
-    of_group = [m for m in after if m.group == lost.group]  # another group has a copy of its own
-    again = next((m for m in of_group if m.kind == "take" and m.message == at.message), None)
+            return Proof(False, (*evidence, f"{other.consumer} did not hold message {other.holds} then"))
+        evidence.append(f"{other.consumer} had taken message {other.holds} from {theirs.queue} at tick {theirs.tick}")
+    if not any(e.kind == "return" and e.consumer == target and e.message == at.message for e in after):
+        evidence.append(f"message {at.message} had been acknowledged: the broker has no reason to give it out again")
+        if any(e.kind == "effect" for e in _since(before, lost)):
+            return Proof(
+                False, (*evidence, "its effect was done as well: there was nothing left that the fault could break")
+            )
+        return Proof(True, tuple(evidence))
+    of_group = [e for e in after if e.group == lost.group]  # another group has its own copy
+    again = next((e for e in of_group if e.kind == "take" and e.message == at.message), None)
     if again is None and (unseen := _unseen_take(before, after)) is not None:
-        why = f"{unseen.consumer} ended by itself in a take at tick {unseen.tick}, before it reported what it was given"
-        return Proof(False, (*told, f"whether message {at.message} was given out again was not seen: {why}"))
+        why = f"{unseen.consumer} ended by itself in a take at tick {unseen.tick}, before it reported its message"
+        return Proof(False, (*evidence, f"it was not observed whether message {at.message} was given out again: {why}"))
     if again is None:
-        return Proof(False, (*told, f"message {at.message} was never given out again"))
-    # Its identity proves it: it was published once and taken twice. Qpid leaves the mark out after a rolled back transaction.
+        return Proof(False, (*evidence, f"message {at.message} was never given out again"))
+    # The message's identity proves it: published once, taken twice. Qpid omits the mark after a rolled-back transaction.
     mark = "marked as redelivered" if again.redelivered else "without the mark of a redelivery"
-    return Proof(True, (*told, f"the broker gave it to {again.consumer} at tick {again.tick}, {mark}"))
+    return Proof(True, (*evidence, f"the broker gave it to {again.consumer} at tick {again.tick}, {mark}"))
 
 
-def _held(moves: Sequence[Move], consumer: str) -> Move | None:
-    """The take of the message that the consumer had last, unless it was done with it."""
-    for move in reversed(moves):
-        if move.consumer == consumer and move.kind == "take":
-            return move
-        if move.consumer == consumer and move.kind == "start":
+def _held(trace: Sequence[TraceEvent], consumer: str) -> TraceEvent | None:
+    """The take of the message that the consumer holds; None if it has not taken one since it started."""
+    for event in reversed(trace):
+        if event.consumer == consumer and event.kind == "take":
+            return event
+        if event.consumer == consumer and event.kind == "start":
             return None
     return None
 
 
-def _since(moves: Sequence[Move], take: Move) -> list[Move]:
+def _since(trace: Sequence[TraceEvent], take: TraceEvent) -> list[TraceEvent]:
     """What its consumer did after that take."""
-    place = max(number for number, move in enumerate(moves) if move is take)
-    return [move for move in moves[place + 1 :] if move.consumer == take.consumer]
+    place = max(number for number, event in enumerate(trace) if event is take)
+    return [event for event in trace[place + 1 :] if event.consumer == take.consumer]
 
 
-def _unseen_take(before: Sequence[Move], after: Sequence[Move]) -> Move | None:
-    """The end of a consumer that had been let take and told nothing any more; one that ended at its start took nothing."""
-    moves = [*before, *after]
-    for place, move in enumerate(moves):
-        if move.kind == "end" and move.message == 0:
+def _unseen_take(before: Sequence[TraceEvent], after: Sequence[TraceEvent]) -> TraceEvent | None:
+    """The end of a consumer that died in a take and reported nothing any more. One that ended at its start took nothing."""
+    trace = [*before, *after]
+    for place, event in enumerate(trace):
+        if event.kind == "end" and event.message == 0:
             earlier = next(
-                (m for m in reversed(moves[:place]) if m.consumer == move.consumer and m.kind != "return"), None
+                (e for e in reversed(trace[:place]) if e.consumer == event.consumer and e.kind != "return"), None
             )
             if earlier is not None and earlier.kind != "crash":
-                return move
+                return event
     return None

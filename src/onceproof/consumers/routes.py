@@ -1,6 +1,6 @@
-"""What can be done to one consumer's way to its broker, where each has a way of its own; and what some faults can do or know.
+"""Optional abilities of queues and of consumer faults: a network route per consumer, and what some faults can do or know.
 
-Optional abilities of `onceproof.consumers.brokers.contract.Queues` and of faults of consumers, asked for by `isinstance`.
+Each is a protocol that `onceproof.consumers.brokers.contract.Queues` or a fault may implement; callers check with `isinstance`.
 """
 
 from __future__ import annotations
@@ -8,66 +8,66 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from onceproof.consumers.trace import Move
+from onceproof.consumers.trace import TraceEvent
 from onceproof.instruments.proxy.rules import Rule
 
 
-class Road(Protocol):
-    """The connections of one consumer."""
+class Route(Protocol):
+    """The connections of one consumer to its broker."""
 
     def arm(self, rule: Rule) -> None: ...
 
     def disarm(self, rule: Rule) -> None:
-        """It stops nothing more. Idempotent."""
+        """The rule stops nothing from now on. Idempotent."""
 
     def cut(self) -> int:
-        """Break those that stand, on both sides, and say how many; who connects again is let in."""
+        """Break its open connections on both sides and return how many there were. New connections are accepted."""
 
 
 @runtime_checkable
-class HasRoads(Protocol):
-    """Queues whose consumers each have a road, in a run with a fault that needs it."""
+class HasRoutes(Protocol):
+    """Queues whose consumers each have their own route, in a run with a fault that needs it."""
 
-    def road(self, consumer: str) -> Road: ...
+    def route(self, consumer: str) -> Route: ...
 
 
 @runtime_checkable
 class CountsReady(Protocol):
-    """Queues whose broker says how many messages may be taken."""
+    """Queues whose broker reports how many messages may be taken."""
 
     def await_ready(self, queue: str, ready: int) -> None:
-        """Wait until it says so: what somebody held who is gone comes back a moment after he is."""
+        """Wait until the broker reports that many: it makes a dead consumer's message ready again a moment after its death."""
 
 
 @runtime_checkable
 class Lasts(Protocol):
-    """A fault that is in force for a while; any other is over as soon as it has struck."""
+    """A fault that stays in force for a while. All others are over as soon as they have struck."""
 
-    def is_over(self, since: Sequence[Move]) -> bool:
-        """Asked after each move ``since`` it struck."""
+    def is_over(self, since: Sequence[TraceEvent]) -> bool:
+        """Called after each event ``since`` it struck."""
 
 
 @runtime_checkable
-class Outlasts(Protocol):
-    """A fault that keeps its living consumer at its step until it is over: by then another has been given the message."""
+class OutlastsItsBroker(Protocol):
+    """A fault that holds its living consumer at its step until the broker has given the message to another consumer."""
 
-    def foresee(self, scene: Any) -> None:
-        """Called right before the message is published that it will strike."""
+    def before_publish(self, context: Any) -> None:
+        """Called right before the message that it will strike is published."""
 
-    def is_taken(self, scene: Any) -> None:
-        """Called when that message was given to somebody, before it strikes."""
+    def after_take(self, context: Any) -> None:
+        """Called when a consumer has been given that message, before the fault strikes."""
 
 
 @runtime_checkable
 class Disconnects(Protocol):
-    """A fault that takes a living consumer's connection: the broker takes back what was unacknowledged on it."""
+    """A fault that breaks the connection of a living consumer: the broker takes back what was unacknowledged on it."""
 
     def disconnects(self) -> bool: ...
 
 
 @runtime_checkable
 class KnowsArrival(Protocol):
-    """A fault that knows what became of the acknowledgement that its consumer has no answer to."""
+    """A fault that knows whether the broker got the acknowledgement to which its consumer got no answer."""
 
     def arrived(self) -> bool | None:
-        """Whether the broker has answered it. None: it has stopped none."""
+        """Whether the broker has answered the acknowledgement. None: the fault has stopped none."""

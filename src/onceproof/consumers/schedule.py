@@ -1,4 +1,4 @@
-"""A schedule of consumers as a value that can be made smaller: which messages, which consumers, which faults."""
+"""A schedule of consumers that can be shrunk: its messages, consumers and faults."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
+from onceproof.base.words import times
 from onceproof.data import Record, open_dataset
 from onceproof.scenario.model import ConsumerFaultSpec, Elsewhere, Scenario, consumers_of
 from onceproof.scenario.schedule import MOST_WAYS, Removal
 
-#: Up to here every message that is left is tried in the place of one that a fault had named.
+#: With at most so many messages left, each of them is tried in place of a removed message that a fault had named.
 _FEW = 3
-#: What an oracle says of each output.
+#: The oracle's fields with an entry per output.
 _BY_OUTPUT = ("queries", "columns", "where")
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """Messages are numbered as in the scenario that is shrunk, also in the faults."""
+class ConsumerSchedule:
+    """Messages keep the numbers of the original scenario, also in the faults."""
 
     messages: tuple[int, ...]
     names: tuple[str, ...]
@@ -41,49 +42,48 @@ class Schedule:
         return len(self.messages), len(self.names), len(self.faults)
 
     def __str__(self) -> str:
-        told = zip(self.size, ("message", "consumer", "fault"), strict=True)
-        return ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in told)
+        return ", ".join(map(times, self.size, ("message", "consumer", "fault")))
 
-    def calm(self) -> Schedule:
-        """The same without its faults."""
+    def calm(self) -> ConsumerSchedule:
+        """The same schedule without its faults."""
         return replace(self, faults=())
 
-    def only(self, messages: Sequence[int]) -> Schedule:
-        """With these messages, and the faults that name no other."""
+    def only(self, messages: Sequence[int]) -> ConsumerSchedule:
+        """With these messages only, and the faults that name no other message."""
         left = set(messages)
         return replace(
             self,
             messages=tuple(m for m in self.messages if m in left),
-            faults=tuple(fault for fault in self.faults if named(fault) <= left),
+            faults=tuple(fault for fault in self.faults if messages_of(fault) <= left),
         )
 
-    def smaller(self) -> Iterator[Removal[Schedule]]:
-        """Everything that can be taken away alone."""
+    def smaller(self) -> Iterator[Removal[ConsumerSchedule]]:
+        """Every single removal: of a message, a consumer or a fault."""
         for message in self.messages:
             rest = replace(self, messages=tuple(m for m in self.messages if m != message))
-            yield Removal(f"message {message}", *rest._placed())
+            yield Removal(f"message {message}", *rest._placements())
         for name in self.names:
             if len(self.names) > 1:
                 rest = replace(self, names=tuple(n for n in self.names if n != name))
-                yield Removal(f"consumer {name}", *rest._placed())
+                yield Removal(f"consumer {name}", *rest._placements())
         for index, fault in enumerate(self.faults):
             rest = replace(self, faults=tuple(f for number, f in enumerate(self.faults) if number != index))
             yield Removal(f"{fault.fault} of {fault.target}", [rest])
 
-    def _placed(self) -> tuple[list[Schedule], bool]:
-        """The ways in which its faults can strike what is left of messages and consumers, the least changed first.
+    def _placements(self) -> tuple[list[ConsumerSchedule], bool]:
+        """The ways in which its faults can strike the remaining messages and consumers, the least changed first.
 
-        And whether there are more of them.
+        Also whether there are more ways than these.
         """
         if not self.messages:
             return [], False
-        ways = list(islice(product(*(self._places(fault) for fault in self.faults)), MOST_WAYS + 1))
+        ways = list(islice(product(*(self._places_of(fault) for fault in self.faults)), MOST_WAYS + 1))
         placed = [replace(self, faults=tuple(f for f in way if f is not None)) for way in ways[:MOST_WAYS]]
         unlike = sorted(placed, key=lambda s: sum(f not in self.faults for f in s.faults) - len(s.faults))
         return list(dict.fromkeys(unlike)), len(ways) > MOST_WAYS
 
-    def _places(self, fault: ConsumerFaultSpec) -> list[ConsumerFaultSpec | None]:
-        whole = named(fault) <= set(self.messages) and _acting(fault) <= set(self.names)
+    def _places_of(self, fault: ConsumerFaultSpec) -> list[ConsumerFaultSpec | None]:
+        whole = messages_of(fault) <= set(self.messages) and _consumers_of(fault) <= set(self.names)
         if whole and len(self.faults) > 1:
             return [fault]
         at = fault.at
@@ -95,7 +95,7 @@ class Schedule:
                 for other in self._others(at.while_, message, target):
                     where = at.model_copy(update={"message": message, "while_": other})
                     found.append(fault.model_copy(update={"target": target, "at": where}))
-        return found if whole else [*found, None]  # where what it struck is gone, it may go as well
+        return found if whole else [*found, None]  # the fault may be removed too if its message or consumer is gone
 
     def _others(self, was: Elsewhere | None, message: int, target: str) -> list[Elsewhere | None]:
         if was is None:
@@ -105,18 +105,18 @@ class Schedule:
         return [Elsewhere(consumer=name, holds=m) for name in names for m in held] or [None]
 
 
-def named(fault: ConsumerFaultSpec) -> set[int]:
+def messages_of(fault: ConsumerFaultSpec) -> set[int]:
     """The messages that a fault needs."""
     return {fault.at.message} | ({fault.at.while_.holds} if fault.at.while_ else set())
 
 
-def _acting(fault: ConsumerFaultSpec) -> set[str]:
+def _consumers_of(fault: ConsumerFaultSpec) -> set[str]:
     return {fault.target} | ({fault.at.while_.consumer} if fault.at.while_ else set())
 
 
 @dataclass(frozen=True)
-class Whole:
-    """The scenario that is shrunk: makes a scenario of a smaller schedule."""
+class WholeConsumers:
+    """The original scenario of a shrink; makes a scenario of a smaller schedule."""
 
     scenario: Scenario
 
@@ -127,31 +127,26 @@ class Whole:
         return list(dataset.records(0, spec.rows if spec.rows is not None else dataset.rows()))
 
     @cached_property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ConsumerSchedule:
         consumers = consumers_of(self.scenario)
         faults = tuple(self.scenario.faults(ConsumerFaultSpec))
-        return Schedule(tuple(range(1, len(self.records) + 1)), tuple(consumers.names), faults)
+        return ConsumerSchedule(tuple(range(1, len(self.records) + 1)), tuple(consumers.names), faults)
 
-    def alike(self, schedule: Schedule) -> Hashable:
-        """The same for schedules that differ in the numbers of their messages only, which nothing depends on."""
+    def alike(self, schedule: ConsumerSchedule) -> Hashable:
+        """The same value for schedules that differ only in message numbers, on which nothing depends."""
         if self.scenario.input[0].dataset != "messages":
-            return schedule  # a consumer of one's own may do with a record what it says
+            return schedule  # a user's own consumer may act on what is in a record
         numbers = {message: number for number, message in enumerate(schedule.messages, start=1)}
         keys = tuple(self.records[message - 1].key for message in schedule.messages)
-        slow = self._slow(numbers)
-        return (
-            keys,
-            schedule.names,
-            tuple(_renumbered(fault, numbers) for fault in schedule.faults),
-            tuple(slow.items()),
-        )
+        faults = tuple(_renumbered(fault, numbers) for fault in schedule.faults)
+        return keys, schedule.names, faults, tuple(self._slow(numbers).items())
 
     def _slow(self, numbers: Mapping[int, int]) -> dict[int, int]:
         slow = consumers_of(self.scenario).slow
         return {numbers[m]: ticks for m, ticks in sorted(slow.items()) if m in numbers}
 
-    def of(self, schedule: Schedule, records_file: Path) -> Scenario:
-        """The scenario with that schedule: messages numbered anew, from 1.
+    def of(self, schedule: ConsumerSchedule, records_file: Path) -> Scenario:
+        """The scenario with that schedule, its messages renumbered from 1.
 
         Of the data set ``messages`` the keys suffice; the records of any other are written to ``records_file``.
         """
@@ -160,7 +155,7 @@ class Whole:
         numbers = {message: number for number, message in enumerate(schedule.messages, start=1)}
         members = {group: [n for n in names if n in schedule.names] for group, names in consumers.groups.items()}
         groups = {group: names for group, names in members.items() if names}
-        crew = consumers.model_copy(
+        spec = consumers.model_copy(
             update={"names": list(schedule.names), "slow": self._slow(numbers), "groups": groups}
         )
         update = self._input(schedule, records_file)
@@ -170,23 +165,23 @@ class Whole:
             update={
                 **(self._read_by(groups) if consumers.groups else {}),
                 "input": [scenario.input[0].model_copy(update={"rows": None, **update})],
-                "pipeline": scenario.pipeline.model_copy(update={"consumers": crew}),
+                "pipeline": scenario.pipeline.model_copy(update={"consumers": spec}),
                 "chaos": [_renumbered(fault, numbers) for fault in schedule.faults],
             }
         )
 
     def _read_by(self, groups: Container[str | None]) -> dict[str, Any]:
-        """The outputs of these groups, and what the oracle says of them."""
+        """The outputs of these groups, and the oracle's expectations of them."""
         outputs = {name: output for name, output in self.scenario.outputs.items() if output.query in groups}
         oracle = self.scenario.oracle
-        said = {
+        expectations = {
             field: {name: text for name, text in getattr(oracle, field).items() if name in outputs}
             for field in _BY_OUTPUT
             if field in type(oracle).model_fields
         }
-        return {"outputs": outputs, "oracle": oracle.model_copy(update=said)}
+        return {"outputs": outputs, "oracle": oracle.model_copy(update=expectations)}
 
-    def _input(self, schedule: Schedule, records_file: Path) -> dict[str, Any]:
+    def _input(self, schedule: ConsumerSchedule, records_file: Path) -> dict[str, Any]:
         kept = [self.records[message - 1] for message in schedule.messages]
         if self.scenario.input[0].dataset == "messages":
             return {"options": {"keys": [(record.key or b"").decode() for record in kept]}}

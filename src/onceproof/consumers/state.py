@@ -1,4 +1,4 @@
-"""What a play knows of each consumer while it goes on."""
+"""What the executor of a schedule knows about each consumer."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from onceproof.consumers.layout import Message
 
 
 @dataclass
-class Hand:
-    """One consumer, as the schedule sees it."""
-
+class ConsumerState:
     name: str
     group: str
     queues: tuple[str, ...]
+    """The queues that it may take from at the moment."""
     alive: bool = True
     holds: Message | None = None
+    """The message that it has taken and is not done with."""
     acknowledged: bool = False
+    """It has acknowledged that message."""
     released: bool = False
+    """It has given that message back unprocessed."""
     cut_off: bool = False
-    """The broker has taken back what it had in hand, and it does not know yet."""
-    anew: bool = False
+    """A fault cut its connection: the broker has taken its message back, and the consumer does not know yet."""
+    reconnects: bool = False
     """Its next take makes a new connection."""
     due: int = 0
+    """The tick at which its work on the message ends."""
     back_at: int | None = None
-    kept: bool = False
-    """At its step, until another has been given what it holds."""
+    """The tick at which it is started again after its death."""
+    held_back: bool = False
+    """A fault holds it at its step until the broker has given its message to another consumer."""
     lapsed: bool = False
-    """What it holds is no longer its own."""
+    """Its lock, or its assignment of the partition, has ended: the message is no longer its own."""

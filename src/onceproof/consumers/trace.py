@@ -1,4 +1,4 @@
-"""What happened in a run of consumers, move by move: who held which message when. Read from the run's timeline."""
+"""The trace of a run of consumers: which consumer held which message when. Stored in the run's timeline, and read from it."""
 
 from __future__ import annotations
 
@@ -29,63 +29,65 @@ Kind = Literal[
     "fenced",
     "cut",
 ]
-"""``crash``: a fault killed the consumer; ``end``: it ended by itself; ``refuse``: the output said no to an
-effect; ``release``: given back unprocessed; ``retry``: put into the retry topic; ``lost``: no answer came to
-a step, an acknowledgement mostly; ``lapse``: another is given what a consumer that is only slow still works on;
-``fenced``: the broker refused an acknowledgement, for the message is another's; ``cut``: a fault broke its
-connection, and it lives; ``commit``: also one without an answer, once the broker is known to have it."""
+"""``crash``: a fault killed the consumer; ``end``: it ended by itself; ``refuse``: the output refused its effect;
+``return``: the broker took the message back; ``release``: the consumer gave it back unprocessed; ``retry``: it put the message
+into the retry topic; ``lost``: a step, usually an acknowledgement, got no answer; ``lapse``: the broker gives another consumer
+the message that a slow one still works on; ``fenced``: the broker refused an acknowledgement because the message now belongs to
+another consumer; ``cut``: a fault broke the connection of a living consumer; ``commit``: a transaction was committed; also one
+whose answer was lost, once the broker is known to have it."""
 _PREFIX = "consumers."
 
 
 @dataclass(frozen=True)
-class Move:
-    """One step of somebody. ``tick`` is of the schedule's clock, ``at`` seconds of the run's."""
+class TraceEvent:
+    """One step of a consumer, or something that happened to it. ``tick``: the schedule's clock; ``at``: seconds of the run."""
 
     kind: Kind
     tick: int
     at: float = 0.0
     consumer: str = ""
     message: int = 0
-    """Its number in the data set, from 1; 0 where it is about none."""
+    """Its number in the data set, from 1; 0: the event is about no message."""
     queue: str = ""
     redelivered: bool = False
     group: str = ""
-    """The consumer's, where there are several: each has copies of its own of all messages."""
+    """The consumer's group, where there are several: each group has its own copy of every message."""
 
-    def event(self) -> dict[str, Any]:
-        """What goes into the timeline beside ``at`` and ``kind``."""
+    @property
+    def timeline_kind(self) -> str:
+        return f"{_PREFIX}{self.kind}"
+
+    def timeline_data(self) -> dict[str, Any]:
+        """Its fields in the timeline, besides ``at`` and ``kind``."""
         fields = asdict(self)
         return {name: fields[name] for name in ("tick", "consumer", "message", "queue", "redelivered", "group")}
 
 
-def event_kind(move: Move) -> str:
-    return f"{_PREFIX}{move.kind}"
-
-
-def of_event(event: Event) -> Move | None:
+def from_timeline(event: Event) -> TraceEvent | None:
+    """None: the event is not about consumers."""
     if not event.kind.startswith(_PREFIX):
         return None
-    return Move(kind=event.kind.removeprefix(_PREFIX), at=event.at, **event.data)  # type: ignore[arg-type]
+    return TraceEvent(kind=event.kind.removeprefix(_PREFIX), at=event.at, **event.data)  # type: ignore[arg-type]
 
 
-def of_run(run_dir: Path) -> tuple[Move, ...]:
-    """The moves of a stored run. Raises `HistoryError` for a timeline that cannot be read."""
+def read_trace(run_dir: Path) -> tuple[TraceEvent, ...]:
+    """The trace of a stored run. Raises `HistoryError` for a timeline that cannot be read."""
     path = run_dir / "events.jsonl"
     try:
         with path.open(encoding="utf-8") as lines:
-            return tuple(_moves(lines))
+            return tuple(_events(lines))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise HistoryError(f"{path} cannot be read: {error}", hint="run the scenario again") from error
 
 
-def _moves(lines: Iterable[str]) -> Iterator[Move]:
+def _events(lines: Iterable[str]) -> Iterator[TraceEvent]:
     for line in lines:
-        said = json.loads(line)
-        at, kind = said.pop("at"), said.pop("kind")
-        if (move := of_event(Event(at, kind, said))) is not None:
-            yield move
+        data = json.loads(line)
+        at, kind = data.pop("at"), data.pop("kind")
+        if (event := from_timeline(Event(at, kind, data))) is not None:
+            yield event
 
 
-def holder(moves: Iterable[Move], message: int) -> list[str]:
-    """Who has ever held the message, in order."""
-    return [move.consumer for move in moves if move.kind == "take" and move.message == message]
+def holders(trace: Iterable[TraceEvent], message: int) -> list[str]:
+    """The consumers that took the message, in order."""
+    return [event.consumer for event in trace if event.kind == "take" and event.message == message]

@@ -1,8 +1,8 @@
-"""Runs as a program (`python -m`): the consumer that a scenario gets by default. A user's own command can take its place.
+"""The default consumer of a scenario, run as a program (`python -m`). A user's own command can take its place.
 
-It takes a message, has its effect, and acknowledges, in the order that ``ONCEPROOF_ACKNOWLEDGE`` names; before each step it asks
-the harness (`onceproof.consumers.gate` says how, and which variables it is given). What its broker needs stands in a module of
-its own (`onceproof.consumers.clients.contract` says what that offers).
+It takes a message, writes its effect and acknowledges, in the order that ``ONCEPROOF_ACKNOWLEDGE`` names. Before each step it
+asks the harness for permission (`onceproof.consumers.gate` describes the protocol and the variables). The code for each broker
+is in a module of its own (`onceproof.consumers.clients.contract`).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ STEPS = {
     "with-effect": ("effect", "acknowledge", "commit"),
 }
 
-#: ``ONCEPROOF_BROKER`` -> the module with its `open_client`: a consumer loads the client of one broker only.
+#: ``ONCEPROOF_BROKER`` -> the module with its `open_client`: a consumer loads the client of its own broker only.
 CLIENTS = {
     "amqp": "onceproof.consumers.clients.amqp",
     "kafka-group": "onceproof.consumers.clients.kafka",
     "share-group": "onceproof.consumers.clients.share",
 }
 
-#: A consumer that is held answers its broker this often.
+#: How often a waiting consumer lets its client answer the broker.
 _IDLE_S = 0.01
 
 
-class Gate:
-    """The harness's permission for each step."""
+class GateClient:
+    """The consumer's end of the gate: asks the harness for permission before each step."""
 
     def __init__(self, path: str, consumer: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -43,12 +43,12 @@ class Gate:
         self._lines = self._socket.makefile("r", encoding="utf-8")
         self._consumer = consumer
         self.idle: Callable[[], None] = lambda: None
-        """What the broker's client wants done while its consumer waits."""
+        """What the broker's client has to do while the consumer waits."""
 
     def ask(self, before: str, did: dict[str, Any] | None) -> bool:
-        """Tell what was done, and wait until ``before`` may be. False: there is nothing more to do."""
-        said = {"consumer": self._consumer, "did": did, "before": before}
-        self._socket.sendall(json.dumps(said).encode() + b"\n")
+        """Report the step just done, and wait for permission to do ``before``. False: there is nothing more to do."""
+        request = {"consumer": self._consumer, "did": did, "before": before}
+        self._socket.sendall(json.dumps(request).encode() + b"\n")
         while not select.select([self._socket], [], [], _IDLE_S)[0]:
             self.idle()
         return self._lines.readline() == "go\n"
@@ -66,8 +66,8 @@ class Worker:
         taken = self._client.source.take()
         if taken is None:
             return {"step": "take", "message": None}, None
-        told = {"message": taken.message, "queue": taken.queue, "redelivered": taken.redelivered}
-        return {"step": "take", **told}, taken
+        did = {"step": "take", "message": taken.message, "queue": taken.queue, "redelivered": taken.redelivered}
+        return did, taken
 
     def do(self, step: str, taken: Taken) -> dict[str, Any]:
         did = {"step": step, "message": taken.message}
@@ -95,13 +95,13 @@ class Worker:
             self._client.commit()
 
     def steps_after_refusal(self, left: tuple[str, ...]) -> tuple[str, ...]:
-        """What is to be done about a message, where ``left`` were the steps behind its effect."""
+        """The next steps after a refused effect; ``left`` are the steps that would have followed it."""
         if self._on_refusal == "again":
             return ("effect", *left)
         return ("release",) if self._on_refusal == "release" else ("retry", *left)
 
-    def work_on(self, taken: Taken, gate: Gate, did: dict[str, Any]) -> dict[str, Any] | None:
-        """All steps of one message; returns the last one done, or None when there is nothing more to do."""
+    def process(self, taken: Taken, gate: GateClient, did: dict[str, Any]) -> dict[str, Any] | None:
+        """Do all steps of one message. Returns the report on the last one, or None when there is nothing more to do."""
         left = STEPS[self._acknowledge]
         while left:
             step, left = left[0], left[1:]
@@ -119,13 +119,13 @@ def main() -> None:
     acknowledge = os.environ["ONCEPROOF_ACKNOWLEDGE"]
     client = importlib.import_module(CLIENTS[os.environ["ONCEPROOF_BROKER"]]).open_client(acknowledge)
     worker = Worker(client, acknowledge, os.environ["ONCEPROOF_ON_REFUSAL"])
-    gate = Gate(os.environ["ONCEPROOF_GATE"], os.environ["ONCEPROOF_CONSUMER"])
+    gate = GateClient(os.environ["ONCEPROOF_GATE"], os.environ["ONCEPROOF_CONSUMER"])
     gate.idle = client.source.idle
     did: dict[str, Any] | None = None
     while gate.ask("take", did):
         did, taken = worker.take()
         if taken is not None:
-            did = worker.work_on(taken, gate, did)
+            did = worker.process(taken, gate, did)
             if did is None:
                 return
 

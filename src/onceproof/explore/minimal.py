@@ -17,8 +17,8 @@ from onceproof.base.errors import Interrupted, OnceproofError, UsageError
 from onceproof.base.masking import hiding, of_environment
 from onceproof.base.registry import suggest
 from onceproof.base.signals import uninterrupted
-from onceproof.explore.replay import Say, execute_once, file_name, folder_of_scenario, playable, shared_services
-from onceproof.explore.shrink import Played, Shrink, Shrunk, to_json
+from onceproof.explore.replay import Say, execute_once, file_name, folder_of_scenario, replayable, shared_services
+from onceproof.explore.shrink import Executed, Shrink, Shrunk, to_json
 from onceproof.history import run_files
 from onceproof.history.run_directory import RunDir, private_files
 from onceproof.judge.findings import Outcome, Verdict
@@ -26,7 +26,7 @@ from onceproof.judge.verdict import check, judge
 from onceproof.kinds.contract import Start, kind_of
 from onceproof.reports.picture import files as picture_files
 from onceproof.scenario.model import WORKER, Scenario
-from onceproof.scenario.schedule import Clue, Schedule, Whole
+from onceproof.scenario.schedule import Schedule, ShrinkHint, Whole
 from onceproof.scenario.templates import fill
 from onceproof.scenario_files.checks import crosscheck
 from onceproof.scenario_files.load import load
@@ -99,9 +99,9 @@ def shrink_run(run_dir: Path, *, anomaly: str | None, most: int, tell: Say) -> M
     """Shrink the schedule of the stored run ``run_dir``, in at most ``most`` executions.
 
     All its anomalies must stay, or ``anomaly`` alone. Raises `UsageError` for a run that shows none, and as a replay does.
-    An interruption, or a play that cannot be done, ends the search: the best schedule found until then is written all the same.
+    An interruption, or an execution that fails, ends the search: the best schedule found until then is written all the same.
     """
-    scenario = playable(run_dir)
+    scenario = replayable(run_dir)
     with private_files(), hiding(of_environment(scenario.pipeline.secrets)):
         return _shrink(run_dir, scenario, anomaly, most, tell)
 
@@ -114,30 +114,30 @@ def _shrink(run_dir: Path, scenario: Scenario, anomaly: str | None, most: int, t
     here = folder_of_scenario(run_dir)
     kind = kind_of(scenario)
     whole = kind.whole(scenario)
-    hints = kind.hints(whole, run_dir, _clues(verdict, wanted))
+    hinted = kind.hinted_schedules(whole, run_dir, _shrink_hints(verdict, wanted))
     folder = run_dir / FOLDER
     with shared_services(scenario, run_dir / "logs" / "shrink") as (start, _):
         run_files.remove(folder)
-        plays = _Plays(whole, here, start, folder, most, tell)
+        executions = _Executions(whole, here, start, folder, most, tell)
         # One execution is left for the run of what it comes to.
-        search = Shrink(whole.schedule, wanted, known, plays.play, most - 1, plays.keep, whole.alike)
+        search = Shrink(whole.schedule, wanted, known, executions.execute, most - 1, executions.keep, whole.alike)
         run, confirmed, unconfirmed = None, False, ""
         try:
-            shrunk = search.run(hints)
+            shrunk = search.run(hinted)
             path = _write(whole, shrunk.best, folder, here, sorted(wanted))
             try:
                 if not shrunk.interrupted:
-                    run, confirmed = plays.confirm(path, known, wanted)
+                    run, confirmed = executions.confirm(path, known, wanted)
             except Interrupted as interrupted:
                 shrunk, unconfirmed = replace(shrunk, interrupted=True), interrupted.message
             except OnceproofError as failed:
                 unconfirmed = failed.message
             if run is None:
-                run = plays.best()
+                run = executions.best()
         finally:
             with uninterrupted("removing the executions of the search"):
-                plays.clear()
-        shrunk = replace(shrunk, executions=plays.executions)
+                executions.clear()
+        shrunk = replace(shrunk, executions=executions.count)
     seconds = round(time.monotonic() - began, 1)
     return Minimal(run_dir, tuple(sorted(wanted)), whole.schedule, shrunk, path, run, confirmed, seconds, unconfirmed)
 
@@ -155,11 +155,11 @@ def _wanted(known: frozenset[str], anomaly: str | None, verdict: Verdict) -> fro
     return frozenset([anomaly])
 
 
-def _clues(verdict: Verdict, wanted: frozenset[str]) -> list[list[Clue]]:
+def _shrink_hints(verdict: Verdict, wanted: frozenset[str]) -> list[list[ShrinkHint]]:
     """Of each anomaly, what its witnesses name."""
     return [
         [
-            Clue(witness.cause, witness.batch)
+            ShrinkHint(witness.cause, witness.batch)
             for finding in verdict.findings
             if finding.anomaly == anomaly and finding.violates
             for witness in finding.witnesses
@@ -168,7 +168,7 @@ def _clues(verdict: Verdict, wanted: frozenset[str]) -> list[list[Clue]]:
     ]
 
 
-class _Plays:
+class _Executions:
     """Executes schedules, each in a folder of its own, and keeps that of the best."""
 
     def __init__(self, whole: Whole, here: Path, start: Start | None, folder: Path, most: int, tell: Say) -> None:
@@ -179,23 +179,23 @@ class _Plays:
         self._most = most
         self._tell = tell
         self._number = 0
-        self._played: dict[Hashable, Path] = {}
+        self._executed: dict[Hashable, Path] = {}
         self._best: Path | None = None
 
-    def play(self, schedule: Schedule) -> Played | None:
+    def execute(self, schedule: Schedule) -> Executed | None:
         directory = self._directory(self._number + 1)
         scenario = self._whole.of(schedule, directory.with_suffix(".jsonl"))
         if crosscheck.of_schedule(scenario):
             return None
         self._once(scenario, directory, self._here)
         verdict = judge(directory)
-        told = _in_a_line(verdict)
-        self._tell(f"{self._number} of at most {self._most}: {schedule}: {told}")
-        self._played[self._whole.alike(schedule)] = directory
-        return Played(frozenset(verdict.anomalies()), told)
+        summary = _in_a_line(verdict)
+        self._tell(f"{self._number} of at most {self._most}: {schedule}: {summary}")
+        self._executed[self._whole.alike(schedule)] = directory
+        return Executed(frozenset(verdict.anomalies()), summary)
 
     def keep(self, schedule: Schedule) -> None:
-        self._best = self._played[self._whole.alike(schedule)]
+        self._best = self._executed[self._whole.alike(schedule)]
 
     def confirm(self, path: Path, known: frozenset[str], wanted: frozenset[str]) -> tuple[Path, bool]:
         """Run the scenario that was written, as it stands there; whether it came to the same."""
@@ -207,13 +207,13 @@ class _Plays:
         return directory, wanted <= verdict.anomalies().keys() <= known
 
     @property
-    def executions(self) -> int:
+    def count(self) -> int:
         return self._number
 
     def best(self) -> Path | None:
-        """The run of the best that was played, where a reader looks for it."""
+        """The run of the best schedule that was executed, where a reader looks for it."""
         directory = self._folder / _RUN
-        self._remove(directory)  # half a play says nothing
+        self._remove(directory)  # an incomplete execution proves nothing
         if self._best is None:
             return None
         self._best.rename(directory)
@@ -226,7 +226,7 @@ class _Plays:
             picture_files.write(directory)
 
     def clear(self) -> None:
-        """Remove every play, also one that did not come to its end, and the folder if nothing else is in it."""
+        """Remove every execution, also one that did not come to its end, and the folder if nothing else is in it."""
         for number in range(1, self._number + 2):
             self._remove(self._directory(number))
         with suppress(OSError):

@@ -89,7 +89,7 @@ def folder_of_scenario(run_dir: Path) -> Path:
     return Path(RunRecord.read(run_dir).scenario_path or run_dir).resolve().parent
 
 
-def playable(run_dir: Path) -> Scenario:
+def replayable(run_dir: Path) -> Scenario:
     """The scenario of a run that can be executed again and compared with. Raises `UsageError` and `HistoryError`."""
     scenario = stored_scenario(run_dir)
     _must_be_whole(run_dir)
@@ -104,7 +104,7 @@ def playable(run_dir: Path) -> Scenario:
 
 def replay(run_dir: Path, *, times: int, tell: Say) -> Replay:
     """Execute the schedule of ``run_dir`` ``times`` times. Raises as a run does, and `HistoryError` for a run without a history."""
-    scenario = playable(run_dir)
+    scenario = replayable(run_dir)
     with private_files(), hiding(of_environment(scenario.pipeline.secrets)):
         return _replay(run_dir, scenario, times, tell)
 

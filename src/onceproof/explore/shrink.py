@@ -1,7 +1,8 @@
 """`onceproof shrink`: the smallest part of a run's schedule that still shows the same anomalies.
 
-Delta debugging (A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002) on real plays, guided by
-what the run's witnesses name (`onceproof.kinds.contract.PipelineKind.hints`): blind halving of 200 messages would take hundreds of plays. What
+Delta debugging (A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002) on real executions, guided
+by what the run's witnesses name (`onceproof.kinds.contract.PipelineKind.hinted_schedules`): blind halving of 200 messages would
+take hundreds of executions. What
 it comes to is minimal if nothing more can be taken away: each single part (of consumers: message, consumer and fault) is tried,
 with every way to place the faults that had named it. A finding that needs a fault stays one that needs it: a smaller schedule that shows the anomaly
 without any fault as well shows another cause, and is not taken.
@@ -21,12 +22,12 @@ _MANY = 8
 
 
 @dataclass(frozen=True)
-class Played:
-    """What a play of a schedule came to."""
+class Executed:
+    """What the execution of a schedule came to."""
 
     anomalies: frozenset[str]
     """After the claim."""
-    told: str
+    summary: str
     """The verdict, in a line."""
 
 
@@ -58,21 +59,21 @@ class _Spent(Exception):
 
 @dataclass
 class Shrink:
-    """One search. ``play`` is asked at most ``most`` times; None: the schedule makes no valid scenario, and nothing was played."""
+    """One search, with at most ``most`` calls of ``execute``. It returns None for a schedule that makes no valid scenario."""
 
     whole: Schedule
     wanted: frozenset[str]
     """The anomalies that must stay."""
     known: frozenset[str]
     """All that the run has shown: a schedule that shows another is about something else."""
-    play: Callable[[Schedule], Played | None]
+    execute: Callable[[Schedule], Executed | None]
     most: int
     keep: Callable[[Schedule], None] = lambda _: None
     """Told of each schedule that is smaller and shows it."""
     alike: Callable[[Schedule], Hashable] = lambda schedule: schedule
-    """The same for schedules that play the same: one of them is played."""
+    """The same for schedules that execute the same: only one of them is executed."""
     executions: int = 0
-    _played: dict[Hashable, Played | None] = field(default_factory=dict)
+    _executed: dict[Hashable, Executed | None] = field(default_factory=dict)
     _needs_fault: bool = False
     _cut: list[str] = field(default_factory=list)
     """Removals from the best of which there are more ways than were listed."""
@@ -161,11 +162,11 @@ class Shrink:
 
     def _shows(self, schedule: Schedule) -> bool:
         key = self.alike(schedule)
-        if key not in self._played:
+        if key not in self._executed:
             if self.executions >= self.most:
                 raise _Spent
-            self._played[key] = self.play(schedule)
-            self.executions += self._played[key] is not None
+            self._executed[key] = self.execute(schedule)
+            self.executions += self._executed[key] is not None
         return self._known_to_show(schedule)
 
     def _tried(self) -> tuple[Try, ...]:
@@ -174,22 +175,22 @@ class Shrink:
             Try(removal.without, schedule, self._came_to(schedule))
             for removal in self.best.smaller()
             for schedule in removal.ways
-            if self.alike(schedule) in self._played
+            if self.alike(schedule) in self._executed
             and (not self._known_to_show(schedule) or self._known_to_show(schedule.calm()))
         )
 
     def _known_to_show(self, schedule: Schedule) -> bool:
-        played = self._played.get(self.alike(schedule))
-        return played is not None and self.wanted <= played.anomalies <= self.known
+        executed = self._executed.get(self.alike(schedule))
+        return executed is not None and self.wanted <= executed.anomalies <= self.known
 
     def _came_to(self, schedule: Schedule) -> str:
         """Of one that was tried, and not taken."""
-        played = self._played[self.alike(schedule)]
-        if played is None:
+        executed = self._executed[self.alike(schedule)]
+        if executed is None:
             return "no scenario: the other parts need it"
         if self._known_to_show(schedule):
-            return f"{played.told}, but without its faults too: another cause"
-        return played.told
+            return f"{executed.summary}, but without its faults too: another cause"
+        return executed.summary
 
 
 def to_json(shrunk: Shrunk, whole: Schedule, **more: Any) -> dict[str, Any]:

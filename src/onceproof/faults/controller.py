@@ -60,14 +60,14 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
 
     def on_write(self, query: str, batch: int, point: Point, attempt: int) -> threading.Event | None:
         """The driver waits there, in the checkpoint file system, until this returns, or longer: until the event is set."""
-        let_go, held = threading.Event(), threading.Event()
+        resume, held = threading.Event(), threading.Event()
 
         def hold() -> Callable[[], None]:
             held.set()
-            return let_go.set
+            return resume.set
 
         self._reached(Occurrence(query, batch, point, "checkpoint", hold=hold, attempt=attempt))
-        return let_go if held.is_set() else None
+        return resume if held.is_set() else None
 
     def on_point(self, parked: Parked) -> None:
         query = self._query_of(parked.query_id)

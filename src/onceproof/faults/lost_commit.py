@@ -1,4 +1,4 @@
-"""What lost ack and lost request share: one direction of the road between a parked sink and its service is taken away.
+"""What lost ack and lost request share: one direction of the route between a parked sink and its service is taken away.
 
 Two ways. ``before-sink-commit``: a sink of `onceproof.sinks` is parked with everything flushed; the cut is made; the sink is released and sends its COMMIT or EndTxn. What
 became of it is then asked of the service directly, and the sink must have reported an error. ``commit-lost`` and

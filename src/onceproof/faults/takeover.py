@@ -82,7 +82,7 @@ class Takeover:
             f"driver start {second} took over on the same checkpoint and committed batch {n}, then {own} of its own",
         )
 
-    def let_go(self, go: Callable[[], None], before: State, words: list[str], *, how: str) -> Proof:
+    def resume_first(self, go: Callable[[], None], before: State, words: list[str], *, how: str) -> Proof:
         """The first goes on by ``go()``, until it ends or is told that it was replaced; what the sinks say of that.
 
         ``before``: the sinks' state while the first could do nothing, and the successor had nothing to do. ``how``: "awake

@@ -121,7 +121,7 @@ class StoredPipeline(Part):
         """Which kind of pipeline this is (`onceproof.kinds`)."""
         return kind_of_pipeline({"consumers": self.consumers or None})
 
-    def crew(self) -> ConsumersSpec:
+    def consumers_spec(self) -> ConsumersSpec:
         """Its consumers. Raises `ValueError` for what describes none."""
         return ConsumersSpec.model_validate(self.consumers)
 

@@ -249,16 +249,16 @@ class CheckpointGate:
         watched: bool = True,
     ) -> None:
         meeting = self._meeting(driver, query, batch, point)
-        let_go: threading.Event | None = None
+        resume: threading.Event | None = None
         try:
             if watched and point in _WATCHED:
                 meeting.watched.wait(_MEET_S)
-            let_go = self._on_point(query, batch, point, driver.attempts.get((query, batch), 1))
+            resume = self._on_point(query, batch, point, driver.attempts.get((query, batch), 1))
         except BaseException as failure:
             self._on_failure(failure)
         finally:
             meeting.struck.set()  # the watcher need not wait for a driver that is held: what there is to see is there
-            while let_go is not None and not (let_go.wait(0.05) or driver.gone.is_set() or self._closing.is_set()):
+            while resume is not None and not (resume.wait(0.05) or driver.gone.is_set() or self._closing.is_set()):
                 pass
             go()
 

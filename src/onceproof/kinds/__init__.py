@@ -1,1 +1,1 @@
-"""Kinds of pipelines that can be run, one file each. What a kind is, says `onceproof.kinds.contract`."""
+"""The kinds of pipelines that can be run, one file each. `onceproof.kinds.contract` defines what a kind is."""

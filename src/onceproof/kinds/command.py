@@ -1,4 +1,4 @@
-"""A command that runs Spark queries: fed in chunks, its checkpoint watched, started again when it exits."""
+"""The kind ``command``: any command that runs Spark queries, fed in chunks, its checkpoint watched, restarted when it exits."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from onceproof.instruments.instruments import Instruments
 from onceproof.kinds.contract import Start, pipelines, stack_services
 from onceproof.pipeline.drive import FeedLoop
 from onceproof.pipeline.feed import Feeder
-from onceproof.pipeline.schedule import BatchSchedule, WholeJob, hints
+from onceproof.pipeline.schedule import BatchSchedule, WholeJob, hinted_schedules
 from onceproof.pipeline.spark_conf import CheckpointFiles, job_environment
 from onceproof.pipeline.supervisor import Pipeline
 from onceproof.scenario.model import FaultSpec, Scenario
-from onceproof.scenario.schedule import Clue
+from onceproof.scenario.schedule import ShrinkHint
 from onceproof.scenario.templates import fill
 from onceproof.stack.api import Stack
 from onceproof.stack.embedded import EmbeddedStack
@@ -39,12 +39,13 @@ from onceproof.stack.processes.owner import Owner
 from onceproof.stores.contract import ReadBack, collect, jars, store_of
 
 _LAST_HEAL_S = 2.0
-"""On the way out of a run that failed or was interrupted: enough for proxies, and within the 10 s in which all must be gone."""
+"""At the end of a run that failed or was interrupted: enough for proxies, and within the 10 s in which everything must be
+stopped."""
 
 
 @pipelines.register("command")
 class Command:
-    """Any command that runs Spark queries. Their batches are seen at the checkpoint, from outside."""
+    """Any command that runs Spark queries. onceproof sees their batches from outside, at the checkpoint."""
 
     fault_label: ClassVar[str] = ""
     micro_batches: ClassVar[bool] = True
@@ -59,8 +60,11 @@ class Command:
     def whole(self, scenario: Scenario) -> WholeJob:
         return WholeJob(scenario)
 
-    def hints(self, whole: WholeJob, run_dir: Path, clues: Sequence[Sequence[Clue]]) -> Iterator[BatchSchedule]:
-        return hints(whole.schedule, [{clue.batch for clue in of if clue.batch is not None} for of in clues])
+    def hinted_schedules(
+        self, whole: WholeJob, run_dir: Path, hints: Sequence[Sequence[ShrinkHint]]
+    ) -> Iterator[BatchSchedule]:
+        batches = [{hint.batch for hint in of if hint.batch is not None} for of in hints]
+        return hinted_schedules(whole.schedule, batches)
 
     def fetch(self, scenario: Scenario, *, survey: bool = False) -> Start:
         fetched = components.ensure()
@@ -116,10 +120,10 @@ class SparkJob:
         self._loop = FeedLoop(scenario, stack, self._job, self._watcher, self._controller, timeline)
 
     def _supervised(self, owner: Owner) -> Pipeline:
-        """The job, with an environment that leads to the services and to the instruments."""
+        """The job, with an environment that leads it to the services and to the instruments."""
         execution, stack, spec = self._execution, self._stack, self._scenario.pipeline
         values = _template_values(execution, stack)
-        # For the environment alone: the command is in the list of processes.
+        # For the environment only: every user of the machine can read the command in the list of processes.
         hidden = {} if stack.postgres is None else {"postgres.password": stack.postgres.password}
         scratch = owner.scratch / "job"
         scratch.mkdir()
@@ -178,13 +182,13 @@ class SparkJob:
         self._loop.feed_and_drain(self._feeders)
 
     def heal(self) -> None:
-        """Before the job is stopped: what waits on a cut connection ends sooner once it is healed."""
+        """Called before the job is stopped: a job that waits on a cut connection ends sooner once the fault is healed."""
         self._controller.heal_all()
 
     def collect(self) -> None:
         self._controller.check()
-        self._instruments.check()  # what the proxy could not do, or had to refuse, since the drive last looked
-        self._stack.check_health()  # what it left undone is not the pipeline's doing
+        self._instruments.check()  # what the proxy could not do, or had to refuse, since the feed loop last checked
+        self._stack.check_health()  # the pipeline is not to blame for what a dead service left undone
         self._execution.phase("collect")
         self._writer.append("batches", _batch_rows(self._watcher))
         self._writer.append("progress", _progress_rows(self._watcher))
@@ -198,7 +202,7 @@ class SparkJob:
 
 
 def _prepare(execution: Execution, stack: Stack) -> None:
-    """Topics, static tables (as Parquet, for the job and for the oracle), and the scenario's own SQL."""
+    """Create topics and static tables (as Parquet, for the job and for the oracle), and run the scenario's own SQL."""
     scenario = execution.scenario
     for spec in scenario.input:
         stack.kafka.create_topic(spec.topic, spec.partitions)

@@ -1,4 +1,4 @@
-"""Plain consumers: processes that take messages, have an effect, and acknowledge, on a clock of ticks."""
+"""The kind ``consumers``: processes that take messages, write effects and acknowledge, on a clock of ticks."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any, ClassVar
 from onceproof.consumers import layout as layouts
 from onceproof.consumers.brokers import services as brokers
 from onceproof.consumers.brokers.contract import Broker, Queues
-from onceproof.consumers.drive import Drive
+from onceproof.consumers.executor import ScheduleExecutor
 from onceproof.consumers.gate import Gate
-from onceproof.consumers.hints import Clues
+from onceproof.consumers.hints import ShrinkHints
 from onceproof.consumers.layout import Layout, Message, keys_to_queues
-from onceproof.consumers.processes import Crew
-from onceproof.consumers.schedule import Schedule, Whole
+from onceproof.consumers.processes import ConsumerProcesses
+from onceproof.consumers.schedule import ConsumerSchedule, WholeConsumers
 from onceproof.data import open_dataset
 from onceproof.history.execution import Execution
 from onceproof.history.writer import HistoryWriter
 from onceproof.kinds.contract import Start, pipelines, stack_services
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario, consumers_of
-from onceproof.scenario.schedule import Clue
+from onceproof.scenario.schedule import ShrinkHint
 from onceproof.scenario.templates import fill
 from onceproof.stack.processes.owner import Owner
 from onceproof.stack.spark_settings import inherited
@@ -31,7 +31,10 @@ from onceproof.stack.spark_settings import inherited
 
 @pipelines.register("consumers")
 class Consumers:
-    """Processes that take messages from a broker. Who takes what when is the schedule's, whatever the machine's load."""
+    """Processes that take messages from a broker.
+
+    The schedule decides which consumer takes what when, whatever the machine's load.
+    """
 
     fault_label: ClassVar[str] = " (consumer)"
     micro_batches: ClassVar[bool] = False
@@ -46,20 +49,22 @@ class Consumers:
         installed = scenario.stack.amqp is not None and scenario.stack.amqp.broker == "rabbitmq"
         return (f"an AMQP 0-9-1 broker ({'RabbitMQ, as installed' if installed else 'Qpid Broker-J'})",)
 
-    def whole(self, scenario: Scenario) -> Whole:
-        return Whole(scenario)
+    def whole(self, scenario: Scenario) -> WholeConsumers:
+        return WholeConsumers(scenario)
 
-    def hints(self, whole: Whole, run_dir: Path, clues: Sequence[Sequence[Clue]]) -> Iterator[Schedule]:
-        return Clues.of_run(run_dir, whole.schedule, clues).schedules()
+    def hinted_schedules(
+        self, whole: WholeConsumers, run_dir: Path, hints: Sequence[Sequence[ShrinkHint]]
+    ) -> Iterator[ConsumerSchedule]:
+        return ShrinkHints.of_run(run_dir, whole.schedule, hints).schedules()
 
     def fetch(self, scenario: Scenario, *, survey: bool = False) -> Start:
         return brokers.fetched(scenario)
 
-    def prepare(self, execution: Execution, services: Broker, owner: Owner, writer: HistoryWriter) -> ConsumerCrew:
-        return ConsumerCrew(execution, services, owner, writer)
+    def prepare(self, execution: Execution, services: Broker, owner: Owner, writer: HistoryWriter) -> ConsumerPipeline:
+        return ConsumerPipeline(execution, services, owner, writer)
 
 
-class ConsumerCrew:
+class ConsumerPipeline:
     """Implements `onceproof.kinds.contract.PreparedPipeline`."""
 
     def __init__(self, execution: Execution, broker: Broker, owner: Owner, writer: HistoryWriter) -> None:
@@ -92,7 +97,7 @@ class ConsumerCrew:
                 **queues.environment(name, mark),
             }
 
-        self._crew = Crew(
+        self._processes = ConsumerProcesses(
             [fill(word, values) for word in scenario.pipeline.command],
             environment,
             owner=owner,
@@ -102,11 +107,11 @@ class ConsumerCrew:
             prefix=execution.prefix,
             check=broker.check,
         )
-        self._drive = Drive(
+        self._executor = ScheduleExecutor(
             consumers,
             messages,
             layout,
-            self._crew,
+            self._processes,
             queues,
             records,
             execution.timeline,
@@ -119,35 +124,35 @@ class ConsumerCrew:
         try:
             yield
         finally:
-            self._crew.stop()
+            self._processes.stop()
 
     def drive(self) -> None:
-        self._drive.play()
+        self._executor.execute()
 
     def heal(self) -> None:
-        self._drive.faults.heal_all()
+        self._executor.faults.heal_all()
 
     def collect(self) -> None:
-        drive, layout, writer = self._drive, self._layout, self._writer
-        drive.faults.check()
-        drive.faults.settle()
+        executor, layout, writer = self._executor, self._layout, self._writer
+        executor.faults.check()
+        executor.faults.settle()
         self._execution.phase("collect")
-        writer.append("sent", _sent(drive, layout))
-        writer.append("faults", drive.faults.rows())
+        writer.append("sent", _sent(executor, layout))
+        writer.append("faults", executor.faults.rows())
         for group in layout.groups():
-            writer.append("progress", _progress(drive, layout, self._queues, group))
+            writer.append("progress", _progress(executor, layout, self._queues, group))
         outputs = self._queues.collect(writer, self._execution.timeline)
         self._queues.remove()
         self._execution.directory.update(
-            outputs=dict(outputs), **_summary(drive, self._crew), seconds=self._execution.seconds()
+            outputs=dict(outputs), **_summary(executor, self._processes), seconds=self._execution.seconds()
         )
 
 
-def _sent(drive: Drive, layout: Layout) -> Iterator[dict[str, Any]]:
-    """The ledger: the broker answered for what was published, and a queue keeps the order in which it was told."""
+def _sent(executor: ScheduleExecutor, layout: Layout) -> Iterator[dict[str, Any]]:
+    """The ledger: the broker confirmed each published message, and a queue keeps the order in which they were published."""
     place = dict.fromkeys(layout.inputs, 0)
-    published = {move.message for move in drive.moves if move.kind == "publish"}
-    for message in drive.messages:
+    published = {event.message for event in executor.trace if event.kind == "publish"}
+    for message in executor.messages:
         if message.number in published:
             yield {
                 "topic": layout.topic,
@@ -159,33 +164,33 @@ def _sent(drive: Drive, layout: Layout) -> Iterator[dict[str, Any]]:
             place[message.queue] += 1
 
 
-def _progress(drive: Drive, layout: Layout, queues: Queues, group: str) -> Iterator[dict[str, Any]]:
-    """How far a queue was done without a gap, as the broker says or as it has answered: what is missing below that is lost."""
-    said = queues.committed(group)
-    acknowledged = drive.acknowledged(group)
+def _progress(executor: ScheduleExecutor, layout: Layout, queues: Queues, group: str) -> Iterator[dict[str, Any]]:
+    """How far each queue was done without a gap, by the broker's own count or by its answers: what is missing below is lost."""
+    committed = queues.committed(group)
+    acknowledged = executor.acknowledged(group)
     for number, queue in enumerate(layout.inputs):
         done = 0
-        for message in drive.messages:
+        for message in executor.messages:
             if message.queue == queue:
                 if message.number not in acknowledged:
                     break
                 done += 1
-        if said is not None:
-            done = said[number]
+        if committed is not None:
+            done = committed[number]
         yield {"query": group, "batch": 0, "topic": layout.topic, "partition": number, "end_offset": done}
 
 
-def _summary(drive: Drive, crew: Crew) -> dict[str, Any]:
-    died = drive.died
+def _summary(executor: ScheduleExecutor, processes: ConsumerProcesses) -> dict[str, Any]:
+    died = executor.died
     return {
-        "fed": any(move.kind == "publish" and move.message == len(drive.messages) for move in drive.moves),
-        "drained": drive.drained,
-        "drain_note": drive.note,
-        "stuck": drive.stuck,
+        "fed": any(event.kind == "publish" and event.message == len(executor.messages) for event in executor.trace),
+        "drained": executor.drained,
+        "drain_note": executor.note,
+        "stuck": executor.stuck,
         "job": {
-            "starts": 1 + crew.restarts,
-            "exits": crew.exits,
-            "died_before_fault": died is not None and not drive.faults.any_fired,
+            "starts": 1 + processes.restarts,
+            "exits": processes.exits,
+            "died_before_fault": died is not None and not executor.faults.any_fired,
             "given_up": False,
             "traceback": died.last_words if died is not None else None,
         },

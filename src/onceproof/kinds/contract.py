@@ -1,6 +1,6 @@
-"""What a kind of pipeline is: how one is prepared, started, driven through its input under faults, and its history collected.
+"""What a kind of pipeline is: how it is prepared, started and driven under faults, and how its history is collected.
 
-`onceproof.run` and `onceproof.explore` call every kind alike. Where kinds differ, they are asked.
+`onceproof.run` and `onceproof.explore` treat every kind alike; where kinds differ, the kind answers.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from onceproof.base.timeline import Timeline
 from onceproof.history.execution import Execution
 from onceproof.history.writer import HistoryWriter
 from onceproof.scenario.model import Scenario, SparkStack, StackSpec
-from onceproof.scenario.schedule import Clue, Whole
+from onceproof.scenario.schedule import ShrinkHint, Whole
 from onceproof.stack.processes.owner import Owner
 
 
 class Services(Protocol):
-    """What a pipeline runs against, up and healthy."""
+    """The running and healthy services of a pipeline."""
 
     def versions(self) -> Mapping[str, Any]:
         """Component -> version."""
@@ -28,10 +28,10 @@ class Services(Protocol):
 
 @runtime_checkable
 class WarmsUp(Protocol):
-    """Services that make what all executions need when the first of them asks for it."""
+    """Services that create something when an execution first needs it, which takes time."""
 
     def warm_up(self) -> None:
-        """Have it made before the first of many executions, which would take longer than the others."""
+        """Create it before the first of many executions, which would otherwise take longer than the others."""
 
 
 class Start(Protocol):
@@ -40,58 +40,65 @@ class Start(Protocol):
 
 
 class PreparedPipeline(Protocol):
-    """The pipeline of one execution. Called in this order."""
+    """The pipeline of one execution. Its methods are called in this order."""
 
     def start(self) -> AbstractContextManager[object]:
-        """Start it, its instruments in place before its first instruction. At the end of the block nothing of it runs, and
-        on the way out of a failed run its faults are healed as far as that is quickly done."""
+        """Start it, with its instruments in place before its first instruction.
+
+        At the end of the block nothing of it runs. If the run failed, its faults are healed as far as that is quick.
+        """
 
     def drive(self) -> None:
-        """Feed it under faults until its input is drained, or there is no use in waiting. Judges nothing."""
+        """Feed it under faults until its input is drained, or until waiting is pointless. Judges nothing."""
 
     def heal(self) -> None:
         """Undo every fault that is still in force."""
 
     def collect(self) -> None:
-        """Write what was observed, once it has stopped: the history's tables, and the facts of ``run.json``."""
+        """Once it has stopped, write what was observed: the tables of the history, and the facts of ``run.json``."""
 
 
 class PipelineKind(Protocol):
     fault_label: ClassVar[str]
-    """What a listing adds to the names of its faults."""
+    """What a listing appends to the names of its faults."""
     micro_batches: ClassVar[bool]
-    """Whether its work is Spark's: batches fed in chunks, a checkpoint, points at which `qualify` can put faults."""
+    """Whether it runs Spark's micro-batches: fed in chunks, with a checkpoint, and points where `qualify` can place faults."""
     drawn: ClassVar[bool]
-    """Whether its timeline says who had which message when, which makes a picture."""
+    """Whether its timeline says which consumer had which message when, so that a picture can be drawn."""
     runs_oracle_code: ClassVar[bool]
-    """Whether an oracle that runs code can be asked about it."""
+    """Whether oracles that run code can be used with it."""
     repeats_exactly: ClassVar[bool]
-    """Whether each execution of a schedule must leave as many anomalous rows, and all rows in the same order."""
+    """Whether each execution of a schedule must leave equally many anomalous rows, and all rows in the same order."""
     shares_services: ClassVar[bool]
-    """Whether one execution after the other can run against the same services."""
+    """Whether several executions, one after the other, can use the same services."""
 
     def services(self, scenario: Scenario) -> tuple[str, ...]:
         """What `fetch` would start, for `onceproof plan`."""
 
     def whole(self, scenario: Scenario) -> Whole:
-        """Its schedule, of which a shrink takes parts away."""
+        """Its schedule, from which a shrink removes parts."""
 
-    def hints(self, whole: Any, run_dir: Path, clues: Sequence[Sequence[Clue]]) -> Iterator[Any]:
-        """Small schedules worth executing first, the smallest first. ``clues``: of each anomaly of the run ``run_dir`` that must
-        stay, what its witnesses name."""
+    def hinted_schedules(self, whole: Any, run_dir: Path, hints: Sequence[Sequence[ShrinkHint]]) -> Iterator[Any]:
+        """Small schedules to execute first, the smallest first.
+
+        ``hints``: for each anomaly of the run ``run_dir`` that must stay, what its witnesses name.
+        """
 
     def fetch(self, scenario: Scenario, *, survey: bool) -> Start:
-        """Have what the services need on this machine, and say how to start them. Raises `EnvironmentProblem`."""
+        """Fetch what the services need on this machine, and return how to start them. Raises `EnvironmentProblem`."""
 
     def prepare(self, execution: Execution, services: Any, owner: Owner, writer: HistoryWriter) -> PreparedPipeline:
-        """Make what is there before the pipeline starts: topics, tables, queues. ``services`` are of this kind's `Start`."""
+        """Create what has to exist before the pipeline starts: topics, tables, queues.
+
+        ``services`` come from this kind's `Start`.
+        """
 
 
 pipelines: Registry[type[PipelineKind]] = Registry("kind of pipeline", "onceproof.kinds", "onceproof.pipelines")
 
 
 def stack_services(spec: StackSpec) -> tuple[str, ...]:
-    """What the stack of a Spark job consists of, which serves consumers too."""
+    """The services of a Spark job's stack, which serves consumers too."""
     brokers = spec.kafka.brokers
     kafka = "Kafka, 1 node" if brokers == 1 else f"Kafka, {brokers} brokers and a controller"
     postgres = ["Postgres"] if spec.postgres is not None else []

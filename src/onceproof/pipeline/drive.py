@@ -344,7 +344,7 @@ class FeedLoop:
         return len(batches), sum(1 for b in batches if b.committed_at is not None)
 
     def _check_bypass(self) -> None:
-        """No process of the job may talk to a service past its proxy: a fault on the road it does not use proves nothing."""
+        """No process of the job may talk to a service past its proxy: a fault on the route it does not use proves nothing."""
         bypasses = self._stack.check_bypass(self._job.pids())
         for sentence in bypasses:
             self._timeline.emit("bypass", message=sentence)

@@ -66,7 +66,7 @@ class WholeJob:
         return spec.model_copy(update={"rows": rows * chunks // spec.chunks, "chunks": chunks})
 
 
-def hints(whole: BatchSchedule, batches: Sequence[Collection[int]]) -> Iterator[BatchSchedule]:
+def hinted_schedules(whole: BatchSchedule, batches: Sequence[Collection[int]]) -> Iterator[BatchSchedule]:
     """``batches``: of each anomaly, those that its witnesses name. Kept are the faults that struck one of them, or, where none
     did, the last before, and the chunks until then."""
     kept: list[FaultSpec] = []

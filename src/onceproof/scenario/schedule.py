@@ -52,8 +52,8 @@ class Removal(Generic[ScheduleT]):
 
 
 @dataclass(frozen=True)
-class Clue:
-    """What a witness of a finding names."""
+class ShrinkHint:
+    """What a witness of a finding names: where a shrink begins."""
 
     cause: str | None
     """``topic/partition@offset`` of the input."""

@@ -148,7 +148,7 @@ class Spark(Protocol):
 
 
 class FrameRules(Protocol):
-    """The protocol proxies of the pipeline's roads (`onceproof.stack.toxiproxy.framed`)."""
+    """The protocol proxies of the pipeline's routes (`onceproof.stack.toxiproxy.framed`)."""
 
     def arm(self, service: Literal["kafka", "postgres"], rule: Rule) -> None: ...
 

@@ -72,7 +72,7 @@ class EmbeddedStack:
     ) -> Self:
         """Start Toxiproxy, then Kafka, Postgres and Spark side by side, and prove that nothing goes around a proxy.
 
-        With ``read_frames`` the pipeline's roads lead through the protocol proxy too.
+        With ``read_frames`` the pipeline's routes lead through the protocol proxy too.
         Logs go to ``run_dir/logs``, data below the owner's scratch folder. Emits ``stack.starting`` and ``stack.ready``
         (with ``seconds``) for each service. Raises `ServiceFailed` with the last log lines of a service that died.
         """

@@ -1,4 +1,4 @@
-"""Proof, at the start of every run, that nobody goes around the proxies: a cut on a road that is not used proves nothing.
+"""Proof, at the start of every run, that nobody goes around the proxies: a cut on a route that is not used proves nothing.
 
 Clients that are given a proxied bootstrap still bypass the proxies if the brokers advertise their real addresses
 (Shopify/toxiproxy issue 171), and no error would tell: every fault would simply have no effect.

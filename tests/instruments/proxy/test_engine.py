@@ -66,7 +66,7 @@ def test_nobody_upstream_means_reset_and_a_cut_means_refused(loop: ProxyLoop) ->
     proxied.board.listen(ear)
     with pytest.raises(ConnectionResetError), proxied.connect() as client:
         receive(client, 1)
-    assert [(reply.what, reply.code, reply.road) for reply in ear] == [("connection", "refused", proxied.proxy.name)]
+    assert [(reply.what, reply.code, reply.route) for reply in ear] == [("connection", "refused", proxied.proxy.name)]
     proxied.board.unlisten(ear)
     proxied.proxy.cut()
     with pytest.raises(ConnectionRefusedError):

@@ -192,4 +192,4 @@ def test_each_partitions_answer_to_a_produce_is_told_to_who_listens(data: st.Dat
     assert passed + conversation.rest_of_server() == answered
     partitions = [part for topic in told.get("Responses") or () for part in topic.get("PartitionResponses") or ()]
     assert [reply.code for reply in everything.replies] == [str(part["ErrorCode"]) for part in partitions]
-    assert {reply.road for reply in everything.replies} <= {"client-2"}
+    assert {reply.route for reply in everything.replies} <= {"client-2"}

@@ -257,6 +257,6 @@ def test_every_error_is_told_to_who_listens_whatever_it_answers() -> None:
     stream = b"".join(wire.error(code, f"no: {code}") for code in ("57P03", "42501", "57P01"))
     passed = joined([piece for part in split(stream, 7) for piece in conversation.from_server(part)])
     assert passed + conversation.rest_of_server() == stream
-    assert [(r.what, r.code, r.message, r.road) for r in everything.replies] == [
+    assert [(r.what, r.code, r.message, r.route) for r in everything.replies] == [
         ("error", code, f"no: {code}", "postgres") for code in ("57P03", "42501", "57P01")
     ]

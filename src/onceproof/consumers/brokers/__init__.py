@@ -1,1 +1,1 @@
-"""The brokers and the tables behind consumers, one file each."""
+"""The harness's side of the brokers and of the tables that consumers use, one file each."""

@@ -1,8 +1,8 @@
-"""The AMQP broker behind a crew: a queue for each partition of the input, and one for each output.
+"""The AMQP broker of consumers: a queue for each partition of the input, and one for each output.
 
-A queue forgets what is taken from it, so each input queue has a twin that nobody takes from: the exchange gives it a copy of
-every message, in the same order, and it is read back after the run as the log of what was really sent. An effect is what
-stands in the output queue, which is read back in its order.
+A queue forgets what is taken from it. So each input queue has a twin that nobody takes from: the exchange puts a copy of every
+message into it, in the same order, and the twin is read after the run as the log of what was really sent. The effects are the
+messages in the output queue, read in their order.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import pika
 
 from onceproof.base.timeline import Timeline
 from onceproof.consumers.layout import Layout, Message
-from onceproof.consumers.routes import Road
+from onceproof.consumers.routes import Route
 from onceproof.data import Record
 from onceproof.history.writer import HistoryWriter
 from onceproof.instruments.proxy.loop import Emit
 from onceproof.scenario.queues import twin
 from onceproof.stack.amqp.broker import EmbeddedAmqp
-from onceproof.stack.amqp.routes import AmqpRoads
+from onceproof.stack.amqp.routes import AmqpRoutes
 from onceproof.stack.fetch.components import AmqpComponents
 from onceproof.stack.processes.owner import Owner
 
@@ -29,36 +29,39 @@ from onceproof.stack.processes.owner import Owner
 class AmqpBroker:
     """Implements `onceproof.consumers.brokers.contract.Broker`."""
 
-    def __init__(self, broker: EmbeddedAmqp, roads: AmqpRoads | None = None) -> None:
+    def __init__(self, broker: EmbeddedAmqp, routes: AmqpRoutes | None = None) -> None:
         self._broker = broker
-        self._roads = roads
+        self._routes = routes
 
     @classmethod
     def start(cls, owner: Owner, log: Path, components: AmqpComponents) -> Self:
         return cls(EmbeddedAmqp.start(owner, log, components))
 
-    def with_roads(self, owner: Owner, emit: Emit) -> Self:
-        """The same broker, with a road of its own for each consumer."""
-        return type(self)(self._broker, AmqpRoads(owner, self._broker.port, emit))
+    def with_routes(self, owner: Owner, emit: Emit) -> Self:
+        """The same broker, with a route of its own for each consumer."""
+        return type(self)(self._broker, AmqpRoutes(owner, self._broker.port, emit))
 
     def versions(self) -> Mapping[str, Any]:
         return self._broker.versions
 
     def check(self) -> None:
         self._broker.check()
-        if self._roads is not None:
-            self._roads.check()
+        if self._routes is not None:
+            self._routes.check()
 
     def lay_out(self, layout: Layout) -> AmqpQueues:
-        return AmqpQueues(self._broker, layout, self._roads)
+        return AmqpQueues(self._broker, layout, self._routes)
 
 
 class AmqpQueues:
-    """Implements `onceproof.consumers.brokers.contract.Queues`, and `HasRoads` and `CountsReady` of `onceproof.consumers.routes`."""
+    """Implements `onceproof.consumers.brokers.contract.Queues`.
 
-    def __init__(self, broker: EmbeddedAmqp, layout: Layout, roads: AmqpRoads | None = None) -> None:
+    Also `HasRoutes` and `CountsReady` of `onceproof.consumers.routes`.
+    """
+
+    def __init__(self, broker: EmbeddedAmqp, layout: Layout, routes: AmqpRoutes | None = None) -> None:
         self._broker = broker
-        self._roads = roads
+        self._routes = routes
         self._layout = layout
         self._exchange = f"{layout.prefix}exchange"
         kept = {self._name(queue): [self._name(queue), twin(self._name(queue))] for queue in layout.inputs}
@@ -69,12 +72,12 @@ class AmqpQueues:
 
     @property
     def frames(self) -> None:
-        """Rules stand on the road of one consumer here."""
+        """None: rules are armed on the route of a single consumer here."""
         return
 
-    def road(self, consumer: str) -> Road:
-        assert self._roads is not None, "the run has made them: one of its faults reads frames"
-        return self._roads.of(consumer)
+    def route(self, consumer: str) -> Route:
+        assert self._routes is not None, "the run has made the routes: one of its faults reads frames"
+        return self._routes.of(consumer)
 
     def await_ready(self, queue: str, ready: int) -> None:
         self._broker.await_ready(self._name(queue), ready)
@@ -90,7 +93,7 @@ class AmqpQueues:
         }
 
     def _url(self, consumer: str) -> str:
-        return self._broker.url if self._roads is None else self._broker.url_through(self._roads.of(consumer).port)
+        return self._broker.url if self._routes is None else self._broker.url_through(self._routes.of(consumer).port)
 
     def publish(self, message: Message, record: Record) -> None:
         properties = pika.BasicProperties(
@@ -100,7 +103,7 @@ class AmqpQueues:
         )
         self._broker.publish(self._exchange, self._name(message.queue), record.value, properties)
 
-    def is_there(self, consumer: str, mark: str) -> bool:
+    def is_connected(self, consumer: str, mark: str) -> bool:
         return self._broker.exists(mark)
 
     def await_gone(self, consumer: str, mark: str) -> None:
@@ -110,7 +113,7 @@ class AmqpQueues:
         raise NotImplementedError("validated: a queue refuses nothing")
 
     def committed(self, group: str) -> None:
-        """A queue counts what is in it, not what went: a passive declare counts what is unacknowledged too."""
+        """Unknown: a queue counts its messages, not those that were done. A passive declare counts unacknowledged ones too."""
         return
 
     def collect(self, writer: HistoryWriter, timeline: Timeline) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
-"""What a play asks of the broker that its consumers take from, whichever it is. One module a broker implements it.
+"""What an execution needs from the broker that its consumers take from. Each broker implements this in a module of its own.
 
-The other side, what a consumer asks of the same broker, stands in `onceproof.consumers.clients.contract`.
+The consumers' side of the same brokers is in `onceproof.consumers.clients.contract`.
 """
 
 from __future__ import annotations
@@ -16,62 +16,65 @@ from onceproof.stack.api import FrameRules
 
 
 class Queues(Protocol):
-    """The queues of one play, which are there as long as this is. Where nothing else is said: the names of `Layout`."""
+    """The queues of one execution; they exist as long as this object. Names are those of `Layout` unless stated otherwise."""
 
     @property
     def frames(self) -> FrameRules | None:
-        """What stops frames on their way to the broker, in a run with a fault that needs it."""
+        """The rules that stop frames on their way to the broker, in a run with a fault that needs them."""
 
     def environment(self, consumer: str, mark: str) -> Mapping[str, str]:
-        """What a consumer needs to find them. ``mark`` is of one start of it."""
+        """The variables that lead a consumer to the queues. ``mark`` identifies one start of the consumer."""
 
     def publish(self, message: Message, record: Record) -> None:
-        """Return when the broker has said that it has it."""
+        """Publish it, and return when the broker has confirmed it."""
 
-    def is_there(self, consumer: str, mark: str) -> bool:
-        """Whether the broker knows of this start of the consumer."""
+    def is_connected(self, consumer: str, mark: str) -> bool:
+        """Whether the broker knows this start of the consumer."""
 
     def await_gone(self, consumer: str, mark: str) -> None:
-        """Wait until the broker has taken back what this start of the consumer, which is dead, held."""
+        """Wait until the broker has taken back what this start of the consumer, which is dead, had not settled."""
 
     def refuse(self, output: str, refusing: bool) -> None:
-        """Have the output refuse every effect, or none. Returns when it is so."""
+        """Make the output refuse every effect, or accept effects again. Returns when that is in force."""
 
     def committed(self, group: str) -> Mapping[int, int] | None:
-        """Partition -> how many messages the broker counts as done without a gap. None: it cannot be asked."""
+        """Partition -> how many messages the broker counts as done without a gap. None: the broker does not report it."""
 
     def collect(self, writer: HistoryWriter, timeline: Timeline) -> Mapping[str, Any]:
         """Write the tables ``input`` and ``output``: what was really sent, and what really came out.
 
-        Returns what a judge must know of an output that is a table: its columns.
+        Returns what a judge must know about outputs that are tables: their columns.
         """
 
     def remove(self) -> None: ...
 
 
 @runtime_checkable
-class DealsOut(Protocol):
-    """Of queues whose broker deals them out among members anew when these change."""
+class Rebalances(Protocol):
+    """Queues whose broker assigns them to the members of a group again whenever the members change."""
 
-    def settled(self, members: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-        """Wait until just these members of a group, who must all be able to answer, share everything. Who then has what."""
+    def await_rebalance(self, members: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+        """Wait until the group consists of exactly these members and all partitions are assigned; return who has which.
+
+        All of them must be able to answer the broker.
+        """
 
 
 @runtime_checkable
 class Locks(Protocol):
-    """Of queues whose broker gives out a message under a lock, and to another when that ends."""
+    """Queues whose broker locks a message for the consumer that was given it, and gives it to another when the lock ends."""
 
     def lock_briefly(self, group: str, briefly: bool) -> None:
-        """Have the locks of what is given out from now on end soon, or not while anybody works. Returns when it is so."""
+        """Make the locks of messages given out from now on end soon, or outlast any work. Returns when that is in force."""
 
 
 class Broker(Protocol):
-    """A broker that is up, for one play or for many."""
+    """A running broker, for one execution or for many."""
 
     def versions(self) -> Mapping[str, Any]:
         """Component -> version."""
 
     def check(self) -> None:
-        """Raise `ServiceFailed`, with its last words, if it has ended."""
+        """Raise `ServiceFailed`, with the last lines of its log, if the broker has ended."""
 
     def lay_out(self, layout: Layout) -> Queues: ...

@@ -1,7 +1,7 @@
-"""Kafka behind a crew: an input topic with a partition for each queue, a topic for each output, a consumer group.
+"""Kafka as the broker of consumers: an input topic with a partition for each queue, a topic for each output, a consumer group.
 
-The log keeps what was sent, so input and output are read back as those of a Spark job. What a group has done is what it has
-committed: a member that dies holds nothing, and its partition begins again at the committed offset.
+The log keeps what was sent, so input and output are read back like those of a Spark job. What a group has done is what it has
+committed: a member that dies holds nothing, and its partition continues at the committed offset.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
 from onceproof.consumers.brokers.contract import Queues
 from onceproof.consumers.brokers.tables import Tables
-from onceproof.consumers.layout import Layout, Message, in_ranges
+from onceproof.consumers.layout import Layout, Message, assign_ranges
 from onceproof.data import Record
 from onceproof.history.writer import HistoryWriter
 from onceproof.sinks.kafka_clients import meet_brokers
@@ -31,27 +31,27 @@ from onceproof.stack.kafka.cluster import change_settings
 from onceproof.stores.kafka.read_back import collect_topics
 
 _ANSWER_S = 30.0
-#: One question that comes before the broker can answer it: a lookup of a coordinator that is only being made may never be answered.
+#: For one request that may come too early: a lookup of a coordinator that is still being created may never be answered.
 _ASK_S = 2.0
-#: Until the first member has come, and the group's coordinator has loaded its part of the log.
+#: Errors until the first member has joined and the group's coordinator has loaded its part of the log.
 _NO_GROUP_YET = {
     KafkaError.GROUP_ID_NOT_FOUND,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
 }
-#: A consumer loads its client, and each that joins makes all others join again.
+#: Each consumer has to load its client, and each that joins makes all others join again.
 _JOIN_DEADLINE_S = 60.0
-#: What a member may be without a poll, where a fault is to make it slower than that: its client looks every half second, and
-#: heartbeats come every 100 ms. One that is thrown out while it has nothing joins again and is given the same.
+#: max.poll.interval.ms of a member that a fault makes slower than that: its client checks every half second, with heartbeats
+#: every 100 ms. A member that is removed while it has no message joins again and is assigned the same partitions.
 _SHORT_MS = 1_000
 _LONG_MS = 600_000
-#: Of a member in the group's eyes; of a static one it ends with the last play.
+#: A member's name in the group. A static member exists until its last execution ends.
 _MEMBER = "{index:03d}-{consumer}"
 
 
-class KindOfGroup(Protocol):
-    """A class of queues below: of consumer groups, or of share groups."""
+class GroupType(Protocol):
+    """A class of queues below: for consumer groups, or for share groups."""
 
     def __call__(self, stack: EmbeddedStack, layout: Layout) -> Queues: ...
 
@@ -59,9 +59,9 @@ class KindOfGroup(Protocol):
 
 
 class KafkaBroker:
-    """Implements `onceproof.consumers.brokers.contract.Broker`: the stack of a Spark job, whose Kafka serves consumers too."""
+    """Implements `onceproof.consumers.brokers.contract.Broker` on a Spark job's stack, whose Kafka serves consumers too."""
 
-    def __init__(self, stack: EmbeddedStack, queues: KindOfGroup) -> None:
+    def __init__(self, stack: EmbeddedStack, queues: GroupType) -> None:
         self.stack = stack
         self._queues = queues
 
@@ -79,7 +79,7 @@ class KafkaBroker:
 
 
 class KafkaQueues:
-    """What a consumer group and a share group have in common: topics, and what stands in them."""
+    """What consumer groups and share groups have in common: the topics and their contents."""
 
     def __init__(self, stack: EmbeddedStack, layout: Layout) -> None:
         self._stack = stack
@@ -97,10 +97,10 @@ class KafkaQueues:
 
     @staticmethod
     def warm_up(stack: EmbeddedStack) -> None:
-        """Have ``__consumer_offsets`` and ``__transaction_state`` made, which the first member and the first transaction ask for."""
+        """Have Kafka create its topics for offsets and transactions before the first member and transaction need them."""
         transactions = stack.kafka.warm_up_transactions()
         admin, name = stack.kafka.admin(), "onceproof-warm-up"
-        admin.list_topics(timeout=_ANSWER_S)  # as `_meet_broker`
+        admin.list_topics(timeout=_ANSWER_S)  # as in `_meet_broker`
 
         def answers() -> bool:
             try:
@@ -131,12 +131,12 @@ class KafkaQueues:
             "ONCEPROOF_GROUP": self.group(layout.group_of[consumer]),
             "ONCEPROOF_TOPICS": self._name(layout.retry if retry and layout.retry else layout.topic),
             "ONCEPROOF_QUEUES": ",".join(self._place(queue) for queue in layout.queues_of[consumer]),
-            **self._where_effects_go(consumer),
+            **self._output_environment(consumer),
             "ONCEPROOF_MARK": mark,
             **({"ONCEPROOF_RETRY": self._name(layout.retry)} if layout.retry is not None else {}),
         }
 
-    def _where_effects_go(self, consumer: str) -> Mapping[str, str]:
+    def _output_environment(self, consumer: str) -> Mapping[str, str]:
         output = self._layout.output_of[consumer]
         if self._tables is not None and output in self._layout.tables:
             return self._tables.environment(consumer)
@@ -160,7 +160,7 @@ class KafkaQueues:
     def refuse(self, output: str, refusing: bool) -> None:
         topic = self._name(self._layout.outputs[output])
         self._set(topic, "max.message.bytes", "1" if refusing else "1048588")
-        # A broker shows a new setting a moment before its logs go by it, and takes one change after the other: when it shows
+        # A broker shows a new setting a moment before its logs apply it, and applies changes one after the other: when it shows
         # the second, the first is in force.
         self._set(topic, "file.delete.delay.ms", "60001" if refusing else "60000")
 
@@ -171,7 +171,7 @@ class KafkaQueues:
         self._change(ResourceType.GROUP, group, name, value)
 
     def _change(self, kind: ResourceType, of: str, name: str, value: str) -> None:
-        """Set it, and wait until the broker shows it."""
+        """Change the setting, and wait until the broker shows the new value."""
         change_settings(self.admin, kind, of, {name: value})
         asked = ConfigResource(kind, of)
         wait_until(
@@ -191,14 +191,14 @@ class KafkaQueues:
         return self._tables.collect(writer) if self._tables is not None else {}
 
     def remove(self) -> None:
-        """Not waited for: the next play has names of its own."""
+        """Does not wait for the deletion: the next execution uses other names."""
         self.admin.delete_topics([self._name(self._layout.topic), *self._single()], request_timeout=_ANSWER_S)
 
     def group(self, name: str) -> str:
         return f"{self._layout.prefix}{name}"
 
     def _single(self) -> list[str]:
-        """The topics of one partition."""
+        """The topics with a single partition."""
         retry = [self._layout.retry] if self._layout.retry is not None else []
         return [self._name(topic) for topic in (*self._layout.outputs.values(), *retry)]
 
@@ -206,7 +206,7 @@ class KafkaQueues:
         return f"{self._layout.prefix}{topic}"
 
     def _place(self, queue: str) -> str:
-        """``topic-partition``."""
+        """The queue as ``topic-partition``."""
         layout = self._layout
         if queue == layout.retry:
             return f"{self._name(queue)}-0"
@@ -216,7 +216,7 @@ class KafkaQueues:
 class GroupQueues(KafkaQueues):
     """Implements `onceproof.consumers.brokers.contract.Queues` for consumer groups, of static members (KIP-345) or others.
 
-    Those that are not static are told apart by their client.id, with which the group's own names for them begin.
+    Members that are not static are identified by their client.id, with which the member ids that the group gives them begin.
     """
 
     def environment(self, consumer: str, mark: str) -> Mapping[str, str]:
@@ -226,8 +226,8 @@ class GroupQueues(KafkaQueues):
         waits_ms = _SHORT_MS if consumer in self._layout.outlasted else _LONG_MS
         return {**given, "ONCEPROOF_MARK": self._member(consumer), "ONCEPROOF_POLL_INTERVAL_MS": str(waits_ms)}
 
-    def is_there(self, consumer: str, mark: str) -> bool:
-        """Wait until the group has assigned it just the partitions that the schedule counts on: members join one by one."""
+    def is_connected(self, consumer: str, mark: str) -> bool:
+        """Wait until the group has assigned it exactly the partitions that the schedule expects: members join one by one."""
         wanted = set(self._layout.queues_of[consumer])
         group = self._layout.group_of[consumer]
         return wait_until(
@@ -242,29 +242,29 @@ class GroupQueues(KafkaQueues):
             "(docs/consumers.md)",
         )
 
-    def settled(self, members: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+    def await_rebalance(self, members: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
         group = self._layout.group_of[members[0]]
-        dealt = in_ranges(self._layout.inputs, members)
-        wanted = {self._member(consumer): set(queues) for consumer, queues in dealt.items()}
+        assigned = assign_ranges(self._layout.inputs, members)
+        wanted = {self._member(consumer): set(queues) for consumer, queues in assigned.items()}
         wait_until(
-            f"group {self.group(group)} to deal out all its partitions to {', '.join(members)} alone",
+            f"group {self.group(group)} to assign all its partitions to {', '.join(members)} alone",
             lambda: self._assigned(group) == wanted,
             deadline_s=_JOIN_DEADLINE_S,
             abandon=self._stack.check_health,
             explain=lambda: str(self._assigned(group)),
             hint="a consumer must poll while it waits at its gate to take, and not while it has a message (docs/consumers.md)",
         )
-        return dealt
+        return assigned
 
     def _assigned(self, group: str) -> dict[str, set[str]]:
-        """Member -> queues, as the group's coordinator says. Empty while there is no such group."""
+        """Member -> queues, as the group's coordinator reports. Empty as long as there is no such group."""
         name = self.group(group)
         try:
             found = self.admin.describe_consumer_groups([name], request_timeout=_ANSWER_S)[name].result()
         except KafkaException as refused:
             if refused.args[0].code() not in _NO_GROUP_YET:
-                said = refused.args[0].str()
-                raise EnvironmentProblem(f"Kafka does not say who is in group {name}: {said}") from refused
+                why = refused.args[0].str()
+                raise EnvironmentProblem(f"Kafka does not report the members of group {name}: {why}") from refused
             return {}
         queues = {self._place(queue): queue for queue in self._layout.inputs}
         if self._layout.retry is not None:
@@ -274,7 +274,7 @@ class GroupQueues(KafkaQueues):
         return {str(name): {queues.get(place, place) for place in its} for name, its in zip(named, places, strict=True)}
 
     def await_gone(self, consumer: str, mark: str) -> None:
-        """Nothing to wait for: a group gives out what lies behind the offset that was committed, and whoever died commits no more."""
+        """Nothing to wait for: a group continues after the committed offset, and a dead member commits no more."""
 
     def committed(self, group: str) -> Mapping[int, int]:
         if self._tables is not None and self._layout.keeps_positions:
@@ -292,7 +292,7 @@ class GroupQueues(KafkaQueues):
             except KafkaException as refused:
                 why[:] = [refused.args[0].str()]
                 return None
-            # An offset still in a transaction is an error of its partition, and -1001 without one: nothing was committed.
+            # A partition whose offset is still in a transaction has an error. -1001 without an error: nothing was committed.
             why[:] = [f"{p.topic}-{p.partition}: {p.error}" for p in found if p.error]
             return None if why else {p.partition: max(p.offset, 0) for p in found}
 
@@ -305,5 +305,5 @@ class GroupQueues(KafkaQueues):
         )
 
     def _member(self, consumer: str) -> str:
-        """Its name in the group. The range assignor deals out partitions in the order of these names."""
+        """Its name in the group. The range assignor assigns partitions in the order of these names."""
         return _MEMBER.format(index=list(self._layout.group_of).index(consumer), consumer=consumer)

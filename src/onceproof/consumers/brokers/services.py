@@ -1,4 +1,4 @@
-"""The broker of a scenario with consumers, started as a run or a replay needs it."""
+"""Starts the broker of a scenario with consumers, for a run or for a replay."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner
 
 
-class Start(Protocol):
+class StartBroker(Protocol):
     def __call__(self, owner: Owner, folder: Path, timeline: Timeline) -> Broker:
-        """Start it; its logs go to ``folder/logs``. Raises `ServiceFailed`."""
+        """Start the broker, with its logs in ``folder/logs``. Raises `ServiceFailed`."""
 
 
-def fetched(scenario: Scenario) -> Start:
-    """Fetch what the scenario's broker needs, and say how to start it. Raises `EnvironmentProblem`."""
+def fetched(scenario: Scenario) -> StartBroker:
+    """Fetch what the scenario's broker needs, and return how to start it. Raises `EnvironmentProblem`."""
     consumers = consumers_of(scenario)
     return _amqp(scenario) if consumers.broker == "amqp" else _kafka(scenario, consumers.broker)
 
 
-def _amqp(scenario: Scenario) -> Start:
+def _amqp(scenario: Scenario) -> StartBroker:
     assert scenario.stack.amqp is not None, "validated: these consumers need it"
     begin = _rabbitmq() if scenario.stack.amqp.broker == "rabbitmq" else _qpid()
 
     def start(owner: Owner, folder: Path, timeline: Timeline) -> Broker:
         found = _timed(timeline, "amqp", lambda: AmqpBroker(begin(owner, folder / "logs" / "amqp.log")))
-        return found.with_roads(owner, timeline.emit) if reads_frames(scenario.chaos) else found
+        return found.with_routes(owner, timeline.emit) if reads_frames(scenario.chaos) else found
 
     return start
 
@@ -52,7 +52,7 @@ def _rabbitmq() -> Callable[[Owner, Path], EmbeddedAmqp]:
     return lambda owner, log: rabbitmq.EmbeddedRabbitMq.start_node(owner, log, found)
 
 
-def _kafka(scenario: Scenario, kind: str) -> Start:
+def _kafka(scenario: Scenario, kind: str) -> StartBroker:
     found = components.ensure()
     frames = reads_frames(scenario.chaos)
 

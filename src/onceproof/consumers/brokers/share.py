@@ -1,4 +1,4 @@
-"""Kafka's share groups behind a crew (KIP-932): members compete for the records of all partitions, as those of a queue."""
+"""Kafka's share groups as the broker of consumers (KIP-932): members compete for all records, as on a queue."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.kafka.clients import client_config, producer_config
 from onceproof.stack.kafka.cluster import change_settings
 
-#: A consumer may be held long, and one whose lock has ended is refused its acknowledgement only while another has the record.
+#: The lock is long, because a consumer may be held long.
+#: After its end an acknowledgement is refused only while another consumer has the record.
 _GROUP = {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": "600000"}
 
 
 _WARM_UP_S = 60.0
 _LOCK = "share.record.lock.duration.ms"
-#: The broker's own minimum (``group.share.min.record.lock.duration.ms``), which Kafka lets nobody set lower.
+#: The broker's minimum (``group.share.min.record.lock.duration.ms``); Kafka allows no lower one.
 _BRIEFLY_MS = "1000"
 
 
@@ -32,7 +33,7 @@ class ShareQueues(KafkaQueues):
 
     @staticmethod
     def warm_up(stack: EmbeddedStack) -> None:
-        """Have ``__share_group_state`` made too: by a group that takes something, for nothing else does it."""
+        """Have Kafka create ``__share_group_state`` too, by taking a record: nothing else makes Kafka create it."""
         KafkaQueues.warm_up(stack)
         bootstrap, name = stack.kafka.harness_bootstrap, "onceproof-warm-up"
         stack.kafka.create_topic(name, 1)
@@ -50,21 +51,21 @@ class ShareQueues(KafkaQueues):
         )
         consumer.close()
 
-    def is_there(self, consumer: str, mark: str) -> bool:
-        """Not to be asked with this client: one that is no member yet is waited for in its first take."""
+    def is_connected(self, consumer: str, mark: str) -> bool:
+        """This client cannot ask. The first take of a consumer waits until it is a member."""
         return True
 
     def await_gone(self, consumer: str, mark: str) -> None:
-        """Not to be asked either: the broker takes back what a closed connection held within milliseconds.
+        """This client cannot ask: the broker takes back what a closed connection held within milliseconds.
 
-        Whoever takes next waits for what there is, so a schedule is sure where nothing else is there to be taken by then.
+        The next take waits until there is a record, so a schedule is exact as long as no other record can be taken by then.
         """
 
     def lock_briefly(self, group: str, briefly: bool) -> None:
-        """A lock lasts as long as the group's setting said when the record was given out."""
+        """The duration of a lock is the group's setting at the moment when the record is given out."""
         self._set_group(self.group(group), _LOCK, _BRIEFLY_MS if briefly else _GROUP[_LOCK])
-        # As with a topic (`refuse`): when the broker shows the second change, the first is in force.
+        # As with a topic's settings (`refuse`): when the broker shows the second change, the first is in force.
         self._set_group(self.group(group), "share.session.timeout.ms", "45001" if briefly else "45000")
 
     def committed(self, group: str) -> None:
-        """Not to be asked with this client: which records are done is known from the answers to acknowledgements."""
+        """This client cannot ask: which records are done is known from the answers to acknowledgements."""

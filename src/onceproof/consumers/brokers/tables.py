@@ -1,6 +1,7 @@
-"""Postgres behind a crew: the tables of one play's outputs, and the positions of consumers that keep them there.
+"""Postgres behind consumers: the tables of one execution's outputs, and the positions of consumers that keep them there.
 
-Each play has a schema of its own, so that a replay finds its tables empty; the slot of the stack sees the commits of all.
+Each execution has a schema of its own, so that a replay finds its tables empty; the stack's replication slot sees the commits
+of all.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from onceproof.history.writer import HistoryWriter
 from onceproof.stack.api import Postgres
 from onceproof.stores.postgres.read_back import collect_postgres
 
-#: Where a consumer keeps how far it is, in the transaction of its effect: one row a partition of its group.
+#: Where a consumer stores its position, in the transaction of its effect: one row per partition of its group.
 POSITIONS = "consumer_positions"
 _CREATE_POSITIONS = sql.SQL(
     "CREATE TABLE {} (consumer_group text, topic text, partition integer, next_offset bigint NOT NULL, "
@@ -28,7 +29,7 @@ _CREATE_POSITIONS = sql.SQL(
 
 
 class Tables:
-    """Made by the pipeline's own user, as the tables of a Spark job are. Raises `EnvironmentProblem` for SQL that is refused."""
+    """Creates the tables as the pipeline's own user, as a Spark job's are. Raises `EnvironmentProblem` for refused SQL."""
 
     def __init__(self, postgres: Postgres, layout: Layout) -> None:
         self._postgres = postgres
@@ -49,14 +50,14 @@ class Tables:
         }
 
     def positions(self, group: str, topic: str) -> Mapping[int, int]:
-        """Partition -> the offset that the group would go on from, as its own table says."""
+        """Partition -> the offset at which the group would continue, by its own table."""
         question = sql.SQL("SELECT partition, next_offset FROM {} WHERE consumer_group = %s AND topic = %s")
         with self._connected() as connection:
             found = dict(connection.execute(question.format(sql.Identifier(POSITIONS)), [group, topic]).fetchall())
         return {partition: found.get(partition, 0) for partition in range(len(self._layout.inputs))}
 
     def collect(self, writer: HistoryWriter) -> dict[str, Any]:
-        """Write their commits and what stands in them; for ``run.json``, what they are."""
+        """Write the commits and the rows of the tables; returns their description for ``run.json``."""
         places = {name: f"{self.schema}.{table}" for name, table in self._layout.tables.items()}
         return {name: asdict(found) for name, found in collect_postgres(self._postgres, places, writer).items()}
 
@@ -73,5 +74,5 @@ class Tables:
         except psycopg.Error as refused:
             raise EnvironmentProblem(
                 f"Postgres refused what the consumers' tables need: {str(refused).strip()}",
-                hint="pipeline.prepare.sql makes them, as the pipeline's own user",
+                hint="pipeline.prepare.sql creates the tables, as the pipeline's own user: check its statements",
             ) from refused

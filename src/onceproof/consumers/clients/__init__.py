@@ -1,1 +1,1 @@
-"""A consumer's own end: where its messages come from and where its effects go, one file each."""
+"""The consumer's side of the brokers: where its messages come from and where its effects go, one file each."""

@@ -1,7 +1,7 @@
-"""A consumer's end of an AMQP broker: messages by ``basic.get``, effects into a queue.
+"""The client of an AMQP consumer: messages by ``basic.get``, effects into a queue.
 
-A step over a connection that has broken is lost, and the next take makes a new connection: what was held on the old one is the
-broker's again.
+A step over a broken connection is lost, and the next take makes a new connection: the broker has taken back what was held on
+the old one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_ROUTE = 312
 
 
 class Channels:
-    """Two channels, or one for both where effect and acknowledgement are one transaction; and the mark."""
+    """The mark, and two channels; or one, if effect and acknowledgement are one transaction."""
 
     def __init__(self, *, together: bool) -> None:
         self.together = together
@@ -35,13 +35,13 @@ class Channels:
         self.writes = self.takes if self.together else self._connection.channel()
         self.writes.tx_select()
         self.writes.add_on_return_callback(lambda _channel, method, *_: self._returned.append(method.reply_text))
-        # Last: the broker closes channels in their order, and this one tells the harness that all are closed.
+        # Last: the broker closes channels in their order, so the end of this one shows the harness that all are closed.
         mark = self._connection.channel()
         mark.queue_declare(os.environ["ONCEPROOF_MARK"], auto_delete=True)
         mark.basic_consume(os.environ["ONCEPROOF_MARK"], lambda *_: None)
 
     def reopen(self) -> None:
-        """Make a new connection if the old one has broken, whether a step has found that already or not."""
+        """Make a new connection if the old one is broken, also if no step has noticed that yet."""
         if not self._broken:
             with suppress(Lost), self.step():
                 pass
@@ -51,9 +51,9 @@ class Channels:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """A step over the connection; `Lost` if that breaks, or has broken. `Returned` if what it published has no queue."""
+        """Raises `Lost` if the connection breaks or is broken, and `Returned` if a published message has no queue."""
         try:
-            self._connection.process_data_events(0)  # an end that has come is seen before anything is sent
+            self._connection.process_data_events(0)  # notice a closed connection before anything is sent
             yield
         except (StreamLostError, ConnectionWrongStateError) as broken:
             self._broken = True
@@ -72,7 +72,7 @@ class Channels:
             self.commit_writes()
 
     def commit_writes(self) -> None:
-        """Within a step. A message that comes back comes before the answer to the commit."""
+        """Called within a step. The broker returns a message before it answers the commit."""
         self.writes.tx_commit()  # the broker offers no publisher confirms
         self._connection.process_data_events(0)
         if self._returned:
@@ -97,18 +97,18 @@ class AmqpSource:
     def acknowledge(self, taken: Taken) -> None:
         with self._channels.step():
             self._channels.takes.basic_ack(taken.tag[0])
-            self._answered()
+            self._await_answer()
 
     def release(self, taken: Taken) -> None:
         with self._channels.step():
             self._channels.takes.basic_nack(taken.tag[0], requeue=True)
-            self._answered()
+            self._await_answer()
 
     def idle(self) -> None:
-        """Nothing: heartbeats are off."""
+        """Nothing to do: heartbeats are off."""
 
-    def _answered(self) -> None:
-        """What has no answer is followed by something that has one."""
+    def _await_answer(self) -> None:
+        """basic.ack and basic.nack have no answer, so a request that has one follows: its answer means that both arrived."""
         if not self._channels.together:
             self._channels.takes.basic_qos(prefetch_count=1)
 

@@ -1,4 +1,4 @@
-"""What a consumer's own end is made of: where messages come from, and what its effect is. One module a broker implements them."""
+"""The consumer's side of a broker: where its messages come from, and what its effect is. One module per broker has it."""
 
 from __future__ import annotations
 
@@ -7,64 +7,64 @@ from typing import Any, Protocol
 
 
 class Refused(Exception):
-    """The output said no to an effect, for good: it is not there."""
+    """The output refused an effect for good: the effect does not exist."""
 
 
 class Lost(Exception):
-    """No answer came to a step, an acknowledgement mostly. Whoever did it begins anew: it goes on from what the broker has."""
+    """A step, usually an acknowledgement, got no answer. The consumer starts over from what the broker has."""
 
 
 class Returned(Exception):
-    """The broker has no queue for an effect and gave it back: the harness did not make the queue, or the name cannot be had."""
+    """The broker has no queue for an effect and gave it back: the harness did not create it, or no queue can have this name."""
 
 
 class Fenced(Lost):
-    """The broker refused an acknowledgement: the message is another's by now."""
+    """The broker refused an acknowledgement: the message now belongs to another consumer."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A message as its consumer has it."""
+    """A message as the consumer that took it has it."""
 
     message: str
-    """``m1``, ``m2``, ...: the name that came with it."""
+    """``m1``, ``m2``, ...: its name, which came with it."""
     queue: str
     key: bytes | None
     body: bytes
     redelivered: bool
-    """What the broker says; a Kafka consumer group says nothing of it."""
+    """What the broker says; a Kafka consumer group does not say."""
     tag: Any = None
-    """What the broker needs to know which one it is."""
+    """What the broker needs to identify the message."""
 
 
 class Source(Protocol):
     """Where messages come from. Each call returns when the broker has answered."""
 
     def take(self) -> Taken | None:
-        """One message; None where there is none."""
+        """One message; None if there is none."""
 
     def acknowledge(self, taken: Taken) -> None:
-        """Raises `Lost` where nobody knows whether it arrived; so may every step over a connection that breaks."""
+        """Raises `Lost` if it is unknown whether it arrived; so may every other step over a connection that breaks."""
 
     def release(self, taken: Taken) -> None:
-        """Give it back unprocessed: it may be taken again, by whomever the broker likes."""
+        """Give the message back unprocessed: the broker may give it to any consumer."""
 
     def idle(self) -> None:
-        """Called again and again while the consumer is held at a step: whatever a member of a group must answer."""
+        """Called again and again while the consumer waits at a step: answers the broker where a group member has to."""
 
 
 class Effect(Protocol):
-    """What a consumer does about a message. Returns when it is done, and raises `Refused` where it never will be."""
+    """The effect of a message. Returns when it is done, and raises `Refused` if it never will be."""
 
     def write(self, taken: Taken) -> None: ...
 
 
 @dataclass(frozen=True)
 class Client:
-    """A consumer's whole end. ``commit`` ends the transaction in which effect and acknowledgement are, where there is one."""
+    """The whole client of a consumer. ``commit`` ends the transaction of effect and acknowledgement, if there is one."""
 
     source: Source
     effect: Effect
     commit: Any = None
     retry: Effect | None = None
-    """The retry topic, for a consumer that puts there what was refused."""
+    """The retry topic, for a consumer that puts refused messages there."""

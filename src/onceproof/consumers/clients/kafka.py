@@ -1,4 +1,4 @@
-"""The client of a Kafka consumer group that its environment asks for: by effect, and by how it acknowledges."""
+"""Opens the client of a Kafka consumer group that the environment asks for: by output and by ``ONCEPROOF_ACKNOWLEDGE``."""
 
 from __future__ import annotations
 

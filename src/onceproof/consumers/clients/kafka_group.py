@@ -1,9 +1,9 @@
-"""A consumer's end of a Kafka consumer group: records one at a time from its own partitions, effects into a topic.
+"""The client of a Kafka consumer group: records one at a time from its own partitions, effects into a topic.
 
-A static member (KIP-345): the group's coordinator knows it by its name, so one that is killed and started again has its
-partitions back at once, from the offsets that it had committed, and nobody else's are touched. Without such a name others take
-its partitions over as soon as it is no member: it takes from whatever it is dealt then, and polls only while it has no message, as a
-consumer with one thread does (KIP-62).
+A static member (KIP-345) has a name that the group's coordinator knows. So a member that is killed and restarted gets its
+partitions back at once, at the offsets that it had committed, and no other member's are touched. The partitions of a member
+without such a name go to others as soon as it is removed from the group: it takes from whatever it is assigned at the moment,
+and polls only while it has no message, like a consumer with one thread (KIP-62).
 """
 
 from __future__ import annotations
@@ -19,24 +19,22 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from onceproof.consumers.clients.contract import Fenced, Lost, Refused, Taken
 from onceproof.stack.kafka.clients import client_config, producer_config
 
-#: To become a member, or to be given a record that is known to be there: a first rebalance takes a second. Shorter than the harness
-#: waits for a step, so that it is told why.
+#: To become a member, or to get a record that is known to exist: a first rebalance takes a second. Shorter than the harness
+#: waits for a step, so that the consumer's own error is reported.
 _DEADLINE_S = 50.0
 _POLL_S = 0.05
-#: librdkafka's own; a client refuses to be without a poll for less than its session.
+#: librdkafka's default. A client refuses a max.poll.interval.ms below its session time-out.
 _SESSION_MS = 45_000
 _ANSWER_S = 10.0
 _HEADER = "message"
-
-
-#: What the broker says to a commit of who is no member, or was one before partitions were dealt out anew.
-_NO_MEMBER = {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.FENCED_INSTANCE_ID}
+#: The broker's answers to a commit by a client that is no member, or was one before the last rebalance.
+_NOT_A_MEMBER = {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.FENCED_INSTANCE_ID}
 
 
 class KafkaGroup:
     """Takes from the partitions that ``ONCEPROOF_QUEUES`` names, in this order: those that the group will assign to it.
 
-    One that is no static member takes from those that it is assigned at the moment.
+    A member that is not static takes from those that it is assigned at the moment.
     """
 
     def __init__(self) -> None:
@@ -64,10 +62,10 @@ class KafkaGroup:
         if self.is_static:
             self.consumer.subscribe(topics)
         else:
-            self.consumer.subscribe(topics, on_revoke=self._forget)
+            self.consumer.subscribe(topics, on_revoke=self._forget_partitions)
         self._busy = False
-        self._losses = 0
-        """How often it has lost what it was assigned: what is waited for under one assignment may never come under the next."""
+        self._revocations = 0
+        """How often its partitions were revoked: a record awaited under one assignment may never come under the next."""
         self._next: dict[tuple[str, int], int] = {}
         self._fetched: dict[tuple[str, int], deque[Message]] = {place: deque() for place in self._places}
         self._held: Message | None = None
@@ -82,14 +80,14 @@ class KafkaGroup:
             self._await("its partitions", self._assigned)
             return self._take_from(self._places)
         found: list[Taken] = []
-        # It is let take where there is something for it, and may have to become a member once more before it is given that.
-        self._await("a message", lambda: bool(found) or self._find(found))
+        # The harness grants a take only if a message is ready, but the consumer may have to join the group again first.
+        self._await("a message", lambda: bool(found) or self._poll_for_message(found))
         return found[0]
 
-    def _find(self, found: list[Taken]) -> bool:
-        losses = self._losses
+    def _poll_for_message(self, found: list[Taken]) -> bool:
+        revocations = self._revocations
         self._poll(_POLL_S)
-        if self._losses != losses:
+        if self._revocations != revocations:
             return False
         taken = self._take_from(sorted((place.topic, place.partition) for place in self.consumer.assignment()))
         if taken is not None:
@@ -100,17 +98,19 @@ class KafkaGroup:
         for place in places:
             position = self._position(place)
             _low, high = self.consumer.get_watermark_offsets(TopicPartition(*place), timeout=_ANSWER_S)
-            if (
-                high > position
-            ):  # then it comes: waiting for it, not for whichever is here first, makes a play the same each time
-                losses = self._losses
-                self._await(f"the record of {place} at offset {position}", partial(self._has_or_lost, place, losses))
-                if self._losses != losses:
+            # A record below the end of the partition will come. Waiting for it, and not for the first record of any partition,
+            # makes each execution the same.
+            if high > position:
+                revocations = self._revocations
+                self._await(
+                    f"the record of {place} at offset {position}", partial(self._has_or_revoked, place, revocations)
+                )
+                if self._revocations != revocations:
                     return None
                 self._held = message = self._fetched[place].popleft()
                 self._next[place] = _number(message.offset()) + 1
                 self._busy = True
-                return taken_of(message, redelivered=False)
+                return as_taken(message, redelivered=False)
         return None
 
     def _assigned(self) -> bool:
@@ -120,7 +120,7 @@ class KafkaGroup:
         return False
 
     def _position(self, place: tuple[str, int]) -> int:
-        """Where it goes on: behind what it took last, or where the group was when this process began."""
+        """Where it continues: after what it took last, or where the group was when this process started."""
         if place not in self._next:
             (found,) = self.consumer.committed([TopicPartition(*place)], timeout=_ANSWER_S)
             if found.error is not None:
@@ -128,11 +128,11 @@ class KafkaGroup:
             self._next[place] = max(found.offset, 0)
         return self._next[place]
 
-    def _has_or_lost(self, place: tuple[str, int], losses: int) -> bool:
-        return self._losses != losses or self._has(place)
+    def _has_or_revoked(self, place: tuple[str, int], revocations: int) -> bool:
+        return self._revocations != revocations or self._has(place)
 
     def _has(self, place: tuple[str, int]) -> bool:
-        """Whether the next record of the partition is here. What a rebalance made it fetch again is dropped."""
+        """Whether the next record of the partition was fetched. Drops what a rebalance made it fetch again."""
         fetched = self._fetched.setdefault(place, deque())
         while fetched and _number(fetched[0].offset()) < self._next[place]:
             fetched.popleft()
@@ -146,8 +146,8 @@ class KafkaGroup:
             return
         if (error := message.error()) is not None:
             if error.code() == KafkaError._MAX_POLL_EXCEEDED and not self.is_static:
-                self._forget(self.consumer, [])
-                return  # it has left the group by then, and this poll has it join again
+                self._forget_partitions(self.consumer, [])
+                return  # the client has left the group by then, and joins again in this poll
             raise KafkaException(error)
         fetched = self._fetched.setdefault((str(message.topic()), _number(message.partition())), deque())
         if not fetched or _number(message.offset()) > _number(fetched[-1].offset()):
@@ -160,17 +160,17 @@ class KafkaGroup:
                     raise KafkaException(found.error)
         except KafkaException as error:
             self.go_back(taken)
-            raise lost(error) from error
+            raise as_lost(error) from error
         self._busy = False
 
-    def _forget(self, _consumer: Consumer, _places: list[TopicPartition]) -> None:
-        """All partitions are taken from it before they are dealt out anew."""
-        self._losses += 1
+    def _forget_partitions(self, _consumer: Consumer, _places: list[TopicPartition]) -> None:
+        """A rebalance begins: all partitions are revoked before they are assigned again."""
+        self._revocations += 1
         self._next.clear()
         self._fetched.clear()
 
     def go_back(self, taken: Taken) -> None:
-        """Go on from what the group has: this message again, unless it was acknowledged after all."""
+        """Continue from what the group has committed: this message again, unless its acknowledgement arrived after all."""
         topic, partition, offset = taken.tag
         del self._next[topic, partition]
         self._busy = False
@@ -186,12 +186,12 @@ class KafkaGroup:
 
     @staticmethod
     def after(taken: Taken) -> TopicPartition:
-        """What is committed when it is done: the offset of the next."""
+        """The offset to commit when the message is done: that of the next one."""
         topic, partition, offset = taken.tag
         return TopicPartition(topic, partition, offset + 1)
 
     def _await(self, what: str, probe: Any) -> None:
-        # Not `onceproof.base.waiting`: it loads libraries that a consumer has no use for, and a replay starts many.
+        # Not `onceproof.base.waiting`: that loads libraries that a consumer does not need, and a replay starts many consumers.
         until = time.monotonic() + _DEADLINE_S
         while not probe():
             if time.monotonic() > until:
@@ -199,20 +199,20 @@ class KafkaGroup:
 
 
 def _membership() -> dict[str, Any]:
-    """As what it is in the group: a name that stays, or what may be without a poll until it is no member."""
+    """The settings of its membership: a name that stays, or how long it may go without a poll before the group removes it."""
     if "ONCEPROOF_MEMBER" in os.environ:
         return {"group.instance.id": os.environ["ONCEPROOF_MEMBER"]}
     waits_ms = int(os.environ["ONCEPROOF_POLL_INTERVAL_MS"])
     return {"max.poll.interval.ms": waits_ms, "session.timeout.ms": min(waits_ms, _SESSION_MS)}
 
 
-def lost(error: KafkaException) -> Lost:
-    """What an acknowledgement that failed is told as."""
-    return (Fenced if error.args[0].code() in _NO_MEMBER else Lost)(str(error))
+def as_lost(error: KafkaException) -> Lost:
+    """The exception for an acknowledgement that failed."""
+    return (Fenced if error.args[0].code() in _NOT_A_MEMBER else Lost)(str(error))
 
 
 class KafkaTopic:
-    """Effects as records, all in partition 0: where the order of a topic is looked at, there is one order."""
+    """Effects as records, all in partition 0, so that there is one order to look at."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
@@ -240,8 +240,8 @@ class KafkaTopic:
             raise KafkaException(error)
 
 
-def taken_of(message: Message, *, redelivered: bool, tag: Any = None) -> Taken:
-    """A record as a message: its name is in its header ``message``."""
+def as_taken(message: Message, *, redelivered: bool, tag: Any = None) -> Taken:
+    """The record as a message: its name is in its header ``message``."""
     place = (str(message.topic()), _number(message.partition()), _number(message.offset()))
     headers: Any = dict(message.headers() or [])
     name, key, value = headers.get(_HEADER, b""), message.key(), message.value()
@@ -254,7 +254,7 @@ def _raw(value: str | bytes | None) -> bytes | None:
 
 
 def _number(value: int | None) -> int:
-    assert value is not None, "a record without an error has a place"
+    assert value is not None, "a record without an error has a position"
     return value
 
 

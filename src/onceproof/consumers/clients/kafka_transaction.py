@@ -1,7 +1,7 @@
-"""A consumer whose effect and whose offset are one Kafka transaction (KIP-98, KIP-447): both are there, or neither is.
+"""A consumer whose effect and offset are one Kafka transaction (KIP-98, KIP-447): both are committed, or neither is.
 
-The offset goes into the transaction with `send_offsets_to_transaction`, so the group's committed offset is never ahead of what a
-read_committed reader sees of the effects, and never behind it.
+The offset goes into the transaction with `send_offsets_to_transaction`. So the group's committed offset is never ahead of the
+effects that a read_committed reader sees, and never behind them.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 
 from onceproof.consumers.clients.contract import Client, Fenced, Taken
-from onceproof.consumers.clients.kafka_group import KafkaGroup, lost
+from onceproof.consumers.clients.kafka_group import KafkaGroup, as_lost
 from onceproof.stack.kafka.clients import producer_config
 
-#: Shorter than the transaction's time-out at the broker (10 s): the client learns of a failure from its own clock.
+#: Shorter than the transaction's time-out at the broker (10 s), so that the client times out first.
 _ANSWER_S = 5.0
 _OFFSETS_S = 2.0
 
 
 class Transaction:
-    """One transaction a message. Its id is the member's: whoever comes after a dead one ends what that had left open."""
+    """One transaction per message. Its id is the member's, so that a dead member's successor aborts what that had left open."""
 
     def __init__(self) -> None:
         self._open()
 
     def _open(self) -> None:
-        """A producer that begins anew. One that has failed is not used again: a late answer to it could end the next transaction."""
+        """Make a new producer. A producer that failed is not used again: a late answer to it could end the next transaction."""
         group = os.environ["ONCEPROOF_GROUP"]
         member = os.environ.get("ONCEPROOF_MEMBER", os.environ["ONCEPROOF_CONSUMER"])
         self.producer = Producer(
@@ -36,12 +36,12 @@ class Transaction:
         self.producer.init_transactions(30.0)
 
     def abandon(self) -> None:
-        """Nothing of it remains: the new producer's `init_transactions` aborts what the old one had begun."""
+        """Discard the open transaction: the new producer's `init_transactions` aborts what the old one had begun."""
         self._open()
 
 
 class TransactionalGroup(KafkaGroup):
-    """Takes as any member of the group; what it acknowledges counts when the transaction does."""
+    """Takes like any member of the group; its acknowledgements count once the transaction is committed."""
 
     def __init__(self, transaction: Transaction) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class TransactionalGroup(KafkaGroup):
 
     def take(self) -> Taken | None:
         taken = super().take()
-        # Of the membership under which it was given the message (KIP-447): by its acknowledgement it may be none, or another.
+        # The membership under which it took the message (KIP-447): by its acknowledgement it may be no member, or another one.
         self._member = self.consumer.consumer_group_metadata()
         return taken
 
@@ -60,10 +60,11 @@ class TransactionalGroup(KafkaGroup):
         try:
             self._transaction.producer.send_offsets_to_transaction([self.after(taken)], member, _OFFSETS_S)
         except KafkaException as error:
-            failed = lost(error)
-            # First: an offset in an open transaction is neither committed nor not.
+            failed = as_lost(error)
+            # End the transaction first: while it is open, its offset is neither committed nor discarded.
             if isinstance(failed, Fenced):
-                self._transaction.producer.abort_transaction(_ANSWER_S)  # it was answered: nothing of it can come later
+                # The broker has answered: nothing of the transaction can arrive later.
+                self._transaction.producer.abort_transaction(_ANSWER_S)
             else:
                 self._transaction.abandon()
             self.go_back(taken)

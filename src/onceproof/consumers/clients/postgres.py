@@ -1,7 +1,7 @@
-"""A consumer of a Kafka group whose effect is a row in Postgres: committed by itself, or together with its position.
+"""A consumer of a Kafka group whose effect is a row in Postgres, committed by itself or together with the consumer's position.
 
-Together means that the group's offsets count for nothing: how far it is stands in a table, in the transaction of the row, and a
-consumer that comes back begins there (J. Kreps et al., Kafka's documentation of `seek`: offsets outside Kafka).
+Together means that the group's offsets are not used: the position is in a table, written in the transaction of the row, and a
+restarted consumer continues from there (J. Kreps et al., Kafka's documentation of `seek`: offsets outside Kafka).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _MOVE = sql.SQL("UPDATE {} SET next_offset = %s WHERE consumer_group = %s AND to
 )
 
 
-class Rows:
-    """The fields of a message become the columns of the same name. What `prepare.sql` made decides their types.
+class RowEffect:
+    """The fields of a message become the columns of the same name; the table that `prepare.sql` created decides their types.
 
-    It decides too whether a row may be there once only: where a unique key has it already, nothing is written (an idempotent effect).
+    A unique key of that table makes the effect idempotent: a row that exists already is not written again.
     """
 
     def __init__(self, connection: psycopg.Connection) -> None:
@@ -42,7 +42,7 @@ class Rows:
 
 
 class PositionsInPostgres(KafkaGroup):
-    """Takes as any member of the group, from where its own table says."""
+    """Takes like any member of the group, but starts at the position in its own table."""
 
     def __init__(self, connection: psycopg.Connection) -> None:
         super().__init__()
@@ -56,10 +56,10 @@ class PositionsInPostgres(KafkaGroup):
         return self._next[place]
 
     def locked(self, place: tuple[str, int]) -> int:
-        """The next offset of a partition, held until the transaction ends: nobody else can be at this message."""
+        """The next offset of a partition, locked until the transaction ends: no other consumer can process this message."""
         self._connection.execute(_BEGIN, [self._group, *place])
         row = self._connection.execute(_READ, [self._group, *place]).fetchone()
-        assert row is not None, "it was made a line above"
+        assert row is not None, "the statement above inserted it"
         return int(row[0])
 
     def acknowledge(self, taken: Taken) -> None:
@@ -67,10 +67,10 @@ class PositionsInPostgres(KafkaGroup):
         self._connection.execute(_MOVE, [offset + 1, self._group, topic, partition])
 
 
-class RowsOnce:
-    """`Rows` in a transaction that begins with the lock on the position, and refuses a message that is done."""
+class RowEffectOnce:
+    """`RowEffect` in a transaction that begins with the lock on the position, and refuses a message that is already done."""
 
-    def __init__(self, source: PositionsInPostgres, rows: Rows) -> None:
+    def __init__(self, source: PositionsInPostgres, rows: RowEffect) -> None:
         self._source = source
         self._rows = rows
 
@@ -79,14 +79,14 @@ class RowsOnce:
         found = self._source.locked((topic, partition))
         if found != offset:
             raise RuntimeError(
-                f"{topic}/{partition}: the next offset is {found}, and this is {offset}: somebody else was here"
+                f"{topic}/{partition}: the stored position is {found} and this message's offset {offset}: another consumer was here"
             )
         self._rows.write(taken)
 
 
-def open_rows() -> Rows:
-    """Each row committed by itself."""
-    return Rows(psycopg.connect(os.environ["ONCEPROOF_POSTGRES"], autocommit=True))
+def open_rows() -> RowEffect:
+    """Each row is committed by itself."""
+    return RowEffect(psycopg.connect(os.environ["ONCEPROOF_POSTGRES"], autocommit=True))
 
 
 def open_client(acknowledge: str) -> Client:
@@ -94,4 +94,4 @@ def open_client(acknowledge: str) -> Client:
         return Client(KafkaGroup(), open_rows())
     connection = psycopg.connect(os.environ["ONCEPROOF_POSTGRES"])
     source = PositionsInPostgres(connection)
-    return Client(source, RowsOnce(source, Rows(connection)), connection.commit)
+    return Client(source, RowEffectOnce(source, RowEffect(connection)), connection.commit)

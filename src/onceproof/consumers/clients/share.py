@@ -1,4 +1,4 @@
-"""A consumer's end of a Kafka share group (KIP-932): records one at a time, each acknowledged by itself, effects into a topic."""
+"""The client of a Kafka share group (KIP-932): records one at a time, each acknowledged by itself, effects into a topic."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 from confluent_kafka import AcknowledgeType, KafkaError, KafkaException, Message, ShareConsumer
 
 from onceproof.consumers.clients.contract import Client, Fenced, Taken
-from onceproof.consumers.clients.kafka_group import KafkaTopic, taken_of
+from onceproof.consumers.clients.kafka_group import KafkaTopic, as_taken
 from onceproof.stack.kafka.clients import client_config
 
-#: For a record that is known to be there: a member that has just come has to be assigned its partitions first. Shorter than the
-#: harness waits for a step; nothing found is told, and then the schedule is another one.
+#: For a record that is known to exist: a new member has to be assigned its partitions first. Shorter than the harness waits for
+#: a step. A take that finds nothing is reported as empty, and the schedule then differs.
 _TAKE_S = 50.0
-#: A consumer may be held at a step for as long as another's slow start takes.
+#: A consumer may be held at a step for as long as the start of another one takes.
 _HELD_MS = 600_000
 
 
@@ -40,18 +40,18 @@ class ShareGroup:
         if not messages:
             return None
         first, *more = messages
-        if more:  # the limit is best effort, and what it holds too much of nobody else is given
+        if more:  # max.poll.records is best effort, and no other consumer is given the surplus records
             for message in more:
                 self._consumer.acknowledge(message, AcknowledgeType.RELEASE)
             self._settle()
-        return taken_of(first, redelivered=_count(first) > 1, tag=first)
+        return as_taken(first, redelivered=_count(first) > 1, tag=first)
 
     def acknowledge(self, taken: Taken) -> None:
         self._consumer.acknowledge(taken.tag, AcknowledgeType.ACCEPT)
         try:
             self._settle()
         except KafkaException as refused:
-            # Its lock has ended and another has the record. Once that one is done with it, such an answer does not come any more.
+            # Its lock has ended and another consumer has the record. Once that is done, the broker answers without an error.
             if refused.args[0].code() == KafkaError.INVALID_RECORD_STATE:
                 raise Fenced(str(refused)) from refused
             raise
@@ -61,7 +61,7 @@ class ShareGroup:
         self._settle()
 
     def idle(self) -> None:
-        """Nothing: heartbeats need no call, and a poll would take a record."""
+        """Nothing to do: heartbeats need no call, and a poll would take a record."""
 
     def _settle(self) -> None:
         for problem in self._consumer.commit_sync(timeout=_TAKE_S).values():
@@ -70,7 +70,7 @@ class ShareGroup:
 
 
 def _count(message: Message) -> int:
-    """How often it was given out, this time included."""
+    """How often the record was given out, this time included."""
     return message.delivery_count() or 1
 
 

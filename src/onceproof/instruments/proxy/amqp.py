@@ -40,9 +40,9 @@ _NAMES = {
 class AmqpConversation:
     """Implements `onceproof.instruments.proxy.frames.Conversation`. Rules may ask for ``basic.ack`` and ``tx.commit``."""
 
-    def __init__(self, interest: Interest, road: str = "") -> None:
+    def __init__(self, interest: Interest, route: str = "") -> None:
         self.readable = True
-        self._road = road
+        self._route = route
         self._interest = interest
         self._began = False
         self._kept = {"client": b"", "server": b""}

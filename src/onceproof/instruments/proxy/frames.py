@@ -45,7 +45,7 @@ class Reply:
 
     at: float
     """Seconds of the monotonic clock."""
-    road: str
+    route: str
     """The proxy that it came through."""
     what: str
     """``error`` (Postgres), ``Produce`` or ``connection``."""

@@ -39,9 +39,9 @@ class KafkaConversation:
     the answers to Metadata, which every client asks for first, tell which is which.
     """
 
-    def __init__(self, interest: Interest, topic_names: dict[bytes, str], road: str = "") -> None:
+    def __init__(self, interest: Interest, topic_names: dict[bytes, str], route: str = "") -> None:
         self.readable = True
-        self._road = road
+        self._route = route
         self._interest = interest
         self._names = topic_names
         self._expected: dict[int, tuple[int, int, Frame | None]] = {}
@@ -139,7 +139,7 @@ class KafkaConversation:
                 code = partition.get("ErrorCode", 0)
                 message = KafkaError(code).name() if code else f"acknowledged at offset {partition.get('BaseOffset')}"
                 where = f"{name}/{partition.get('Index')}"
-                self._interest.told(Reply(at, self._road, "Produce", str(code), message, where))
+                self._interest.told(Reply(at, self._route, "Produce", str(code), message, where))
 
 
 _PRODUCE = 0

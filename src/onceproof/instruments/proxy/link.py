@@ -228,7 +228,7 @@ class Link:
         self._emit("frame.stopped", rule, hit, action=rule.action)
         if rule.action == "park" or rule.hold:
             self._parked = _Parked(rule, hit, behind)
-            rule.when_released(lambda: self.proxy.loop.soon(self._let_go, hit))
+            rule.when_released(lambda: self.proxy.loop.soon(self._release, hit))
         else:
             self._act(rule, hit, behind)
         rule.hits.append(hit)  # last: whoever waits for it finds everything done
@@ -264,7 +264,7 @@ class Link:
         self.server.write(rest)
         self._emit("frame.delivered", rule, hit, late_s=round(now() - hit.seen_at, 6))
 
-    def _let_go(self, hit: Hit) -> None:
+    def _release(self, hit: Hit) -> None:
         parked = self._parked
         if parked is None or parked.hit is not hit:
             return  # its client has left

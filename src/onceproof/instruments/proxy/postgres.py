@@ -87,9 +87,9 @@ class _Watch:
 class PostgresConversation:
     """Implements `onceproof.instruments.proxy.frames.Conversation`."""
 
-    def __init__(self, interest: Interest, road: str = "") -> None:
+    def __init__(self, interest: Interest, route: str = "") -> None:
         self.readable = True
-        self._road = road
+        self._route = route
         self.backend_pid: int | None = None
         self._connected_at = time.monotonic()
         self._interest = interest
@@ -224,7 +224,7 @@ class PostgresConversation:
                 self._in_transaction.clear()
         elif kind == b"E":
             message = _field(body, b"M") or ""
-            self._interest.told(Reply(time.monotonic(), self._road, "error", _field(body, b"C") or "?", message))
+            self._interest.told(Reply(time.monotonic(), self._route, "error", _field(body, b"C") or "?", message))
         elif kind == b"K" and len(body) >= 4:
             (self.backend_pid,) = _LENGTH.unpack_from(body)
         elif kind == b"G" and self._ends and self._ends[0] == "S":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onceproof.base.registry import suggest
-from onceproof.consumers.routes import Outlasts
+from onceproof.consumers.routes import OutlastsItsBroker
 from onceproof.data import open_dataset
 from onceproof.faults.contract import fault_of
 from onceproof.scenario import templates
@@ -27,7 +27,7 @@ def complaints(scenario: Scenario) -> list[Complaint]:
         *_lengths(scenario, spec),
         *_outputs(scenario, spec),
         *_templates(scenario),
-        *_crew(scenario, spec),
+        *_names(scenario, spec),
         *_groups(scenario, spec),
         *_takeover(scenario, spec),
         *_refusals(scenario, spec),
@@ -104,7 +104,7 @@ def _templates(scenario: Scenario) -> Iterator[Complaint]:
             )
 
 
-def _crew(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
+def _names(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
     for index, name in enumerate(spec.names):
         if name in spec.names[:index]:
             yield Complaint(("pipeline", "consumers", "names", index), f"consumer {name!r} occurs twice")
@@ -168,7 +168,7 @@ def _takeover(scenario: Scenario, spec: ConsumersSpec) -> Iterator[Complaint]:
         message = f"static is about members of a consumer group, and these consumers have {spec.broker}"
         yield Complaint(here, message, "leave it out, or use broker: kafka-group")
     for index, fault in enumerate(scenario.chaos):
-        if not issubclass(fault_of(fault), Outlasts):
+        if not issubclass(fault_of(fault), OutlastsItsBroker):
             message = f"of members that are not static, {fault.fault} is not there yet: others take over after a session time-out"
             yield Complaint(("chaos", index, "fault"), message, "use slow, or leave out static: false")
     if spec.groups or spec.retry is not None or spec.on_refusal == "release":

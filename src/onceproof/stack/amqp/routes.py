@@ -1,6 +1,6 @@
-"""The protocol proxy in front of an AMQP broker: a listener for each consumer, so that what is done is done to that one alone.
+"""The protocol proxy in front of an AMQP broker: a listener for each consumer, so that a fault can act on one consumer alone.
 
-Without Toxiproxy behind: nothing is done to bytes. Only a run with a fault that needs it has them.
+There is no Toxiproxy behind it: no fault acts on bytes. Only a run with a fault that needs routes has them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
 
 
-class AmqpRoad:
-    """Implements `onceproof.consumers.routes.Road`."""
+class AmqpRoute:
+    """Implements `onceproof.consumers.routes.Route`."""
 
     def __init__(self, proxy: FrameProxy) -> None:
         self._proxy = proxy
@@ -34,8 +34,8 @@ class AmqpRoad:
         return self._proxy.reset()
 
 
-class AmqpRoads:
-    """All of one broker. They stay as long as it does: the plays of a replay have the same consumers. Ended by the owner."""
+class AmqpRoutes:
+    """The routes to one broker. They live as long as it does, because the executions of a replay have the same consumers."""
 
     def __init__(self, owner: Owner, port: int, emit: Emit) -> None:
         self._owner = owner
@@ -43,16 +43,16 @@ class AmqpRoads:
         self._emit = emit
         self._loop = ProxyLoop()
         owner.push(self._loop.close)
-        self._roads: dict[str, AmqpRoad] = {}
+        self._routes: dict[str, AmqpRoute] = {}
 
-    def of(self, consumer: str) -> AmqpRoad:
-        if consumer not in self._roads:
+    def of(self, consumer: str) -> AmqpRoute:
+        if consumer not in self._routes:
             (port,) = lease(self._owner, 1)
             target = Target("amqp", HOST, self._port)
             proxy = FrameProxy(self._loop, f"amqp-{consumer}", (HOST, port), target, Board(), emit=self._emit)
             proxy.open()
-            self._roads[consumer] = AmqpRoad(proxy)
-        return self._roads[consumer]
+            self._routes[consumer] = AmqpRoute(proxy)
+        return self._routes[consumer]
 
     def check(self) -> None:
         """Raise `EnvironmentProblem` if the proxy itself failed, or had to refuse somebody."""

@@ -1,4 +1,4 @@
-"""The protocol proxy in front of Toxiproxy: client -> frames -> bytes -> service, on the roads that a pipeline takes.
+"""The protocol proxy in front of Toxiproxy: client -> frames -> bytes -> service, on the routes that a pipeline takes.
 
 In this order, because a client must see a real RST (behind Toxiproxy it would be a FIN), and a frame that is delivered late
 still crosses whatever is wrong with the line. Only a run with a fault that reads frames has it: `onceproof.faults.contract.reads_frames`.

@@ -1,6 +1,6 @@
-"""What Toxiproxy and the protocol proxy together cost a pipeline: one Spark job a road, both at work, fed in turns.
+"""What Toxiproxy and the protocol proxy together cost a pipeline: one Spark job per route, both at work, fed in turns.
 
-``python benchmarks/pipeline_roads.py`` starts the job of the benchmarks (Kafka to Postgres, effectively once) twice on one stack:
+``python benchmarks/pipeline_routes.py`` starts the job of the benchmarks (Kafka to Postgres, effectively once) twice on one stack:
 with the services' own addresses, and through both proxies with rules armed that no frame fits. Chunks of records go to them in
 turns; a chunk's throughput is its records over the time from the plan to the commit of its batches, by the checkpoint's own
 files. Compared within each pair of turns only, as in `proxy.py`.
@@ -37,7 +37,7 @@ _WARM_UP = 3
 _PARTITIONS = 3
 
 
-class Road:
+class Route:
     """One job, its topic, its table, its checkpoint."""
 
     def __init__(self, name: str, stack: EmbeddedStack, owner: Owner, kafka: str, postgres: str) -> None:
@@ -98,7 +98,7 @@ class Road:
 
     def _check(self) -> None:
         if not self._job.is_running():
-            raise SystemExit(f"the job on road {self._name} ended: {self._job.log_tail()}")
+            raise SystemExit(f"the job on route {self._name} ended: {self._job.log_tail()}")
 
     def _numbers(self, log: str) -> list[int]:
         folder = self._checkpoint / log
@@ -118,16 +118,16 @@ def main() -> None:
         assert stack.postgres is not None
         owner = stacks.enter_context(Owner())
         straight = stack.postgres.client_uri.replace(stack.postgres.proxy.listen, f"127.0.0.1:{stack.postgres.port}")
-        roads = {
-            "direct": Road("direct", stack, owner, stack.kafka.harness_bootstrap, straight),
-            "proxied": Road("proxied", stack, owner, stack.kafka.client_bootstrap, stack.postgres.client_uri),
+        routes = {
+            "direct": Route("direct", stack, owner, stack.kafka.harness_bootstrap, straight),
+            "proxied": Route("proxied", stack, owner, stack.kafka.client_bootstrap, stack.postgres.client_uri),
         }
-        wait_until("both jobs to run", lambda: all(road.started() for road in roads.values()), deadline_s=300)
-        measured: dict[str, list[float]] = {name: [] for name in roads}
+        wait_until("both jobs to run", lambda: all(route.started() for route in routes.values()), deadline_s=300)
+        measured: dict[str, list[float]] = {name: [] for name in routes}
         for turn in range(turns):
             chunk = [(r.key or b"", r.value) for r in numbers.records(turn * args.rows, (turn + 1) * args.rows)]
-            for name in roads if turn % 2 else reversed(roads):
-                got = roads[name].turn(chunk)
+            for name in routes if turn % 2 else reversed(routes):
+                got = routes[name].turn(chunk)
                 if turn >= _WARM_UP:
                     measured[name].append(got)
     print(machine())
