@@ -1,1 +1,1 @@
-"""The protocol proxy: reads the frames of Kafka and Postgres on their way, and loses, delays or holds the one that a rule names."""
+"""The protocol proxy: reads the frames of Kafka, Postgres and AMQP connections, and drops, delays or holds those a rule names."""
