@@ -158,12 +158,12 @@ def test_covers_waits_for_an_expected_query_that_starts_late(tmp_path: Path, see
     try:
         for name in ("first", "second"):
             assert not late.covers({"flights": {0: 10}}), f"covered before {name} had started"
-            assert late.awaited()[0] == name
+            assert late.missing_queries()[0] == name
             Spark(late.root / name).write("offsets", 0, OFFSETS % 10)
             Spark(late.root / name).write("commits", 0)
             seen.wait_for((name, 0, Point.AFTER_COMMIT_LOG))
         wait_until("the commits", lambda: late.covers({"flights": {0: 10}}), deadline_s=5)
-        assert late.awaited() == []
+        assert late.missing_queries() == []
     finally:
         late.stop()
 

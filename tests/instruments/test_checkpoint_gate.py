@@ -231,7 +231,7 @@ def test_the_watcher_and_the_strike_wait_for_each_other(serve: Serve, struck: St
     struck_before = []
 
     def watcher() -> None:
-        gate.meet("q", 1, Point.AFTER_COMMIT_LOG)
+        gate.wait_for_strike("q", 1, Point.AFTER_COMMIT_LOG)
         struck_before.append(list(struck.points))
 
     driver.say(f"9 renamed {root}/q/commits/1")
@@ -240,14 +240,14 @@ def test_the_watcher_and_the_strike_wait_for_each_other(serve: Serve, struck: St
     assert driver.answer() == "go 9"
     thread.join(5)
     assert struck_before == [[("q", 1, Point.AFTER_COMMIT_LOG)]]  # the watcher continued after the strike
-    gate.meet("q", 2, Point.AFTER_COMMIT_LOG)  # no fault strikes there: no wait
+    gate.wait_for_strike("q", 2, Point.AFTER_COMMIT_LOG)  # no fault strikes there: no wait
 
 
 def test_the_watcher_does_not_wait_for_a_driver_that_has_died(serve: Serve, struck: Struck) -> None:
     gate = serve((1, Point.AFTER_COMMIT_LOG))
     driver = Driver(gate)
     driver.open(gate.path.parent / "a%20checkpoint", "q")
-    thread = threading.Thread(target=gate.meet, args=("q", 1, Point.AFTER_COMMIT_LOG))
+    thread = threading.Thread(target=gate.wait_for_strike, args=("q", 1, Point.AFTER_COMMIT_LOG))
     thread.start()
     driver.die()
     thread.join(4)  # shorter than the time limit for a report that never comes
@@ -260,7 +260,7 @@ def test_while_a_driver_is_held_the_watcher_does_not_wait(serve: Serve, struck: 
     driver.open(root, "q")
     struck.held = threading.Event()
     driver.say(f"6 renamed {root}/q/offsets/1")
-    gate.meet("q", 1, Point.AFTER_OFFSET_LOG)
+    gate.wait_for_strike("q", 1, Point.AFTER_OFFSET_LOG)
     assert struck.points == [("q", 1, Point.AFTER_OFFSET_LOG)]
     driver.open(root, "other")  # answered before message 6, although it was sent later
     struck.held.set()

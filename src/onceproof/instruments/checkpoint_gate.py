@@ -139,7 +139,7 @@ class CheckpointGate:
         with self._lock:
             return self._attempts.get((query, batch))
 
-    def meet(self, query: str, batch: int, point: Point) -> None:
+    def wait_for_strike(self, query: str, batch: int, point: Point) -> None:
         """Called by the watcher for a log write: returns once the faults armed at this point have struck.
 
         Code that waits for a batch must not see it committed before the fault that follows the commit has struck. And if a

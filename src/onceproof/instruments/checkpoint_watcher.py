@@ -199,7 +199,7 @@ class CheckpointWatcher:
         False while a query has a checkpoint but no batch, or is expected and not there yet: it may read any of the topics.
         """
         with self._lock:
-            if self.awaited() or any(not query.batches for query in self._queries.values()):
+            if self.missing_queries() or any(not query.batches for query in self._queries.values()):
                 return False
         for topic, partitions in ends.items():
             readers = {b.query for b in self.batches() if topic in b.ends}
@@ -225,7 +225,7 @@ class CheckpointWatcher:
         """Whether the query keeps state: its checkpoint has a ``state`` folder."""
         return (self.folder(query) / "state").is_dir()
 
-    def awaited(self) -> list[str]:
+    def missing_queries(self) -> list[str]:
         """The expected queries that have no checkpoint yet."""
         return [name for name in self._expected if name not in self.queries()]
 

@@ -106,7 +106,7 @@ class Instruments:
 
     def _on_log(self, query: str, batch: int, point: Point) -> None:
         if self.gate.serves(query):
-            self.gate.meet(
+            self.gate.wait_for_strike(
                 query, batch, point
             )  # the gate runs the faults; this thread only waits until they have struck
         else:
