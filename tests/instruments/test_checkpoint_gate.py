@@ -24,17 +24,17 @@ class Driver:
         self._socket.settimeout(5)
         self._socket.connect(str(gate.path))
         self._lines = self._socket.makefile("r")
-        self.say("hello 1")
+        self.send("hello 1")
         self.rules = set(iter(lambda: self._lines.readline().strip(), "go"))
 
-    def say(self, line: str) -> None:
+    def send(self, line: str) -> None:
         self._socket.sendall(f"{line}\n".encode())
 
     def answer(self) -> str:
         return self._lines.readline().strip()
 
     def open(self, root: Path, query: str) -> None:
-        self.say(f"1 open {root}/{query}/offsets")
+        self.send(f"1 open {root}/{query}/offsets")
         assert self.answer() == "go 1"
 
     def die(self) -> None:
@@ -96,7 +96,7 @@ def test_a_driver_learns_where_to_wait_and_waits_until_the_strike_is_over(serve:
     driver = Driver(gate)
     assert driver.rules == {"park commits 2 create", "park offsets 3 create", "park _spark_metadata 4 create"}
     struck.go.clear()
-    driver.say(f"7 create {gate.path.parent}/a%20checkpoint/q/commits/2")
+    driver.send(f"7 create {gate.path.parent}/a%20checkpoint/q/commits/2")
     wait_until("the strike", lambda: struck.points, deadline_s=5)
     driver.open(gate.path.parent / "a%20checkpoint", "other")  # the gate goes on reading what other queries report
     struck.go.set()
@@ -112,7 +112,7 @@ def test_a_query_is_served_from_its_first_message_and_its_position_is_known(serv
     driver.open(root, "deep/q")
     assert gate.serves("deep/q") and not gate.serves("other")
     for line in (f"0 create {root}/deep/q/offsets/12", f"0 rename {root}/deep/q/offsets/12"):
-        driver.say(line)
+        driver.send(line)
     driver.open(root, "again")
     assert gate.position("deep/q") == (12, Point.BEFORE_OFFSET_LOG)
     driver.die()
@@ -123,9 +123,9 @@ def test_a_query_is_served_from_its_first_message_and_its_position_is_known(serv
 def test_a_driver_does_not_wait_in_a_checkpoint_outside_the_run(serve: Serve, struck: Struck) -> None:
     gate = serve((1, Point.AFTER_COMMIT_LOG))
     driver = Driver(gate)
-    driver.say("3 renamed /elsewhere/q/commits/1")
+    driver.send("3 renamed /elsewhere/q/commits/1")
     assert driver.answer() == "go 3"
-    driver.say("4 open /elsewhere/q/commits")
+    driver.send("4 open /elsewhere/q/commits")
     assert driver.answer() == "go 4"
     assert struck.points == [] and not gate.serves("q")
 
@@ -135,11 +135,11 @@ def test_all_but_the_first_state_file_of_a_batch_wait_until_the_fault_has_struck
     driver = Driver(gate)
     assert driver.rules == {"park state 2 rename", "park state 2 renamed"}  # batch N writes version N+1
     state = f"{gate.path.parent}/a%20checkpoint/q/state/0"
-    driver.say(f"4 rename {state}/0/2.changelog")
+    driver.send(f"4 rename {state}/0/2.changelog")
     assert driver.answer() == "go 4"
-    driver.say(f"5 rename {state}/1/2.changelog")
+    driver.send(f"5 rename {state}/1/2.changelog")
     struck.go.clear()
-    driver.say(f"6 renamed {state}/0/2.changelog")
+    driver.send(f"6 renamed {state}/0/2.changelog")
     wait_until("the strike", lambda: struck.points, deadline_s=5)
     driver.open(gate.path.parent / "a%20checkpoint", "other")  # this gets an answer; message 5 does not yet
     struck.go.set()
@@ -160,8 +160,8 @@ def test_an_attempt_begins_when_its_plan_is_written_or_an_uncommitted_plan_is_op
     assert gate.attempt("q", 2) is None
     first = Driver(gate)
     first.open(Path(quoted), "q")
-    first.say(f"0 create {quoted}/q/offsets/2")
-    first.say(f"5 create {quoted}/q/commits/2")
+    first.send(f"0 create {quoted}/q/offsets/2")
+    first.send(f"5 create {quoted}/q/commits/2")
     assert first.answer() == "go 5" and struck.attempts == [1] and gate.attempt("q", 2) == 1
     first.die()
     log(root, "q/offsets/1")
@@ -169,9 +169,9 @@ def test_an_attempt_begins_when_its_plan_is_written_or_an_uncommitted_plan_is_op
     log(root, "q/offsets/2")
     second = Driver(gate)
     second.open(Path(quoted), "q")
-    second.say(f"2 open {quoted}/q/commits")  # the same start: its attempt has begun already
+    second.send(f"2 open {quoted}/q/commits")  # the same start: its attempt has begun already
     assert second.answer() == "go 2"
-    second.say(f"5 create {quoted}/q/commits/2")
+    second.send(f"5 create {quoted}/q/commits/2")
     assert second.answer() == "go 5" and struck.attempts == [1, 2]
     log(root, "q/commits/2")
     second.die()
@@ -184,7 +184,7 @@ def test_a_plan_that_is_written_again_is_another_attempt(serve: Serve, struck: S
     for attempt in (1, 2):
         driver = Driver(gate)
         driver.open(tmp_path / "a checkpoint", "q")
-        driver.say(f"3 create {tmp_path}/a%20checkpoint/q/offsets/1")
+        driver.send(f"3 create {tmp_path}/a%20checkpoint/q/offsets/1")
         assert driver.answer() == "go 3" and struck.attempts[-1] == attempt
         driver.die()
 
@@ -195,9 +195,9 @@ def test_a_replay_waits_when_its_log_is_opened(serve: Serve, struck: Struck, tmp
     gate = serve((7, Point.AFTER_OFFSET_LOG))
     driver = Driver(gate)
     struck.go.clear()
-    driver.say(f"1 open {tmp_path}/a%20checkpoint/q/offsets")
+    driver.send(f"1 open {tmp_path}/a%20checkpoint/q/offsets")
     wait_until("the strike", lambda: struck.points, deadline_s=5)
-    driver.say(f"2 open {tmp_path}/a%20checkpoint/other/offsets")
+    driver.send(f"2 open {tmp_path}/a%20checkpoint/other/offsets")
     assert driver.answer() == "go 2"
     struck.go.set()
     assert driver.answer() == "go 1"
@@ -211,11 +211,11 @@ def test_the_state_files_of_a_replay_wait_for_their_own_strike(serve: Serve, str
     for attempt in (1, 2):
         driver = Driver(gate)
         driver.open(Path(quoted), "q")
-        driver.say(f"4 rename {quoted}/q/state/0/0/2.changelog")
+        driver.send(f"4 rename {quoted}/q/state/0/0/2.changelog")
         assert driver.answer() == "go 4"
-        driver.say(f"5 rename {quoted}/q/state/0/1/2.changelog")
+        driver.send(f"5 rename {quoted}/q/state/0/1/2.changelog")
         struck.go.clear()
-        driver.say(f"6 renamed {quoted}/q/state/0/0/2.changelog")
+        driver.send(f"6 renamed {quoted}/q/state/0/0/2.changelog")
         wait_until("the strike", lambda n=attempt: len(struck.points) == n, deadline_s=5)
         driver.open(Path(quoted), "other")  # this gets an answer; message 5 does not yet
         struck.go.set()
@@ -234,7 +234,7 @@ def test_the_watcher_and_the_strike_wait_for_each_other(serve: Serve, struck: St
         gate.wait_for_strike("q", 1, Point.AFTER_COMMIT_LOG)
         struck_before.append(list(struck.points))
 
-    driver.say(f"9 renamed {root}/q/commits/1")
+    driver.send(f"9 renamed {root}/q/commits/1")
     thread = threading.Thread(target=watcher)
     thread.start()
     assert driver.answer() == "go 9"
@@ -259,7 +259,7 @@ def test_while_a_driver_is_held_the_watcher_does_not_wait(serve: Serve, struck: 
     driver, root = Driver(gate), gate.path.parent / "a%20checkpoint"
     driver.open(root, "q")
     struck.held = threading.Event()
-    driver.say(f"6 renamed {root}/q/offsets/1")
+    driver.send(f"6 renamed {root}/q/offsets/1")
     gate.wait_for_strike("q", 1, Point.AFTER_OFFSET_LOG)
     assert struck.points == [("q", 1, Point.AFTER_OFFSET_LOG)]
     driver.open(root, "other")  # answered before message 6, although it was sent later
@@ -272,7 +272,7 @@ def test_closing_releases_drivers_that_are_held(serve: Serve, struck: Struck) ->
     driver, gone = Driver(gate), Driver(gate)
     struck.held = threading.Event()
     for one in (driver, gone):
-        one.say(f"5 create {gate.path.parent}/a%20checkpoint/q/commits/1")
+        one.send(f"5 create {gate.path.parent}/a%20checkpoint/q/commits/1")
     wait_until("the strikes", lambda: len(struck.points) == 2, deadline_s=5)
     gone.die()
     gate.close()
@@ -287,7 +287,7 @@ def test_the_gate_survives_a_driver_that_dies_while_it_waits(serve: Serve, struc
     gate = serve((1, Point.AFTER_SINK_COMMIT))
     driver = Driver(gate)
     struck.go.clear()
-    driver.say(f"5 create {gate.path.parent}/a%20checkpoint/q/commits/1")
+    driver.send(f"5 create {gate.path.parent}/a%20checkpoint/q/commits/1")
     wait_until("the strike", lambda: struck.points, deadline_s=5)
     driver._socket.sendall(b"0 create /half a li")
     driver.die()
@@ -337,10 +337,10 @@ def test_a_file_sinks_driver_waits_before_the_log_entry_that_lists_the_files(
     driver = Driver(serve((9, Point.BEFORE_SINK_COMMIT)))
     assert driver.rules == {"park _spark_metadata 9 create"}
     driver.open(root, "flights")
-    driver.say(f"0 create {root}/flights/offsets/9")
-    driver.say("2 create /elsewhere/departures/_spark_metadata/9.compact")
+    driver.send(f"0 create {root}/flights/offsets/9")
+    driver.send("2 create /elsewhere/departures/_spark_metadata/9.compact")
     assert driver.answer() == "go 2"
-    driver.say("0 renamed /elsewhere/departures/_spark_metadata/9.compact")
+    driver.send("0 renamed /elsewhere/departures/_spark_metadata/9.compact")
     assert struck.points == [("flights", 9, Point.BEFORE_SINK_COMMIT)]
     driver.die()
 
@@ -352,8 +352,8 @@ def test_with_two_queries_at_the_same_batch_a_file_sinks_write_is_not_attributed
     driver = Driver(serve((1, Point.BEFORE_SINK_COMMIT)))
     for query in ("flights", "weather"):
         driver.open(root, query)
-        driver.say(f"0 create {root}/{query}/offsets/1")
-    driver.say("2 create /elsewhere/departures/_spark_metadata/1")
+        driver.send(f"0 create {root}/{query}/offsets/1")
+    driver.send("2 create /elsewhere/departures/_spark_metadata/1")
     assert driver.answer() == "go 2"
     assert struck.points == []
     driver.die()
@@ -364,7 +364,7 @@ def test_a_message_that_cannot_be_parsed_is_reported_as_a_failure(tmp_path: Path
     gate = CheckpointGate(tmp_path / "s", tmp_path, wanted=list, on_point=lambda *_: None, on_failure=failures.append)
     gate.start()
     try:
-        Driver(gate).say("gibberish")
+        Driver(gate).send("gibberish")
         wait_until("the failure", lambda: failures, deadline_s=5)
     finally:
         gate.close()

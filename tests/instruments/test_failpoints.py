@@ -36,7 +36,7 @@ def server(tmp_path: Path, received: Received) -> Iterator[FailpointServer]:
     one.close()
 
 
-def say(path: Path, answered: threading.Event | None = None, **message: object) -> bytes:
+def report(path: Path, answered: threading.Event | None = None, **message: object) -> bytes:
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(10)
         client.connect(str(path))
@@ -56,7 +56,7 @@ def in_thread(act: Callable[[], object]) -> threading.Thread:
 def test_a_sink_stays_parked_until_it_is_released(server: FailpointServer, received: Received) -> None:
     answered = threading.Event()
     in_thread(
-        lambda: say(
+        lambda: report(
             server.path,
             answered,
             point="before-sink-commit",
@@ -81,13 +81,15 @@ def test_a_sink_stays_parked_until_it_is_released(server: FailpointServer, recei
 
 
 def test_sink_events_are_answered_at_once(server: FailpointServer, received: Received) -> None:
-    answer = say(server.path, event="commit-failed", sink="kafka", batch=1, query_id="q", facts={"error": "timed out"})
+    answer = report(
+        server.path, event="commit-failed", sink="kafka", batch=1, query_id="q", facts={"error": "timed out"}
+    )
     assert answer == b"go\n"
     assert received.events == [SinkEvent("commit-failed", "kafka", 1, "q", {"error": "timed out"}, 2.0)]
 
 
 def test_closing_releases_parked_sinks(server: FailpointServer, received: Received) -> None:
-    thread = in_thread(lambda: say(server.path, point="before-sink-commit", sink="kafka", batch=1, query_id="q"))
+    thread = in_thread(lambda: report(server.path, point="before-sink-commit", sink="kafka", batch=1, query_id="q"))
     wait_until("the sink to park", lambda: received.parked, deadline_s=5)
     server.close()
     thread.join(5)

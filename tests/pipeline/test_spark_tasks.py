@@ -117,7 +117,7 @@ def test_a_thawed_tree_runs_again() -> None:
         tree = Tree.freeze(pid)
         assert stopped(pid) and tree.awake() == []
         tree.thaw()
-        wait_until("it to go on", lambda: not stopped(pid), deadline_s=10)
+        wait_until("it to run again", lambda: not stopped(pid), deadline_s=10)
         assert tree.alive() == tree.awake() == [pid]
 
 
@@ -130,7 +130,7 @@ def test_a_tree_that_could_not_be_stopped_entirely_is_left_running(monkeypatch: 
         monkeypatch.setattr("onceproof.pipeline.spark_tasks.wait_until", never)
         with pytest.raises(WaitTimeout):
             Tree.freeze(pid)
-        wait_until("it to go on", lambda: not stopped(pid), deadline_s=10)
+        wait_until("it to run again", lambda: not stopped(pid), deadline_s=10)
 
 
 def stopped(pid: int) -> bool:

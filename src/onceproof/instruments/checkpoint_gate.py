@@ -1,10 +1,10 @@
 """The harness's end of the checkpoint file system: a Unix socket on which a driver reports its checkpoint writes, and waits.
 
-The driver's end is ``src/onceproof/instruments/jvm``; its ``Harness.java`` describes the protocol. A driver says hello, learns at
-which writes to wait, and then reports each write of ``offsets/N`` and ``commits/N``. At a write for which a fault is armed the
-driver waits, inside that create or rename, until the fault has struck. Of the state files of a batch all but the first wait
-before their rename, so that the state is partly written when a fault strikes. If the harness dies, the kernel closes its
-sockets and every driver continues.
+The driver's end is ``src/onceproof/instruments/jvm``; its ``Harness.java`` describes the protocol. A driver says hello, learns
+at which writes to wait, and then reports each write of ``offsets/N`` and ``commits/N``. At a write for which a fault is armed
+the driver waits, inside that create or rename, until the fault has struck. Of the state files of a batch all but the first
+wait before their rename, so that the state is partly written when a fault strikes. If the harness dies, the kernel closes
+its sockets and every driver continues.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ GATES = tuple(p for p in Point if p in _PLACES)
 _WATCHED = (Point.AFTER_OFFSET_LOG, Point.AFTER_COMMIT_LOG)
 
 _TURN_S = 30.0
-"""How long the other state files of a version wait for the first. Spark kills a task with its stage; this limit is for the rest."""
+"""How long the other state files of a version wait for the first. Only a limit: Spark normally kills a task with its stage."""
 
 _MEET_S = 5.0
 """How long the gate and the watcher wait for each other to report the same rename. It takes milliseconds."""
@@ -54,11 +54,13 @@ _LINE = re.compile(r"(\d+) (\w+) (/.*)")
 
 
 class _Meeting:
-    """One rename that both the gate and the watcher report."""
+    """Where the gate and the watcher wait for each other: one log write of one attempt at a batch."""
 
     def __init__(self) -> None:
         self.watched = threading.Event()
+        """Set once the watcher has seen the write."""
         self.struck = threading.Event()
+        """Set once the faults armed there have struck."""
 
 
 @dataclass(eq=False)
@@ -293,14 +295,10 @@ class CheckpointGate:
 
 def _uncommitted(checkpoint: Path) -> int | None:
     """The batch that is planned and not committed, if there is one: the next driver start replays it."""
-    planned = [int(entry.name) for entry in _entries(checkpoint / "offsets") if entry.name.isdigit()]
+    planned = [int(entry.name) for entry in (checkpoint / "offsets").glob("*") if entry.name.isdigit()]
     if not planned or (checkpoint / "commits" / str(max(planned))).exists():
         return None
     return max(planned)
-
-
-def _entries(folder: Path) -> list[Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []
 
 
 def _rules(batch: int, point: Point) -> list[str]:

@@ -106,9 +106,8 @@ class Instruments:
 
     def _on_log(self, query: str, batch: int, point: Point) -> None:
         if self.gate.serves(query):
-            self.gate.wait_for_strike(
-                query, batch, point
-            )  # the gate runs the faults; this thread only waits until they have struck
+            # The gate calls the listener, and so the faults; this thread only waits until they have struck.
+            self.gate.wait_for_strike(query, batch, point)
         else:
             self._listener.on_log(query, batch, point)  # before anything else: a fault may have to strike at once
         if point is Point.AFTER_OFFSET_LOG:

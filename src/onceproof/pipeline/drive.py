@@ -1,8 +1,9 @@
 """Feeds a run: sends the input in chunks, waits for each chunk's commit and for the faults, then drains the job.
 
 The next chunk is sent when every query that reads the topic has committed the previous one and no fault is in progress, except
-one that needs input to continue. So the run decides what each batch holds. A chunk is one batch, unless the job takes less
-at a time, plus one batch without input if the watermark has moved (`onceproof.pipeline.no_data`). Faults go by Spark's batch id.
+one that needs input to continue. So the run decides which records each batch has. A chunk is one batch, unless the job takes
+less at a time, plus one batch without input if the watermark has moved (`onceproof.pipeline.no_data`). Faults name a batch by
+Spark's batch id.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _TAIL_LINES = 12
 
 #: Spark logs this (ResolveWriteToStream) for a query without a checkpoint location whose sink does not require one.
 _TEMPORARY = "Temporary checkpoint location created"
-#: After a query without a checkpoint (to a console, say) another one with a checkpoint may start, on a busy machine seconds later.
+#: A query without a checkpoint (to a console, say) may be followed by one with a checkpoint, on a busy machine seconds later.
 _FOLLOWS_S = 10.0
 
-#: Limit from a query's start offsets to the plan of batch 0. It takes milliseconds; a query that fails meanwhile never plans it.
+#: Limit from a query's start offsets to the plan of batch 0, which takes milliseconds. A query that fails never plans it.
 _FIRST_PLAN_S = 5.0
 
 
@@ -109,9 +110,10 @@ class FeedLoop:
             for feeder in feeders:
                 feeder.warm_up()
             self._wait_for("the job to fix its start offsets", self._started, deadline)
-            for chunk in range(max(spec.chunks for spec in self._scenario.input)):
+            chunks = max(spec.chunks for spec in self._scenario.input)
+            for chunk in range(chunks):
                 self._send(chunk, feeders)
-                self._fed = chunk + 1 == max(spec.chunks for spec in self._scenario.input)
+                self._fed = chunk + 1 == chunks
                 if self._fed:
                     self._timeline.emit("phase", name="drain")
                 done = self._committed if self._fed else self._ready_for_more
@@ -214,9 +216,8 @@ class FeedLoop:
         batches = [b for b in self._watcher.batches() if b.query == one.batch.query]
         longest = BETWEEN_CHUNKS_S * (5 if ran_without_input(batches) else 1)
         if now - (one.batch.committed_at or now) >= longest:
-            self._slow.add(
-                one.batch.query
-            )  # do not wait again: from now on the query's next batch takes the next chunk
+            # Do not wait for this query again: from now on its next batch takes the next chunk.
+            self._slow.add(one.batch.query)
         return one.batch.query not in self._slow
 
     def _pending(self) -> list[Pending]:
@@ -295,7 +296,7 @@ class FeedLoop:
         self._check_progress(now)
 
     def _check_progress(self, now: float) -> None:
-        """After ``limits.stuck_s`` without progress restart the job, as an operator would; without progress after that, give up."""
+        """After ``limits.stuck_s`` without progress restart the job, as an operator would; if that does not help, give up."""
         progress = self._progress()
         if progress != self._last_progress[1] or not self._faults.quiet:
             self._last_progress = (now, progress)
@@ -351,7 +352,7 @@ class FeedLoop:
         return len(batches), sum(1 for b in batches if b.committed_at is not None)
 
     def _check_bypass(self) -> None:
-        """Raise if a process of the job connects to a service directly: a fault in a proxy that it does not use proves nothing."""
+        """Raise if a process of the job bypasses a proxy: a fault in a proxy that the job does not use proves nothing."""
         bypasses = self._stack.check_bypass(self._job.pids())
         for sentence in bypasses:
             self._timeline.emit("bypass", message=sentence)

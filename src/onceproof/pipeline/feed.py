@@ -180,7 +180,7 @@ class Feeder:
         ]
         self._write_ledger()
         raise ServiceFailed(
-            f"{len(unknown)} records of {self._spec.topic} (from number {unknown[0]}) got neither an acknowledgement nor an error "
-            f"from Kafka within {_CHUNK_DEADLINE_S:g} s, although the feed uses listeners that no fault cuts",
+            f"{len(unknown)} records of {self._spec.topic} (from number {unknown[0]}) got neither an acknowledgement nor an "
+            f"error from Kafka within {_CHUNK_DEADLINE_S:g} s, although the feed uses listeners that no fault cuts",
             hint="see the brokers' logs in the run directory",
         )

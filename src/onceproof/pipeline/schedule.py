@@ -69,7 +69,7 @@ class WholeJob:
 def hints(whole: BatchSchedule, batches: Sequence[Collection[int]]) -> Iterator[BatchSchedule]:
     """Smaller schedules to try first. ``batches``: for each anomaly, the batches that its witnesses name.
 
-    A hint keeps the faults that struck one of these batches (if none did, the last fault before them) and the chunks up to them.
+    A hint keeps the faults that struck one of these batches (if none did, the last fault before), and the chunks until then.
     """
     kept: list[FaultSpec] = []
     for named in filter(None, batches):

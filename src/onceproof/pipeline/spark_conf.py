@@ -16,7 +16,7 @@ from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.stack.fetch import driver_archive
 from onceproof.stack.spark_settings import Cluster, inherited
 
-#: Variables of the job that its tasks need in addition to the worker's environment: the password file, and the failpoints' socket.
+#: Variables of the job that its tasks need, and workers do not have: the password file, and the failpoints' socket.
 _FOR_TASKS = ("PGPASSFILE", "ONCEPROOF_FAILPOINTS")
 
 
@@ -111,8 +111,8 @@ def job_environment(
 ) -> dict[str, str]:
     """The whole environment of the job.
 
-    It inherits only the variables that programs need to run. So a run does not depend on the shell, and a secret reaches the job
-    only if the scenario names it. For ``class_path``, ``archive`` and ``scratch`` see `spark_environment`.
+    It inherits only the variables that programs need to run. So a run does not depend on the shell, and a secret reaches the
+    job only if the scenario names it. For ``class_path``, ``archive`` and ``scratch`` see `spark_environment`.
     """
     users = {
         **inherited(),
@@ -120,9 +120,8 @@ def job_environment(
         # Without it Spark's workers use the first python3 on PATH.
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         "PYTHONUNBUFFERED": "1",
-        "TMPDIR": str(
-            scratch
-        ),  # PySpark creates a folder there while it starts, and leaves it behind if it is killed then
+        # PySpark creates a folder there while it starts, and leaves it behind if it is killed then.
+        "TMPDIR": str(scratch),
         **({"ONCEPROOF_FAILPOINTS": str(failpoints)} if failpoints is not None else {}),
         **({"PGPASSFILE": str(passfile)} if passfile is not None else {}),
         **{name: os.environ[name] for name in secrets if name in os.environ},

@@ -43,15 +43,11 @@ class Attempt:
 def attempts(folder: Path, batch: int, query_id: str | None) -> list[Attempt]:
     """All attempts at tasks of that batch, in the order of their launch. ``query_id`` None: of any query.
 
-    Each driver start is a new application with a log of its own. An incomplete last line is left for the next call.
+    Each driver start is a new application with a log of its own. An incomplete last line is left for the next call. A job that
+    sets ``spark.eventLog`` itself writes its logs elsewhere, or none.
     """
     found = [one for log in folder.iterdir() for one in _of_application(log, batch, query_id)]
     return sorted(found, key=lambda a: (a.launched_ms, a.stage, a.task, a.attempt))
-
-
-def logs(folder: Path) -> list[Path]:
-    """The event logs in the folder. A job that sets ``spark.eventLog`` itself writes them elsewhere, or not at all."""
-    return sorted(folder.iterdir())
 
 
 def _of_application(log: Path, batch: int, query_id: str | None) -> Iterator[Attempt]:

@@ -1,7 +1,7 @@
 """Finds the process that runs a task by its connection, and stops or kills it together with its descendants.
 
-A Python task runs in a worker that PySpark's daemon forks; the daemon is a child of the executor's JVM. In local mode the driver's
-own JVM is the executor. Pid and start time together identify a process, since pids are reused.
+A Python task runs in a worker that PySpark's daemon forks; the daemon is a child of the executor's JVM. In local mode the
+driver's own JVM is the executor. Pid and start time together identify a process, since pids are reused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GONE_S = 5.0
 """SIGKILL acts at once, except on a process in uninterruptible disk sleep."""
 
 Role = Literal["driver", "driver-jvm", "executor", "python-worker"]
-"""``driver``: the driver's Python process, or any other that is not a JVM of Spark. In local mode tasks run in ``driver-jvm``."""
+"""``driver``: the driver's Python process, or any other that is not a JVM of Spark. In local mode ``driver-jvm`` runs tasks."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _identify(process: psutil.Process) -> TaskProcess | None:
         role,
         process.pid,
         stat.start_ticks,
-        _option(words[executor.pid], "--executor-id") if executor else None,
+        words[executor.pid][words[executor.pid].index("--executor-id") + 1] if executor else None,
         jvm.pid,
     )
 
@@ -109,10 +109,6 @@ def _command(process: psutil.Process) -> list[str]:
     with suppress(psutil.Error):
         words = process.cmdline()
     return words
-
-
-def _option(words: list[str], name: str) -> str:
-    return words[words.index(name) + 1]
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,12 @@ from onceproof.stack.processes.owner import Owner, Service
 
 _POLL_S = 0.05
 _LOG_LINES = 2000
-"""How many lines of a log are searched for the cause of a failure: each failed query writes its plan and 100 to 200 lines of trace."""
+"""How many lines at the end of a log are searched for the cause of a failure. Each query that ends writes its plan and a stack
+trace, of 100 to 200 lines."""
 #: Spark's progress bar: it redraws one line, and clears it with blanks.
 _PROGRESS_BAR = re.compile(r"\[Stage \d+:|\s*$")
 _LEAVE_S = 6.0
-"""How long a driver's other processes may run after its first one has ended. A JVM outlived its Python by 3.3 s when measured."""
+"""How long a driver's other processes may run after its first one has ended: a JVM outlived its Python by a measured 3.3 s."""
 #: How often a driver is stopped again because an answer was on its way. It awaits one for about half of its time.
 _MOST_STOPS = 30
 #: An answer of a broker on loopback takes a few milliseconds, on a busy machine about ten. A slower one goes unnoticed.
@@ -263,7 +264,7 @@ class Pipeline:
         return masked("\n".join(chosen))
 
     def why_it_failed(self, addresses: Sequence[str]) -> Failure:
-        """The causes in the log of the current driver start. ``addresses``: texts with the addresses of the run's own services."""
+        """The causes in the log of the current driver start. ``addresses``: texts with the run's own services' addresses."""
         with self._lock:
             text = masked(self._service.log_tail(_LOG_LINES)) if self._service is not None else ""
         return Failure(causes(text), foreign_address(text, addresses), f"logs/driver-{self.current_start}.log")

@@ -1,4 +1,4 @@
-"""The proxy between a client and an echo server: it changes no byte, holds up no client, and closes all connections at the end."""
+"""The proxy between a client and an echo server: it changes no byte, delays no client, and closes all connections at its end."""
 
 from __future__ import annotations
 

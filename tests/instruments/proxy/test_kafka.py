@@ -11,9 +11,22 @@ from hypothesis import strategies as st
 
 from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame
 from onceproof.instruments.proxy.kafka import KafkaConversation
-from onceproof.instruments.proxy.kafka_schema import Cursor, Undecodable, api_names, layout, valid_versions
+from onceproof.instruments.proxy.kafka_schema import Cursor, Undecodable, api_names, layout
 
-from .wire import Everything, body, covers, cut, joined, request, response, split, text, varint, version_of
+from .wire import (
+    Everything,
+    body,
+    covers,
+    cut,
+    joined,
+    request,
+    response,
+    split,
+    text,
+    valid_versions,
+    varint,
+    version_of,
+)
 
 MANY = st.lists(request(), min_size=1, max_size=4)
 WITHOUT_TLS = st.binary(max_size=400).filter(lambda raw: raw[:2] != b"\x16\x03")

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.instruments.proxy.kafka_schema import api_names, layout, valid_versions
+from onceproof.instruments.proxy.kafka_schema import api_names, layout
+
+from .wire import valid_versions
 
 pytestmark = pytest.mark.real
 

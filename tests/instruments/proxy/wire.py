@@ -16,6 +16,12 @@ MESSAGES: dict[str, Any] = json.loads((files("onceproof.instruments.proxy") / "k
 INTEGERS = {"int8": (">b", 7), "int16": (">h", 15), "int32": (">i", 31), "int64": (">q", 63)}
 
 
+def valid_versions(api: str) -> range:
+    """The request versions that Kafka's definitions have."""
+    low, _, high = MESSAGES[api]["request"]["valid"].partition("-")
+    return range(int(low), int(high or low) + 1)
+
+
 class Everything:
     """Wants every frame of the kinds given, or all."""
 

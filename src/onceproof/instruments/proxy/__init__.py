@@ -1,1 +1,1 @@
-"""The protocol proxy: reads the frames of Kafka, Postgres and AMQP connections, and drops, delays or holds those a rule names."""
+"""The protocol proxy: reads the frames of Kafka, Postgres and AMQP, and drops, delays or holds those that a rule names."""

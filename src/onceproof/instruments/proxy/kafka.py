@@ -46,8 +46,8 @@ class KafkaConversation:
         self._names = topic_names
         self._expected: dict[int, tuple[int, int, Frame | None]] = {}
         """correlation id -> API, version and, if it is watched, the request"""
-        self._requests = _Splitter(_REQUEST.size, self._wants_request)
-        self._responses = _Splitter(_RESPONSE.size, self._wants_response)
+        self._requests = _Splitter(_REQUEST, self._wants_request)
+        self._responses = _Splitter(_RESPONSE, self._wants_response)
 
     def from_client(self, data: bytes) -> list[Piece]:
         if not self.readable:
@@ -147,7 +147,7 @@ _METADATA = 3
 
 
 def tells(api: str, fact: str) -> bool:
-    """Whether requests of an API have the field that a condition asks for: ``topics``, ``transactional_id`` or ``committed``."""
+    """Whether requests of an API have the field of a condition: ``topics``, ``transactional_id`` or ``committed``."""
     names = _TOPIC_LISTS if fact == "topics" else _FACTS[fact]
     return bool(request_fields(api) & set(names))
 
@@ -189,7 +189,7 @@ def _topics(body: dict[str, Any], names: dict[bytes, str]) -> list[str]:
 class _Splitter:
     """Finds the frames in one direction of a connection. Returns wanted frames whole, as memoryviews, and the rest as bytes."""
 
-    def __init__(self, head_size: int, wanted: Callable[[tuple[int, ...]], bool]) -> None:
+    def __init__(self, head: Struct, wanted: Callable[[tuple[int, ...]], bool]) -> None:
         self.readable = True
         self.fresh = True
         """No whole header has been seen yet."""
@@ -199,7 +199,7 @@ class _Splitter:
         """Bytes until the wanted frame that is gathered in ``_big`` is complete."""
         self._passing = 0
         """Bytes left of a frame that passes unread."""
-        self._head = _REQUEST if head_size == _REQUEST.size else _RESPONSE
+        self._head = head
         self._wanted = wanted
 
     def feed(self, data: bytes) -> list[Any]:
@@ -253,5 +253,5 @@ class _Splitter:
         if at > size:
             self._passing, at = at - size, size
         if at > start:
-            pieces.append(data[start:at] if (start, at) != (0, size) else data)
+            pieces.append(data[start:at])
         return pieces

@@ -81,11 +81,6 @@ def api_name(key: int) -> str:
     return _names().get(key, f"api {key}")
 
 
-def api_key(name: str) -> int:
-    """26 for ``EndTxn``. Raises `KeyError` for an unknown name."""
-    return int(_messages()[name]["key"])
-
-
 def api_names(*, decoded: bool = False) -> list[str]:
     """The names of all APIs, or only of those whose bodies can be decoded."""
     return [name for name, entry in _messages().items() if not decoded or "request" in entry]
@@ -99,12 +94,6 @@ def layout(api: str, direction: Literal["request", "response"], version: int) ->
         raise Undecodable(f"no definition of {api} {direction} version {version}")
     flexible = _in(entry["flexible"], version)
     return Layout(flexible, _struct(entry["fields"], version, flexible))
-
-
-def valid_versions(api: str) -> range:
-    """The request versions that Kafka's definitions have."""
-    low, _, high = _messages()[api]["request"]["valid"].partition("-")
-    return range(int(low), int(high or low) + 1)
 
 
 def named(value: Any, name: str) -> Iterator[Any]:

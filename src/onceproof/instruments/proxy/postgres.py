@@ -335,7 +335,7 @@ class PostgresConversation:
 
 
 _LOOKED_AT_CLIENT = frozenset((b"Q", b"P", b"B", b"E", b"C", b"S", b"F"))
-#: Completions are read even when no answer is awaited, since earlier ones count; errors too, also those that answer no statement.
+#: Completions are counted even while no answer is awaited. Errors are read too, also those that answer no statement.
 _LOOKED_AT_SERVER = frozenset((b"Z", b"K", b"G", b"C", b"I", b"s", b"E"))
 
 

@@ -20,8 +20,8 @@ from onceproof.instruments.proxy.frames import Answer, Frame, Reply
 from onceproof.instruments.proxy.kafka_schema import api_names
 
 Action = Literal["drop-request", "drop-answer", "late", "park"]
-"""``drop-request``: the frame never arrives. ``drop-answer``: it arrives, its answer does not. ``late``: the client is cut off at
-once, and `Rule.release` delivers the frame over the client's old connection. ``park``: nothing passes until `Rule.release`."""
+"""``drop-request``: the frame never arrives. ``drop-answer``: it arrives, its answer does not. ``late``: the client is cut off
+at once, and `Rule.release` delivers the frame over the old connection. ``park``: nothing passes until `Rule.release`."""
 
 Cut = Literal["reset", "close", "silence"]
 """How the client learns that it was cut off: by RST, by FIN, or not at all, with the connection left open."""
@@ -213,10 +213,6 @@ class Rule:
         for act in acts:
             act()
 
-    @property
-    def released(self) -> bool:
-        return self._released.is_set()
-
     def wait_for_hit(self, deadline_s: float) -> Hit:
         """Wait for the first frame that the rule stops. The `WaitTimeout` that it raises names the frames that came nearest."""
         return wait_until(
@@ -268,7 +264,7 @@ class Rule:
 
 
 class Board:
-    """The rules armed on one service, and the listeners to its replies. Implements `onceproof.instruments.proxy.frames.Interest`."""
+    """The rules armed on one service, and the listeners to its replies. Implements `frames.Interest`."""
 
     def __init__(self) -> None:
         self._rules: tuple[Rule, ...] = ()
