@@ -144,7 +144,7 @@ def test_a_rule_that_never_matched_names_the_nearest_frames(
     assert not frames.board.wants("Metadata")
     (context.checkpoint.folder("q") / "commits" / "2").touch()
     proof = prove_loss(stopped, context, occurrence)
-    nearest = "correlation_id 40, topics ['out']: it was number 1, not 2" if passed else "seen were Metadata (1)"
+    nearest = "correlation_id 40, topics ['out']: it was number 1, not 2" if passed else "was seen, only Metadata (1)"
     assert not proof.hit
     assert proof.evidence[0] == "batch 2 was committed without a Produce number 2 with topic 'out'"
     assert nearest in proof.evidence[1]
@@ -159,7 +159,7 @@ def test_a_peer_that_goes_while_its_frame_is_held_is_told_at_once(
     stopped.arm(context, occurrence)
     hit = Hit(Frame(b"", "EndTxn", {"correlation_id": 9}), "client-1", "127.0.0.1:9", 0.0)
     stopped.rule.hits.append(hit)
-    hit.undeliverable = "its client left while it was parked; it was never delivered"
+    hit.undeliverable = "the client closed the connection while it was parked; it was never delivered"
     proof = prove_loss(stopped, context, occurrence)
     assert not proof.hit and proof.evidence[-1] == hit.undeliverable
 

@@ -1,4 +1,4 @@
-"""The checkpoint watcher, on a real folder written the way Spark's CheckpointFileManager writes it."""
+"""The checkpoint watcher, on a real folder that the tests write as Spark's CheckpointFileManager does."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def watcher(tmp_path: Path, seen: Seen, start_of_driver: list[int]) -> Iterator[
     one.stop()
 
 
-def test_points_come_in_the_order_in_which_the_logs_are_written(watcher: CheckpointWatcher, seen: Seen) -> None:
+def test_points_are_reported_in_the_order_of_the_log_writes(watcher: CheckpointWatcher, seen: Seen) -> None:
     spark = Spark(watcher.root)
     spark.write("offsets", 0, OFFSETS % 10)
     draft = spark.begin("commits", 0, "v1\n{}")
@@ -83,7 +83,7 @@ def test_points_come_in_the_order_in_which_the_logs_are_written(watcher: Checkpo
     ]
 
 
-def test_crc_files_and_debris_are_no_log_writes(watcher: CheckpointWatcher, seen: Seen) -> None:
+def test_checksum_and_leftover_files_are_not_log_writes(watcher: CheckpointWatcher, seen: Seen) -> None:
     spark = Spark(watcher.root)
     spark.write("offsets", 0, OFFSETS % 10)
     for name in (f"..0.{uuid.uuid4()}.tmp.crc", ".0.crc", "0.compact", f".0.{uuid.uuid4()}.temp"):
@@ -93,7 +93,7 @@ def test_crc_files_and_debris_are_no_log_writes(watcher: CheckpointWatcher, seen
     assert len(seen.logs) == 2
 
 
-def test_a_batch_has_its_range_from_the_batch_before(watcher: CheckpointWatcher, seen: Seen) -> None:
+def test_a_batch_starts_where_the_previous_batch_ended(watcher: CheckpointWatcher, seen: Seen) -> None:
     spark = Spark(watcher.root)
     spark.write("offsets", 0, OFFSETS % 10)
     spark.write("offsets", 1, OFFSETS % 25)
@@ -118,7 +118,7 @@ def test_a_replay_is_a_batch_planned_by_one_driver_and_committed_by_the_next(
     assert batch is not None and (batch.planned_by, batch.committed_by) == (0, 1)
 
 
-def test_a_checkpoint_that_was_removed_begins_again(watcher: CheckpointWatcher, seen: Seen) -> None:
+def test_a_removed_checkpoint_starts_again_at_batch_0(watcher: CheckpointWatcher, seen: Seen) -> None:
     spark = Spark(watcher.root)
     for number in range(2):
         spark.write("offsets", number, OFFSETS % (10 * number))
@@ -132,11 +132,11 @@ def test_a_checkpoint_that_was_removed_begins_again(watcher: CheckpointWatcher, 
     wait_until("its new batch 0", lambda: watcher.batches(), deadline_s=5)
     assert [b.ends["flights"][0] for b in watcher.batches()] == [20]
     old = watcher.batch("checkpoint", 1)
-    assert old is not None and old.ends["flights"][0] == 10, "what a fault struck at is still known"
+    assert old is not None and old.ends["flights"][0] == 10, "the batch that a fault struck is still known"
 
 
 def test_covers_needs_every_query_that_reads_the_topic(watcher: CheckpointWatcher, seen: Seen) -> None:
-    assert not watcher.covers({"flights": {0: 0}})  # nobody reads it yet
+    assert not watcher.covers({"flights": {0: 0}})  # no query reads it yet
     for name in ("a", "b"):
         spark = Spark(watcher.root / name)
         spark.write("offsets", 0, OFFSETS % 10)
@@ -145,30 +145,30 @@ def test_covers_needs_every_query_that_reads_the_topic(watcher: CheckpointWatche
     wait_until("b", lambda: watcher.batch("b", 0), deadline_s=5)
     assert not watcher.covers({"flights": {0: 10}})
     Spark(watcher.root / "b").write("commits", 0)
-    # Faults are told of a log before the watcher notes it.
+    # The watcher calls on_log before it records the commit.
     wait_until("both commits", lambda: watcher.covers({"flights": {0: 10}}), deadline_s=5)
     assert not watcher.covers({"flights": {0: 11}})
 
 
-def test_covers_waits_for_a_query_that_is_expected_and_starts_late(tmp_path: Path, seen: Seen) -> None:
+def test_covers_waits_for_an_expected_query_that_starts_late(tmp_path: Path, seen: Seen) -> None:
     late = CheckpointWatcher(
         tmp_path, clock=lambda: 0.0, start_of_driver=lambda: 0, on_log=seen, expected=["first", "second"]
     )
     late.start()
     try:
         for name in ("first", "second"):
-            assert not late.covers({"flights": {0: 10}}), f"ended before {name} had begun"
-            assert late.awaited()[0] == name
+            assert not late.covers({"flights": {0: 10}}), f"covered before {name} had started"
+            assert late.missing_queries()[0] == name
             Spark(late.root / name).write("offsets", 0, OFFSETS % 10)
             Spark(late.root / name).write("commits", 0)
             seen.wait_for((name, 0, Point.AFTER_COMMIT_LOG))
         wait_until("the commits", lambda: late.covers({"flights": {0: 10}}), deadline_s=5)
-        assert late.awaited() == []
+        assert late.missing_queries() == []
     finally:
         late.stop()
 
 
-def test_a_checkpoint_that_is_there_before_the_watch_is_not_missed(tmp_path: Path, seen: Seen) -> None:
+def test_a_checkpoint_that_existed_before_the_watch_is_not_missed(tmp_path: Path, seen: Seen) -> None:
     Spark(tmp_path / "checkpoint").write("offsets", 0, OFFSETS % 10)
     watcher = CheckpointWatcher(tmp_path / "checkpoint", clock=lambda: 0.0, start_of_driver=lambda: 0, on_log=seen)
     watcher.start()
@@ -187,7 +187,7 @@ def test_query_of_id_reads_the_metadata(watcher: CheckpointWatcher, seen: Seen) 
     assert watcher.query_of_id("xyz") is None
 
 
-def test_a_watcher_that_dies_says_so(tmp_path: Path) -> None:
+def test_check_raises_what_stopped_the_watcher(tmp_path: Path) -> None:
     def fail(query: str, batch: int, point: Point) -> None:
         raise ZeroDivisionError
 
@@ -207,15 +207,15 @@ def test_a_watcher_that_dies_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "hello\nworld", "{}"])
-def test_what_is_no_offset_log_is_refused(text: str) -> None:
+def test_a_text_that_is_not_an_offset_log_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_offset_log(text)
 
 
-def test_sources_that_are_not_kafka_are_skipped() -> None:
+def test_sources_other_than_kafka_are_skipped() -> None:
     log = parse_offset_log('v1\n{"batchWatermarkMs":0}\n-\n{"logOffset":3}\n12\n{"t":{"0":1}}')
     assert log.ends == {"t": {0: 1}}
 
 
-def test_initial_offsets_with_a_leading_nul() -> None:
+def test_initial_offsets_are_read_after_a_leading_nul_byte() -> None:
     assert parse_initial_offsets('\0v1\n{"t":{"0":3}}') == {"t": {0: 3}}

@@ -1,4 +1,4 @@
-"""The checkpoint file system in a real driver: it changes nothing of what Spark writes, and holds nobody for a dead harness."""
+"""The checkpoint file system in a real driver: it changes nothing that Spark writes, and a dead harness holds no driver."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ for name, frame, mode in (("plain", rows, "append"), ("counted", counted, "updat
 spark.stop()
 """
 
-#: A harness that lets the driver wait for ever before commits/2 of each query.
+#: A harness that makes the driver wait for ever before commits/2 of each query.
 HARNESS = """
 import sys, threading
 from pathlib import Path
@@ -59,7 +59,7 @@ _TIME = re.compile(r"(?<=imestamp)(Ms)?\\?\":\d+")
 
 
 class Recorder:
-    """What happens to the files of a checkpoint's logs, in order, names without their random parts."""
+    """Records the file events in a checkpoint's logs, in order, with the random parts of names replaced."""
 
     def __init__(self, root: Path) -> None:
         self.seen: dict[str, list[str]] = {}
@@ -92,14 +92,14 @@ class Recorder:
                     self.seen.setdefault(str(folder.relative_to(self._root)), []).append(f"{kinds} {name}")
 
     def stop(self) -> dict[str, list[str]]:
-        """Of batch 1 and later: a folder's first files may come before its watch."""
+        """The events of batch 1 and later: a folder's first files may be created before it is watched."""
         self._over.set()
         self._thread.join(10)
         return {log: [s for s in seen if not re.search(r"\b0\b", s)] for log, seen in self.seen.items()}
 
 
 def written(root: Path) -> dict[str, tuple[str, int, bytes]]:
-    """Path -> mode, size and content, without ids and times. A .crc depends on both, so of that only the size."""
+    """Path -> mode, size and content, without ids and times. A .crc depends on both, so only its size is kept."""
     found = {}
     for path in sorted(root.rglob("*")):
         status = path.lstat()
@@ -132,7 +132,7 @@ def drive(root: Path, checkpoint: CheckpointFiles | None, log: Path) -> subproce
 
 
 def prepare(root: Path) -> Recorder:
-    """The same paths and file times each time: both are in the checkpoint."""
+    """Create the input, with the same paths and file times for each run: the checkpoint contains both."""
     shutil.rmtree(root, ignore_errors=True)
     lines = root / "lines"
     lines.mkdir(parents=True)
@@ -143,13 +143,13 @@ def prepare(root: Path) -> Recorder:
     return Recorder(root / "checkpoint")
 
 
-def test_what_is_written_is_the_same_and_a_harness_that_dies_lets_the_driver_go(tmp_path: Path) -> None:
+def test_the_driver_writes_what_spark_writes_and_continues_when_the_harness_dies(tmp_path: Path) -> None:
     jar = components.ensure(progress=False).checkpoint_jar
     assert jar is not None
     root, log = tmp_path / "run", tmp_path / "log"
     recorder = prepare(root)
     assert drive(root, None, log).wait(120) == 0, log.read_text()
-    of_spark, steps_of_spark = written(root / "checkpoint"), recorder.stop()
+    sparks, spark_steps = written(root / "checkpoint"), recorder.stop()
 
     recorder = prepare(root)
     socket = tmp_path / "socket"
@@ -164,19 +164,19 @@ def test_what_is_written_is_the_same_and_a_harness_that_dies_lets_the_driver_go(
             assert (root / "checkpoint/plain/offsets/2").exists() and driver.poll() is None
             assert [p.name for p in (root / "checkpoint/plain/commits").iterdir() if "2" in p.name] == []
             harness.kill()
-            assert driver.wait(120) == 0, log.read_text()  # nobody holds it any more, at any point
+            assert driver.wait(120) == 0, log.read_text()  # it waits at no point any more
         finally:
             driver.kill()
             driver.wait()
     finally:
         harness.kill()
         harness.wait()
-    assert "onceproof: the harness has gone" in log.read_text()
+    assert "onceproof: the connection to the harness has ended" in log.read_text()
     ours, our_steps = written(root / "checkpoint"), recorder.stop()
 
-    assert list(ours) == list(of_spark)
-    assert {name: o for name, o in ours.items() if o != of_spark[name]} == {}
+    assert list(ours) == list(sparks)
+    assert {name: o for name, o in ours.items() if o != sparks[name]} == {}
     assert any(name.endswith(".delta") for name in ours), "the second query kept no state"
-    assert our_steps == steps_of_spark
+    assert our_steps == spark_steps
     steps = our_steps["plain/commits"]
     assert steps[0] == "CREATE .1.UUID.tmp" and "MOVED_TO 1" in steps and any(s.endswith(".crc") for s in steps), steps

@@ -1,4 +1,4 @@
-"""The harness's end of the checkpoint file system, spoken to over its socket as a driver's JVM speaks to it."""
+"""The checkpoint gate, over its socket: the tests send what a driver's JVM sends."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ Seen = tuple[str, int, Point]
 
 
 class Driver:
-    """One JVM: says its lines, and reads what it is answered."""
+    """One JVM: sends lines, and reads the answers."""
 
     def __init__(self, gate: CheckpointGate) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(5)
         self._socket.connect(str(gate.path))
         self._lines = self._socket.makefile("r")
-        self.say("hello 1")
+        self.send("hello 1")
         self.rules = set(iter(lambda: self._lines.readline().strip(), "go"))
 
-    def say(self, line: str) -> None:
+    def send(self, line: str) -> None:
         self._socket.sendall(f"{line}\n".encode())
 
     def answer(self) -> str:
         return self._lines.readline().strip()
 
     def open(self, root: Path, query: str) -> None:
-        self.say(f"1 open {root}/{query}/offsets")
+        self.send(f"1 open {root}/{query}/offsets")
         assert self.answer() == "go 1"
 
     def die(self) -> None:
@@ -44,7 +44,7 @@ class Driver:
 
 
 class Struck:
-    """What the gate told, and a strike that lasts until it is let go."""
+    """Records the gate's calls of ``on_point``, each of which blocks until ``go`` is set."""
 
     def __init__(self) -> None:
         self.points: list[Seen] = []
@@ -91,20 +91,20 @@ def serve(tmp_path: Path, struck: Struck) -> Iterator[Serve]:
     assert struck.failures == []
 
 
-def test_a_driver_is_told_where_to_wait_and_waits_until_the_strike_is_over(serve: Serve, struck: Struck) -> None:
+def test_a_driver_learns_where_to_wait_and_waits_until_the_strike_is_over(serve: Serve, struck: Struck) -> None:
     gate = serve((2, Point.AFTER_SINK_COMMIT), (3, Point.BEFORE_OFFSET_LOG), (4, Point.BEFORE_SINK_COMMIT))
     driver = Driver(gate)
     assert driver.rules == {"park commits 2 create", "park offsets 3 create", "park _spark_metadata 4 create"}
     struck.go.clear()
-    driver.say(f"7 create {gate.path.parent}/a%20checkpoint/q/commits/2")
+    driver.send(f"7 create {gate.path.parent}/a%20checkpoint/q/commits/2")
     wait_until("the strike", lambda: struck.points, deadline_s=5)
-    driver.open(gate.path.parent / "a%20checkpoint", "other")  # meanwhile the driver's other queries are heard
+    driver.open(gate.path.parent / "a%20checkpoint", "other")  # the gate goes on reading what other queries report
     struck.go.set()
     assert driver.answer() == "go 7"
     assert struck.points == [("q", 2, Point.AFTER_SINK_COMMIT)]
 
 
-def test_a_query_is_served_from_its_first_word_and_its_position_is_known(serve: Serve) -> None:
+def test_a_query_is_served_from_its_first_message_and_its_position_is_known(serve: Serve) -> None:
     gate = serve()
     driver = Driver(gate)
     root = gate.path.parent / "a%20checkpoint"
@@ -112,36 +112,36 @@ def test_a_query_is_served_from_its_first_word_and_its_position_is_known(serve: 
     driver.open(root, "deep/q")
     assert gate.serves("deep/q") and not gate.serves("other")
     for line in (f"0 create {root}/deep/q/offsets/12", f"0 rename {root}/deep/q/offsets/12"):
-        driver.say(line)
+        driver.send(line)
     driver.open(root, "again")
     assert gate.position("deep/q") == (12, Point.BEFORE_OFFSET_LOG)
     driver.die()
-    # The next start of the same job will write through it too: the watcher must not take over in between.
+    # The next start of the job will use the checkpoint file system too: the watcher must not place faults in between.
     assert gate.serves("deep/q")
 
 
-def test_a_checkpoint_that_is_not_of_the_run_waits_for_nobody(serve: Serve, struck: Struck) -> None:
+def test_a_driver_does_not_wait_in_a_checkpoint_outside_the_run(serve: Serve, struck: Struck) -> None:
     gate = serve((1, Point.AFTER_COMMIT_LOG))
     driver = Driver(gate)
-    driver.say("3 renamed /elsewhere/q/commits/1")
+    driver.send("3 renamed /elsewhere/q/commits/1")
     assert driver.answer() == "go 3"
-    driver.say("4 open /elsewhere/q/commits")
+    driver.send("4 open /elsewhere/q/commits")
     assert driver.answer() == "go 4"
     assert struck.points == [] and not gate.serves("q")
 
 
-def test_of_a_batchs_state_files_all_but_the_first_wait_until_it_has_struck(serve: Serve, struck: Struck) -> None:
+def test_all_but_the_first_state_file_of_a_batch_wait_until_the_fault_has_struck(serve: Serve, struck: Struck) -> None:
     gate = serve((1, Point.STATE_PARTLY_COMMITTED))
     driver = Driver(gate)
     assert driver.rules == {"park state 2 rename", "park state 2 renamed"}  # batch N writes version N+1
     state = f"{gate.path.parent}/a%20checkpoint/q/state/0"
-    driver.say(f"4 rename {state}/0/2.changelog")
+    driver.send(f"4 rename {state}/0/2.changelog")
     assert driver.answer() == "go 4"
-    driver.say(f"5 rename {state}/1/2.changelog")
+    driver.send(f"5 rename {state}/1/2.changelog")
     struck.go.clear()
-    driver.say(f"6 renamed {state}/0/2.changelog")
+    driver.send(f"6 renamed {state}/0/2.changelog")
     wait_until("the strike", lambda: struck.points, deadline_s=5)
-    driver.open(gate.path.parent / "a%20checkpoint", "other")  # an answer, and not that to question 5
+    driver.open(gate.path.parent / "a%20checkpoint", "other")  # this gets an answer; message 5 does not yet
     struck.go.set()
     assert {driver.answer(), driver.answer()} == {"go 5", "go 6"}
     assert struck.points == [("q", 1, Point.STATE_PARTLY_COMMITTED)]
@@ -152,72 +152,72 @@ def log(root: Path, name: str) -> None:
     (root / name).touch()
 
 
-def test_an_attempt_begins_with_its_plan_or_with_the_opening_of_a_plan_in_doubt(
+def test_an_attempt_begins_when_its_plan_is_written_or_an_uncommitted_plan_is_opened(
     serve: Serve, struck: Struck, tmp_path: Path
 ) -> None:
     gate = serve((2, Point.AFTER_SINK_COMMIT))
-    root, said = tmp_path / "a checkpoint", f"{tmp_path}/a%20checkpoint"
+    root, quoted = tmp_path / "a checkpoint", f"{tmp_path}/a%20checkpoint"
     assert gate.attempt("q", 2) is None
     first = Driver(gate)
-    first.open(Path(said), "q")
-    first.say(f"0 create {said}/q/offsets/2")
-    first.say(f"5 create {said}/q/commits/2")
+    first.open(Path(quoted), "q")
+    first.send(f"0 create {quoted}/q/offsets/2")
+    first.send(f"5 create {quoted}/q/commits/2")
     assert first.answer() == "go 5" and struck.attempts == [1] and gate.attempt("q", 2) == 1
     first.die()
     log(root, "q/offsets/1")
     log(root, "q/commits/1")
     log(root, "q/offsets/2")
     second = Driver(gate)
-    second.open(Path(said), "q")
-    second.say(f"2 open {said}/q/commits")  # of one start, whose attempt has begun already
+    second.open(Path(quoted), "q")
+    second.send(f"2 open {quoted}/q/commits")  # the same start: its attempt has begun already
     assert second.answer() == "go 2"
-    second.say(f"5 create {said}/q/commits/2")
+    second.send(f"5 create {quoted}/q/commits/2")
     assert second.answer() == "go 5" and struck.attempts == [1, 2]
     log(root, "q/commits/2")
     second.die()
-    Driver(gate).open(Path(said), "q")  # nothing is in doubt any more
+    Driver(gate).open(Path(quoted), "q")  # no batch is uncommitted any more
     assert gate.attempt("q", 2) == 2 and gate.attempt("q", 3) is None
 
 
-def test_a_plan_that_is_made_anew_is_another_attempt(serve: Serve, struck: Struck, tmp_path: Path) -> None:
+def test_a_plan_that_is_written_again_is_another_attempt(serve: Serve, struck: Struck, tmp_path: Path) -> None:
     gate = serve((1, Point.BEFORE_OFFSET_LOG))
     for attempt in (1, 2):
         driver = Driver(gate)
         driver.open(tmp_path / "a checkpoint", "q")
-        driver.say(f"3 create {tmp_path}/a%20checkpoint/q/offsets/1")
+        driver.send(f"3 create {tmp_path}/a%20checkpoint/q/offsets/1")
         assert driver.answer() == "go 3" and struck.attempts[-1] == attempt
         driver.die()
 
 
-def test_a_replay_waits_where_its_plan_is_found(serve: Serve, struck: Struck, tmp_path: Path) -> None:
-    """Spark does not write the plan again: the opening of its log is where the replay begins."""
+def test_a_replay_waits_when_its_log_is_opened(serve: Serve, struck: Struck, tmp_path: Path) -> None:
+    """Spark does not write the plan again, so the replay begins when it opens the log."""
     log(tmp_path / "a checkpoint", "q/offsets/7")
     gate = serve((7, Point.AFTER_OFFSET_LOG))
     driver = Driver(gate)
     struck.go.clear()
-    driver.say(f"1 open {tmp_path}/a%20checkpoint/q/offsets")
+    driver.send(f"1 open {tmp_path}/a%20checkpoint/q/offsets")
     wait_until("the strike", lambda: struck.points, deadline_s=5)
-    driver.say(f"2 open {tmp_path}/a%20checkpoint/other/offsets")
+    driver.send(f"2 open {tmp_path}/a%20checkpoint/other/offsets")
     assert driver.answer() == "go 2"
     struck.go.set()
     assert driver.answer() == "go 1"
     assert struck.points == [("q", 7, Point.AFTER_OFFSET_LOG)]
 
 
-def test_the_state_of_a_replay_waits_for_a_strike_of_its_own(serve: Serve, struck: Struck, tmp_path: Path) -> None:
+def test_the_state_files_of_a_replay_wait_for_their_own_strike(serve: Serve, struck: Struck, tmp_path: Path) -> None:
     gate = serve((1, Point.STATE_PARTLY_COMMITTED))
-    said = f"{tmp_path}/a%20checkpoint"
+    quoted = f"{tmp_path}/a%20checkpoint"
     log(tmp_path / "a checkpoint", "q/offsets/1")
     for attempt in (1, 2):
         driver = Driver(gate)
-        driver.open(Path(said), "q")
-        driver.say(f"4 rename {said}/q/state/0/0/2.changelog")
+        driver.open(Path(quoted), "q")
+        driver.send(f"4 rename {quoted}/q/state/0/0/2.changelog")
         assert driver.answer() == "go 4"
-        driver.say(f"5 rename {said}/q/state/0/1/2.changelog")
+        driver.send(f"5 rename {quoted}/q/state/0/1/2.changelog")
         struck.go.clear()
-        driver.say(f"6 renamed {said}/q/state/0/0/2.changelog")
+        driver.send(f"6 renamed {quoted}/q/state/0/0/2.changelog")
         wait_until("the strike", lambda n=attempt: len(struck.points) == n, deadline_s=5)
-        driver.open(Path(said), "other")  # an answer, and not that to question 5
+        driver.open(Path(quoted), "other")  # this gets an answer; message 5 does not yet
         struck.go.set()
         assert {driver.answer(), driver.answer()} == {"go 5", "go 6"}
         driver.die()
@@ -228,51 +228,51 @@ def test_the_watcher_and_the_strike_wait_for_each_other(serve: Serve, struck: St
     driver = Driver(gate)
     root = gate.path.parent / "a%20checkpoint"
     driver.open(root, "q")
-    told = []
+    struck_before = []
 
     def watcher() -> None:
-        gate.meet("q", 1, Point.AFTER_COMMIT_LOG)
-        told.append(list(struck.points))
+        gate.wait_for_strike("q", 1, Point.AFTER_COMMIT_LOG)
+        struck_before.append(list(struck.points))
 
-    driver.say(f"9 renamed {root}/q/commits/1")
+    driver.send(f"9 renamed {root}/q/commits/1")
     thread = threading.Thread(target=watcher)
     thread.start()
     assert driver.answer() == "go 9"
     thread.join(5)
-    assert told == [[("q", 1, Point.AFTER_COMMIT_LOG)]]  # the news of the commit came after the strike
-    gate.meet("q", 2, Point.AFTER_COMMIT_LOG)  # nobody strikes there: no wait
+    assert struck_before == [[("q", 1, Point.AFTER_COMMIT_LOG)]]  # the watcher continued after the strike
+    gate.wait_for_strike("q", 2, Point.AFTER_COMMIT_LOG)  # no fault strikes there: no wait
 
 
-def test_the_watcher_waits_for_no_driver_that_has_gone(serve: Serve, struck: Struck) -> None:
+def test_the_watcher_does_not_wait_for_a_driver_that_has_died(serve: Serve, struck: Struck) -> None:
     gate = serve((1, Point.AFTER_COMMIT_LOG))
     driver = Driver(gate)
     driver.open(gate.path.parent / "a%20checkpoint", "q")
-    thread = threading.Thread(target=gate.meet, args=("q", 1, Point.AFTER_COMMIT_LOG))
+    thread = threading.Thread(target=gate.wait_for_strike, args=("q", 1, Point.AFTER_COMMIT_LOG))
     thread.start()
     driver.die()
-    thread.join(4)  # shorter than the bound for a word that never comes
+    thread.join(4)  # shorter than the time limit for a report that never comes
     assert not thread.is_alive() and struck.points == []
 
 
-def test_a_driver_that_is_held_waits_on_and_the_watcher_does_not(serve: Serve, struck: Struck) -> None:
+def test_while_a_driver_is_held_the_watcher_does_not_wait(serve: Serve, struck: Struck) -> None:
     gate = serve((1, Point.AFTER_OFFSET_LOG))
     driver, root = Driver(gate), gate.path.parent / "a%20checkpoint"
     driver.open(root, "q")
     struck.held = threading.Event()
-    driver.say(f"6 renamed {root}/q/offsets/1")
-    gate.meet("q", 1, Point.AFTER_OFFSET_LOG)
+    driver.send(f"6 renamed {root}/q/offsets/1")
+    gate.wait_for_strike("q", 1, Point.AFTER_OFFSET_LOG)
     assert struck.points == [("q", 1, Point.AFTER_OFFSET_LOG)]
-    driver.open(root, "other")  # answered first, although it was asked later
+    driver.open(root, "other")  # answered before message 6, although it was sent later
     struck.held.set()
     assert driver.answer() == "go 6"
 
 
-def test_closing_lets_go_whoever_is_held(serve: Serve, struck: Struck) -> None:
+def test_closing_releases_drivers_that_are_held(serve: Serve, struck: Struck) -> None:
     gate = serve((1, Point.AFTER_SINK_COMMIT))
     driver, gone = Driver(gate), Driver(gate)
     struck.held = threading.Event()
     for one in (driver, gone):
-        one.say(f"5 create {gate.path.parent}/a%20checkpoint/q/commits/1")
+        one.send(f"5 create {gate.path.parent}/a%20checkpoint/q/commits/1")
     wait_until("the strikes", lambda: len(struck.points) == 2, deadline_s=5)
     gone.die()
     gate.close()
@@ -280,14 +280,14 @@ def test_closing_lets_go_whoever_is_held(serve: Serve, struck: Struck) -> None:
     held = [t for t in threading.enumerate() if t.name == "parked-q-1"]
     for thread in held:
         thread.join(5)
-    assert not any(t.is_alive() for t in held), "nobody waits for an event that nobody will set"
+    assert not any(t.is_alive() for t in held), "a thread waits for an event that nothing sets"
 
 
-def test_a_driver_that_dies_while_it_waits_harms_nobody(serve: Serve, struck: Struck) -> None:
+def test_the_gate_survives_a_driver_that_dies_while_it_waits(serve: Serve, struck: Struck) -> None:
     gate = serve((1, Point.AFTER_SINK_COMMIT))
     driver = Driver(gate)
     struck.go.clear()
-    driver.say(f"5 create {gate.path.parent}/a%20checkpoint/q/commits/1")
+    driver.send(f"5 create {gate.path.parent}/a%20checkpoint/q/commits/1")
     wait_until("the strike", lambda: struck.points, deadline_s=5)
     driver._socket.sendall(b"0 create /half a li")
     driver.die()
@@ -295,25 +295,25 @@ def test_a_driver_that_dies_while_it_waits_harms_nobody(serve: Serve, struck: St
     assert Driver(gate).rules == {"park commits 1 create"}
 
 
-def test_closing_lets_everybody_go(serve: Serve) -> None:
+def test_closing_ends_the_connections_of_all_drivers(serve: Serve) -> None:
     gate = serve()
     driver = Driver(gate)
     gate.close()
-    assert driver.answer() == ""  # the end of the connection, at which a driver goes on by itself
+    assert driver.answer() == ""  # the end of the connection: the driver then continues by itself
     assert not gate.path.exists()
 
 
-def test_closing_what_never_served_does_not_hang(tmp_path: Path) -> None:
+def test_closing_a_gate_that_never_served_does_not_hang(tmp_path: Path) -> None:
     gate = CheckpointGate(tmp_path / "s", tmp_path, wanted=list, on_point=lambda *_: None, on_failure=print)
     closing = threading.Thread(target=gate.close, daemon=True)
     closing.start()
     closing.join(5)
     assert not closing.is_alive() and not gate.path.exists()
-    gate.start()  # nothing: it is closed
+    gate.start()  # does nothing: the gate is closed
     gate.close()
 
 
-def test_a_root_with_dots_in_it_is_the_root_that_drivers_name(
+def test_a_root_with_dots_matches_the_paths_that_drivers_send(
     tmp_path: Path, struck: Struck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -329,49 +329,49 @@ def test_a_root_with_dots_in_it_is_the_root_that_drivers_name(
         gate.close()
 
 
-def test_a_file_sinks_driver_waits_before_the_entry_that_lists_the_files(
+def test_a_file_sinks_driver_waits_before_the_log_entry_that_lists_the_files(
     serve: Serve, struck: Struck, tmp_path: Path
 ) -> None:
-    """The log is in the output's folder: the query is the one that is at this batch."""
+    """The log is in the output's folder, so the gate takes the query that is at this batch."""
     root = tmp_path / "a checkpoint"
     driver = Driver(serve((9, Point.BEFORE_SINK_COMMIT)))
     assert driver.rules == {"park _spark_metadata 9 create"}
     driver.open(root, "flights")
-    driver.say(f"0 create {root}/flights/offsets/9")
-    driver.say("2 create /elsewhere/departures/_spark_metadata/9.compact")
+    driver.send(f"0 create {root}/flights/offsets/9")
+    driver.send("2 create /elsewhere/departures/_spark_metadata/9.compact")
     assert driver.answer() == "go 2"
-    driver.say("0 renamed /elsewhere/departures/_spark_metadata/9.compact")
+    driver.send("0 renamed /elsewhere/departures/_spark_metadata/9.compact")
     assert struck.points == [("flights", 9, Point.BEFORE_SINK_COMMIT)]
     driver.die()
 
 
-def test_of_two_queries_at_one_batch_none_is_taken_for_the_file_sinks(
+def test_with_two_queries_at_the_same_batch_a_file_sinks_write_is_not_attributed(
     serve: Serve, struck: Struck, tmp_path: Path
 ) -> None:
     root = tmp_path / "a checkpoint"
     driver = Driver(serve((1, Point.BEFORE_SINK_COMMIT)))
     for query in ("flights", "weather"):
         driver.open(root, query)
-        driver.say(f"0 create {root}/{query}/offsets/1")
-    driver.say("2 create /elsewhere/departures/_spark_metadata/1")
+        driver.send(f"0 create {root}/{query}/offsets/1")
+    driver.send("2 create /elsewhere/departures/_spark_metadata/1")
     assert driver.answer() == "go 2"
     assert struck.points == []
     driver.die()
 
 
-def test_what_cannot_be_understood_is_told_not_swallowed(tmp_path: Path) -> None:
+def test_a_message_that_cannot_be_parsed_is_reported_as_a_failure(tmp_path: Path) -> None:
     failures: list[BaseException] = []
     gate = CheckpointGate(tmp_path / "s", tmp_path, wanted=list, on_point=lambda *_: None, on_failure=failures.append)
     gate.start()
     try:
-        Driver(gate).say("gibberish")
+        Driver(gate).send("gibberish")
         wait_until("the failure", lambda: failures, deadline_s=5)
     finally:
         gate.close()
     assert "gibberish" in str(failures[0])
 
 
-def test_every_point_at_a_log_write_is_a_gate() -> None:
+def test_drivers_can_wait_at_every_point_that_is_a_log_write() -> None:
     assert GATES == (
         Point.BEFORE_OFFSET_LOG,
         Point.AFTER_OFFSET_LOG,

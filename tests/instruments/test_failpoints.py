@@ -1,4 +1,4 @@
-"""The harness's end of the failpoints, over a real unix socket."""
+"""The harness's end of the failpoints, over a real Unix socket."""
 
 from __future__ import annotations
 
@@ -15,26 +15,28 @@ from onceproof.instruments.failpoints import FailpointServer, Parked, SinkEvent
 from onceproof.scenario.points import Point
 
 
-class Ear:
+class Received:
     def __init__(self) -> None:
         self.parked: list[Parked] = []
-        self.told: list[SinkEvent] = []
+        self.events: list[SinkEvent] = []
 
 
 @pytest.fixture
-def ear() -> Ear:
-    return Ear()
+def received() -> Received:
+    return Received()
 
 
 @pytest.fixture
-def server(tmp_path: Path, ear: Ear) -> Iterator[FailpointServer]:
-    one = FailpointServer(tmp_path / "s", clock=lambda: 2.0, on_point=ear.parked.append, on_sink_event=ear.told.append)
+def server(tmp_path: Path, received: Received) -> Iterator[FailpointServer]:
+    one = FailpointServer(
+        tmp_path / "s", clock=lambda: 2.0, on_point=received.parked.append, on_sink_event=received.events.append
+    )
     one.start()
     yield one
     one.close()
 
 
-def say(path: Path, answered: threading.Event | None = None, **message: object) -> bytes:
+def report(path: Path, answered: threading.Event | None = None, **message: object) -> bytes:
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(10)
         client.connect(str(path))
@@ -51,10 +53,10 @@ def in_thread(act: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_a_sink_stays_parked_until_it_is_released(server: FailpointServer, ear: Ear) -> None:
+def test_a_sink_stays_parked_until_it_is_released(server: FailpointServer, received: Received) -> None:
     answered = threading.Event()
     in_thread(
-        lambda: say(
+        lambda: report(
             server.path,
             answered,
             point="before-sink-commit",
@@ -64,8 +66,8 @@ def test_a_sink_stays_parked_until_it_is_released(server: FailpointServer, ear: 
             facts={"xid": "7"},
         )
     )
-    wait_until("the sink to park", lambda: ear.parked, deadline_s=5)
-    parked = ear.parked[0]
+    wait_until("the sink to park", lambda: received.parked, deadline_s=5)
+    parked = received.parked[0]
     assert (parked.point, parked.sink, parked.batch, parked.facts) == (
         Point.BEFORE_SINK_COMMIT,
         "postgres",
@@ -78,21 +80,23 @@ def test_a_sink_stays_parked_until_it_is_released(server: FailpointServer, ear: 
     assert answered.wait(5)
 
 
-def test_reports_are_answered_at_once(server: FailpointServer, ear: Ear) -> None:
-    answer = say(server.path, event="commit-failed", sink="kafka", batch=1, query_id="q", facts={"error": "timed out"})
+def test_sink_events_are_answered_at_once(server: FailpointServer, received: Received) -> None:
+    answer = report(
+        server.path, event="commit-failed", sink="kafka", batch=1, query_id="q", facts={"error": "timed out"}
+    )
     assert answer == b"go\n"
-    assert ear.told == [SinkEvent("commit-failed", "kafka", 1, "q", {"error": "timed out"}, 2.0)]
+    assert received.events == [SinkEvent("commit-failed", "kafka", 1, "q", {"error": "timed out"}, 2.0)]
 
 
-def test_closing_releases_whoever_is_parked(server: FailpointServer, ear: Ear) -> None:
-    thread = in_thread(lambda: say(server.path, point="before-sink-commit", sink="kafka", batch=1, query_id="q"))
-    wait_until("the sink to park", lambda: ear.parked, deadline_s=5)
+def test_closing_releases_parked_sinks(server: FailpointServer, received: Received) -> None:
+    thread = in_thread(lambda: report(server.path, point="before-sink-commit", sink="kafka", batch=1, query_id="q"))
+    wait_until("the sink to park", lambda: received.parked, deadline_s=5)
     server.close()
     thread.join(5)
     assert not thread.is_alive()
 
 
-def test_closing_what_never_served_does_not_hang(tmp_path: Path) -> None:
+def test_closing_a_server_that_never_served_does_not_hang(tmp_path: Path) -> None:
     one = FailpointServer(tmp_path / "s", clock=lambda: 2.0, on_point=print, on_sink_event=print)
     thread = in_thread(one.close)
     thread.join(5)

@@ -1,4 +1,4 @@
-"""What a run says of a job that goes nowhere."""
+"""How the feed ends: jobs that make no progress, and batches without input that are still pending."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from onceproof.base.errors import EnvironmentProblem, WaitTimeout
 from onceproof.instruments.checkpoint_watcher import Batch
-from onceproof.pipeline.drive import FeedLoop, _Enough
+from onceproof.pipeline.drive import FeedLoop, _GaveUp
 from onceproof.pipeline.supervisor import Failure
 
 
@@ -21,20 +21,20 @@ def batch(query: str, number: int, ends: dict[str, dict[int, int]], committed_at
     return Batch(query, number, {}, ends, None, 1.0, 0, committed_at, None if committed_at is None else 0)
 
 
-def drive(batches: Iterable[Batch], *, queries: Iterable[str] = ("q",), awaited: Iterable[str] = ()) -> Any:
+def drive(batches: Iterable[Batch], *, queries: Iterable[str] = ("q",), missing: Iterable[str] = ()) -> Any:
     watcher = SimpleNamespace(
         batches=lambda: list(batches),
         queries=lambda: dict.fromkeys(queries, Path()),
-        awaited=lambda: list(awaited),
+        missing_queries=lambda: list(missing),
     )
-    driven: Any = FeedLoop(None, None, None, watcher, None, None)  # type: ignore[arg-type]  # only the checkpoint is asked
+    driven: Any = FeedLoop(None, None, None, watcher, None, None)  # type: ignore[arg-type]  # the tests set what else they need
     driven._ends = {"orders": {0: 5}}
     return driven
 
 
-def test_a_job_that_reads_another_topic_is_told_so() -> None:
-    said = drive([batch("q", 0, {"other": {0: 0}})])._unread()
-    assert said == "the job never reads topic orders: query q reads other (is its topic given as {topic.orders}?)"
+def test_a_topic_that_no_query_reads_is_named_with_the_topics_that_are_read() -> None:
+    sentence = drive([batch("q", 0, {"other": {0: 0}})])._describe_unread_topics()
+    assert sentence == "the job never reads topic orders: query q reads other (is its topic given as {topic.orders}?)"
 
 
 @pytest.mark.parametrize(
@@ -42,21 +42,23 @@ def test_a_job_that_reads_another_topic_is_told_so() -> None:
     [
         drive([batch("q", 0, {"orders": {0: 0}})]),
         drive([batch("q", 0, {"other": {0: 0}})], queries=("q", "late")),
-        drive([batch("q", 0, {"other": {0: 0}})], awaited=("late",)),
+        drive([batch("q", 0, {"other": {0: 0}})], missing=("late",)),
     ],
-    ids=["it reads it", "a query has planned nothing yet", "a query is still to come"],
+    ids=["a query reads it", "a query has planned no batch yet", "an expected query has not started"],
 )
-def test_one_that_may_still_read_it_is_not(driven: Any) -> None:
-    assert driven._unread() is None
+def test_a_topic_that_a_query_may_still_read_is_not_named(driven: Any) -> None:
+    assert driven._describe_unread_topics() is None
 
 
-def test_the_batch_that_never_ended_is_named() -> None:
+def test_a_batch_that_never_ended_is_named() -> None:
     open_ = batch("q", 4, {"orders": {0: 5}}, committed_at=None)
-    assert drive([batch("q", 3, {"orders": {0: 4}}), open_])._unended() == ": batch 4 of query q never ended"
-    assert drive([batch("q", 3, {"orders": {0: 4}})])._unended() == ""
+    assert (
+        drive([batch("q", 3, {"orders": {0: 4}}), open_])._describe_open_batches() == ": batch 4 of query q never ended"
+    )
+    assert drive([batch("q", 3, {"orders": {0: 4}})])._describe_open_batches() == ""
 
 
-def test_a_job_that_cannot_be_stopped_is_told_as_that_and_not_as_one_that_was_too_slow() -> None:
+def test_a_job_that_cannot_be_stopped_is_a_problem_of_the_environment() -> None:
     @contextmanager
     def frozen() -> Iterator[None]:
         raise WaitTimeout("gave up after 5.0 s waiting for every thread of driver-1 to be stopped")
@@ -70,7 +72,7 @@ def test_a_job_that_cannot_be_stopped_is_told_as_that_and_not_as_one_that_was_to
         driven._send(0, [feeder])
 
 
-def test_a_job_that_hangs_again_after_progress_is_started_again_and_one_that_makes_none_is_stuck() -> None:
+def test_a_job_is_restarted_after_each_hang_and_stuck_if_a_restart_brings_no_progress() -> None:
     batches = [batch("q", 0, {"orders": {0: 1}})]
     driven = drive([])
     driven._watcher.batches = lambda: batches
@@ -87,16 +89,16 @@ def test_a_job_that_hangs_again_after_progress_is_started_again_and_one_that_mak
         driven._check_progress(begins + 31)
 
     silence(100)
-    batches.append(batch("q", 1, {"orders": {0: 2}}))  # it went on, and hangs again
+    batches.append(batch("q", 1, {"orders": {0: 2}}))  # it made progress, and hangs again
     silence(200)
     assert kills == [1, 2]
-    with pytest.raises(_Enough, match="and none after a restart") as stuck:
+    with pytest.raises(_GaveUp, match="and none after a restart") as stuck:
         driven._check_progress(262)
     assert stuck.value.stuck and kills == [1, 2]
 
 
 def joined(*batches: Batch, at: float, start: int = 0) -> Any:
-    """A stateful query that has committed all of its input, seen at that time."""
+    """A feed loop at the time ``at``, with a stateful query that has committed all of its input."""
     driven = drive(batches)
     driven._watcher.covers = lambda _ends: True
     driven._watcher.stateful = lambda _query: True
@@ -108,60 +110,60 @@ def joined(*batches: Batch, at: float, start: int = 0) -> Any:
 
 
 def with_input(number: int, at: float, *, moves: bool = True) -> Batch:
-    """A batch that takes five records, half a second long."""
+    """A batch with five records that takes half a second."""
     starts, ends = {"orders": {0: 5 * number}}, {"orders": {0: 5 * number + 5}}
     before, after = 1000 * number, 1000 * (number + moves)
     return Batch("q", number, starts, ends, before, at, 0, at + 0.5, 0, after)
 
 
 def without_input(number: int, at: float, *, committed: bool = True) -> Batch:
-    """The batch that follows on a watermark that moved."""
+    """The batch that follows a moved watermark."""
     ends = {"orders": {0: 5 * number}}
     done = (at + 0.2, 0, 1000 * number) if committed else (None, None, None)
     return Batch("q", number, ends, ends, 1000 * number, at, 0, *done)
 
 
-def test_the_run_goes_on_until_the_batch_without_input_is_committed() -> None:
+def test_the_run_waits_until_the_batch_without_input_is_committed() -> None:
     fed = [with_input(0, 0.0), with_input(1, 1.0), with_input(2, 2.0)]
     assert not joined(*fed, at=2.6)._committed(), "Spark is about to plan it"
     assert not joined(*fed, without_input(3, 2.7, committed=False), at=2.8)._committed()
     assert joined(*fed, without_input(3, 2.7), at=3.0)._committed()
 
 
-def test_the_next_chunk_waits_for_the_batch_without_input_that_would_race_with_it() -> None:
+def test_the_next_chunk_waits_for_the_batch_without_input_unless_the_trigger_is_slow() -> None:
     first = joined(with_input(0, 0.0), at=0.6)
     assert not first._ready_for_more()
     assert joined(with_input(0, 0.0), without_input(1, 0.7), at=1.0)._ready_for_more()
     first._timeline.now = lambda: 3.0
-    assert first._ready_for_more(), "its trigger is slow: the chunk is taken by its next batch, whenever that is"
+    assert first._ready_for_more(), "the trigger is slow: the query's next batch takes the chunk"
 
 
-def test_a_run_ends_that_gets_no_batch_without_input_and_says_so() -> None:
+def test_a_run_without_the_batch_without_input_drains_and_notes_its_absence() -> None:
     ended = joined(with_input(0, 0.0), with_input(1, 1.0), with_input(2, 2.0), at=60.0)
     assert ended._committed()
-    ended._end()
+    ended._finish()
     assert ended._drained and ended._note is None
-    assert "planned no batch without input for that within 2.5 s" in ended._open_watermarks["q"]["note"]
+    assert "planned no batch without input for it within 2.5 s" in ended._open_watermarks["q"]["note"]
 
 
 def test_a_run_whose_driver_was_restarted_before_that_batch_did_not_drain() -> None:
     ended = joined(with_input(0, 0.0), with_input(1, 1.0), with_input(2, 2.0), at=2.6, start=1)
     assert ended._committed()
-    ended._end()
+    ended._finish()
     assert not ended._drained
     assert "the driver was restarted before Spark planned a batch without input" in ended._note
     assert ended._open_watermarks["q"]["reason"] == "restarted"
 
 
-def test_a_run_that_ends_early_says_which_batch_was_still_to_come() -> None:
+def test_a_run_that_ends_early_notes_the_batch_that_was_due() -> None:
     ended = joined(with_input(0, 0.0), with_input(1, 1.0), with_input(2, 2.0), at=2.6)
     ended._stack = SimpleNamespace(kafka=SimpleNamespace(client_bootstrap="127.0.0.1:1"), postgres=None)
     ended._job.last_words, ended._job.why_it_failed = (
         lambda: "",
         lambda _addresses: Failure([], None, "logs/driver-0.log"),
     )
-    ended._look_why()
+    ended._record_failure()
     assert ended._open_watermarks["q"]["reason"] == "due"
     reading = joined(with_input(0, 0.0), replace(with_input(1, 1.0), committed_at=None), at=2.6)
     reading._note_open_watermarks()
-    assert reading._open_watermarks == {}, "a batch that reads is a matter of progress"
+    assert reading._open_watermarks == {}, "an open batch with input is not about the watermark"

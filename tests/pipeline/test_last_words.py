@@ -1,4 +1,4 @@
-"""The cause of a failure, found in logs as Python, Py4J, the JVM and Spark write them."""
+"""Finding the cause of a failure in logs of Python, Py4J, the JVM and Spark."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ psycopg.errors.UndefinedTable: relation "orders" does not exist
 """
 
 
-def test_the_deepest_cause_comes_first_and_wrappers_not_at_all() -> None:
+def test_the_deepest_cause_comes_first_and_wrappers_are_left_out() -> None:
     assert causes(JDBC) == [
         "java.net.ConnectException: Connection refused",
         "org.postgresql.util.PSQLException: Connection to localhost:5432 refused. Check that the hostname and port are correct.",
@@ -45,12 +45,12 @@ def test_the_deepest_cause_comes_first_and_wrappers_not_at_all() -> None:
     assert causes(STREAM) == ['psycopg.errors.UndefinedTable: relation "orders" does not exist']
 
 
-def test_a_wrapper_is_shown_where_there_is_nothing_else() -> None:
+def test_a_wrapper_is_shown_if_there_is_nothing_else() -> None:
     alone = "\n".join(STREAM.splitlines()[:4])
     assert len(causes(alone)) == 1 and "[STREAM_FAILED]" in causes(alone)[0]
 
 
-def test_few_lines_are_shown_however_many_there_are() -> None:
+def test_at_most_four_shortened_lines_are_shown() -> None:
     many = "\n".join(f"java.lang.IllegalStateException: number {n} {'x' * 1000}" for n in range(50))
     assert causes(many)[0].startswith("java.lang.IllegalStateException: number 49 ")
     assert len(causes(many)) == 4 and all(len(row) <= 300 for row in causes(many))
@@ -70,5 +70,5 @@ def test_a_log_without_an_exception_has_no_cause() -> None:
         ("done at 13:55:13: 20 rows", None),
     ],
 )
-def test_an_address_that_is_none_of_the_runs_is_found(log: str, address: str | None) -> None:
+def test_an_address_that_is_not_of_the_run_is_found(log: str, address: str | None) -> None:
     assert foreign_address(log, ["127.0.0.1:40001", "postgresql://job@127.0.0.1:40002/job"]) == address

@@ -1,4 +1,4 @@
-"""When a run has ended: which batches without input Spark still owes, by checkpoint files written by hand."""
+"""Which batches without input Spark is still going to plan, judged from checkpoint files that the tests write."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 
 from onceproof.base.waiting import wait_until
 from onceproof.instruments.checkpoint_watcher import Batch, CheckpointWatcher, parse_commit_log
-from onceproof.pipeline.no_data import SLACK_S, Owed, owed
+from onceproof.pipeline.no_data import SLACK_S, Pending, pending
 
 LONGEST_S = 60.0
 
 
 class Written:
-    """A checkpoint written file by file, and what the watcher makes of it at times that the test chooses."""
+    """Writes a checkpoint file by file, at times that the test chooses, with a watcher on it."""
 
     def __init__(self, root: Path) -> None:
         self.now, self.start = 0.0, 0
@@ -39,9 +39,9 @@ class Written:
     def keep_state(self) -> None:
         (self.folder / "state" / "0" / "0").mkdir(parents=True)
 
-    def owed(self, *, at: float, by: int = 0, ended: tuple[int, ...] = ()) -> Owed | None:
+    def pending(self, *, at: float, by: int = 0, ended: tuple[int, ...] = ()) -> Pending | None:
         stateful = self.watcher.stateful("orders")
-        return owed(self.watcher.batches(), stateful=stateful, start=by, now=at, longest_s=LONGEST_S, ended=ended)
+        return pending(self.watcher.batches(), stateful=stateful, start=by, now=at, longest_s=LONGEST_S, ended=ended)
 
     def _batch(self, number: int) -> Batch:
         found = self.watcher.batch("orders", number)
@@ -70,116 +70,116 @@ def fed(spark: Written, *, every: float = 2.0, moves: bool = True) -> None:
         spark.commit(number, 1000 * number * moves, at=every * number + 0.5)
 
 
-def test_a_planned_batch_without_input_is_awaited(spark: Written) -> None:
+def test_a_planned_batch_without_input_is_pending_until_its_commit(spark: Written) -> None:
     spark.keep_state()
     fed(spark)
     spark.plan(4, 30, 3000, at=6.6)
-    left = spark.owed(at=100)
+    left = spark.pending(at=100)
     assert left is not None and (left.batch.batch, left.reason, left.waiting_helps) == (4, "open", True)
     spark.commit(4, 3000, at=7)
-    assert spark.owed(at=7) is None, "the watermark did not move in it: it was the last one"
+    assert spark.pending(at=7) is None, "batch 4 did not move the watermark, so it is the last one"
 
 
-def test_a_batch_that_the_moved_watermark_asks_for_is_awaited_before_it_is_planned(spark: Written) -> None:
+def test_a_moved_watermark_makes_the_next_batch_due_before_it_is_planned(spark: Written) -> None:
     spark.keep_state()
     fed(spark)
-    left = spark.owed(at=6.6)
+    left = spark.pending(at=6.6)
     assert left is not None and (left.batch.batch, left.reason) == (3, "due")
     assert left.describe() == (
         "batch 3 of query orders moved the watermark to 1970-01-01 00:00:03 UTC, "
-        "and the batch without input that acts on it is not planned yet"
+        "and Spark has not yet planned the batch without input that acts on it"
     )
 
 
-def test_a_query_without_state_owes_nothing(spark: Written) -> None:
+def test_a_query_without_state_has_nothing_pending(spark: Written) -> None:
     fed(spark)
-    assert spark.owed(at=6.6) is None
+    assert spark.pending(at=6.6) is None
 
 
-def test_a_watermark_that_stays_asks_for_nothing(spark: Written) -> None:
+def test_an_unmoved_watermark_leaves_nothing_pending(spark: Written) -> None:
     spark.keep_state()
     fed(spark, moves=False)
-    assert spark.owed(at=6.6) is None
+    assert spark.pending(at=6.6) is None
 
 
 @pytest.mark.parametrize("every", [2.0, 30.0], ids=["trigger of 2 s at most", "trigger of 30 s at most"])
-def test_it_is_awaited_for_as_long_as_the_trigger_can_take_and_no_longer(spark: Written, every: float) -> None:
+def test_the_batch_is_due_for_one_trigger_interval_and_no_longer(spark: Written, every: float) -> None:
     spark.keep_state()
     fed(spark, every=every)
     committed = 3 * every + 0.5
-    # While the batches were `every` apart the query was idle for nearly as long, and still planned nothing of its own.
+    # Between its batches the query was idle for nearly `every` seconds, and planned no batch without input.
     for at in (committed + 0.1, committed + every + SLACK_S - 0.1):
-        left = spark.owed(at=at)
+        left = spark.pending(at=at)
         assert left is not None and left.reason == "due", at
-    left = spark.owed(at=committed + every + SLACK_S + 0.1)
+    left = spark.pending(at=committed + every + SLACK_S + 0.1)
     assert left is not None and (left.reason, left.waiting_helps) == ("none", False)
-    assert f"planned no batch without input for that within {every + SLACK_S:.1f} s" in left.describe()
+    assert f"planned no batch without input for it within {every + SLACK_S:.1f} s" in left.describe()
     assert "spark.sql.streaming.noDataMicroBatches.enabled is false" in left.describe()
 
 
-def test_a_query_that_was_idle_long_enough_before_is_not_awaited_again(spark: Written) -> None:
+def test_a_query_that_was_idle_long_enough_before_has_no_batch_due(spark: Written) -> None:
     spark.keep_state()
     fed(spark)
-    spark.plan(4, 40, 3000, at=20)  # 13.5 s after the watermark had moved, and it took input
+    spark.plan(4, 40, 3000, at=20)  # 13.5 s after the watermark had moved, and with input
     spark.commit(4, 4000, at=20.5)
-    left = spark.owed(at=20.6)
+    left = spark.pending(at=20.6)
     assert left is not None and left.reason == "none"
 
 
-def test_a_query_whose_trigger_is_not_known_is_awaited_until_it_counts_as_stuck(spark: Written) -> None:
+def test_with_an_unknown_trigger_the_batch_is_due_until_the_query_counts_as_stuck(spark: Written) -> None:
     spark.keep_state()
     spark.plan(0, 0, 0, at=0)
     spark.commit(0, 0, at=0.1)
-    spark.plan(1, 10, 0, at=1)  # the first batch of a driver waits for no trigger, so this gap says nothing
+    spark.plan(1, 10, 0, at=1)  # the first batch of a driver does not wait for a trigger, so this gap does not count
     spark.commit(1, 1000, at=1.5)
-    reasons = [(left := spark.owed(at=at)) and left.reason for at in (LONGEST_S, 1.5 + LONGEST_S + SLACK_S)]
+    reasons = [(left := spark.pending(at=at)) and left.reason for at in (LONGEST_S, 1.5 + LONGEST_S + SLACK_S)]
     assert reasons == ["due", "none"]
 
 
-def test_one_that_has_run_such_a_batch_is_awaited_longer(spark: Written) -> None:
+def test_after_one_batch_without_input_the_next_is_due_for_longer(spark: Written) -> None:
     spark.keep_state()
     fed(spark)
     spark.plan(4, 30, 3000, at=6.6)
     spark.commit(4, 3000, at=6.7)
     spark.plan(5, 40, 3000, at=8)
     spark.commit(5, 4000, at=8.5)
-    reasons = [(left := spark.owed(at=at)) and left.reason for at in (8.6, 60, 8.5 + LONGEST_S)]
+    reasons = [(left := spark.pending(at=at)) and left.reason for at in (8.6, 60, 8.5 + LONGEST_S)]
     assert reasons == ["due", "due", "none"]
 
 
-def test_after_a_restart_spark_plans_it_only_with_input(spark: Written) -> None:
+def test_after_a_restart_the_batch_comes_only_with_input(spark: Written) -> None:
     spark.keep_state()
     fed(spark)
-    left = spark.owed(at=6.6, by=1)
+    left = spark.pending(at=6.6, by=1)
     assert left is not None and (left.reason, left.waiting_helps) == ("restarted", False)
     assert "the driver was restarted before Spark planned a batch without input" in left.describe()
 
 
-def test_a_job_that_ended_by_itself_had_its_chance(spark: Written) -> None:
-    """Trigger.Once runs one batch and no other; the next start has nothing to do."""
+def test_a_job_that_ended_by_itself_has_no_batch_due(spark: Written) -> None:
+    """Trigger.Once runs exactly one batch; the next start has nothing to do."""
     spark.keep_state()
     fed(spark)
-    left = spark.owed(at=6.6, by=1, ended=(0,))
+    left = spark.pending(at=6.6, by=1, ended=(0,))
     assert left is not None and (left.reason, left.waiting_helps) == ("none", False)
-    assert "planned no batch without input for that before the job ended by itself" in left.describe()
+    assert "planned no batch without input for it before the job ended by itself" in left.describe()
 
 
-def test_a_batch_that_the_new_driver_replayed_is_followed_by_one(spark: Written) -> None:
+def test_after_a_batch_that_the_new_driver_replayed_the_next_is_due(spark: Written) -> None:
     spark.keep_state()
     fed(spark)
     spark.plan(4, 40, 3000, at=8)
     spark.commit(4, 4000, at=20, by=1)
-    left = spark.owed(at=20.1, by=1)
+    left = spark.pending(at=20.1, by=1)
     assert left is not None and left.reason == "due"
 
 
-def test_batches_of_timers_that_never_end_are_not_awaited(spark: Written) -> None:
+def test_batches_of_processing_time_timers_are_not_pending(spark: Written) -> None:
     spark.keep_state()
     fed(spark)
     spark.plan(4, 30, 3000, at=6.6)
     spark.commit(4, 3000, at=6.7)
     spark.plan(5, 30, 3000, at=6.8)
-    assert spark.owed(at=6.9) is None
+    assert spark.pending(at=6.9) is None
 
 
 @pytest.mark.parametrize(
@@ -191,12 +191,12 @@ def test_batches_of_timers_that_never_end_are_not_awaited(spark: Written) -> Non
         ("v1", None),
     ],
 )
-def test_the_watermark_of_the_next_batch_is_in_the_commit_log(text: str, watermark: int | None) -> None:
+def test_the_watermark_of_the_next_batch_is_read_from_the_commit_log(text: str, watermark: int | None) -> None:
     assert parse_commit_log(text) == watermark
 
 
 @pytest.mark.parametrize("text", ["", "{}"])
-def test_what_is_no_commit_log_is_refused(text: str) -> None:
+def test_a_text_that_is_not_a_commit_log_is_refused(text: str) -> None:
     check: Callable[[], int | None] = lambda: parse_commit_log(text)  # noqa: E731
     with pytest.raises(ValueError, match="a commit log begins with its version"):
         check()

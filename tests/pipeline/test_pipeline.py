@@ -1,4 +1,4 @@
-"""The supervisor, on real processes: when a job is started again, when it is given up, and that stopped means stopped."""
+"""The supervisor, on real processes: when it restarts a job, when it gives up, and how it stops and freezes one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from onceproof.stack.processes.owner import Owner, Service
 
 
 class World:
-    """What the supervisor asks of the run."""
+    """The state of the run that the supervisor asks for."""
 
     def __init__(self) -> None:
         self.fired = False
@@ -72,14 +72,14 @@ def until(reason: str, probe: Callable[[], Any]) -> None:
     wait_until(reason, probe, deadline_s=20)
 
 
-def test_a_job_that_dies_before_any_fault_is_not_started_again(supervise: Callable[..., Pipeline]) -> None:
+def test_a_job_that_dies_before_any_fault_is_not_restarted(supervise: Callable[..., Pipeline]) -> None:
     job = supervise("raise SystemExit(3)")
     job.start()
     until("its end", lambda: job.died_before_fault)
     assert job.starts == 1 and job.exits[0].code == 3 and not job.exits[0].killed
 
 
-def test_a_job_that_dies_after_a_fault_is_started_again_until_it_is_given_up(
+def test_a_job_that_dies_after_a_fault_is_restarted_up_to_the_limit(
     supervise: Callable[..., Pipeline], world: World
 ) -> None:
     world.fired = True
@@ -89,7 +89,7 @@ def test_a_job_that_dies_after_a_fault_is_started_again_until_it_is_given_up(
     assert job.starts == 3 and not job.died_before_fault
 
 
-def test_restarts_while_a_fault_is_on_do_not_count(supervise: Callable[..., Pipeline], world: World) -> None:
+def test_restarts_while_a_fault_is_in_progress_do_not_count(supervise: Callable[..., Pipeline], world: World) -> None:
     world.fired, world.calm = True, False
     job = supervise("raise SystemExit(3)", limit=1)
     job.start()
@@ -99,7 +99,7 @@ def test_restarts_while_a_fault_is_on_do_not_count(supervise: Callable[..., Pipe
     until("it to be given up", lambda: job.given_up)
 
 
-def test_a_killed_driver_is_started_again_and_known_as_killed(supervise: Callable[..., Pipeline]) -> None:
+def test_a_killed_driver_is_restarted_and_its_exit_marked_as_killed(supervise: Callable[..., Pipeline]) -> None:
     job = supervise(SLEEP)
     job.start()
     before = job.pids()
@@ -110,14 +110,14 @@ def test_a_killed_driver_is_started_again_and_known_as_killed(supervise: Callabl
     job.stop()
 
 
-def test_a_job_that_ends_well_with_input_left_is_started_again(supervise: Callable[..., Pipeline]) -> None:
+def test_a_job_that_exits_with_0_before_its_input_is_drained_is_restarted(supervise: Callable[..., Pipeline]) -> None:
     job = supervise("pass", limit=1)
     job.start()
     until("it to be given up", lambda: job.given_up)
     assert not job.died_before_fault
 
 
-def test_stopped_means_stopped(supervise: Callable[..., Pipeline], world: World) -> None:
+def test_after_stop_the_job_is_never_restarted(supervise: Callable[..., Pipeline], world: World) -> None:
     world.fired = True
     job = supervise("raise SystemExit(1)", limit=10_000)
     job.start()
@@ -128,7 +128,7 @@ def test_stopped_means_stopped(supervise: Callable[..., Pipeline], world: World)
     assert job.starts == starts and job.pids() == []
 
 
-def test_while_frozen_nothing_of_the_job_runs(supervise: Callable[..., Pipeline]) -> None:
+def test_while_frozen_the_jobs_processes_are_stopped(supervise: Callable[..., Pipeline]) -> None:
     job = supervise(SLEEP)
     job.start()
 
@@ -144,10 +144,10 @@ def test_while_frozen_nothing_of_the_job_runs(supervise: Callable[..., Pipeline]
     job.stop()
 
 
-def test_a_driver_that_was_set_aside_sleeps_on_and_its_successor_is_not_stopped_for_it(
+def test_a_driver_stopped_by_a_takeover_stays_stopped_and_its_successor_runs(
     supervise: Callable[..., Pipeline],
 ) -> None:
-    """Freezes count for the driver that they stopped, whichever is the driver when they end."""
+    """A freeze counts for the driver that it stopped, even if another driver runs when the freeze ends."""
     job = supervise(SLEEP)
     job.start()
     old = psutil.Process(job.pids()[0])
@@ -157,20 +157,20 @@ def test_a_driver_that_was_set_aside_sleeps_on_and_its_successor_is_not_stopped_
         successor = psutil.Process(job.pids()[0])
         with job.frozen():
             assert successor.status() == psutil.STATUS_STOPPED
-        until("the successor to go on", lambda: successor.status() != psutil.STATUS_STOPPED)
+        until("the successor to run again", lambda: successor.status() != psutil.STATUS_STOPPED)
     assert old.status() == psutil.STATUS_STOPPED and successor.status() != psutil.STATUS_STOPPED
     job.stop()
 
 
-def test_a_driver_that_only_got_a_second_one_beside_it_goes_on(supervise: Callable[..., Pipeline]) -> None:
-    """Also out of a freeze that had begun before: whoever froze it did so for a moment."""
+def test_a_driver_with_a_second_one_next_to_it_keeps_running(supervise: Callable[..., Pipeline]) -> None:
+    """Even if it was frozen when the second one started: the freeze ends for it as usual."""
     job = supervise(SLEEP)
     job.start()
     old = psutil.Process(job.pids()[0])
     with job.frozen():
         start, first = job.take_over(stopped=False)
         assert (start, job.current_start) == (0, 1) and old.status() == psutil.STATUS_STOPPED
-    until("it to go on", lambda: old.status() != psutil.STATUS_STOPPED)
+    until("it to run again", lambda: old.status() != psutil.STATUS_STOPPED)
     assert job.is_running() and first.is_running()
     job.stop()
     assert not first.members()
@@ -187,14 +187,14 @@ def test_a_freeze_that_fails_leaves_the_driver_running(
         never.setattr("onceproof.stack.processes.procfs.is_stopped", lambda _pid: False)
         with pytest.raises(WaitTimeout, match="to be stopped"), job.frozen():
             raise AssertionError("it was not stopped")
-    until("it to go on", lambda: driver.status() != psutil.STATUS_STOPPED)
+    until("it to run again", lambda: driver.status() != psutil.STATUS_STOPPED)
     with job.frozen():
         assert driver.status() == psutil.STATUS_STOPPED
-    until("it to go on again", lambda: driver.status() != psutil.STATUS_STOPPED)
+    until("it to run once more", lambda: driver.status() != psutil.STATUS_STOPPED)
     job.stop()
 
 
-def test_a_driver_that_was_replaced_is_supervised_no_more_and_gone_in_the_end(
+def test_a_replaced_driver_is_no_longer_supervised_and_is_killed_by_stop(
     supervise: Callable[..., Pipeline],
 ) -> None:
     job = supervise(SLEEP)
@@ -208,13 +208,13 @@ def test_a_driver_that_was_replaced_is_supervised_no_more_and_gone_in_the_end(
     zombie.kill()
     job.kill_driver()
     until("the successor's restart", lambda: job.starts == 3)
-    assert [one.start for one in job.exits] == [1], "the end of the old one is nobody's exit"
+    assert [one.start for one in job.exits] == [1], "the end of the replaced driver is not recorded as an exit"
     job.take_over(stopped=True)
     job.stop()
-    assert not any(one.members() for one in (zombie, *job._aside)) and job.pids() == []
+    assert not any(one.members() for one in (zombie, *job._replaced)) and job.pids() == []
 
 
-def test_what_the_job_said_is_found_in_its_output(supervise: Callable[..., Pipeline]) -> None:
+def test_said_finds_words_in_the_jobs_output(supervise: Callable[..., Pipeline]) -> None:
     job = supervise("print('a temporary one')\nraise RuntimeError")
     assert not job.said("a temporary one")
     job.start()
@@ -231,9 +231,7 @@ def test_last_words_begin_at_the_traceback_and_mask_secrets(supervise: Callable[
     assert "the token is ***" in words and "s3cret" not in words
 
 
-def test_why_it_failed_is_told_with_its_cause_and_its_log_and_without_secrets(
-    supervise: Callable[..., Pipeline], hidden: None
-) -> None:
+def test_a_failure_has_its_cause_and_its_log_and_no_secrets(supervise: Callable[..., Pipeline], hidden: None) -> None:
     refused = "raise ConnectionError('connection to server at \"db\", port 5432 failed: Connection refused for s3cret')"
     job = supervise(refused)
     job.start()
@@ -245,10 +243,10 @@ def test_why_it_failed_is_told_with_its_cause_and_its_log_and_without_secrets(
     assert (failure.foreign_address, failure.log) == ("db:5432", "logs/driver-0.log")
 
 
-def test_a_driver_that_awaits_an_answer_is_released_and_stopped_anew(
+def test_a_driver_that_awaits_an_answer_is_resumed_and_stopped_again(
     supervise: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer to the driver's own loop is read as soon as it runs; one that nothing waits for stays where it is."""
+    """A running driver reads an answer that it awaits at once; other bytes stay unread."""
     job = supervise(SLEEP)
     job.start()
     stops = 0
@@ -269,12 +267,12 @@ def test_a_driver_that_awaits_an_answer_is_released_and_stopped_anew(
     monkeypatch.setattr(procfs, "unread", unread)
     monkeypatch.setattr(Service, "freeze", counted)
     with job.frozen_between_requests():
-        assert stops == 3, "stopped for the idle connection, for the answer, and for good"
+        assert stops == 3, "stopped at the idle connection's bytes, at the answer, and finally"
         assert psutil.Process(job.pids()[0]).status() == psutil.STATUS_STOPPED
     assert psutil.Process(job.pids()[0]).status() != psutil.STATUS_STOPPED
 
 
-def test_what_has_arrived_and_was_not_read_is_seen() -> None:
+def test_bytes_that_arrived_and_were_not_read_are_counted() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         peer, _ = server.accept()
         with peer:

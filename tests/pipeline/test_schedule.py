@@ -1,4 +1,4 @@
-"""The schedule of a Spark job: which parts can be taken away, and what a search for the smallest comes to."""
+"""The schedule of a Spark job: which parts can be removed, and what a search for the smallest schedule finds."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def whole(shipped: Scenario) -> BatchSchedule:
     return WholeJob(shipped).schedule
 
 
-def test_chunks_are_taken_away_from_the_end_and_stay_as_large_as_they_were(
-    shipped: Scenario, whole: BatchSchedule
-) -> None:
+def test_chunks_are_removed_from_the_end_and_keep_their_size(shipped: Scenario, whole: BatchSchedule) -> None:
     made = WholeJob(shipped).of(BatchSchedule(4, whole.faults[:2]), Path("unused"))
     (before,), (after,) = shipped.input, made.input
     assert before.rows is not None
@@ -37,29 +35,29 @@ def test_chunks_are_taken_away_from_the_end_and_stay_as_large_as_they_were(
     assert crosscheck.of_schedule(made) == []
 
 
-def test_chunks_that_a_fault_needs_make_no_scenario_without_them(shipped: Scenario, whole: BatchSchedule) -> None:
+def test_a_schedule_without_the_chunks_that_a_fault_needs_is_refused(shipped: Scenario, whole: BatchSchedule) -> None:
     last = max(fault.at.batch for fault in whole.faults)
     (complaint,) = crosscheck.of_schedule(WholeJob(shipped).of(BatchSchedule(last, whole.faults), Path("unused")))
     assert "never surely reached" in complaint.message
 
 
-def test_a_witness_leads_to_the_fault_of_its_batch_and_to_the_chunks_until_then(whole: BatchSchedule) -> None:
+def test_hints_keep_the_fault_of_a_witnesss_batch_and_the_chunks_up_to_it(whole: BatchSchedule) -> None:
     first, *others = hinted_schedules(whole, [{3}])
     assert first == BatchSchedule(4, whole.faults[1:2])
     assert [len(one.faults) for one in others] == [1, 1]
     assert next(hinted_schedules(whole, [{4}])) == BatchSchedule(5, whole.faults[1:2]), (
-        "no fault struck it: the last before"
+        "no fault struck batch 4, so the last one before it is kept"
     )
-    assert list(hinted_schedules(whole, [set()])) == [], "nothing is known"
+    assert list(hinted_schedules(whole, [set()])) == [], "the witnesses name no batch"
 
 
-def test_a_kind_makes_hints_of_what_witnesses_name(shipped: Scenario, tmp_path: Path) -> None:
+def test_the_kind_of_pipeline_turns_clues_into_hints(shipped: Scenario, tmp_path: Path) -> None:
     kind = kind_of(shipped)
     hints = [[ShrinkHint("flights/0@655", 3), ShrinkHint(None, None)]]
     assert next(kind.hinted_schedules(kind.whole(shipped), tmp_path, hints)).chunks == 4
 
 
-def test_a_search_comes_to_the_fault_and_the_chunks_that_it_takes(shipped: Scenario, whole: BatchSchedule) -> None:
+def test_the_search_ends_with_the_needed_fault_and_chunks(shipped: Scenario, whole: BatchSchedule) -> None:
     needed = whole.faults[2]
 
     def execute(given: BatchSchedule) -> Executed | None:

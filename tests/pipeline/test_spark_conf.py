@@ -1,4 +1,4 @@
-"""What a job gets from outside: the connector, defaults that anything of the user's overrules, and a class archive."""
+"""The environment of a job: the connector, defaults that every setting of the user overrides, and a class archive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onceproof.stack.spark_settings import Cluster
 
 JARS = (Path("/a folder/k1.jar"), Path("/k2.jar"))
 
-#: A job that says what it runs with, and which of its classes came out of an archive.
+#: A job that loads the Kafka connector and prints its settings and class path.
 PROBE = """
 import json, sys
 from pyspark.sql import SparkSession
@@ -30,9 +30,9 @@ spark = builder.getOrCreate()
 jvm = spark._jvm
 jvm.java.lang.Class.forName("org.apache.spark.sql.kafka010.KafkaSourceProvider")
 wanted = ("spark.ui.enabled", "spark.local.dir", "spark.sql.warehouse.dir")
-told = {key: spark.conf.get(key) for key in wanted}
-told["class path"] = jvm.java.lang.System.getProperty("java.class.path")
-print("TOLD" + json.dumps(told))
+settings = {key: spark.conf.get(key) for key in wanted}
+settings["class path"] = jvm.java.lang.System.getProperty("java.class.path")
+print("SETTINGS" + json.dumps(settings))
 spark.stop()
 """
 
@@ -46,7 +46,7 @@ def test_the_connector_comes_after_the_users_own_class_path() -> None:
     assert environment({"SPARK_DIST_CLASSPATH": "/u/*"})["SPARK_DIST_CLASSPATH"] == "/u/*:/a folder/k1.jar:/k2.jar"
 
 
-def test_of_the_jvm_options_the_users_come_last_because_the_last_one_counts() -> None:
+def test_the_users_jvm_options_come_last_because_the_last_one_counts() -> None:
     words = shlex.split(environment({"SPARK_SUBMIT_OPTS": "-Dspark.ui.enabled=true -Xss4m"})["SPARK_SUBMIT_OPTS"])
     assert words[-2:] == ["-Dspark.ui.enabled=true", "-Xss4m"]
     assert words.index("-Dspark.ui.enabled=false") < words.index("-Dspark.ui.enabled=true")
@@ -59,7 +59,7 @@ def test_a_path_with_spaces_and_quotes_stays_one_option() -> None:
     assert "-Dspark.executor.extraClassPath=/a folder/k1.jar:/k2.jar" in words
 
 
-def test_the_checkpoint_file_system_comes_last_on_the_class_path_and_the_users_own_manager_wins() -> None:
+def test_the_checkpoint_file_systems_jar_comes_last_and_the_users_own_manager_overrides_ours() -> None:
     files = CheckpointFiles(Path("/cache/c.jar"), Path("/tmp/a 'run'/socket"))
     users = {"SPARK_SUBMIT_OPTS": f"-D{FILE_MANAGER}=users.Own"}
     env = spark_environment(users, class_path=JARS, archive=None, scratch=Path("/tmp/s"), checkpoint=files)
@@ -72,7 +72,7 @@ def test_the_checkpoint_file_system_comes_last_on_the_class_path_and_the_users_o
     assert FILE_MANAGER not in str(environment({}))
 
 
-def test_a_cluster_is_the_jobs_master_unless_it_has_one_and_its_secret_stays_in_a_file() -> None:
+def test_the_cluster_is_the_jobs_default_master_and_its_secret_stays_in_a_file() -> None:
     cluster = Cluster("spark://127.0.0.1:7077", Path("/a 'run'/args"), 600, Path("/cache/spark.jsa"))
     users = {"PGPASSFILE": "/p", "DATABASE_URL": "x"}
 
@@ -86,17 +86,21 @@ def test_a_cluster_is_the_jobs_master_unless_it_has_one_and_its_secret_stays_in_
     words = shlex.split(env["SPARK_SUBMIT_OPTS"])
     assert "@/a 'run'/args" in words and "-Dspark.authenticate=true" in words
     assert "-Dspark.executorEnv.PGPASSFILE=/p" in words and "DATABASE_URL" not in env["SPARK_SUBMIT_OPTS"]
-    assert not [word for word in words if "spark.executor.extraClassPath" in word], "its workers have the jars"
+    assert not [word for word in words if "spark.executor.extraClassPath" in word], (
+        "the cluster's workers have the jars"
+    )
     assert "-Dspark.eventLog.dir=file:///e" in words
     assert "MASTER" not in environment({}) and "eventLog" not in str(environment({}))
 
 
-def test_no_collector_is_chosen_because_a_second_one_keeps_the_jvm_from_starting() -> None:
+def test_no_garbage_collector_is_set_because_with_two_the_jvm_does_not_start() -> None:
     words = shlex.split(environment({}, archive=Path("/spark.jsa"))["SPARK_SUBMIT_OPTS"])
     assert not [word for word in words if word.startswith("-XX:+Use")]
 
 
-def test_a_secret_reaches_the_job_only_if_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_reaches_the_job_only_if_the_scenario_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("API_TOKEN", "s3cret")
     monkeypatch.setenv("OTHER_TOKEN", "t0ken")
     monkeypatch.setenv("SPARK_CONF_DIR", "/users/conf")
@@ -116,7 +120,7 @@ def test_a_secret_reaches_the_job_only_if_it_is_named(tmp_path: Path, monkeypatc
     assert env["SPARK_SUBMIT_OPTS"].endswith(" -Dof=scenario") and "of=shell" not in env["SPARK_SUBMIT_OPTS"]
 
 
-def test_an_archive_is_made_only_where_the_jvm_could_use_it(tmp_path: Path) -> None:
+def test_a_class_archive_is_useless_with_a_users_conf_folder_or_another_spark_home(tmp_path: Path) -> None:
     assert not driver_archive.is_useless({})
     assert not driver_archive.is_useless({"SPARK_CONF_DIR": str(tmp_path)})
     (tmp_path / "spark-defaults.conf").touch()
@@ -133,7 +137,7 @@ def fetched() -> components.Components:
 def start(
     fetched: components.Components, folder: Path, *settings: str, own: dict[str, str] | None = None
 ) -> tuple[dict[str, Any], str]:
-    """Run the probe in the environment of a job; what it told, and everything else that it or its JVM printed."""
+    """Run the probe in the environment of a job. Returns the settings that it printed, and the rest of its output."""
     scratch = folder / "a 'run'"
     scratch.mkdir()
     (folder / "probe.py").write_text(PROBE)
@@ -152,28 +156,28 @@ def start(
     done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     lines = (done.stdout + done.stderr).splitlines()
-    (told,) = (line for line in lines if line.startswith("TOLD"))
-    return json.loads(told.removeprefix("TOLD")), "\n".join(line for line in lines if line != told)
+    (found,) = (line for line in lines if line.startswith("SETTINGS"))
+    return json.loads(found.removeprefix("SETTINGS")), "\n".join(line for line in lines if line != found)
 
 
 @pytest.mark.real
-def test_a_driver_takes_spark_and_the_connector_from_the_archive(
+def test_a_driver_loads_spark_and_the_connector_from_the_archive(
     fetched: components.Components, tmp_path: Path
 ) -> None:
     assert fetched.spark_archive is not None
     loaded = tmp_path / "loaded"
-    told, printed = start(fetched, tmp_path, own={"SPARK_SUBMIT_OPTS": f"-Xlog:class+load:file={loaded}"})
+    used, printed = start(fetched, tmp_path, own={"SPARK_SUBMIT_OPTS": f"-Xlog:class+load:file={loaded}"})
     lines = loaded.read_text().splitlines()
     for name in ("org.apache.spark.SparkContext ", "org.apache.spark.sql.kafka010.KafkaSourceProvider "):
         (source,) = (line for line in lines if name in line)
         assert source.endswith("source: shared objects file (top)")
     assert "[cds" not in printed
-    assert told["spark.ui.enabled"] == "false" and told["spark.local.dir"] == str(tmp_path / "a 'run'")
+    assert used["spark.ui.enabled"] == "false" and used["spark.local.dir"] == str(tmp_path / "a 'run'")
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("how", ["builder", "conf folder", "arguments", "collector"])
-def test_what_is_the_users_wins_and_an_archive_that_does_not_fit_is_passed_over(
+def test_the_users_settings_override_ours_and_an_unfit_archive_is_ignored(
     how: str, fetched: components.Components, tmp_path: Path
 ) -> None:
     own = tmp_path / "own.jar"
@@ -188,9 +192,9 @@ def test_what_is_the_users_wins_and_an_archive_that_does_not_fit_is_passed_over(
         env["PYSPARK_SUBMIT_ARGS"] = " ".join(f"--conf {setting}" for setting in settings) + " pyspark-shell"
     if how == "collector":
         settings.append("spark.driver.extraJavaOptions=-XX:+UseParallelGC")
-    told, printed = start(fetched, tmp_path, *(settings if how in ("builder", "collector") else ()), own=env)
-    assert told["spark.sql.warehouse.dir"] == f"file:{tmp_path / how.split()[0]}"
-    assert told["spark.ui.enabled"] == ("false" if how == "conf folder" else "true")
-    assert str(own) in told["class path"]
-    assert all(str(jar) in told["class path"] for jar in (*fetched.spark_jars, fetched.checkpoint_jar))
+    used, printed = start(fetched, tmp_path, *(settings if how in ("builder", "collector") else ()), own=env)
+    assert used["spark.sql.warehouse.dir"] == f"file:{tmp_path / how.split()[0]}"
+    assert used["spark.ui.enabled"] == ("false" if how == "conf folder" else "true")
+    assert str(own) in used["class path"]
+    assert all(str(jar) in used["class path"] for jar in (*fetched.spark_jars, fetched.checkpoint_jar))
     assert "[cds" not in printed

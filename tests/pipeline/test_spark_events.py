@@ -1,4 +1,4 @@
-"""What Spark's event log tells of a batch's tasks, and what counts as the death of a process and as another's success."""
+"""Task attempts in Spark's event log: which belong to a batch, and which count as a retry or as a won race."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ LOCAL = TaskProcess("python-worker", 11, 1, None, 10)
 
 
 def job(batch: int, *stages: int, query: str = "q") -> dict[str, Any]:
-    told = {"streaming.sql.batchId": str(batch), "sql.streaming.queryId": query}
-    return {"Event": "SparkListenerJobStart", "Job ID": 0, "Stage IDs": list(stages), "Properties": told}
+    properties = {"streaming.sql.batchId": str(batch), "sql.streaming.queryId": query}
+    return {"Event": "SparkListenerJobStart", "Job ID": 0, "Stage IDs": list(stages), "Properties": properties}
 
 
 def task(stage: int, attempt: int, executor: str, *, at: int, end: dict[str, Any] | None = None, **info: Any) -> Any:
-    told = {"Index": 0, "Attempt": attempt, "Executor ID": executor, "Speculative": False, "Launch Time": at} | info
-    event = {"Event": "SparkListenerTaskStart", "Stage ID": stage, "Stage Attempt ID": 0, "Task Info": told}
+    info = {"Index": 0, "Attempt": attempt, "Executor ID": executor, "Speculative": False, "Launch Time": at} | info
+    event = {"Event": "SparkListenerTaskStart", "Stage ID": stage, "Stage Attempt ID": 0, "Task Info": info}
     return event if end is None else event | {"Event": "SparkListenerTaskEnd", "Task End Reason": end}
 
 
@@ -43,12 +43,12 @@ def write(folder: Path, *events: dict[str, Any], name: str = "app-1.inprogress",
     return folder
 
 
-def test_only_tasks_of_the_batch_and_of_its_query_are_told_of(tmp_path: Path) -> None:
+def test_only_attempts_of_the_batch_and_its_query_are_returned(tmp_path: Path) -> None:
     success = {"Reason": "Success"}
     folder = write(
         tmp_path / "e",
         {"Event": "SparkListenerLogStart", "Spark Version": "4.2.0"},
-        {"Event": "SparkListenerJobStart", "Job ID": 9, "Stage IDs": [9]},  # a job of no query has no properties
+        {"Event": "SparkListenerJobStart", "Job ID": 9, "Stage IDs": [9]},  # a job outside of queries has no properties
         task(9, 0, "0", at=1, end=success),
         job(1, 0),
         task(0, 0, "0", at=2, end=success),
@@ -63,32 +63,32 @@ def test_only_tasks_of_the_batch_and_of_its_query_are_told_of(tmp_path: Path) ->
     assert attempts(folder, 3, "q") == []
 
 
-def test_the_end_of_an_attempt_takes_the_place_of_its_start(tmp_path: Path) -> None:
+def test_the_end_of_an_attempt_replaces_its_start(tmp_path: Path) -> None:
     folder = write(tmp_path / "e", job(2, 1), task(1, 0, "0", at=1), task(1, 0, "0", at=1, end=LOST))
     (one,) = attempts(folder, 2, "q")
     assert (one.reason, one.why, one.application) == ("ExecutorLostFailure", "Command exited with code 137", "app-1")
     assert "attempt 0 of task 0 in stage 1 on executor 0 ended in ExecutorLostFailure" in one.describe()
 
 
-def test_a_line_that_is_not_whole_yet_is_left_for_the_next_look(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_ignored(tmp_path: Path) -> None:
     half = json.dumps(task(1, 0, "0", at=1, end=LOST))[:-3]
     folder = write(tmp_path / "e", job(2, 1), task(1, 0, "0", at=1), rest=half)
     assert [a.reason for a in attempts(folder, 2, "q")] == [None]
 
 
-def test_a_driver_that_was_started_again_is_another_application(tmp_path: Path) -> None:
+def test_each_driver_start_is_an_application_of_its_own(tmp_path: Path) -> None:
     folder = write(tmp_path / "e", job(2, 5), task(5, 0, "driver", at=1, end=DIED), name="local-1")
     write(folder, job(2, 0), task(0, 0, "driver", at=9, end={"Reason": "Success"}), name="local-2.inprogress")
     found = attempts(folder, 2, "q")
     assert [a.application for a in found] == ["local-1", "local-2"]
-    said = retried(found, LOCAL)
-    assert said is not None and said.endswith("of the next driver")
+    sentence = retried(found, LOCAL)
+    assert sentence is not None and sentence.endswith("of the next driver")
 
 
 def one(attempt: int, executor: str, end: dict[str, Any] | None, *, at: int, task: int = 0, **more: Any) -> Attempt:
-    told = end or {}
-    why = str(told.get("Loss Reason") or told.get("Description") or "")
-    return Attempt("app", 1, task, attempt, executor, False, at, told.get("Reason"), why, **more)
+    end = end or {}
+    why = str(end.get("Loss Reason") or end.get("Description") or "")
+    return Attempt("app", 1, task, attempt, executor, False, at, end.get("Reason"), why, **more)
 
 
 SUCCESS = one(1, "1", {"Reason": "Success"}, at=2)
@@ -98,35 +98,35 @@ SUCCESS = one(1, "1", {"Reason": "Success"}, at=2)
     ("lost", "victim", "counts"),
     [
         (one(0, "0", LOST, at=1), EXECUTOR, True),
-        (one(0, "0", LOST, at=1), WORKER, True),  # a worker that went with its executor
+        (one(0, "0", LOST, at=1), WORKER, True),  # the worker died with its executor
         (one(0, "0", DIED, at=1), WORKER, True),
         (one(0, "0", DIED, at=1), EXECUTOR, False),
-        (one(0, "0", OWN, at=1), WORKER, False),  # it failed for a reason of its own
+        (one(0, "0", OWN, at=1), WORKER, False),  # the task itself raised an exception
         (one(0, "1", LOST, at=1), EXECUTOR, False),  # another executor was lost
-        (one(0, "0", LOST, at=1, task=7), EXECUTOR, False),  # nobody has tried that task again
+        (one(0, "0", LOST, at=1, task=7), EXECUTOR, False),  # that task was not tried again
         (one(0, "0", {"Reason": "Success"}, at=1), EXECUTOR, False),
-        (one(0, "0", LOST, at=3), EXECUTOR, False),  # the success was there before
+        (one(0, "0", LOST, at=3), EXECUTOR, False),  # the success came before the loss
     ],
 )
-def test_a_retry_is_a_death_and_a_later_success_at_the_same_task(
+def test_a_retry_is_a_lost_attempt_and_a_later_success_at_the_same_task(
     lost: Attempt, victim: TaskProcess, counts: bool
 ) -> None:
     assert (retried([lost, SUCCESS], victim) is not None) is counts
 
 
 def test_only_the_same_task_is_a_retry() -> None:
-    """Another stage's task of that number is not; but the next driver numbers its stages anew."""
+    """The task with that number in another stage is not a retry, except in the next driver, which numbers its stages again."""
     lost = one(0, "0", DIED, at=1)
     assert retried([lost, SUCCESS], WORKER) is not None
     assert retried([lost, replace(SUCCESS, stage=2)], WORKER) is None
     assert retried([lost, replace(SUCCESS, stage=2, application="app-2")], WORKER) is not None
 
 
-def test_of_two_attempts_the_other_one_has_won() -> None:
+def test_the_speculative_attempt_wins_if_it_alone_succeeds() -> None:
     stalled = one(0, "0", None, at=1)
     speculative = replace(SUCCESS, speculative=True)
-    said = won([stalled, speculative], WORKER)
-    assert said is not None and "speculative attempt 1" in said
+    sentence = won([stalled, speculative], WORKER)
+    assert sentence is not None and "speculative attempt 1" in sentence
     assert won([stalled], WORKER) is None
     assert won([replace(stalled, reason="Success"), replace(speculative, reason="TaskKilled")], WORKER) is None
     assert won([replace(stalled, executor="2"), speculative], WORKER) is None

@@ -1,4 +1,4 @@
-"""Whose a connection is, and what dies with a process: shown on processes that are called as Spark calls its own."""
+"""Finding the process that holds a connection, and stopping its tree, on processes with Spark's command lines."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from onceproof.base.waiting import wait_until
 from onceproof.pipeline.spark_tasks import Role, Tree, holds, sender
 from onceproof.stack.processes import procfs
 
-#: Starts what its last argument says (a list of argument lists, outermost first), each in the one before; the innermost
-#: connects. Each is given the program itself, as SOURCE.
+#: Starts nested processes with the argument lists in its last argument, outermost first; the innermost one connects. Each
+#: process gets this program's text as SOURCE.
 NEST = """
 import ast, os, socket, subprocess, sys
 port, rest = int(sys.argv[-2]), ast.literal_eval(sys.argv[-1])
@@ -43,7 +43,7 @@ WORKER = ["-m", "pyspark.worker"]
 
 @contextmanager
 def connected(*nested: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int, str, str]]:
-    """Processes one below the other; the outermost, the pid of the innermost, and the addresses it connected from and to."""
+    """Nested processes: the outermost, the pid of the innermost, and the addresses that it is connected from and to."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
         port = server.getsockname()[1]
@@ -57,7 +57,7 @@ def connected(*nested: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int
         finally:
             if outer.poll() is None:
                 for process in [*psutil.Process(outer.pid).children(recursive=True), outer]:
-                    with suppress(psutil.NoSuchProcess):  # the innermost ends by itself when its connection does
+                    with suppress(psutil.NoSuchProcess):  # the innermost ends by itself when its connection ends
                         process.kill()
             outer.wait()
 
@@ -73,7 +73,9 @@ def connected(*nested: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int
         ((["job.py"],), "driver", None),
     ],
 )
-def test_who_sent_it(nested: tuple[list[str], ...], role: Role, executor: str | None) -> None:
+def test_the_process_that_holds_a_connection_is_found_with_its_role(
+    nested: tuple[list[str], ...], role: Role, executor: str | None
+) -> None:
     with connected(*nested) as (outer, pid, client, to):
         family = [outer.pid, *(p.pid for p in psutil.Process(outer.pid).children(recursive=True))]
         found = sender(client, family, to)
@@ -83,13 +85,13 @@ def test_who_sent_it(nested: tuple[list[str], ...], role: Role, executor: str | 
             jvm = psutil.Process(found.jvm).cmdline()
             assert (EXECUTOR if executor else SUBMIT)[0] in jvm and found.jvm != pid
         assert holds(found, client, to)
-        assert sender(client, [os.getpid()], to) is None, "a connection of nobody's of the job"
+        assert sender(client, [os.getpid()], to) is None, "this process does not hold the connection"
         elsewhere = "127.0.0.1:1"
-        assert sender(client, family, elsewhere) is None, "the same port here, of a connection to somebody else"
+        assert sender(client, family, elsewhere) is None, "the same local port, connected to another service"
         assert not holds(found, client, elsewhere)
 
 
-def test_who_is_gone_holds_nothing() -> None:
+def test_a_dead_process_holds_no_connection() -> None:
     with connected(EXECUTOR) as (_outer, pid, client, to):
         found = sender(client, [pid], to)
         assert found is not None
@@ -97,7 +99,7 @@ def test_who_is_gone_holds_nothing() -> None:
         assert not holds(found, client, to)
 
 
-def test_with_an_executor_goes_all_that_it_has_started_and_nothing_else() -> None:
+def test_killing_an_executors_tree_kills_its_descendants_and_nothing_else() -> None:
     with connected(EXECUTOR, DAEMON, ["fork"]) as (outer, pid, client, to):
         found = sender(client, [pid], to)
         assert found is not None
@@ -110,16 +112,16 @@ def test_with_an_executor_goes_all_that_it_has_started_and_nothing_else() -> Non
         assert tree.alive() == [] and outer.wait(10) is not None
 
 
-def test_what_was_stopped_goes_on() -> None:
+def test_a_thawed_tree_runs_again() -> None:
     with connected(EXECUTOR) as (_outer, pid, *_):
         tree = Tree.freeze(pid)
         assert stopped(pid) and tree.awake() == []
         tree.thaw()
-        wait_until("it to go on", lambda: not stopped(pid), deadline_s=10)
+        wait_until("it to run again", lambda: not stopped(pid), deadline_s=10)
         assert tree.alive() == tree.awake() == [pid]
 
 
-def test_what_could_not_be_stopped_as_a_whole_is_left_running(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tree_that_could_not_be_stopped_entirely_is_left_running(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_args: object, **_more: object) -> None:
         wait_until("it to be stopped", lambda: stopped(pid), deadline_s=10)
         raise WaitTimeout("gave up")
@@ -128,7 +130,7 @@ def test_what_could_not_be_stopped_as_a_whole_is_left_running(monkeypatch: pytes
         monkeypatch.setattr("onceproof.pipeline.spark_tasks.wait_until", never)
         with pytest.raises(WaitTimeout):
             Tree.freeze(pid)
-        wait_until("it to go on", lambda: not stopped(pid), deadline_s=10)
+        wait_until("it to run again", lambda: not stopped(pid), deadline_s=10)
 
 
 def stopped(pid: int) -> bool:

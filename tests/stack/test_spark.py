@@ -15,7 +15,6 @@ import pytest
 
 from onceproof.base.waiting import wait_until
 from onceproof.pipeline.spark_conf import job_environment
-from onceproof.pipeline.spark_events import logs
 from onceproof.scenario.model import SparkStack
 from onceproof.stack.fetch import components
 from onceproof.stack.processes.owner import Owner, Service
@@ -75,7 +74,7 @@ def test_tasks_of_a_job_without_a_master_run_below_the_workers(
     assert len({daemon for _, daemon, _ in tasks}) in (1, 2) and len(tasks) == 4
     assert {passfile for *_, passfile in tasks} == {str(tmp_path / "pass")}
     assert os.getpid() not in {daemon for _, daemon, _ in tasks}
-    (log,) = logs(tmp_path / "events")
+    (log,) = (tmp_path / "events").iterdir()
     assert log.name.startswith("app-"), "an application of the cluster, not local-"
     words = list(folder.glob("spark-worker-*/app-*/*/stderr"))
     assert len(words) == 2, "each worker is one executor"

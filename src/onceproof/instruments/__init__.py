@@ -1,1 +1,1 @@
-"""What observes the pipeline and holds it at an exact point: the checkpoint, failpoints in sinks, the protocol proxy."""
+"""Observe the pipeline and hold it at an exact point: by its checkpoint, by failpoints in sinks, by the protocol proxy."""

@@ -1,9 +1,10 @@
-"""The harness's end of the checkpoint file system (``src/onceproof/instruments/jvm``): a Unix socket on which a driver says what it writes, and waits.
+"""The harness's end of the checkpoint file system: a Unix socket on which a driver reports its checkpoint writes, and waits.
 
-A driver says hello, is told at which writes to wait, and then reports each write of ``offsets/N`` and ``commits/N``. At a
-write that a fault wants it waits, inside the very create or rename, until the fault has struck; of the state files of a batch
-all but the first wait before their rename, so that the state is partly written when a fault strikes. A harness that dies lets
-everybody go: the kernel closes its sockets. The protocol is described in ``src/onceproof/instruments/jvm/onceproof/Harness.java``.
+The driver's end is ``src/onceproof/instruments/jvm``; its ``Harness.java`` describes the protocol. A driver says hello, learns
+at which writes to wait, and then reports each write of ``offsets/N`` and ``commits/N``. At a write for which a fault is armed
+the driver waits, inside that create or rename, until the fault has struck. Of the state files of a batch all but the first
+wait before their rename, so that the state is partly written when a fault strikes. If the harness dies, the kernel closes
+its sockets and every driver continues.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from urllib.parse import unquote
 from onceproof.base.line_server import LineServer
 from onceproof.scenario.points import Point
 
-#: What names the manager of checkpoint files; a job that sets it has its own.
+#: Spark's setting for the manager of checkpoint files. A job that sets it uses a manager of its own.
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
-#: log, moment of its write -> the point that a batch has then reached
+#: (log, moment of its write) -> the point that the batch reaches with it
 _POINTS = {
     ("offsets", "create"): Point.BEFORE_OFFSET_LOG,
     ("offsets", "renamed"): Point.AFTER_OFFSET_LOG,
-    ("_spark_metadata", "create"): Point.BEFORE_SINK_COMMIT,  # Spark's file sink: the files are there, and not listed
+    ("_spark_metadata", "create"): Point.BEFORE_SINK_COMMIT,  # Spark's file sink: files are written, but not yet listed
     ("commits", "create"): Point.AFTER_SINK_COMMIT,
     ("commits", "renamed"): Point.AFTER_COMMIT_LOG,
     ("state", "renamed"): Point.STATE_PARTLY_COMMITTED,
@@ -40,24 +41,26 @@ _PLACES = {point: place for place, point in _POINTS.items()}
 #: The points at which a driver can be made to wait.
 GATES = tuple(p for p in Point if p in _PLACES)
 
-#: Of these the watcher hears too, since a file appears.
+#: Points that the watcher reports too, since a file appears there.
 _WATCHED = (Point.AFTER_OFFSET_LOG, Point.AFTER_COMMIT_LOG)
 
 _TURN_S = 30.0
-"""How long the state files of a version wait for the first of them. A task is killed with its stage; this is for what is left."""
+"""How long the other state files of a version wait for the first. Only a limit: Spark normally kills a task with its stage."""
 
 _MEET_S = 5.0
-"""How long the file system and the watcher wait for each other's word of one rename: it takes milliseconds."""
+"""How long the gate and the watcher wait for each other to report the same rename. It takes milliseconds."""
 
 _LINE = re.compile(r"(\d+) (\w+) (/.*)")
 
 
 class _Meeting:
-    """One rename of which both instruments hear."""
+    """Where the gate and the watcher wait for each other: one log write of one attempt at a batch."""
 
     def __init__(self) -> None:
         self.watched = threading.Event()
+        """Set once the watcher has seen the write."""
         self.struck = threading.Event()
+        """Set once the faults armed there have struck."""
 
 
 @dataclass(eq=False)
@@ -70,19 +73,19 @@ class _Driver:
     first_state: dict[tuple[str, int], Path] = field(default_factory=dict)
     """Query and batch -> the state file that is written while the others wait."""
     attempts: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Query and batch -> which attempt at the batch it is that this driver makes."""
+    """Query and batch -> the number of this driver's attempt at the batch, from 1."""
     gone: threading.Event = field(default_factory=threading.Event)
 
 
 class CheckpointGate:
     """Serves the socket at ``path`` (see `LineServer`).
 
-    ``wanted()`` is asked when a driver says hello. ``on_point(query, batch, point, attempt)`` is called while the driver
-    waits there; it goes on when the call returns, or, where it returns an event, when that is set. A query is named by its
-    checkpoint's path below ``root``, as by the watcher. ``on_failure`` is told what went wrong in a thread of ours.
+    The gate calls ``wanted()`` when a driver says hello, and ``on_point(query, batch, point, attempt)`` while the driver waits
+    at that point. The driver continues when the call returns; if it returns an event, when that event is set. A query's name
+    is its checkpoint's path below ``root``, as in the watcher. ``on_failure`` gets exceptions of the gate's own threads.
 
-    An attempt at a batch begins with the creation of ``offsets/N``, or, where a query finds that plan without ``commits/N``,
-    with the opening of its log: the driver then waits there, and has reached ``after-offset-log`` once more.
+    An attempt at a batch begins when the driver creates ``offsets/N``. A replay begins when a query opens its log and finds
+    ``offsets/N`` without ``commits/N``: the driver waits there, and has reached ``after-offset-log`` once more.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class CheckpointGate:
         on_failure: Callable[[BaseException], object],
     ) -> None:
         self.path = path
-        self._root = Path(os.path.normpath(root.absolute()))  # without .., as `_hear` makes a driver's paths
+        self._root = Path(os.path.normpath(root.absolute()))  # without .., as `_handle` normalizes a driver's paths
         self._wanted = wanted
         self._on_point = on_point
         self._on_failure = on_failure
@@ -114,7 +117,7 @@ class CheckpointGate:
                 self._server.start()
 
     def close(self) -> None:
-        """Stop serving; drivers that are still there go on. Idempotent."""
+        """Stop serving; drivers that are still connected continue. Idempotent."""
         with self._lock:
             self._closing.set()
         self._server.close()
@@ -124,25 +127,25 @@ class CheckpointGate:
                     driver.connection.shutdown(socket.SHUT_RDWR)
 
     def serves(self, query: str) -> bool:
-        """Whether ``query`` writes its checkpoint through the checkpoint file system, in this or an earlier start."""
+        """Whether ``query`` writes its checkpoint through the checkpoint file system, in this or an earlier driver start."""
         with self._lock:
             return query in self._driver_of
 
     def position(self, query: str) -> tuple[int, Point] | None:
-        """The batch that ``query`` last wrote a log of, and the point that it has passed with it."""
+        """The batch of the last log write of ``query``, and the point that it reached with that write."""
         with self._lock:
             return self._positions.get(query)
 
     def attempt(self, query: str, batch: int) -> int | None:
-        """Which attempt at the batch is the last that has begun, from 1; None for a query that is not served."""
+        """The number of the latest attempt at the batch, from 1; None if none has begun or the query is not served."""
         with self._lock:
             return self._attempts.get((query, batch))
 
-    def meet(self, query: str, batch: int, point: Point) -> None:
-        """Called by the watcher for what it saw: returns when a fault that strikes there has struck.
+    def wait_for_strike(self, query: str, batch: int, point: Point) -> None:
+        """Called by the watcher for a log write: returns once the faults armed at this point have struck.
 
-        Whoever waits for a batch must not hear that it is committed before the fault that comes right after its commit
-        has come; and of a driver that a fault ends, the watcher must have seen the write before the next one is started.
+        Code that waits for a batch must not see it committed before the fault that follows the commit has struck. And if a
+        fault kills the driver, the watcher must have seen the write before the next driver starts.
         """
         with self._lock:
             driver = self._driver_of.get(query)
@@ -154,15 +157,15 @@ class CheckpointGate:
             if meeting.struck.wait(0.05) or driver.gone.is_set():
                 return
 
-    # -- what drivers say -----------------------------------------------------------------------------------------
+    # -- messages of drivers --------------------------------------------------------------------------------------
 
     def _serve(self, connection: socketserver.StreamRequestHandler) -> None:
         rules = frozenset((batch, point) for batch, point in self._wanted() if point in _PLACES)
         driver = _Driver(connection.connection, rules)
         answers = threading.Lock()
 
-        def say(line: str) -> None:
-            with answers, contextlib.suppress(OSError):  # it may have been killed meanwhile
+        def reply(line: str) -> None:
+            with answers, contextlib.suppress(OSError):  # the driver may have been killed meanwhile
                 connection.wfile.write(f"{line}\n".encode())
 
         try:
@@ -173,11 +176,11 @@ class CheckpointGate:
                 self._drivers.add(driver)
             for batch, point in sorted(driver.rules):
                 for rule in _rules(batch, point):
-                    say(rule)
-            say("go")
+                    reply(rule)
+            reply("go")
             for line in connection.rfile:
-                if line.endswith(b"\n"):  # else it was killed in the middle of it
-                    self._hear(driver, line.decode().rstrip("\n"), say)
+                if line.endswith(b"\n"):  # else the driver was killed in the middle of the line
+                    self._handle(driver, line.decode().rstrip("\n"), reply)
         except ConnectionError:
             pass
         except BaseException as failure:
@@ -187,15 +190,15 @@ class CheckpointGate:
             with self._lock:
                 self._drivers.discard(driver)
 
-    def _hear(self, driver: _Driver, line: str, say: Callable[[str], None]) -> None:
+    def _handle(self, driver: _Driver, line: str, reply: Callable[[str], None]) -> None:
         match = _LINE.fullmatch(line)
         if match is None:
-            raise ValueError(f"a driver's checkpoint file system said {line!r}")
+            raise ValueError(f"a driver's checkpoint file system sent {line!r}, which is not a message of its protocol")
         number, moment = int(match[1]), match[2]
         where = Path(os.path.normpath(unquote(match[3], errors="surrogateescape")))
         if moment == "open":
             query = self._query(where.parent)
-            self._open(driver, query, where, lambda: say(f"go {number}"))
+            self._open(driver, query, where, lambda: reply(f"go {number}"))
             return
         checkpoint, log, batch = _place(where)
         query = self._writer(driver, batch) if log == "_spark_metadata" else self._query(checkpoint)
@@ -208,22 +211,22 @@ class CheckpointGate:
         if not number:
             return
         if query is None:
-            say(f"go {number}")
+            reply(f"go {number}")
         elif point is not None:
-            # In threads of their own: another query of this driver may have to be heard meanwhile.
-            _thread(self._hold, driver, query, batch, point, lambda: say(f"go {number}"))
+            # In a thread of its own: this thread must go on reading what other queries of the driver report.
+            _thread(self._hold, driver, query, batch, point, lambda: reply(f"go {number}"))
         elif driver.first_state.setdefault((query, batch), where) == where:
-            say(f"go {number}")
+            reply(f"go {number}")
         else:
-            _thread(self._wait_turn, driver, query, batch, lambda: say(f"go {number}"))
+            _thread(self._wait_turn, driver, query, batch, lambda: reply(f"go {number}"))
 
     def _open(self, driver: _Driver, query: str | None, log: Path, go: Callable[[], None]) -> None:
-        """A query begins: with a new batch, or with one that an earlier attempt has left in doubt."""
+        """A query starts: with a new batch, or with the replay of one that is planned and not committed."""
         batch = None
         if query is not None:
             with self._lock:
                 self._driver_of[query] = driver
-            batch = _in_doubt(log.parent) if log.name == "offsets" else None
+            batch = _uncommitted(log.parent) if log.name == "offsets" else None
         if query is None or batch is None:
             go()
             return
@@ -249,21 +252,21 @@ class CheckpointGate:
         watched: bool = True,
     ) -> None:
         meeting = self._meeting(driver, query, batch, point)
-        resume: threading.Event | None = None
+        release: threading.Event | None = None
         try:
             if watched and point in _WATCHED:
                 meeting.watched.wait(_MEET_S)
-            resume = self._on_point(query, batch, point, driver.attempts.get((query, batch), 1))
+            release = self._on_point(query, batch, point, driver.attempts.get((query, batch), 1))
         except BaseException as failure:
             self._on_failure(failure)
         finally:
-            meeting.struck.set()  # the watcher need not wait for a driver that is held: what there is to see is there
-            while resume is not None and not (resume.wait(0.05) or driver.gone.is_set() or self._closing.is_set()):
+            meeting.struck.set()  # the watcher need not wait while the driver is held: the file is already there
+            while release is not None and not (release.wait(0.05) or driver.gone.is_set() or self._closing.is_set()):
                 pass
             go()
 
     def _wait_turn(self, driver: _Driver, query: str, batch: int, go: Callable[[], None]) -> None:
-        """A state file, about to be renamed, while another of its version is the first."""
+        """Hold a state file before its rename until the faults have struck at the first state file of its version."""
         struck = self._meeting(driver, query, batch, Point.STATE_PARTLY_COMMITTED).struck
         for _ in range(int(_TURN_S / 0.05)):
             if struck.wait(0.05) or driver.gone.is_set():
@@ -271,35 +274,31 @@ class CheckpointGate:
         go()
 
     def _meeting(self, driver: _Driver, query: str, batch: int, point: Point) -> _Meeting:
-        """Of this attempt: what struck at an earlier one has nothing to say to it."""
+        """The meeting of this attempt: one of an earlier attempt does not count."""
         with self._lock:
             attempt = driver.attempts.get((query, batch), 1)
             return self._meetings.setdefault((query, batch, point, attempt), _Meeting())
 
     def _writer(self, driver: _Driver, batch: int) -> str | None:
-        """The driver's one query that is at this batch: the log of a file sink does not name it."""
+        """The driver's query at this batch, if there is exactly one: a file sink's log does not name its query."""
         with self._lock:
-            mine = [query for query, served_by in self._driver_of.items() if served_by is driver]
-            found = [query for query in mine if self._positions.get(query, (None,))[0] == batch]
+            queries = [query for query, served_by in self._driver_of.items() if served_by is driver]
+            found = [query for query in queries if self._positions.get(query, (None,))[0] == batch]
         return found[0] if len(found) == 1 else None
 
     def _query(self, checkpoint: Path) -> str | None:
-        """None for a checkpoint that is not the run's business."""
+        """The name of the query with this checkpoint; None if the checkpoint is not below ``root``."""
         if checkpoint == self._root:
             return self._root.name
         return str(checkpoint.relative_to(self._root)) if checkpoint.is_relative_to(self._root) else None
 
 
-def _in_doubt(checkpoint: Path) -> int | None:
-    """The batch that is planned and not committed, if there is one: the next start replays it."""
-    planned = [int(entry.name) for entry in _entries(checkpoint / "offsets") if entry.name.isdigit()]
+def _uncommitted(checkpoint: Path) -> int | None:
+    """The batch that is planned and not committed, if there is one: the next driver start replays it."""
+    planned = [int(entry.name) for entry in (checkpoint / "offsets").glob("*") if entry.name.isdigit()]
     if not planned or (checkpoint / "commits" / str(max(planned))).exists():
         return None
     return max(planned)
-
-
-def _entries(folder: Path) -> list[Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []
 
 
 def _rules(batch: int, point: Point) -> list[str]:
@@ -311,14 +310,14 @@ def _rules(batch: int, point: Point) -> list[str]:
 
 
 def _place(file: Path) -> tuple[Path, str, int]:
-    """Checkpoint (or output), log and batch of a file of ``offsets/``, ``commits/``, ``_spark_metadata/`` or ``state/`` (anywhere
-    below that)."""
+    """The checkpoint (or output), log and batch of a file in ``offsets/``, ``commits/`` or ``_spark_metadata/``, or anywhere
+    below ``state/``."""
     number = file.name.removesuffix(".compact")
     if file.parent.name != "state" and number.isdigit():
         return file.parent.parent, file.parent.name, int(number)
     state = next(above for above in file.parents if above.name == "state")
     version = re.match(r"\d+", file.name)
-    assert version is not None, "state files begin with their version, or the driver would not have told"
+    assert version is not None, "Harness.java reports a state file only if its name begins with a version"
     return state.parent, "state", int(version[0]) - 1
 
 

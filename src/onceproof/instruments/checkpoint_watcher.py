@@ -1,8 +1,8 @@
-"""Reading a Spark checkpoint from outside: the logs of each micro-batch, watched as they are written.
+"""Watches a Spark checkpoint from outside: reads the logs of each micro-batch as Spark writes them.
 
-The watcher tells a run what its batches are. It also places faults on a job that writes its checkpoint past onceproof's
-checkpoint file system (`onceproof.instruments.checkpoint_gate`): approximately, since it hears of a write after it was made. Spark's
-``CheckpointFileManager`` creates ``.N.<uuid>.tmp`` and renames it to ``N``, so in ``offsets/`` and ``commits/``:
+The watcher is how a run knows its batches. If a job bypasses onceproof's checkpoint file system
+(`onceproof.instruments.checkpoint_gate`), the watcher also places its faults, only approximately: it sees a write after it was
+made. Spark's ``CheckpointFileManager`` creates ``.N.<uuid>.tmp`` and renames it to ``N``, so in ``offsets/`` and ``commits/``:
 
 - rename to ``offsets/N``: N is planned (`Point.AFTER_OFFSET_LOG`)
 - creation of ``commits/.N.<uuid>.tmp``: the sink has returned (`Point.AFTER_SINK_COMMIT`)
@@ -27,7 +27,7 @@ from onceproof.scenario.points import Point
 
 _TEMPORARY = re.compile(r"^\.(\d+)\.[0-9a-fA-F-]{36}\.tmp$")
 _LOGS = ("offsets", "commits")
-_OPAQUE = {"state", "sources", *_LOGS}  # folders of a checkpoint that hold no further checkpoints
+_OPAQUE = {"state", "sources", *_LOGS}  # folders of a checkpoint that never contain another checkpoint
 _DIRECTORY_MASK = flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
 _LOG_MASK = flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
 
@@ -37,16 +37,16 @@ TopicOffsets = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True)
 class OffsetLog:
-    """What ``offsets/N`` says: where the batch ends in each source, and the watermark it was planned with."""
+    """The content of ``offsets/N``: where the batch ends in each source, and the watermark it was planned with."""
 
     ends: TopicOffsets
     watermark_ms: int | None
 
 
 def parse_offset_log(text: str) -> OffsetLog:
-    """Parse ``offsets/N``: a version line, a line of metadata, then one line a source (``-`` where it has none).
+    """Parse ``offsets/N``: a version line, a line of metadata, then one line per source (``-`` for a source without offsets).
 
-    Sources other than Kafka are skipped. Raises `ValueError` for text that is no offset log.
+    Skips sources other than Kafka. Raises `ValueError` if the text is not an offset log.
     """
     version, metadata, *sources = text.splitlines()
     if not version.startswith("v"):
@@ -67,9 +67,9 @@ def parse_offset_log(text: str) -> OffsetLog:
 
 
 def parse_commit_log(text: str) -> int | None:
-    """The watermark of the next batch in ``commits/N`` (a version line, then JSON); None where it names none.
+    """Parse ``commits/N`` (a version line, then JSON): the watermark of the next batch, or None if it has none.
 
-    Raises `ValueError` for text that is no commit log.
+    Raises `ValueError` if the text is not a commit log.
     """
     version, _, body = text.partition("\n")
     if not version.startswith("v"):
@@ -81,7 +81,7 @@ def parse_commit_log(text: str) -> int | None:
 
 @dataclass(frozen=True)
 class Batch:
-    """One micro-batch of one query, as its logs showed it. Times are seconds of the run's clock."""
+    """One micro-batch of one query, as read from its logs. Times are seconds of the run's clock."""
 
     query: str
     batch: int
@@ -94,10 +94,10 @@ class Batch:
     committed_at: float | None = None
     committed_by: int | None = None
     next_watermark_ms: int | None = None
-    """From ``commits/N``: the watermark of the next batch. None before the commit, and where it could not be read."""
+    """From ``commits/N``: the watermark of the next batch. None before the commit, or if it could not be read."""
 
     def records(self) -> int:
-        """Offsets covered: an upper bound of the records, since control records use offsets too."""
+        """The number of offsets covered: an upper bound of the records, since control records use offsets too."""
         return sum(
             end - self.starts.get(topic, {}).get(partition, 0)
             for topic, partitions in self.ends.items()
@@ -116,11 +116,11 @@ class _Query:
 
 
 class CheckpointWatcher:
-    """Watches every checkpoint below ``root`` through inotify, keeps its batches, and tells ``on_log`` of each log write.
+    """Watches every checkpoint below ``root`` through inotify, keeps its batches, and calls ``on_log`` for each log write.
 
-    ``on_log(query, batch, point)`` runs in the watcher's own thread, at once: a fault that must strike before the next
-    log write strikes there. A query is named by its checkpoint's path below ``root``, or by ``root``'s own name.
-    ``expected`` names queries that will come, however late.
+    ``on_log(query, batch, point)`` runs in the watcher's thread, at once: a fault that must strike before the next log
+    write strikes inside this call. A query's name is its checkpoint's path below ``root``, or ``root``'s own name.
+    ``expected`` names queries that will start, however late.
     """
 
     def __init__(
@@ -158,17 +158,17 @@ class CheckpointWatcher:
             self._thread.join(5)
         self._inotify.close()
 
-    # -- what the rest of a run asks ------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------------
 
     def batches(self) -> list[Batch]:
         with self._lock:
             return [b for q in self._queries.values() for _, b in sorted(q.batches.items())]
 
     def batch(self, query: str, batch: int) -> Batch | None:
-        """That batch, also one of a checkpoint that was removed since (`batches` gives those of the one that is there)."""
+        """The batch with that number, also from a checkpoint that has been removed; `batches` returns only existing ones."""
         with self._lock:
-            now = next((b for b in self.batches() if b.query == query and b.batch == batch), None)
-            return now or self._retired.get((query, batch))
+            existing = next((b for b in self.batches() if b.query == query and b.batch == batch), None)
+            return existing or self._retired.get((query, batch))
 
     def queries(self) -> dict[str, Path]:
         """Query name -> its checkpoint folder."""
@@ -196,10 +196,10 @@ class CheckpointWatcher:
     def covers(self, ends: TopicOffsets) -> bool:
         """Whether some query reads each of these topics, and every query that reads one has committed up to ``ends``.
 
-        A query that has a checkpoint and no batch yet may be about to read any of them, and so may one that is expected.
+        False while a query has a checkpoint but no batch, or is expected and not there yet: it may read any of the topics.
         """
         with self._lock:
-            if self.awaited() or any(not query.batches for query in self._queries.values()):
+            if self.missing_queries() or any(not query.batches for query in self._queries.values()):
                 return False
         for topic, partitions in ends.items():
             readers = {b.query for b in self.batches() if topic in b.ends}
@@ -213,7 +213,7 @@ class CheckpointWatcher:
         return True
 
     def reads_nothing(self, query: str, batch: int) -> bool:
-        """Whether ``offsets/N`` is there and ends where the batch before ended. Asked of the files: `batches` may lag behind."""
+        """Whether ``offsets/N`` exists and ends where batch N-1 ended. Reads the files, since `batches` may lag behind them."""
         offsets = self.folder(query) / "offsets"
         try:
             ends = [parse_offset_log((offsets / str(number)).read_text()).ends for number in (batch - 1, batch)]
@@ -222,19 +222,19 @@ class CheckpointWatcher:
         return ends[0] == ends[1]
 
     def stateful(self, query: str) -> bool:
-        """Whether the query keeps state: it has a ``state`` folder in its checkpoint."""
+        """Whether the query keeps state: its checkpoint has a ``state`` folder."""
         return (self.folder(query) / "state").is_dir()
 
-    def awaited(self) -> list[str]:
+    def missing_queries(self) -> list[str]:
         """The expected queries that have no checkpoint yet."""
         return [name for name in self._expected if name not in self.queries()]
 
     def log_exists(self, query: str, log: str, batch: int) -> bool:
-        """Whether ``offsets/N`` or ``commits/N`` is there now, asked of the file system itself."""
+        """Whether ``offsets/N`` or ``commits/N`` exists now. Asks the file system."""
         return (self.folder(query) / log / str(batch)).exists()
 
     def folder(self, query: str) -> Path:
-        """Its checkpoint. A query of which nothing was seen yet (it may wait in its first write) is where its name says."""
+        """The query's checkpoint. If nothing was seen of it yet (it may wait in its first write), its name gives the path."""
         return self.queries().get(query, self.root if query == self.root.name else self.root / query)
 
     def has_started(self) -> bool:
@@ -247,13 +247,14 @@ class CheckpointWatcher:
             raise self._failure
 
     def fail(self, failure: BaseException) -> None:
-        """Let `check` raise what went wrong with the other instrument on the checkpoint, unless something did before."""
+        """Make `check` raise this failure of the checkpoint gate, unless an earlier failure is already stored."""
         self._failure = self._failure or failure
 
     # -- inotify --------------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        # Where we may (root, or a raised limit): a fault's window is some 30 ms, and a loaded machine may let us wait as long.
+        # If permitted (root, or a raised limit): a fault's window is some 30 ms, and a loaded machine may delay this
+        # thread for as long.
         with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -15)
         try:
@@ -263,11 +264,13 @@ class CheckpointWatcher:
                     return
                 for event in self._inotify.read(timeout=0):
                     if event.mask & flags.Q_OVERFLOW:
-                        raise RuntimeError("the kernel dropped file events of the checkpoint: points were missed")
+                        raise RuntimeError(
+                            "the kernel dropped file events of the checkpoint (inotify queue overflow): points were missed"
+                        )
                     folder = self._watches.get(event.wd)
                     if folder is None:
                         continue
-                    if event.mask & flags.IGNORED:  # it was removed; one of the same name may come
+                    if event.mask & flags.IGNORED:  # the folder was removed; one with the same name may be created
                         self._watched.discard(folder)
                         if folder.name == "offsets":
                             self._retire(folder.parent)
@@ -275,11 +278,11 @@ class CheckpointWatcher:
                         self._watch_folder(folder / event.name)
                     elif folder.name in _LOGS:
                         self._see(folder, event.name)
-        except BaseException as failure:  # reported by check(): a dead watcher must never look like a quiet one
+        except BaseException as failure:  # check() raises it: a dead watcher must never look like a quiet one
             self._failure = failure
 
     def _watch_folder(self, folder: Path) -> None:
-        """Watch a folder, then look at what was there before the watch: between the two nothing can be missed."""
+        """Watch a folder, then read its entries: in this order nothing that appears in between is missed."""
         is_log = folder.name in _LOGS
         if folder in self._watched or (folder.name in _OPAQUE and not is_log):
             return
@@ -293,14 +296,14 @@ class CheckpointWatcher:
             with self._lock:
                 self._queries.setdefault(folder.parent, _Query(self._name(folder.parent), folder.parent))
             for entry in sorted(folder.iterdir(), key=_log_order):
-                self._see(folder, entry.name)  # a temporary file before the log entry that it became
+                self._see(folder, entry.name)
             return
         for child in folder.iterdir():
             if child.is_dir():
                 self._watch_folder(child)
 
     def _retire(self, checkpoint: Path) -> None:
-        """It was removed: what is planned there from now on begins at batch 0 again, and has nothing to do with what was."""
+        """The checkpoint was removed: a new one at this path starts at batch 0 again, unrelated to the old batches."""
         with self._lock:
             query = self._queries[checkpoint]
             self._retired |= {(query.name, number): batch for number, batch in query.batches.items()}
@@ -311,11 +314,11 @@ class CheckpointWatcher:
 
     def _see(self, folder: Path, name: str) -> None:
         query = self._queries[folder.parent]
-        # Asked first: a fault that strikes at this very point may bring about the next start of the driver.
+        # Read before on_log: a fault that strikes at this point may cause the next start of the driver.
         seen_at, start = self._clock(), self._start_of_driver()
         temporary = _TEMPORARY.match(name)
         if temporary and folder.name == "commits":
-            # First of all: the rename is only milliseconds away.
+            # At once: the rename is only milliseconds away.
             self._on_log(query.name, int(temporary.group(1)), Point.AFTER_SINK_COMMIT)
         elif name.isdigit() and folder.name == "offsets":
             if int(name) not in query.batches:
@@ -324,7 +327,7 @@ class CheckpointWatcher:
         elif name.isdigit() and folder.name == "commits":
             known = query.batches.get(int(name))
             if known is None or known.committed_at is None:
-                # The fault before the news: whoever waits for the commit must not go on before the fault has struck.
+                # The fault strikes first: code that waits for this commit must not continue before that.
                 self._on_log(query.name, int(name), Point.AFTER_COMMIT_LOG)
                 self._committed(query, int(name), seen_at, start)
 
@@ -336,7 +339,7 @@ class CheckpointWatcher:
             query.batches[batch] = Batch(query.name, batch, starts, log.ends, log.watermark_ms, seen_at, start)
 
     def _committed(self, query: _Query, batch: int, seen_at: float, start: int) -> None:
-        if batch not in query.batches:  # its rename was seen before that of offsets/N was looked at
+        if batch not in query.batches:  # the rename of commits/N was handled before that of offsets/N
             self._planned(query, batch, seen_at, start)
         try:
             next_ms = parse_commit_log((query.folder / "commits" / str(batch)).read_text())
@@ -348,7 +351,7 @@ class CheckpointWatcher:
             )
 
     def _initial(self, query: _Query) -> TopicOffsets:
-        """Start offsets of the first batch: ``sources/K/0`` holds a version line and one line of JSON a source."""
+        """Start offsets of the first batch: each ``sources/K/0`` holds a version line and one line of JSON."""
         starts: dict[str, dict[int, int]] = {}
         for first in sorted((query.folder / "sources").glob("*/0")):
             try:
@@ -366,5 +369,5 @@ def parse_initial_offsets(text: str) -> dict[str, dict[int, int]]:
 
 
 def _log_order(entry: Path) -> tuple[bool, int]:
-    """Temporary files first, then entries by batch."""
+    """Temporary files first (each before the log entry that it became), then log entries by batch."""
     return not entry.name.startswith("."), int(entry.name) if entry.name.isdigit() else 0

@@ -1,6 +1,6 @@
-"""The harness's end of the failpoints in `onceproof.sinks`: a unix socket on which a sink says where it is, and waits.
+"""The harness's end of the failpoints in `onceproof.sinks`: a Unix socket on which a sink reports its point, and waits.
 
-One connection a call, one line of JSON, one line back. A sink that reaches a point stays parked until it is answered.
+Per call the sink opens one connection, sends one line of JSON and reads one line. It stays parked until that line arrives.
 """
 
 from __future__ import annotations
@@ -62,12 +62,14 @@ class FailpointServer:
             line = sink.rfile.readline()
             if not line:
                 return
-            said = json.loads(line)
-            if "event" in said:
-                facts = said.get("facts", {})
-                on_sink_event(SinkEvent(said["event"], said["sink"], said["batch"], said["query_id"], facts, clock()))
+            report = json.loads(line)
+            if "event" in report:
+                facts = report.get("facts", {})
+                on_sink_event(
+                    SinkEvent(report["event"], report["sink"], report["batch"], report["query_id"], facts, clock())
+                )
             else:
-                self._park(said, on_point)
+                self._park(report, on_point)
             with contextlib.suppress(OSError):  # the sink's process may have been killed while it was parked
                 sink.wfile.write(b"go\n")
 
@@ -77,18 +79,18 @@ class FailpointServer:
         self._server.start()
 
     def close(self) -> None:
-        """Release whoever is parked and stop serving. Idempotent."""
+        """Release every parked sink and stop serving. Idempotent."""
         self._closing.set()
         for gate in list(self._parked):
             gate.set()
         self._server.close()
 
-    def _park(self, said: dict[str, Any], on_point: Callable[[Parked], None]) -> None:
+    def _park(self, report: dict[str, Any], on_point: Callable[[Parked], None]) -> None:
         gate = threading.Event()
         self._parked.add(gate)
         if self._closing.is_set():
             gate.set()
-        point = Point(said["point"])
-        on_point(Parked(point, said["sink"], said["batch"], said["query_id"], said.get("facts", {}), gate.set))
+        point = Point(report["point"])
+        on_point(Parked(point, report["sink"], report["batch"], report["query_id"], report.get("facts", {}), gate.set))
         gate.wait()
         self._parked.discard(gate)

@@ -1,4 +1,4 @@
-"""The instruments of a run: checkpoint watcher, checkpoint gate, failpoints and protocol proxy, in place for as long as a job runs."""
+"""Starts and stops the instruments of a run together: checkpoint watcher, checkpoint gate and failpoints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PAST_THE_GATE = (
 
 
 class Listener(Protocol):
-    """Who acts on what the instruments see; `onceproof.faults.controller` does."""
+    """Acts on what the instruments see. `onceproof.faults.controller` implements it."""
 
     def wanted(self) -> list[tuple[int, Point]]: ...
 
@@ -34,17 +34,17 @@ class Listener(Protocol):
 
     def on_point(self, parked: Parked) -> None: ...
 
-    def on_sink_event(self, told: SinkEvent) -> None: ...
+    def on_sink_event(self, event: SinkEvent) -> None: ...
 
 
-class Checked(Protocol):
-    """The protocol proxy, as far as it is looked at here."""
+class Checkable(Protocol):
+    """The part of the protocol proxy that this module uses."""
 
     def check(self) -> None: ...
 
 
 class Instruments:
-    """Observe and pause one job. As a context manager: in place before the job's first instruction, and gone after its last."""
+    """Observe and pause one job. A context manager: enter it before the job starts, leave it after the job has ended."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class Instruments:
         listener: Listener,
         start_of_driver: Callable[[], int],
         expected: Sequence[str],
-        frames: Checked | None,
+        frames: Checkable | None,
     ) -> None:
-        """``sockets`` is a private folder with a short path; ``expected`` names the queries that will come, however late."""
+        """``sockets``: a private folder with a short path. ``expected``: names of queries that will start, however late."""
         self.failpoint_socket = sockets / "failpoints"
         self.gate_folder = sockets / "checkpoint"
         self._timeline = timeline
@@ -97,7 +97,7 @@ class Instruments:
         self._ending.close()
 
     def check(self) -> None:
-        """Raise `EnvironmentProblem` for what the protocol proxy could not do, or had to refuse."""
+        """Raise `EnvironmentProblem` if the protocol proxy failed or had to refuse a connection."""
         if self._frames is not None:
             self._frames.check()
 
@@ -106,7 +106,8 @@ class Instruments:
 
     def _on_log(self, query: str, batch: int, point: Point) -> None:
         if self.gate.serves(query):
-            self.gate.meet(query, batch, point)  # faults strike there; here, the news of what they struck at
+            # The gate calls the listener, and so the faults; this thread only waits until they have struck.
+            self.gate.wait_for_strike(query, batch, point)
         else:
             self._listener.on_log(query, batch, point)  # before anything else: a fault may have to strike at once
         if point is Point.AFTER_OFFSET_LOG:
@@ -116,8 +117,8 @@ class Instruments:
             self._timeline.emit("batch.planned", query=query, batch=batch)
         elif point is Point.AFTER_COMMIT_LOG:
             done = self.watcher.batch(query, batch)
-            wrote = self._listener.wrote(query, batch)
-            told = {} if wrote is None else {"wrote": list(wrote)}
+            outputs = self._listener.wrote(query, batch)
+            wrote = {} if outputs is None else {"wrote": list(outputs)}
             self._timeline.emit(
-                "batch.committed", query=query, batch=batch, records=done.records() if done else 0, **told
+                "batch.committed", query=query, batch=batch, records=done.records() if done else 0, **wrote
             )

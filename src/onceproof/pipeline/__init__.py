@@ -1,1 +1,1 @@
-"""The system under test and its supervision: the job, the settings that it gets, its input, and what Spark says of it."""
+"""The system under test and its supervision: the job, its settings, its input, and what Spark logs about it."""

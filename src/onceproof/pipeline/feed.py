@@ -1,4 +1,4 @@
-"""Feeds an input topic from its data set, in chunks, and keeps a ledger of what became of each record."""
+"""Feeds an input topic from its data set, in chunks, and records the outcome of each record in a ledger."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _BY_KEY = -1
 _CHUNK_DEADLINE_S = 120.0
 _MESSAGE_TIMEOUT_S = 60.0
 
-# The broker, or librdkafka before sending, refused the record: it is certainly not in the log. After any other error
-# (a time-out, a lost connection) it may be.
+# Errors with which the broker, or librdkafka before sending, refuses a record: it is certainly not in the log. After any
+# other error (a time-out, a lost connection) it may be.
 _REFUSED = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -41,7 +41,7 @@ _REFUSED = frozenset(
 
 
 class Ledger(Protocol):
-    """Where fates are written: the part of the history writer that the feed uses."""
+    """The part of the history writer that the feed uses to record outcomes."""
 
     def append(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None: ...
 
@@ -49,8 +49,8 @@ class Ledger(Protocol):
 class Feeder:
     """Sends one input's records, chunk after chunk, through the harness's own listeners, which no fault cuts.
 
-    The producer is idempotent with ``acks=all``, so the log holds each record once and in order within its partition.
-    Keys go to partitions as Java's default partitioner chooses (murmur2), NULL keys in turn.
+    The producer is idempotent with ``acks=all``, so the log contains each record once and in order within its partition.
+    Records with a key go to the partition that Java's default partitioner (murmur2) chooses, records without one in turn.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class Feeder:
         self._timeline = timeline
         self.rows = dataset.rows() if spec.rows is None else spec.rows
         self.ends: dict[int, int] = dict.fromkeys(range(spec.partitions), 0)
-        """Partition -> end offset (exclusive) of what was acknowledged so far."""
-        self._fates: list[dict[str, Any]] = []
+        """Partition -> end offset (exclusive) of the records acknowledged so far."""
+        self._outcomes: list[dict[str, Any]] = []
         self._outstanding: set[int] = set()
         self._acknowledged = 0
         self._producer = Producer(
@@ -74,7 +74,7 @@ class Feeder:
                 "partitioner": "murmur2_random",
                 "message.timeout.ms": int(_MESSAGE_TIMEOUT_S * 1000),
                 "linger.ms": 5,
-                # What may wait in memory at once, whatever the size of a chunk.
+                # Limits the records in memory, whatever the size of a chunk.
                 "queue.buffering.max.messages": 20_000,
                 "queue.buffering.max.kbytes": 32_768,
             }
@@ -85,14 +85,14 @@ class Feeder:
         return self.rows * index // self._spec.chunks, self.rows * (index + 1) // self._spec.chunks
 
     def warm_up(self) -> None:
-        """Have the data set loaded: done while the job starts, it costs the run no time."""
+        """Load the data set. Called while the job starts, so that it costs the run no time."""
         next(self._dataset.records(0, 1), None)
 
     def send_chunk(self, index: int, *, stopping: threading.Event | None = None) -> dict[int, int]:
-        """Send chunk ``index`` and wait for every record's fate. Returns `ends`.
+        """Send chunk ``index`` and wait for every record's outcome. Returns `ends`.
 
-        ``stopping`` ends the chunk early, between two records. Raises `ServiceFailed` if records are still without a
-        fate at the deadline: those stand in the ledger as unknown.
+        ``stopping`` ends the chunk early, between two records. Raises `ServiceFailed` if records have no outcome at the
+        deadline; the ledger lists these as unknown.
         """
         start, stop = self.chunk(index)
         deadline = time.monotonic() + _CHUNK_DEADLINE_S
@@ -100,7 +100,7 @@ class Feeder:
             if stopping is not None and stopping.is_set():
                 break
             self._send(seq, record, deadline)
-        # librdkafka gives each record up after its own time-out, so this ends earlier unless the process is starved.
+        # librdkafka gives up on each record after its own time-out, so this ends earlier unless the process gets no CPU time.
         self._producer.flush(max(0.1, deadline - time.monotonic()))
         self._give_up_outstanding()
         self._timeline.emit(
@@ -114,14 +114,14 @@ class Feeder:
         return dict(self.ends)
 
     def close(self) -> None:
-        """Write what the ledger still holds. Idempotent."""
+        """Wait for the last records and write their outcomes. Idempotent."""
         self._producer.flush(5)
         self._write_ledger()
 
     def _send(self, seq: int, record: Record, deadline: float) -> None:
         self._outstanding.add(seq)
-        # A record with a key stands where its key says. One without is dealt out by its number, so that each run of a
-        # scenario has the same record at the same offset.
+        # The key decides the partition. Without a key the record's number does, so that each run of a scenario has the same
+        # record at the same offset.
         partition = _BY_KEY if record.key is not None else seq % self._spec.partitions
         while True:
             try:
@@ -135,7 +135,7 @@ class Feeder:
                     on_delivery=partial(self._delivered, seq),
                 )
                 break
-            except BufferError:  # the queue is full: let acknowledgements make room
+            except BufferError:  # the queue is full: poll until acknowledgements make room
                 if time.monotonic() > deadline:
                     self._give_up_outstanding()
                 self._producer.poll(0.1)
@@ -145,41 +145,42 @@ class Feeder:
         self._producer.poll(0)
 
     def _delivered(self, seq: int, error: KafkaError | None, message: Message) -> None:
-        """Called by librdkafka from within poll and flush, once a record."""
+        """Called by librdkafka within poll and flush, once per record."""
         self._note(seq, error, message.partition(), message.offset())
 
     def _note(self, seq: int, error: KafkaError | None, partition: int | None, offset: int | None) -> None:
         self._outstanding.discard(seq)
-        fate: dict[str, Any] = {"topic": self._spec.topic, "seq": seq}
+        outcome: dict[str, Any] = {"topic": self._spec.topic, "seq": seq}
         if error is None:
             assert partition is not None and offset is not None
-            fate |= {"status": "acked", "partition": partition, "offset": offset}
+            outcome |= {"status": "acked", "partition": partition, "offset": offset}
             self.ends[partition] = max(self.ends.get(partition, 0), offset + 1)
             self._acknowledged += 1
         else:
             status = "failed" if error.code() in _REFUSED else "unknown"
-            fate |= {"status": status, "error": f"{error.name()}: {error.str()}"}
-        self._fates.append(fate)
-        if len(self._fates) >= _LEDGER_ROWS:
+            outcome |= {"status": status, "error": f"{error.name()}: {error.str()}"}
+        self._outcomes.append(outcome)
+        if len(self._outcomes) >= _LEDGER_ROWS:
             self._write_ledger()
 
     def _write_ledger(self) -> None:
-        if self._fates:
-            self._writer.append("sent", self._fates)
-            self._fates = []
+        if self._outcomes:
+            self._writer.append("sent", self._outcomes)
+            self._outcomes = []
 
     def _give_up_outstanding(self) -> None:
         if not self._outstanding:
             self._write_ledger()
             return
-        lost = sorted(self._outstanding)
+        unknown = sorted(self._outstanding)
         self._outstanding.clear()
-        self._fates += [
-            {"topic": self._spec.topic, "seq": seq, "status": "unknown", "error": "no delivery report"} for seq in lost
+        self._outcomes += [
+            {"topic": self._spec.topic, "seq": seq, "status": "unknown", "error": "no delivery report"}
+            for seq in unknown
         ]
         self._write_ledger()
         raise ServiceFailed(
-            f"{len(lost)} records of {self._spec.topic} (from number {lost[0]}) got no answer from Kafka in "
-            f"{_CHUNK_DEADLINE_S:g} s, though the feed uses listeners that no fault cuts",
+            f"{len(unknown)} records of {self._spec.topic} (from number {unknown[0]}) got neither an acknowledgement nor an "
+            f"error from Kafka within {_CHUNK_DEADLINE_S:g} s, although the feed uses listeners that no fault cuts",
             hint="see the brokers' logs in the run directory",
         )

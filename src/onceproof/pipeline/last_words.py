@@ -1,4 +1,4 @@
-"""Why a job failed, from the end of its log: the cause first, in a few lines."""
+"""Finds out why a job failed, from the end of its log: the cause first, in a few lines."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _MOST = 4
 _WIDTH = 300
 
 _TRACEBACK = "Traceback (most recent call last)"
-#: The head of a Java exception: alone, as a cause, or after Py4J's own line. Its message may be empty.
+#: The first line of a Java exception: alone, as a cause, or after Py4J's own line. Its message may be empty.
 _JAVA = re.compile(r"^(?:Caused by: |: )?((?:[a-z][\w$]*\.)+[\w$]*(?:Exception|Error|Throwable)\b(?::.*)?)$")
 #: The last line of a traceback.
 _PYTHON = re.compile(r"^[A-Za-z_][\w.]*(?::.*)?$")
-#: Lines that only say that something else failed. Where they are all there is, they are shown.
+#: Exceptions that only wrap another one. They are shown only if there are no others.
 _WRAPPERS = re.compile(
     r"^(?:\S*\.)?(?:Py4JJavaError|Py4JException|Py4JNetworkError|StreamingQueryException|ForeachBatchUserFuncException|SparkException"
     r"|ExecutionException|UndeclaredThrowableException|InvocationTargetException)\b"
@@ -31,7 +31,7 @@ _CONNECTING = re.compile(
 
 
 def causes(log: str) -> list[str]:
-    """The exceptions at the end of a log, the deepest first: at most a few, each one line. Empty where there is none."""
+    """The last exceptions in a log, the deepest first: at most four, each on one line. Empty if there is none."""
     found: list[str] = []
     in_traceback = False
     for row in log.splitlines():
@@ -43,13 +43,13 @@ def causes(log: str) -> list[str]:
         elif not in_traceback and (java := _JAVA.match(row)) is not None:
             found.append(java[1])
     found = [shorten(row, _WIDTH, placeholder=" ...") for row in found]
-    last = list(dict.fromkeys(reversed(found)))  # the same exception is often logged by each layer that it passes
-    telling = [row for row in last if not _WRAPPERS.match(row)]
-    return (telling or last)[:_MOST]
+    last = list(dict.fromkeys(reversed(found)))  # each layer that an exception passes often logs it again
+    unwrapped = [row for row in last if not _WRAPPERS.match(row)]
+    return (unwrapped or last)[:_MOST]
 
 
 def foreign_address(log: str, own: Iterable[str]) -> str | None:
-    """The first ``host:port`` that the job could not reach and that is none of ``own`` (texts with the run's own addresses)."""
+    """The first ``host:port`` that the job could not reach and that is not in ``own`` (texts with the run's own addresses)."""
     ours = " ".join(own)
     for row in log.splitlines():
         if not _CONNECTING.search(row):

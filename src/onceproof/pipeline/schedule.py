@@ -1,4 +1,4 @@
-"""The schedule of a Spark job as a value that can be made smaller: how many chunks of input, and which faults."""
+"""The schedule of a Spark job, which `shrink` can make smaller: the number of input chunks, and the faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onceproof.scenario.schedule import Removal
 
 @dataclass(frozen=True)
 class BatchSchedule:
-    """Batches are numbered from the first chunk on, so only the last chunk can be taken away: the faults keep their places."""
+    """Only the last chunk can be removed: batches are numbered from the first chunk on, so the faults keep their batches."""
 
     chunks: int
     faults: tuple[FaultSpec, ...]
@@ -43,7 +43,7 @@ class BatchSchedule:
 
 @dataclass(frozen=True)
 class WholeJob:
-    """The scenario that is shrunk: makes a scenario of a smaller schedule."""
+    """The scenario that `shrink` makes smaller; `of` builds the scenario of a smaller schedule."""
 
     scenario: Scenario
 
@@ -59,7 +59,7 @@ class WholeJob:
         return schedule.chunks, tuple(fault.model_dump_json() for fault in schedule.faults)
 
     def _fewer(self, spec: InputSpec, chunks: int) -> InputSpec:
-        """The first chunks of an input, each as large as before."""
+        """The input, reduced to its first chunks, each as large as before."""
         if spec.chunks <= chunks:
             return spec
         rows = spec.rows or open_dataset(spec.dataset, spec.options, seed=self.scenario.seed).rows()
@@ -67,8 +67,10 @@ class WholeJob:
 
 
 def hinted_schedules(whole: BatchSchedule, batches: Sequence[Collection[int]]) -> Iterator[BatchSchedule]:
-    """``batches``: of each anomaly, those that its witnesses name. Kept are the faults that struck one of them, or, where none
-    did, the last before, and the chunks until then."""
+    """Smaller schedules to try first. ``batches``: for each anomaly, the batches that its witnesses name.
+
+    A hint keeps the faults that struck one of these batches (if none did, the last fault before), and the chunks until then.
+    """
     kept: list[FaultSpec] = []
     for named in filter(None, batches):
         struck = [fault for fault in whole.faults if fault.at.batch in named]

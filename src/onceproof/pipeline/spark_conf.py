@@ -1,4 +1,4 @@
-"""What a Spark job gets from outside: the Kafka connector and a few defaults, in a narrow environment.
+"""The environment of a Spark job: the Kafka connector, default settings, and few of the shell's variables.
 
 Environment variables reach a job started as plain ``python job.py`` as well as one started by ``spark-submit``.
 """
@@ -16,13 +16,13 @@ from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.stack.fetch import driver_archive
 from onceproof.stack.spark_settings import Cluster, inherited
 
-#: What a task needs of a job's environment, beside what its worker has: where the password is, and who watches sinks.
+#: Variables of the job that its tasks need, and workers do not have: the password file, and the failpoints' socket.
 _FOR_TASKS = ("PGPASSFILE", "ONCEPROOF_FAILPOINTS")
 
 
 @dataclass(frozen=True)
 class CheckpointFiles:
-    """The checkpoint file system as a job gets it: its jar, and the socket of `onceproof.instruments.checkpoint_gate`."""
+    """The checkpoint file system: its jar, and the socket of `onceproof.instruments.checkpoint_gate`."""
 
     jar: Path
     socket: Path
@@ -35,7 +35,7 @@ class CheckpointFiles:
 
 
 def event_log(folder: Path) -> dict[str, str]:
-    """Settings with which Spark tells in ``folder`` what became of each attempt of each task (`onceproof.pipeline.spark_events`)."""
+    """Settings that make Spark log every task attempt to ``folder``, for `onceproof.pipeline.spark_events`."""
     return {
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": folder.absolute().as_uri(),
@@ -54,21 +54,21 @@ def spark_environment(
     cluster: Cluster | None = None,
     events: Path | None = None,
 ) -> dict[str, str]:
-    """The Spark variables of a job whose environment would otherwise be ``users``: only those that ours change.
+    """The Spark variables that the harness changes in a job's environment, which would otherwise be ``users``.
 
     - ``SPARK_DIST_CLASSPATH``: the Kafka connector and the checkpoint file system, after the user's own value.
-      (``spark.driver.extraClassPath`` comes before Spark's own jars, and would be lost to a job that sets it.)
+      (``spark.driver.extraClassPath`` would come before Spark's own jars, and a job that sets it would override ours.)
     - ``SPARK_SUBMIT_OPTS``: a driver that starts quickly, everything bound to loopback, no web UI, checkpoint files
-      written through ours. As system properties Spark's settings are defaults: over them wins what is in the user's
-      ``spark-defaults.conf``, over that ``PYSPARK_SUBMIT_ARGS`` and the job's builder. The user's own value comes last,
-      so it wins over ours too.
+      written through our manager. Spark takes settings among the system properties as defaults: the user's
+      ``spark-defaults.conf`` overrides them, ``PYSPARK_SUBMIT_ARGS`` and the job's builder override that. The user's own
+      value comes last, so it overrides ours too.
+    - ``MASTER``, if there is a ``cluster``: spark-submit would overwrite ``spark.master`` among the system properties, and
+      reads this variable last of all.
 
-    - ``MASTER``, where there is a ``cluster``: spark-submit would overwrite a ``spark.master`` among the system properties,
-      and looks here last of all. ``events``: the folder of `event_log`.
-
-    ``SPARK_CONF_DIR`` is left alone: each run's own would be on the class path, and keep the class archive from use.
+    ``events`` is the folder for `event_log`. ``SPARK_CONF_DIR`` is not changed: a folder per run would be on the class path,
+    and the class archive could not be used.
     """
-    # Last, because a class archive made without it still fits a class path that goes on after the archive's own.
+    # The jar comes last: a class archive made without it still fits a class path that continues after the archive's own.
     jars = driver_archive.class_path((*class_path, *([checkpoint.jar] if checkpoint is not None else [])))
     settings = {
         "spark.executor.extraClassPath": jars,
@@ -85,10 +85,10 @@ def spark_environment(
     if cluster is not None:
         tasks = {name: users[name] for name in _FOR_TASKS if name in users}
         settings |= cluster.settings(scratch, tasks)
-        del settings["spark.executor.extraClassPath"]  # its workers have them, after Spark's own, as archived
+        del settings["spark.executor.extraClassPath"]  # the workers have the jars, after Spark's own, as in the archive
         secret = [f"@{cluster.arguments}"]
     words = [*driver_archive.options(archive), *secret, *(f"-D{key}={value}" for key, value in settings.items())]
-    # Spark's launcher splits like a shell: paths with spaces need their quotes.
+    # Spark's launcher splits the value like a shell: paths with spaces need quotes.
     return {
         "SPARK_DIST_CLASSPATH": os.pathsep.join(filter(None, [users.get("SPARK_DIST_CLASSPATH"), jars])),
         "SPARK_SUBMIT_OPTS": " ".join(filter(None, [shlex.join(words), users.get("SPARK_SUBMIT_OPTS")])),
@@ -111,16 +111,17 @@ def job_environment(
 ) -> dict[str, str]:
     """The whole environment of the job.
 
-    Only what programs need to run is inherited, so that a run does not depend on whatever the shell happened to hold, and
-    a secret reaches the job only if the scenario names it. For the first three see `spark_environment`.
+    It inherits only the variables that programs need to run. So a run does not depend on the shell, and a secret reaches the
+    job only if the scenario names it. For ``class_path``, ``archive`` and ``scratch`` see `spark_environment`.
     """
     users = {
         **inherited(),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        # Workers otherwise take whatever python3 is first on PATH.
+        # Without it Spark's workers use the first python3 on PATH.
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         "PYTHONUNBUFFERED": "1",
-        "TMPDIR": str(scratch),  # PySpark makes a folder there while it starts, and leaves it if it is killed then
+        # PySpark creates a folder there while it starts, and leaves it behind if it is killed then.
+        "TMPDIR": str(scratch),
         **({"ONCEPROOF_FAILPOINTS": str(failpoints)} if failpoints is not None else {}),
         **({"PGPASSFILE": str(passfile)} if passfile is not None else {}),
         **{name: os.environ[name] for name in secrets if name in os.environ},

@@ -1,7 +1,7 @@
-"""Which process runs a task: whose is the connection that a frame came over, and what dies with it.
+"""Finds the process that runs a task by its connection, and stops or kills it together with its descendants.
 
-A Python task runs in a worker that PySpark's daemon has forked, a child of the executor's JVM; in local mode the executor is
-the driver's own JVM. A process is named by pid and start time, which no other process ever has.
+A Python task runs in a worker that PySpark's daemon forks; the daemon is a child of the executor's JVM. In local mode the
+driver's own JVM is the executor. Pid and start time together identify a process, since pids are reused.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 _DAEMON, _WORKER = "pyspark.daemon", "pyspark.worker"
 _GONE_S = 5.0
-"""SIGKILL acts at once, but on a process in uninterruptible disk sleep."""
+"""SIGKILL acts at once, except on a process in uninterruptible disk sleep."""
 
 Role = Literal["driver", "driver-jvm", "executor", "python-worker"]
-"""``driver``: its Python, or whatever else is no JVM of Spark's. In local mode tasks run in ``driver-jvm``."""
+"""``driver``: the driver's Python process, or any other that is not a JVM of Spark. In local mode ``driver-jvm`` runs tasks."""
 
 
 @dataclass(frozen=True)
 class TaskProcess:
-    """A process that sent something, and what it is to Spark."""
+    """A process that holds a connection, and its role in Spark."""
 
     role: Role
     pid: int
     start_ticks: int
     executor: str | None
-    """Spark's id of the executor that it is, or that it works for; None where the driver itself runs the tasks."""
+    """Spark's id of the executor that it is, or that it works for; None if the driver itself runs the tasks."""
     jvm: int
-    """Pid of that executor's JVM, or of the driver's; its own where it is neither's."""
+    """Pid of the JVM of that executor or of the driver; for a process of neither, its own pid."""
 
     def describe(self) -> str:
-        of = (
+        owner = (
             f"executor {self.executor} (pid {self.jvm})"
             if self.executor is not None
             else f"the driver (pid {self.jvm})"
@@ -49,28 +49,28 @@ class TaskProcess:
         return {
             "driver": f"the driver's own program (pid {self.pid})",
             "driver-jvm": f"the driver's JVM (pid {self.pid})",
-            "executor": of,
-            "python-worker": f"Python worker {self.pid} of {of}",
+            "executor": owner,
+            "python-worker": f"Python worker {self.pid} of {owner}",
         }[self.role]
 
 
 def sender(client: str, pids: Iterable[int], to: str) -> TaskProcess | None:
-    """Which of these processes holds the connection from ``client`` to ``to`` (``host:port``); None if none of them."""
+    """The process among ``pids`` that holds the connection from ``client`` to ``to`` (``host:port``); None if none does."""
     for pid in pids:
-        if _has(pid, client, to):
+        if _has_connection(pid, client, to):
             with suppress(psutil.Error):
-                return _who(psutil.Process(pid))
+                return _identify(psutil.Process(pid))
     return None
 
 
 def holds(process: TaskProcess, client: str, to: str) -> bool:
-    """Whether it is there and still holds that connection."""
+    """Whether the process lives and still holds that connection."""
     stat = procfs.stat(process.pid)
-    return stat is not None and stat.start_ticks == process.start_ticks and _has(process.pid, client, to)
+    return stat is not None and stat.start_ticks == process.start_ticks and _has_connection(process.pid, client, to)
 
 
-def _has(pid: int, client: str, to: str) -> bool:
-    # Both ends: another connection may have the same port here, to a service elsewhere.
+def _has_connection(pid: int, client: str, to: str) -> bool:
+    # Compare both ends: another connection may use the same local port, to another service.
     ports = tuple(int(end.rpartition(":")[2]) for end in (client, to))
     with suppress(psutil.Error):
         connections = psutil.Process(pid).net_connections("tcp")
@@ -78,18 +78,18 @@ def _has(pid: int, client: str, to: str) -> bool:
     return False
 
 
-def _who(process: psutil.Process) -> TaskProcess | None:
+def _identify(process: psutil.Process) -> TaskProcess | None:
     stat = procfs.stat(process.pid)
     if stat is None:
         return None
     above = [process, *process.parents()]
     words = {p.pid: _command(p) for p in above}
     executor = next((p for p in above if _EXECUTOR in words[p.pid]), None)
-    # The daemon's forks keep its command line: the daemon itself is the one whose parent has another.
+    # The daemon's forks keep its command line: the daemon itself is the one whose parent has another one.
     forked = _DAEMON in words[process.pid] and len(above) > 1 and _DAEMON in words[above[1].pid]
-    works = forked or (_WORKER in words[process.pid] and _DAEMON not in words[process.pid])
-    jvm = executor or next((p for p in above[1:] if works and _DAEMON not in words[p.pid]), process)
-    if works:
+    is_worker = forked or (_WORKER in words[process.pid] and _DAEMON not in words[process.pid])
+    jvm = executor or next((p for p in above[1:] if is_worker and _DAEMON not in words[p.pid]), process)
+    if is_worker:
         role: Role = "python-worker"
     elif process is executor:
         role = "executor"
@@ -99,7 +99,7 @@ def _who(process: psutil.Process) -> TaskProcess | None:
         role,
         process.pid,
         stat.start_ticks,
-        _option(words[executor.pid], "--executor-id") if executor else None,
+        words[executor.pid][words[executor.pid].index("--executor-id") + 1] if executor else None,
         jvm.pid,
     )
 
@@ -111,10 +111,6 @@ def _command(process: psutil.Process) -> list[str]:
     return words
 
 
-def _option(words: list[str], name: str) -> str:
-    return words[words.index(name) + 1]
-
-
 @dataclass(frozen=True)
 class Tree:
     """A process and its descendants, as they were when it was frozen."""
@@ -123,16 +119,16 @@ class Tree:
 
     @classmethod
     def freeze(cls, pid: int) -> Tree:
-        """SIGSTOP it and all below it, until nothing new is found: nothing of it runs then, nothing can be forked."""
+        """SIGSTOP the process and its descendants, until no new ones are found: then none of them runs or forks any more."""
         frozen: dict[int, procfs.Stat] = {}
         try:
             while more := [stat for stat in _below(pid) if stat.pid not in frozen]:
                 for stat in more:
                     _signal(stat, signal.SIGSTOP)
                     frozen[stat.pid] = stat
-                # It is delivered when the kernel comes to it: only one that is seen stopped does nothing any more.
+                # The kernel delivers SIGSTOP some time later: only a process that is seen stopped no longer runs.
                 wait_until("the processes to stop", lambda: _stopped(frozen), deadline_s=_GONE_S, every_s=0.005)
-        except BaseException:  # nobody knows of the tree then, who could let it go on
+        except BaseException:  # the caller gets no tree that it could thaw
             cls(tuple(frozen.values())).thaw()
             raise
         return cls(tuple(frozen.values()))
@@ -142,13 +138,13 @@ class Tree:
             _signal(stat, signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL all of it; returns when each process is gone."""
+        """SIGKILL all processes; returns when they are gone."""
         for stat in self.stats:
             _signal(stat, signal.SIGKILL)
         wait_until("the processes to be gone after SIGKILL", lambda: not self.alive(), deadline_s=_GONE_S, every_s=0.01)
 
     def awake(self) -> list[int]:
-        """Those that are not stopped (any more): somebody else has let them go on."""
+        """Pids of the processes that are no longer stopped: something else has resumed them."""
         return [pid for pid in self.alive() if not procfs.is_stopped(pid)]
 
     def alive(self) -> list[int]:
@@ -156,7 +152,7 @@ class Tree:
 
 
 def _below(pid: int) -> list[procfs.Stat]:
-    """The process and its descendants, without those that are dead and not waited for."""
+    """The process and its descendants, without zombies."""
     table = procfs.table()
     found = {pid} & table.keys()
     while more := {p.pid for p in table.values() if p.parent in found} - found:

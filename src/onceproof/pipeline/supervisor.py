@@ -1,6 +1,6 @@
-"""The system under test: any command, supervised as a cluster would: a driver that exits is started again.
+"""Supervises the system under test, any command, as a cluster would: a driver that exits is started again.
 
-A job that dies before any fault is a broken job, not a finding: it is not restarted, and its own words are kept.
+A job that dies before any fault is a broken job, not a finding: it is not restarted, and the end of its log is kept.
 """
 
 from __future__ import annotations
@@ -24,29 +24,30 @@ from onceproof.stack.processes.owner import Owner, Service
 
 _POLL_S = 0.05
 _LOG_LINES = 2000
-"""Of a log, searched for the cause of a failure: each query that ends writes its plan and a trace of a hundred lines or two."""
-#: Spark draws its stages over each other in one line, and clears that with blanks.
+"""How many lines at the end of a log are searched for the cause of a failure. Each query that ends writes its plan and a stack
+trace, of 100 to 200 lines."""
+#: Spark's progress bar: it redraws one line, and clears it with blanks.
 _PROGRESS_BAR = re.compile(r"\[Stage \d+:|\s*$")
 _LEAVE_S = 6.0
-"""After its leader is gone a driver's other processes get this long: a JVM outlived its Python by 3.3 s when measured."""
-#: How often a driver is stopped anew because an answer was on its way. It awaits one for about half of its time.
-_LOOKS = 30
-#: An answer of a broker on loopback takes a few milliseconds, on a loaded machine some ten. One that takes longer is not seen.
+"""How long a driver's other processes may run after its first one has ended: a JVM outlived its Python by a measured 3.3 s."""
+#: How often a driver is stopped again because an answer was on its way. It awaits one for about half of its time.
+_MOST_STOPS = 30
+#: An answer of a broker on loopback takes a few milliseconds, on a busy machine about ten. A slower one goes unnoticed.
 _ARRIVES_S = 0.08
-#: A driver that runs reads an answer that it waits for within milliseconds.
+#: A running driver reads an answer that it waits for within milliseconds.
 _READS_S = 0.3
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why the job failed, in its own words."""
+    """Why the job failed, from its own log."""
 
     causes: list[str]
     """Exceptions, the deepest first."""
     foreign_address: str | None
-    """Where it tried to connect, if that is no service of the run."""
+    """The address that it could not reach, if that is not a service of the run."""
     log: str
-    """Its log, below the run directory."""
+    """The path of its log, below the run directory."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,15 @@ class Exit:
     code: int | None
     at: float
     killed: bool = False
-    """By us: a fault, or the restart of a job that had gone silent."""
+    """Whether the harness killed it: by a fault, or to restart a job that made no progress."""
 
 
 class Pipeline:
     """Starts, watches, kills and restarts the job. Thread-safe.
 
-    ``may_restart()`` says whether a fault has fired: before that a failing exit is final. ``progress()`` is a number that
-    grows with every committed batch; more than ``limit`` restarts in a row without growth, and the job is given up.
-    Only restarts while ``calm()`` count: a job cannot be expected to come up while a fault is on.
+    ``may_restart()`` tells whether a fault has fired: before that, an exit with an error is final. ``progress()`` is a number
+    that grows with every committed batch. After more than ``limit`` restarts in a row without progress, the supervisor gives
+    up on the job. Only restarts while ``calm()`` count: a job cannot be expected to start while a fault is in progress.
     """
 
     def __init__(
@@ -92,10 +93,13 @@ class Pipeline:
         self._progress = progress
         self._calm = calm
         self._freezes: Counter[Service] = Counter()
+        """How many `frozen` blocks hold each driver."""
         self._lock = threading.RLock()
         self._service: Service | None = None
-        self._aside: list[Service] = []
-        self._asleep: list[Service] = []
+        self._replaced: list[Service] = []
+        """Drivers whose successor has taken over."""
+        self._stopped: list[Service] = []
+        """Those of them that the takeover stopped."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self._starts = 0
@@ -112,12 +116,12 @@ class Pipeline:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the job for good, with everything it started. Idempotent."""
-        with self._lock:  # a launch that has begun is finished, and stopped here; none begins afterwards
+        """End the job for good, with all processes that it started. Idempotent."""
+        with self._lock:  # a launch that has begun completes first and is stopped here; none begins afterwards
             self._stopping.set()
             service = self._service
-            aside = list(self._aside)
-        for zombie in aside:
+            replaced = list(self._replaced)
+        for zombie in replaced:
             zombie.kill()
         if service is not None:
             service.stop(timeout_s=1.0)
@@ -126,7 +130,7 @@ class Pipeline:
 
     @property
     def starts(self) -> int:
-        """How often the driver was started so far."""
+        """How often the driver has been started so far."""
         return self._starts
 
     @property
@@ -143,9 +147,9 @@ class Pipeline:
             return [p.pid for p in self._service.members()] if self._service is not None else []
 
     def kill_driver(self) -> int:
-        """SIGKILL the driver: the JVM, the Python process, and everything else of its session. Returns which start it was.
+        """SIGKILL the driver: the JVM, the Python process, and all others of its session. Returns which start it was.
 
-        The whole session is frozen before it is killed, since the next log write may be only milliseconds away.
+        The whole session is stopped before it is killed, since the next log write may be only milliseconds away.
         """
         start = self.current_start
         service = self._service
@@ -155,25 +159,27 @@ class Pipeline:
         return start
 
     def take_over(self, *, stopped: bool) -> tuple[int, Service]:
-        """Start the next driver beside this one: a cluster took a pause for a death, or started the job twice.
+        """Start the next driver next to this one, like a cluster that took a pause for a death, or started the job twice.
 
-        With ``stopped`` this one is stopped where it is (SIGSTOP). Returns which start it is, and its processes: whoever
-        asked may let them go on (`Service.thaw`), and must end them. `stop` does at the latest.
+        With ``stopped`` this driver is stopped first (SIGSTOP). Returns its start number and its processes. The caller may
+        resume them (`Service.thaw`), and must end them; otherwise `stop` does.
         """
         with self._lock:
             start, service = self.current_start, self._service
             assert service is not None, "a driver that reached a point was started"
             if stopped:
                 service.freeze()
-                self._asleep.append(service)
-            self._aside.append(service)
+                self._stopped.append(service)
+            self._replaced.append(service)
             self._launch()
         return start, service
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Stop the driver's whole session for as long as the block runs: what is put in place meanwhile is there before the
-        batch takes its next step, however fast the batch and however slow the placing."""
+        """Stop the driver's whole session (SIGSTOP) while the block runs.
+
+        Whatever the block arms or places is in effect before the batch continues, however fast the batch is.
+        """
         with self._lock:
             service = self._service
             if service is not None:
@@ -185,28 +191,27 @@ class Pipeline:
             service.freeze()
             yield
         finally:
-            with (
-                self._lock
-            ):  # two faults may overlap: the last one out thaws, but never a driver that a takeover stopped
+            # Two faults may overlap: the last one resumes the driver, except one that a takeover stopped.
+            with self._lock:
                 self._freezes[service] -= 1
                 if not self._freezes[service]:
                     del self._freezes[service]
-                    if service not in self._asleep:
+                    if service not in self._stopped:
                         service.thaw()
 
     @contextmanager
     def frozen_between_requests(self) -> Iterator[None]:
-        """As `frozen`, at a moment at which the driver awaits no answer.
+        """Like `frozen`, but stop the driver when it awaits no answer.
 
-        Spark asks the sources of a query for their ends one after the other. Stopped between two of them, it has the old end
-        of one and gets the new end of the other: what is sent to both topics meanwhile would become two batches. An answer
-        that reaches a stopped driver stays unread; then it is released and stopped anew, `_LOOKS` times at most.
+        Spark asks the sources of a query for their end offsets one after the other. A driver stopped in between has the old
+        end of one topic and gets the new end of the other, so records sent to both meanwhile would become two batches. If
+        an answer arrives unread at the stopped driver, the driver is resumed and stopped again, at most `_MOST_STOPS` times.
         """
-        kept: dict[str, int] = {}  # unread for as long as the driver runs: answers that nothing waits for
-        for look in range(_LOOKS):
+        idle: dict[str, int] = {}  # bytes that stay unread while the driver runs: it does not wait for them
+        for attempt in range(_MOST_STOPS):
             with self.frozen():
-                fresh = {socket: n for socket, n in self._arrived().items() if kept.get(socket) != n}
-                if not fresh or look == _LOOKS - 1:
+                fresh = {socket: n for socket, n in self._unread_bytes().items() if idle.get(socket) != n}
+                if not fresh or attempt == _MOST_STOPS - 1:
                     yield
                     return
 
@@ -217,10 +222,10 @@ class Pipeline:
             try:
                 wait_until("the driver to read its answers", taken, deadline_s=_READS_S, every_s=0.005)
             except WaitTimeout:
-                kept |= procfs.unread(self.pids())
+                idle |= procfs.unread(self.pids())
 
-    def _arrived(self) -> dict[str, int]:
-        """What a stopped driver has not read, once nothing more arrives."""
+    def _unread_bytes(self) -> dict[str, int]:
+        """Socket -> bytes that the stopped driver has not read, once no more arrive."""
         pids = self.pids()
         seen, since = procfs.unread(pids), time.monotonic()
 
@@ -239,16 +244,16 @@ class Pipeline:
         return self.current_start > start
 
     def failed_since(self, at: float) -> Exit | None:
-        """The first exit after ``at`` (seconds of the run's clock) with which the job itself said that it failed."""
+        """The first exit with an error after ``at`` (seconds of the run's clock) that the harness did not cause by a kill."""
         return next((e for e in list(self.exits) if e.at >= at and e.code != 0 and not e.killed), None)
 
     def said(self, words: str) -> bool:
-        """Whether these words stand near the end of the current driver's output."""
+        """Whether the last 400 lines of the current driver's output contain these words."""
         with self._lock:
             return self._service is not None and words in self._service.log_tail(400)
 
     def last_words(self, lines: int = 40) -> str:
-        """The end of the job's own output (from its traceback on, if there is one), with the values of secrets masked."""
+        """The end of the job's output, or its traceback if there is one, with the values of secrets masked."""
         with self._lock:
             text = self._service.log_tail(400) if self._service is not None else ""
         rows = [row for row in text.splitlines() if not _PROGRESS_BAR.match(row)]
@@ -259,7 +264,7 @@ class Pipeline:
         return masked("\n".join(chosen))
 
     def why_it_failed(self, addresses: Sequence[str]) -> Failure:
-        """The cause, by the log of its current start. ``addresses``: texts that hold those of the run's own services."""
+        """The causes in the log of the current driver start. ``addresses``: texts with the run's own services' addresses."""
         with self._lock:
             text = masked(self._service.log_tail(_LOG_LINES)) if self._service is not None else ""
         return Failure(causes(text), foreign_address(text, addresses), f"logs/driver-{self.current_start}.log")
@@ -280,7 +285,7 @@ class Pipeline:
 
     def _supervise(self) -> None:
         try:
-            fruitless, before = 0, self._progress()
+            without_progress, before = 0, self._progress()
             while not self._stopping.is_set():
                 code = self._wait_for_exit()
                 if self._stopping.is_set():
@@ -288,32 +293,32 @@ class Pipeline:
                 killed = self._killed
                 ended = self._timeline.emit("job.exited", start=self.current_start, code=code, killed=killed)
                 self.exits.append(Exit(self.current_start, code, ended.at, killed))
-                self._clear_out()
+                self._end_leftovers()
                 if code != 0 and not self._killed and not self._may_restart():
                     self.died_before_fault = True
                     return
                 now = self._progress()
                 if now != before:
-                    fruitless, before = 0, now
+                    without_progress, before = 0, now
                 elif self._calm():
-                    fruitless += 1
-                if fruitless > self._limit:
+                    without_progress += 1
+                if without_progress > self._limit:
                     self.given_up = True
                     return
                 self._launch()
-        except BaseException as failure:  # seen by check(): a dead supervisor must not look like a calm one
+        except BaseException as failure:  # the feed loop raises it: a dead supervisor must not look like an idle one
             self.failure = failure
 
     def _wait_for_exit(self) -> int | None:
         while True:
-            service = self._service  # another one, once a successor has taken over
+            service = self._service  # read again each time: a successor may have taken over
             assert service is not None
             if self._stopping.is_set() or not service.is_running():
                 return service.returncode
             service.wait(_POLL_S)
 
-    def _clear_out(self) -> None:
-        """A cluster restarts a driver in a new container: nothing of the old one may live on beside the new one."""
+    def _end_leftovers(self) -> None:
+        """End the old driver's processes before a restart, as a cluster does, which restarts a driver in a new container."""
         service = self._service
         assert service is not None
         gone_by = self._timeline.now() + _LEAVE_S

@@ -1,4 +1,4 @@
-"""A plain server of bytes, and the engine between it and a client."""
+"""An echo server, and a proxy between it and a client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onceproof.instruments.proxy.rules import Board
 
 
 class Echo:
-    """Sends back what it gets, and keeps it; closes when the other side has ended."""
+    """Sends back the bytes that it receives, and keeps them; closes a connection when the other side does."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -38,7 +38,7 @@ class Echo:
                 connection.sendall(data)
 
     def wait_for(self, wanted: bytes) -> None:
-        """That the connection opened last has brought this, and no more."""
+        """Wait until the newest connection has received exactly these bytes."""
         wait_until(
             f"{wanted!r} to arrive",
             lambda: self.got and bytes(self.got[-1]) == wanted,
@@ -47,7 +47,7 @@ class Echo:
         )
 
     def hang_up(self) -> None:
-        """On the connection opened last."""
+        """Close the newest connection."""
         self.taken[-1].shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""AMQP's frames: acknowledgements and commits are recognised however they are cut, and nothing is changed on its way."""
+"""AMQP frames: the parser finds acknowledgements and commits however the stream is split, and changes no byte."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .echo import Echo, Proxied, receive
 from .wire import Everything, cut, joined, split
 
 START = ProtocolHeader().marshal()
-#: Written by pika: what the parser reads must come from somebody else.
+#: Encoded by pika, independently of the parser under test.
 ACK = Method(1, spec.Basic.Ack(7, False)).marshal()
 COMMIT = Method(2, spec.Tx.Commit()).marshal()
 COMMITTED = Method(2, spec.Tx.CommitOk()).marshal()
@@ -31,7 +31,7 @@ OTHERS = [
     Method(1, spec.Basic.Qos(0, 1, False)).marshal(),
     Method(1, spec.Basic.Publish(0, "", "processed")).marshal(),
     b"\x03\x00\x01\x00\x00\x00\x05hello\xce",  # a body
-    b"\x03\x00\x01\x00\x00\x00\x07\x01\x00\x50\x00\x3c\xce\xce\xce",  # one that looks like the inside of a method
+    b"\x03\x00\x01\x00\x00\x00\x07\x01\x00\x50\x00\x3c\xce\xce\xce",  # a body whose bytes look like part of a method
 ]
 
 
@@ -45,14 +45,14 @@ def frames(pieces: list[Piece]) -> list[Frame]:
     return [piece for piece in pieces if isinstance(piece, Frame)]
 
 
-def test_an_acknowledgement_says_what_it_is_of() -> None:
+def test_an_acknowledgement_has_its_channel_and_delivery_tag() -> None:
     (frame,) = frames(talk("basic.ack").from_client(ACK))
     assert (frame.kind, frame.raw) == ("basic.ack", ACK)
     assert dict(frame.facts) == {"channel": 1, "delivery_tag": 7, "multiple": False}
 
 
 @given(st.data(), st.lists(st.sampled_from([*OTHERS, ACK, COMMIT]), max_size=8))
-def test_what_goes_in_comes_out_and_every_wanted_frame_is_found(data: st.DataObject, sent: list[bytes]) -> None:
+def test_no_byte_changes_and_every_wanted_frame_is_found(data: st.DataObject, sent: list[bytes]) -> None:
     stream = START + b"".join(sent)
     conversation = AmqpConversation(Everything("basic.ack", "tx.commit"))
     pieces = [piece for part in data.draw(cut(stream)) for piece in conversation.from_client(part)]
@@ -62,7 +62,7 @@ def test_what_goes_in_comes_out_and_every_wanted_frame_is_found(data: st.DataObj
 
 
 @given(st.data(), st.binary(max_size=80))
-def test_noise_passes_as_it_came(data: st.DataObject, noise: bytes) -> None:
+def test_noise_passes_unchanged(data: st.DataObject, noise: bytes) -> None:
     conversation = talk()
     if noise[:1] == b"\x16":
         return  # TLS is refused
@@ -89,7 +89,7 @@ def test_encryption_is_refused_with_the_setting_to_change() -> None:
         AmqpConversation(Everything()).from_client(b"\x16\x03\x01\x02\x00")
 
 
-def test_a_client_of_something_else_passes_unread() -> None:
+def test_a_client_of_another_protocol_passes_unread() -> None:
     conversation = AmqpConversation(Everything())
     assert joined(conversation.from_client(b"GET / HTTP/1.1\r\n")) == b"GET / HTTP/1.1\r\n"
     assert not conversation.readable and joined(conversation.from_server(b"x" * 30)) == b"x" * 30
@@ -108,7 +108,7 @@ def is_reset(client: socket.socket) -> bool:
     return True
 
 
-def test_a_lost_acknowledgement_never_arrives_and_its_client_is_reset(amqp: Proxied, echo: Echo) -> None:
+def test_a_dropped_acknowledgement_never_arrives_and_its_client_is_reset(amqp: Proxied, echo: Echo) -> None:
     rule = Rule(Condition("basic.ack"), "drop-request", "reset")
     amqp.board.arm(rule)
     before = START + b"".join(OTHERS)
@@ -123,7 +123,7 @@ def test_a_lost_acknowledgement_never_arrives_and_its_client_is_reset(amqp: Prox
     assert hit.delivered_at is None and hit.frame.facts["delivery_tag"] == 7
 
 
-def test_connections_are_reset_and_the_next_is_let_in(amqp: Proxied) -> None:
+def test_after_a_reset_clients_can_connect_again(amqp: Proxied) -> None:
     with amqp.connect() as one, amqp.connect() as other:
         for client in (one, other):
             client.sendall(START)

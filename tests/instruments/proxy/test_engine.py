@@ -1,4 +1,4 @@
-"""The engine between a client and a plain server of bytes: nothing changes, nobody is kept waiting, everything ends."""
+"""The proxy between a client and an echo server: it changes no byte, delays no client, and closes all connections at its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .wire import query, request, split
 
 @settings(max_examples=40)
 @given(st.lists(request(), min_size=1, max_size=4), st.binary(max_size=300), st.integers(1, 400), st.booleans())
-def test_what_goes_in_comes_out(kafka: Proxied, frames: list[Any], noise: bytes, size: int, armed: bool) -> None:
+def test_no_byte_changes_on_the_way(kafka: Proxied, frames: list[Any], noise: bytes, size: int, armed: bool) -> None:
     stream = b"".join(raw for *_, raw in frames) + noise
     rule = Rule(Condition("EndTxn", transactional_id="^nobody's$"), "drop-request")
     if armed:
@@ -34,7 +34,7 @@ def test_what_goes_in_comes_out(kafka: Proxied, frames: list[Any], noise: bytes,
     with kafka.connect() as client:
         for part in split(stream, size):
             client.sendall(part)
-        client.shutdown(socket.SHUT_WR)  # what was kept of an unfinished frame goes out with the end
+        client.shutdown(socket.SHUT_WR)  # the end sends out the held bytes of an incomplete frame
         assert receive(client, len(stream) + 1) == stream
     kafka.board.disarm(rule)
 
@@ -58,16 +58,16 @@ def _stalled(proxied: Proxied) -> bool:
     )
 
 
-def test_nobody_upstream_means_reset_and_a_cut_means_refused(loop: ProxyLoop) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        port = nobody.getsockname()[1]
+def test_clients_are_reset_without_a_service_and_refused_during_a_cut(loop: ProxyLoop) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
     proxied = Proxied(loop, port, "kafka")
-    ear: list[Reply] = []
-    proxied.board.listen(ear)
+    heard: list[Reply] = []
+    proxied.board.listen(heard)
     with pytest.raises(ConnectionResetError), proxied.connect() as client:
         receive(client, 1)
-    assert [(reply.what, reply.code, reply.route) for reply in ear] == [("connection", "refused", proxied.proxy.name)]
-    proxied.board.unlisten(ear)
+    assert [(reply.what, reply.code, reply.route) for reply in heard] == [("connection", "refused", proxied.proxy.name)]
+    proxied.board.unlisten(heard)
     proxied.proxy.cut()
     with pytest.raises(ConnectionRefusedError):
         proxied.connect()
@@ -75,18 +75,18 @@ def test_nobody_upstream_means_reset_and_a_cut_means_refused(loop: ProxyLoop) ->
     with pytest.raises(ConnectionResetError), proxied.connect() as client:
         receive(client, 1)
     target = Target("kafka", "127.0.0.1", port)
-    assert len(ear) == 1, "nobody listened any more"
+    assert len(heard) == 1, "a reply arrived after unlisten"
     other = FrameProxy(loop, "second", ("127.0.0.1", proxied.proxy.port), target, Board())
     with pytest.raises(EnvironmentProblem, match=f"second cannot listen on 127.0.0.1:{proxied.proxy.port}"):
         other.open()
     proxied.proxy.cut()
 
 
-def test_who_is_turned_away_is_told_of_and_a_connection_that_rests_stands(postgres: Proxied, echo: Echo) -> None:
-    ear: list[Reply] = []
-    postgres.board.listen(ear)
-    with postgres.connect() as used, postgres.connect() as resting:
-        for client in (used, resting):
+def test_rejected_connections_are_reported_and_an_idle_connection_stays_open(postgres: Proxied, echo: Echo) -> None:
+    heard: list[Reply] = []
+    postgres.board.listen(heard)
+    with postgres.connect() as used, postgres.connect() as idle:
+        for client in (used, idle):
             client.sendall(wire.startup())
             assert receive(client, len(wire.startup())) == wire.startup()
         postgres.proxy.turn_away()
@@ -95,14 +95,14 @@ def test_who_is_turned_away_is_told_of_and_a_connection_that_rests_stands(postgr
         used.sendall(query("SELECT 1"))
         with pytest.raises(ConnectionResetError):
             receive(used, 1)
-        assert [reply.code for reply in ear] == ["refused", "broken"]
+        assert [reply.code for reply in heard] == ["refused", "broken"]
         postgres.proxy.open()
-        resting.sendall(query("SELECT 1"))
-        assert receive(resting, len(query("SELECT 1"))) == query("SELECT 1")
-    assert len(ear) == 2
+        idle.sendall(query("SELECT 1"))
+        assert receive(idle, len(query("SELECT 1"))) == query("SELECT 1")
+    assert len(heard) == 2
 
 
-def test_tls_is_refused_and_told_once(kafka: Proxied) -> None:
+def test_tls_is_refused_and_reported_once(kafka: Proxied) -> None:
     for _ in range(2):
         with kafka.connect() as client:
             client.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100))
@@ -112,14 +112,14 @@ def test_tls_is_refused_and_told_once(kafka: Proxied) -> None:
     assert "security.protocol" in sentence and kafka.kinds() == ["warning"]
 
 
-def test_a_stranger_passes_and_is_told(kafka: Proxied) -> None:
+def test_a_client_of_another_protocol_passes_and_is_reported(kafka: Proxied) -> None:
     with kafka.connect() as client:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert receive(client, 18) == b"GET / HTTP/1.1\r\n\r\n"
     assert "does not speak kafka" in kafka.events[0][1]["message"]
 
 
-def test_what_could_not_be_written_down_is_told(echo: Echo) -> None:
+def test_an_event_that_could_not_be_recorded_is_a_failure_of_the_loop(echo: Echo) -> None:
     def full(_kind: str, **_data: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -134,7 +134,7 @@ def test_what_could_not_be_written_down_is_told(echo: Echo) -> None:
     finally:
         loop.close()
     (failure,) = loop.failures
-    assert failure.startswith("made-for-a-test could not write down warning") and "No space left" in failure
+    assert failure.startswith("made-for-a-test could not record the event warning") and "No space left" in failure
 
 
 def test_closing_ends_listeners_and_connections(echo: Echo) -> None:

@@ -1,6 +1,6 @@
 """Rules on real connections: librdkafka and libpq through the proxy, then Toxiproxy, to real Kafka and real Postgres.
 
-What a rule did is asked of the service itself, past every proxy.
+The tests ask the service itself what a rule did, bypassing every proxy.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def producer(stack: EmbeddedStack, id: str) -> Producer:
 
 
 def written(stack: EmbeddedStack, topic: str, isolation: str = "read_committed") -> list[str]:
-    """Every value of the topic, to its end, past the proxies."""
+    """Every value of the topic, to its end, read without the proxies."""
     consumer = Consumer(
         {
             **client_config(stack.kafka.harness_bootstrap),
@@ -90,8 +90,10 @@ def written(stack: EmbeddedStack, topic: str, isolation: str = "read_committed")
     return sorted(found)
 
 
-def test_nobody_goes_around_and_every_request_is_understood(stack: EmbeddedStack, frames: Frames, topic: str) -> None:
-    """The decoder against bytes that another implementation wrote: librdkafka's, and the broker's answers to them."""
+def test_no_connection_bypasses_the_proxy_and_every_request_is_decoded(
+    stack: EmbeddedStack, frames: Frames, topic: str
+) -> None:
+    """The decoder reads what other implementations wrote: librdkafka's requests, and the broker's answers."""
     seen: list[Frame] = []
     rules = [
         Rule(Condition(api), "park", proceed=lambda frame: seen.append(frame) is not None)
@@ -150,17 +152,17 @@ def test_librdkafka_survives_the_loss_of_each_kind_of_request(
 
 
 @pytest.mark.parametrize("reused", [True, False], ids=["reused producer", "fresh producer"])
-def test_a_late_abort_hits_the_next_transaction_of_the_same_epoch_only(
+def test_a_late_abort_hits_the_next_transaction_only_in_the_same_epoch(
     stack: EmbeddedStack, frames: Frames, topic: str, reused: bool
 ) -> None:
-    """KAFKA-17754 on a stock broker: every call of the client succeeds, and a write is lost."""
+    """KAFKA-17754 on an unmodified broker: every call of the client succeeds, and a write is lost."""
     rule = Rule(Condition("EndTxn", transactional_id=topic, committed=False), "late", "reset")
     frames.arm("kafka", rule)
     made = producer(stack, topic)
     made.begin_transaction()
     made.produce(topic, "given up", partition=0)
     made.flush(10)
-    made.abort_transaction(10)  # cut off, connects again, asks again: aborted
+    made.abort_transaction(10)  # the client is cut off, connects again and asks again: aborted
     (hit,) = rule.hits
     if not reused:
         made = producer(stack, topic)
@@ -175,11 +177,11 @@ def test_a_late_abort_hits_the_next_transaction_of_the_same_epoch_only(
     assert answer.facts["error_codes"] == ([0] if reused else [KafkaError.INVALID_PRODUCER_EPOCH])
     assert written(stack, topic) == (["second"] if reused else ["first", "second"])
     assert written(stack, topic, "read_uncommitted") == ["first", "given up", "second"]
-    told = [event.kind for event in EVENTS if event.data.get("transactional_id") == topic]
-    assert told == ["frame.stopped", "frame.delivered", "frame.answered"]
+    kinds = [event.kind for event in EVENTS if event.data.get("transactional_id") == topic]
+    assert kinds == ["frame.stopped", "frame.delivered", "frame.answered"]
 
 
-def test_silence_is_felt_as_a_time_out(stack: EmbeddedStack, frames: Frames, topic: str) -> None:
+def test_a_client_that_is_cut_silently_times_out(stack: EmbeddedStack, frames: Frames, topic: str) -> None:
     rule = Rule(Condition("EndTxn", transactional_id=topic), "drop-answer", "silence")
     frames.arm("kafka", rule)
     made = producer(stack, topic)
@@ -218,7 +220,7 @@ def copied(connection: psycopg.Connection[tuple[object, ...]], table: str) -> No
 
 @pytest.mark.parametrize("write", [simple, extended, copied])
 @pytest.mark.parametrize("action", ["drop-answer", "drop-request", "late", "park"])
-def test_a_commit_of_postgres(
+def test_each_action_on_a_postgres_commit_has_its_effect_on_the_transaction(
     stack: EmbeddedStack,
     frames: Frames,
     action: Action,
@@ -231,7 +233,7 @@ def test_a_commit_of_postgres(
     rule = Rule(Condition("commit", transaction=rf"\b{table}\b"), action, "reset")
     frames.arm("postgres", rule)
     with connect(stack) as other:
-        other.execute(b"SELECT 1")  # another transaction's COMMIT passes
+        other.execute(b"SELECT 1")  # the COMMIT of another transaction passes
     connection = connect(stack)
     pid = connection.info.backend_pid
     xid = connection.execute(b"SELECT pg_current_xact_id()::text").fetchone()
@@ -262,7 +264,7 @@ def test_a_commit_of_postgres(
         assert reader.execute(f"SELECT count(*) FROM {table}".encode()).fetchone() == ((wanted == "committed"),)
 
 
-def test_a_cut_behind_is_a_cut_in_front(stack: EmbeddedStack) -> None:
+def test_a_cut_of_toxiproxy_also_refuses_clients_of_the_protocol_proxy(stack: EmbeddedStack) -> None:
     assert stack.postgres is not None
     connection = connect(stack)
     stack.postgres.proxy.cut()
@@ -274,8 +276,8 @@ def test_a_cut_behind_is_a_cut_in_front(stack: EmbeddedStack) -> None:
     connect(stack).close()
 
 
-def test_a_connection_past_the_protocol_proxy_is_caught(stack: EmbeddedStack, frames: Frames) -> None:
-    """By another process than the harness, whose own connections to Toxiproxy are the proxy's."""
+def test_a_connection_that_bypasses_the_protocol_proxy_is_detected(stack: EmbeddedStack, frames: Frames) -> None:
+    """The connection must come from another process: the harness's own connections to Toxiproxy are the proxy's."""
     (guard,) = [guard for guard in frames.guards() if "postgres" in guard.what]
     script = f"import socket, sys; s = socket.create_connection(('127.0.0.1', {guard.port})); print(flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:

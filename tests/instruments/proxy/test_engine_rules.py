@@ -1,4 +1,4 @@
-"""What rules do to frames on their way through the engine, and what is told of it."""
+"""What rules do to frames on their way through the proxy, and which events report it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from onceproof.base.errors import UsageError, WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.loop import ProxyLoop
-from onceproof.instruments.proxy.rules import WRITES, Action, Condition, Cut, Rule, in_words, writes_to
+from onceproof.instruments.proxy.rules import WRITES, Action, Condition, Cut, Rule, describe_pattern, writes_to
 
 from . import wire
 from .echo import Echo, Proxied, receive
 from .wire import query
 
-#: What a service says from the start of a connection to the end of its first statement.
+#: What a service sends from the start of a connection to the end of the first statement.
 _FIRST = wire.WELCOME + wire.complete("SELECT 1") + wire.ready("T")
 
 
-def test_a_reset_is_a_reset(postgres: Proxied) -> None:
+def test_cut_reset_sends_a_reset(postgres: Proxied) -> None:
     postgres.board.arm(rule := Rule(Condition("commit"), "drop-request", "reset"))
     with postgres.connect() as client:
         client.sendall(wire.startup() + query("COMMIT"))
@@ -33,7 +33,9 @@ def test_a_reset_is_a_reset(postgres: Proxied) -> None:
 
 
 @pytest.mark.parametrize("cut", ["close", "silence"])
-def test_a_close_is_a_close_and_silence_is_silence(postgres: Proxied, echo: Echo, cut: Cut) -> None:
+def test_cut_close_closes_the_connection_and_cut_silence_leaves_it_open(
+    postgres: Proxied, echo: Echo, cut: Cut
+) -> None:
     postgres.board.arm(rule := Rule(Condition("commit"), "drop-request", cut))
     with postgres.connect() as client:
         client.sendall(wire.startup())
@@ -51,7 +53,7 @@ def test_a_close_is_a_close_and_silence_is_silence(postgres: Proxied, echo: Echo
     echo.wait_for(wire.startup())
 
 
-def test_what_is_behind_a_parked_frame_stays_behind_it(postgres: Proxied, echo: Echo) -> None:
+def test_frames_after_a_parked_frame_wait_for_it(postgres: Proxied, echo: Echo) -> None:
     postgres.board.arm(rule := Rule(Condition("commit"), "park"))
     before, after, later = query("SELECT 1"), query("SELECT 2"), query("SELECT 3")
     whole = wire.startup() + before + query("COMMIT") + after + later
@@ -67,7 +69,7 @@ def test_what_is_behind_a_parked_frame_stays_behind_it(postgres: Proxied, echo: 
     assert hit.delivered_at is not None and hit.delivered_at > hit.seen_at
 
 
-def test_two_rules_can_park_one_connection_one_after_the_other(postgres: Proxied, echo: Echo) -> None:
+def test_two_rules_can_park_frames_of_one_connection_in_turn(postgres: Proxied, echo: Echo) -> None:
     first, second = Rule(Condition("commit"), "park"), Rule(Condition("statement", sql="two"), "park")
     postgres.board.arm(first)
     postgres.board.arm(second)
@@ -82,7 +84,7 @@ def test_two_rules_can_park_one_connection_one_after_the_other(postgres: Proxied
         echo.wait_for(wire.startup() + query("COMMIT") + query("SELECT 'two'") + query("SELECT 3"))
 
 
-def test_a_loss_can_be_held_until_its_state_was_looked_at(postgres: Proxied, echo: Echo) -> None:
+def test_a_frame_can_be_held_before_it_is_dropped(postgres: Proxied, echo: Echo) -> None:
     postgres.board.arm(rule := Rule(Condition("commit"), "drop-request", "reset", hold=True))
     with postgres.connect() as client:
         client.sendall(wire.startup())
@@ -102,7 +104,7 @@ def test_a_loss_can_be_held_until_its_state_was_looked_at(postgres: Proxied, ech
 
 
 @pytest.mark.parametrize("how", ["FIN", "RST"])
-def test_a_client_that_leaves_while_its_frame_is_parked_is_told_and_never_delivered(
+def test_a_parked_frame_whose_client_disconnects_is_reported_and_never_delivered(
     postgres: Proxied, echo: Echo, how: str
 ) -> None:
     postgres.board.arm(rule := Rule(Condition("commit"), "park", name="mine"))
@@ -112,7 +114,7 @@ def test_a_client_that_leaves_while_its_frame_is_parked_is_told_and_never_delive
     if how == "RST":
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
     client.close()
-    wait_until("its leaving to be noticed", lambda: hit.client_left_at, deadline_s=10)
+    wait_until("its end to be noticed", lambda: hit.client_left_at, deadline_s=10)
     rule.release()
     wait_until("the link to be forgotten", lambda: not postgres.proxy.links, deadline_s=10)
     assert postgres.kinds() == ["frame.stopped", "frame.abandoned"] and hit.delivered_at is None
@@ -121,7 +123,7 @@ def test_a_client_that_leaves_while_its_frame_is_parked_is_told_and_never_delive
 
 
 @pytest.mark.parametrize("action", ["park", "drop-request", "drop-answer"])
-def test_a_service_that_goes_while_a_frame_for_it_is_parked_is_told_and_the_client_let_go(
+def test_when_the_service_disconnects_a_parked_frame_is_reported_and_its_client_is_closed(
     postgres: Proxied, echo: Echo, action: Action
 ) -> None:
     postgres.board.arm(rule := Rule(Condition("commit"), action, hold=True))
@@ -155,7 +157,9 @@ def test_silence_ends_when_the_rule_is_disarmed(postgres: Proxied, echo: Echo) -
     wait_until("the link to be forgotten", lambda: not postgres.proxy.links, deadline_s=10)
 
 
-def test_which_frame_is_the_second_does_not_depend_on_who_took_the_first(postgres: Proxied, echo: Echo) -> None:
+def test_which_frame_is_the_second_does_not_depend_on_the_rule_that_stopped_the_first(
+    postgres: Proxied, echo: Echo
+) -> None:
     first, second, never = (Rule(Condition("commit"), "park", nth=nth) for nth in (1, 2, 1))
     for rule in (first, second, never):
         postgres.board.arm(rule)
@@ -170,15 +174,15 @@ def test_which_frame_is_the_second_does_not_depend_on_who_took_the_first(postgre
     assert never.hits == [] and "another rule stopped it" in never.nearest()
 
 
-def test_what_was_near_can_be_told_while_more_comes() -> None:
-    """The proxy's thread adds to what the fault's thread reads out."""
+def test_nearest_can_be_read_while_more_frames_come() -> None:
+    """The proxy's thread adds frames while the fault's thread reads them."""
     rule = Rule(Condition("commit", transaction="departures"), "park")
     frame, over = Frame(b"", "commit", {"sql": "COMMIT", "transaction": ["x"] * 50}), threading.Event()
 
     def pass_by() -> None:
         while not over.is_set():
             assert not rule.takes(frame)
-            rule.saw("statement")
+            rule.count("statement")
 
     passing = threading.Thread(target=pass_by)
     passing.start()
@@ -191,7 +195,7 @@ def test_what_was_near_can_be_told_while_more_comes() -> None:
         passing.join(10)
 
 
-def test_a_late_frame_comes_over_the_old_connection(postgres: Proxied, echo: Echo) -> None:
+def test_a_late_frame_arrives_over_the_old_connection(postgres: Proxied, echo: Echo) -> None:
     postgres.board.arm(rule := Rule(Condition("commit"), "late", "reset"))
     with postgres.connect() as client:
         client.sendall(wire.startup())
@@ -213,7 +217,7 @@ def test_a_rule_that_never_matched_names_the_nearest_frames(postgres: Proxied) -
             rule.wait_for_hit(0.05)
         client.sendall(query("SELECT 1"))
         wait_until("it to be seen", lambda: rule.seen, deadline_s=10)
-        with pytest.raises(WaitTimeout, match=r"no commit at all; seen were statement \(1\)"):
+        with pytest.raises(WaitTimeout, match=r"no commit was seen, only statement \(1\)"):
             rule.wait_for_hit(0.05)
         client.sendall(query("COMMIT"))
         wait_until("it to be near", lambda: rule.near, deadline_s=10)
@@ -225,7 +229,7 @@ def test_a_rule_that_never_matched_names_the_nearest_frames(postgres: Proxied) -
         assert rule.nearest().endswith("is not in its transaction (2 times)")
 
 
-def test_the_nth_and_no_more(postgres: Proxied, echo: Echo) -> None:
+def test_a_rule_stops_the_nth_frame_and_no_other(postgres: Proxied, echo: Echo) -> None:
     postgres.board.arm(rule := Rule(Condition("commit"), "park", nth=2))
     with postgres.connect() as client:
         client.sendall(wire.startup() + query("COMMIT") * 4)
@@ -236,19 +240,19 @@ def test_the_nth_and_no_more(postgres: Proxied, echo: Echo) -> None:
 
 
 @pytest.mark.parametrize("kind", ["EndTx", "Commit"])
-def test_an_unknown_kind_of_frame_is_refused_with_what_is_near(kind: str) -> None:
+def test_an_unknown_kind_of_frame_is_refused(kind: str) -> None:
     with pytest.raises(UsageError, match=f"no request is named '{kind}'"):
         Condition(kind)
 
 
-def test_a_bad_expression_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"sql: '\(' is no regular expression"):
+def test_an_invalid_regular_expression_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"sql: '\(' is not a regular expression"):
         Condition("commit", sql="(")
 
 
 @pytest.mark.parametrize("seen", range(len(_FIRST) + 1))
-def test_an_answer_is_dropped_alone_however_much_of_the_one_before_has_passed(loop: ProxyLoop, seen: int) -> None:
-    """The service's words are on their way before they have been read, and only while no answer is waited for."""
+def test_only_the_answer_is_dropped_however_much_of_the_previous_one_has_passed(loop: ProxyLoop, seen: int) -> None:
+    """The proxy passes on bytes of the service before it has parsed them, but only while no answer is awaited."""
     first, second = _FIRST, wire.complete("COMMIT") + wire.ready("I")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         proxied = Proxied(loop, listener.getsockname()[1], "postgres")
@@ -261,7 +265,7 @@ def test_an_answer_is_dropped_alone_however_much_of_the_one_before_has_passed(lo
                 client.sendall(asked)
                 assert receive(service, len(asked)) == asked
                 service.sendall(first[:seen])
-                assert receive(client, seen) == first[:seen], "nothing of it is held back"
+                assert receive(client, seen) == first[:seen], "the proxy held back a part of it"
                 client.sendall(query("COMMIT"))
                 assert receive(service, len(query("COMMIT"))) == query("COMMIT")
                 service.sendall(first[seen:] + second)
@@ -272,9 +276,9 @@ def test_an_answer_is_dropped_alone_however_much_of_the_one_before_has_passed(lo
 
 
 @pytest.mark.parametrize("size", range(1, len(_FIRST)))
-def test_what_came_behind_a_parked_frames_answer_stays_whole(loop: ProxyLoop, size: int) -> None:
-    """What was held back while an answer was waited for goes before what comes next."""
-    answer, behind = wire.complete("COMMIT") + wire.ready("I"), _FIRST
+def test_bytes_after_a_parked_frames_answer_stay_complete_and_in_order(loop: ProxyLoop, size: int) -> None:
+    """Bytes that were held back while an answer was awaited go before later ones."""
+    answer, following = wire.complete("COMMIT") + wire.ready("I"), _FIRST
     with socket.create_server(("127.0.0.1", 0)) as listener:
         proxied = Proxied(loop, listener.getsockname()[1], "postgres")
         proxied.board.arm(rule := Rule(Condition("commit"), "park"))
@@ -287,21 +291,25 @@ def test_what_came_behind_a_parked_frames_answer_stays_whole(loop: ProxyLoop, si
                 rule.wait_for_hit(10)
                 rule.release()
                 assert receive(service, len(asked)) == asked
-                service.sendall(wire.WELCOME + answer + behind[:size])
+                service.sendall(wire.WELCOME + answer + following[:size])
                 wait_until("the answer", lambda: rule.hits[0].answer, deadline_s=10)
-                service.sendall(behind[size:])
+                service.sendall(following[size:])
                 service.shutdown(socket.SHUT_WR)
-                whole = wire.WELCOME + answer + behind
+                whole = wire.WELCOME + answer + following
                 assert receive(client, len(whole) + 1) == whole
     proxied.proxy.cut()
 
 
 @pytest.mark.parametrize("table", ["ads", "public.ads", "odd name"])
-def test_a_rule_for_writes_to_a_table_says_so(table: str) -> None:
+def test_a_rule_for_writes_to_a_table_is_described_with_the_table(table: str) -> None:
     pattern = writes_to(table)
     assert re.search(pattern, f"insert into {table} values (1)", re.IGNORECASE)
     assert re.search(pattern, f"INSERT INTO {table}_ VALUES (1)", re.IGNORECASE) is None
     assert Rule(Condition("commit", transaction=pattern), "park").describe() == (
         f"commit with a write to {table} in its transaction"
     )
-    assert in_words(WRITES) == "a write" and in_words("insert.*ads") is None and in_words(None) is None
+    assert (
+        describe_pattern(WRITES) == "a write"
+        and describe_pattern("insert.*ads") is None
+        and describe_pattern(None) is None
+    )

@@ -1,4 +1,4 @@
-"""Kafka's frames: decoded in every version, found however they are split, and never changed on their way."""
+"""Kafka frames: the parser decodes every version, finds frames however the stream is split, and changes no byte."""
 
 from __future__ import annotations
 
@@ -11,9 +11,22 @@ from hypothesis import strategies as st
 
 from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame
 from onceproof.instruments.proxy.kafka import KafkaConversation
-from onceproof.instruments.proxy.kafka_schema import Cursor, Undecodable, api_names, layout, valid_versions
+from onceproof.instruments.proxy.kafka_schema import Cursor, Undecodable, api_names, layout
 
-from .wire import Everything, body, covers, cut, joined, request, response, split, text, varint, version_of
+from .wire import (
+    Everything,
+    body,
+    covers,
+    cut,
+    joined,
+    request,
+    response,
+    split,
+    text,
+    valid_versions,
+    varint,
+    version_of,
+)
 
 MANY = st.lists(request(), min_size=1, max_size=4)
 WITHOUT_TLS = st.binary(max_size=400).filter(lambda raw: raw[:2] != b"\x16\x03")
@@ -41,15 +54,17 @@ def test_every_version_of_every_body_is_decoded_to_its_end(data: st.DataObject) 
     st.binary(max_size=200),
     st.data(),
 )
-def test_noise_is_undecodable_and_nothing_worse(api: str, direction: Any, noise: bytes, data: st.DataObject) -> None:
+def test_noise_raises_undecodable_and_no_other_exception(
+    api: str, direction: Any, noise: bytes, data: st.DataObject
+) -> None:
     version = data.draw(st.sampled_from(list(valid_versions(api))))
     try:
         layout(api, direction, version).read(Cursor(noise))
-    except Undecodable as told:
-        assert str(told)
+    except Undecodable as trouble:
+        assert str(trouble)
 
 
-def test_an_unknown_version_is_told() -> None:
+def test_an_unknown_version_is_named_in_the_error() -> None:
     with pytest.raises(Undecodable, match="EndTxn request version 99"):
         layout("EndTxn", "request", 99)
 
@@ -97,7 +112,7 @@ def test_noise_passes_unchanged(noise: bytes, size: int) -> None:
 
 
 @given(request(("EndTxn",)), st.integers(1, 30))
-def test_what_was_kept_goes_first_when_the_other_direction_cannot_be_read(sent: Any, at: int) -> None:
+def test_held_bytes_go_first_when_the_other_direction_becomes_unreadable(sent: Any, at: int) -> None:
     raw = sent[-1]
     conversation = talk()
     out = joined(conversation.from_client(raw[:at]))
@@ -112,14 +127,14 @@ def test_an_answer_is_found_by_its_correlation_id(data: st.DataObject) -> None:
     conversation = talk()
     (frame,) = [p for p in conversation.from_client(raw) if isinstance(p, Frame)]
     conversation.watch(frame)
-    told, answer = data.draw(response(api, asked["_version"], asked["_correlation"]))
+    values, answer = data.draw(response(api, asked["_version"], asked["_correlation"]))
     other = pack(">ii", 9, (asked["_correlation"] + 1) % 2**31) + b"12345"
     stream = other + answer + other
     pieces = [piece for part in data.draw(cut(stream)) for piece in conversation.from_server(part)]
     (found,) = [p for p in pieces if isinstance(p, Answer)]
     assert found.frame is frame and found.raw == answer
-    if "ErrorCode" in told:
-        assert told["ErrorCode"] in found.facts["error_codes"]
+    if "ErrorCode" in values:
+        assert values["ErrorCode"] in found.facts["error_codes"]
     assert joined(pieces) == stream
 
 
@@ -131,7 +146,7 @@ def end_txn(version: int, *, id: str = "x-0", committed: bool = True) -> bytes:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_what_rules_ask_about_has_one_name_in_every_version(version: int) -> None:
+def test_facts_have_the_same_names_in_every_version(version: int) -> None:
     (frame,) = talk().from_client(end_txn(version))
     assert isinstance(frame, Frame)
     assert frame.facts["transactional_id"] == "x-0" and frame.facts["committed"] is True
@@ -140,7 +155,7 @@ def test_what_rules_ask_about_has_one_name_in_every_version(version: int) -> Non
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_add_partitions_says_the_same_in_its_old_and_its_batched_form(version: int) -> None:
+def test_add_partitions_gives_the_same_facts_in_its_old_and_its_batched_form(version: int) -> None:
     flexible = covers("3+", version)
     tags = varint(0) if flexible else b""
     count = varint(2) if flexible else pack(">i", 1)
@@ -160,10 +175,10 @@ def test_topics_named_by_id_get_their_names_from_metadata() -> None:
     topic_id = bytes(range(16))
     ask = pack(">hhi", 3, 12, 5) + text("me", False) + varint(0) + varint(0) + b"\1\0" + varint(0)
     assert joined(conversation.from_client(pack(">i", len(ask)) + ask)) == pack(">i", len(ask)) + ask
-    told = pack(">i", 5) + varint(0) + pack(">i", 0) + varint(1) + text(None, True) + pack(">i", 1)
-    told += varint(2) + pack(">h", 0) + text("flights", True) + topic_id + b"\0" + varint(1) + pack(">i", 0) + varint(0)
-    told += varint(0)
-    conversation.from_server(pack(">i", len(told)) + told)
+    answer = pack(">i", 5) + varint(0) + pack(">i", 0) + varint(1) + text(None, True) + pack(">i", 1)
+    answer += varint(2) + pack(">h", 0) + text("flights", True) + topic_id + b"\0" + varint(1) + pack(">i", 0)
+    answer += varint(0) + varint(0)
+    conversation.from_server(pack(">i", len(answer)) + answer)
     assert names == {topic_id: "flights"}
     produce = pack(">hhi", 0, 13, 6) + text("me", False) + varint(0) + text("x-0", True) + pack(">hi", -1, 1)
     produce += varint(2) + topic_id + varint(1) + varint(0) + varint(0)
@@ -182,14 +197,14 @@ def test_tls_is_refused_with_the_setting_to_change(size: int) -> None:
 
 
 @given(st.data())
-def test_each_partitions_answer_to_a_produce_is_told_to_who_listens(data: st.DataObject) -> None:
+def test_listeners_get_each_partitions_answer_to_a_produce(data: st.DataObject) -> None:
     _, values, asked = data.draw(request(("Produce",)))
-    told, answered = data.draw(response("Produce", values["_version"], values["_correlation"]))
+    answers, answered = data.draw(response("Produce", values["_version"], values["_correlation"]))
     everything = Everything("EndTxn")
     conversation = KafkaConversation(everything, {}, "client-2")
     conversation.from_client(asked)
     passed = joined([piece for part in data.draw(cut(answered)) for piece in conversation.from_server(part)])
     assert passed + conversation.rest_of_server() == answered
-    partitions = [part for topic in told.get("Responses") or () for part in topic.get("PartitionResponses") or ()]
+    partitions = [part for topic in answers.get("Responses") or () for part in topic.get("PartitionResponses") or ()]
     assert [reply.code for reply in everything.replies] == [str(part["ErrorCode"]) for part in partitions]
     assert {reply.route for reply in everything.replies} <= {"client-2"}

@@ -1,4 +1,4 @@
-"""The message definitions that ship are those of the Kafka that runs."""
+"""The shipped message definitions are those of the pinned kafka-clients jar."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.instruments.proxy.kafka_schema import api_names, layout, valid_versions
+from onceproof.instruments.proxy.kafka_schema import api_names, layout
+
+from .wire import valid_versions
 
 pytestmark = pytest.mark.real
 
 
-def test_the_definitions_are_the_pinned_jars() -> None:
+def test_the_definitions_equal_those_of_the_pinned_jar() -> None:
     tool = runpy.run_path(str(Path(__file__).parents[3] / "tools" / "kafka_messages.py"))
     assert tool["TARGET"].read_text(encoding="utf-8") == tool["text"](tool["clients_jar"]())
 

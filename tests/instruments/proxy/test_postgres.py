@@ -1,4 +1,4 @@
-"""Postgres' messages: COMMIT is recognised however it is sent, its answer is found, and nothing is changed on its way."""
+"""Postgres messages: the parser finds a COMMIT in each form, and its answer, and changes no byte."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMIT = parse("COMMIT") + bind() + execute()
 
 
 def talk(*kinds: str) -> PostgresConversation:
-    """A conversation past its start."""
+    """A conversation after the start of its session."""
     conversation = PostgresConversation(Everything(*kinds))
     conversation.from_client(wire.startup())
     conversation.from_server(WELCOME)
@@ -57,7 +57,7 @@ def the_answer(pieces: list[Piece]) -> Answer:
         "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; END; END",
     ],
 )
-def test_what_commits(sql: str) -> None:
+def test_texts_that_commit_are_recognised(sql: str) -> None:
     assert is_commit(sql.encode())
 
 
@@ -86,7 +86,7 @@ def test_what_commits(sql: str) -> None:
         "COMMIT AND CHAINS",
     ],
 )
-def test_what_does_not(sql: str) -> None:
+def test_texts_that_do_not_commit_are_not_taken_for_a_commit(sql: str) -> None:
     assert not is_commit(sql.encode())
 
 
@@ -97,24 +97,24 @@ def test_no_byte_changes_whatever_is_sent(data: st.DataObject) -> None:
     conversation = PostgresConversation(Everything(*data.draw(st.sampled_from([(), ("commit",), ("nothing",)]))))
     watching = data.draw(st.booleans())
     out = back = b""
-    sent, told = data.draw(cut(up)), data.draw(cut(down))
+    sent, received = data.draw(cut(up)), data.draw(cut(down))
     for part in sent:
         for piece in conversation.from_client(part):
             if isinstance(piece, Frame) and watching:
                 conversation.watch(piece)
             out += joined([piece])
-    for part in told:
+    for part in received:
         pieces = conversation.from_server(part)
         back += joined(pieces)
     assert out + conversation.rest_of_client() == up
-    # What belongs to an answer that is waited for and never came whole is the rule's, which asked for it.
+    # The bytes of an awaited answer that never became complete stay with its watch.
     withheld = b"".join(bytes(watch.raw) for watch in conversation._watches)
     assert len(back) + len(withheld) + len(conversation.rest_of_server()) == len(down)
     if not withheld and not watching:
         assert down.startswith(back)
 
 
-def test_what_was_kept_goes_first_when_the_other_direction_cannot_be_read() -> None:
+def test_held_bytes_go_first_when_the_other_direction_becomes_unreadable() -> None:
     conversation, sent = talk(), query("COMMIT")
     out = joined(conversation.from_client(sent[:7]))
     conversation.from_server(b"\xff" * 9)
@@ -122,7 +122,7 @@ def test_what_was_kept_goes_first_when_the_other_direction_cannot_be_read() -> N
     assert out + joined(conversation.from_client(sent[7:])) + conversation.rest_of_client() == sent
 
 
-def test_a_frame_says_when_its_connection_was_made() -> None:
+def test_a_frame_has_the_time_at_which_its_connection_was_made() -> None:
     began = time.monotonic()
     conversation = talk()
     made = time.monotonic()
@@ -146,7 +146,7 @@ def test_noise_passes_unchanged(noise: bytes, size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
 @pytest.mark.parametrize("sent", [query("COMMIT"), COMMIT + SYNC], ids=["simple", "extended"])
-def test_a_commit_is_found_with_what_its_transaction_did(sent: bytes, size: int) -> None:
+def test_a_commit_is_found_with_the_statements_of_its_transaction(sent: bytes, size: int) -> None:
     conversation = talk("commit")
     before = BEGUN + INSERT + SYNC
     assert frames([p for part in split(before, size) for p in conversation.from_client(part)]) == []
@@ -156,7 +156,7 @@ def test_a_commit_is_found_with_what_its_transaction_did(sent: bytes, size: int)
     assert any("departures" in text for text in frame.facts["transaction"])
 
 
-def test_what_a_transaction_did_is_forgotten_when_it_is_over() -> None:
+def test_statements_of_a_finished_transaction_are_forgotten() -> None:
     conversation = talk("commit")
     conversation.from_client(query("INSERT INTO old VALUES (1)"))
     conversation.from_server(complete("INSERT 0 1") + ready("I"))
@@ -164,7 +164,7 @@ def test_what_a_transaction_did_is_forgotten_when_it_is_over() -> None:
     assert frame.facts["transaction"] == ["COMMIT"]
 
 
-def test_a_named_statement_is_known_when_it_is_bound_later() -> None:
+def test_a_prepared_commit_is_recognised_when_it_is_bound_later() -> None:
     conversation = talk("commit")
     conversation.from_client(parse("COMMIT", "S_1") + SYNC)
     conversation.from_server(pg("1") + ready("I"))
@@ -173,7 +173,7 @@ def test_a_named_statement_is_known_when_it_is_bound_later() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 4, 1000])
-def test_the_answer_in_a_pipeline_is_the_commits_own(size: int) -> None:
+def test_in_a_pipeline_the_commit_gets_its_own_answer(size: int) -> None:
     conversation = talk()
     sent = conversation.from_client(INSERT + INSERT + COMMIT + SYNC)
     (frame,) = [f for f in frames(sent) if f.kind == "commit"]
@@ -186,7 +186,7 @@ def test_the_answer_in_a_pipeline_is_the_commits_own(size: int) -> None:
     assert joined(pieces) == down
 
 
-def test_an_error_before_it_in_the_pipeline_is_its_answer() -> None:
+def test_an_error_earlier_in_the_pipeline_is_the_commits_answer() -> None:
     conversation = talk()
     frame = frames(conversation.from_client(INSERT + COMMIT + SYNC))[-1]
     conversation.watch(frame)
@@ -209,7 +209,7 @@ def test_a_simple_query_is_answered_when_the_server_is_ready() -> None:
 
 
 @pytest.mark.parametrize("eager", [True, False], ids=["Sync sent at once", "Sync after the data"])
-def test_copy_through_the_extended_protocol_swallows_a_sync(eager: bool) -> None:
+def test_during_copy_in_the_extended_protocol_a_sync_gets_no_answer(eager: bool) -> None:
     conversation = talk()
     copy = parse("COPY t FROM STDIN") + bind() + execute() + (SYNC if eager else b"")
     conversation.from_client(copy)
@@ -229,7 +229,7 @@ def test_encryption_is_refused_where_the_server_would_grant_it(asked: bytes, wor
         conversation.from_server(word)
 
 
-def test_encryption_that_the_server_denies_is_no_trouble() -> None:
+def test_a_session_that_the_server_refuses_to_encrypt_is_read() -> None:
     conversation = PostgresConversation(Everything())
     for asked in (wire.GSS_REQUEST, wire.SSL_REQUEST):
         conversation.from_client(asked)
@@ -239,7 +239,7 @@ def test_encryption_that_the_server_denies_is_no_trouble() -> None:
     assert [f.kind for f in frames(conversation.from_client(query("COMMIT")))] == ["commit"]
 
 
-def test_tls_without_asking_is_refused() -> None:
+def test_tls_without_an_ssl_request_is_refused() -> None:
     with pytest.raises(Encrypted, match="sslmode=disable"):
         PostgresConversation(Everything()).from_client(b"\x16\x03\x01\x02\x00" + bytes(20))
 
@@ -249,8 +249,8 @@ def test_a_cancel_request_passes() -> None:
     assert joined(conversation.from_client(wire.CANCEL)) == wire.CANCEL
 
 
-def test_every_error_is_told_to_who_listens_whatever_it_answers() -> None:
-    """At the start of a connection, to a Parse, out of the blue: none of these is the answer to a statement that runs."""
+def test_listeners_get_every_error_whatever_it_answers() -> None:
+    """At the start of a connection, to a Parse, or unasked: none of these errors answers a statement that runs."""
     everything = Everything("commit")
     conversation = PostgresConversation(everything, "postgres")
     conversation.from_client(wire.startup())

@@ -1,4 +1,4 @@
-"""Frames for tests, written by an encoder of their own: what the parsers read must come from somebody else."""
+"""Encodes frames for tests, independently of the parsers under test."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ MESSAGES: dict[str, Any] = json.loads((files("onceproof.instruments.proxy") / "k
 INTEGERS = {"int8": (">b", 7), "int16": (">h", 15), "int32": (">i", 31), "int64": (">q", 63)}
 
 
+def valid_versions(api: str) -> range:
+    """The request versions that Kafka's definitions have."""
+    low, _, high = MESSAGES[api]["request"]["valid"].partition("-")
+    return range(int(low), int(high or low) + 1)
+
+
 class Everything:
     """Wants every frame of the kinds given, or all."""
 
@@ -26,7 +32,7 @@ class Everything:
         self.kinds = kinds
         self.replies: list[Reply] = []
 
-    def told(self, reply: Reply) -> None:
+    def note(self, reply: Reply) -> None:
         self.replies.append(reply)
 
     def wants(self, kind: str) -> bool:
@@ -39,7 +45,7 @@ def joined(pieces: list[Piece]) -> bytes:
 
 @st.composite
 def cut(draw: st.DrawFn, stream: bytes) -> list[bytes]:
-    """The stream, in pieces as a network may deliver it."""
+    """The stream, split into pieces as a network may deliver it."""
     places = draw(st.lists(st.integers(0, len(stream)), max_size=12))
     edges = [0, *sorted(places), len(stream)]
     return [stream[a:b] for a, b in itertools.pairwise(edges) if b > a]
@@ -74,7 +80,7 @@ def text(value: str | None, flexible: bool) -> bytes:
 
 @st.composite
 def body(draw: st.DrawFn, fields: list[dict[str, Any]], version: int, flexible: bool) -> tuple[dict[str, Any], bytes]:
-    """A message body that the definitions allow, as values and as bytes."""
+    """Any message body that the definitions allow, as values and as bytes."""
     values: dict[str, Any] = {}
     out = b""
     for field in fields:
@@ -119,7 +125,7 @@ def value(draw: st.DrawFn, field: dict[str, Any], kind: str, version: int, flexi
 
 @st.composite
 def request(draw: st.DrawFn, apis: tuple[str, ...] = ()) -> tuple[str, dict[str, Any], bytes]:
-    """API, values, and the whole frame."""
+    """Any request: its API, values, and whole frame."""
     api = draw(st.sampled_from(apis or tuple(name for name, entry in MESSAGES.items() if "request" in entry)))
     version, flexible, fields = draw(version_of(api, "request"))
     values, raw = draw(body(fields, version, flexible))

@@ -1,1 +1,1 @@
-"""The protocol proxy: reads the frames of Kafka and Postgres on their way, and loses, delays or holds the one that a rule names."""
+"""The protocol proxy: reads the frames of Kafka, Postgres and AMQP, and drops, delays or holds those that a rule names."""

@@ -1,7 +1,7 @@
-"""Reads an AMQP 0-9-1 connection: which methods are sent, and the broker's answer to one that is watched.
+"""Parses an AMQP 0-9-1 connection: the methods that the client sends, and the broker's answer to a watched one.
 
-Format: AMQP 0-9-1 specification, 2.3.5. A frame is a type, a channel, a size, so many bytes and the octet 0xCE; before the
-first one a client sends eight bytes that name the protocol. Methods are frames of type 1: class, method, arguments.
+Format: AMQP 0-9-1 specification, 2.3.5. A frame is a type, a channel, a size, that many bytes and the octet 0xCE. Before the
+first frame a client sends eight bytes that name the protocol. Methods are frames of type 1: class, method, arguments.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame, Interest, Piece
 
-#: Wanted methods are a few bytes; a broker's frame_max is some 128 KiB.
+#: A longer frame is not AMQP: a broker's frame_max is some 128 KiB.
 _LONGEST = 64 * 1024 * 1024
 _PROTOCOL = b"AMQP\x00\x00\x09\x01"
 _HEAD = Struct(">BHI")
@@ -20,7 +20,7 @@ _ACK = Struct(">QB")
 _METHOD_FRAME, _TYPES = 1, (1, 2, 3, 8)
 _END = b"\xce"
 _ACKNOWLEDGES, _COMMITS, _COMMITTED = (60, 80), (90, 20), (90, 21)
-#: Methods by name, for conditions and for what was seen instead.
+#: The names of methods, for conditions and for messages about frames that did not match.
 _NAMES = {
     (20, 10): "channel.open",
     (50, 10): "queue.declare",
@@ -38,18 +38,17 @@ _NAMES = {
 
 
 class AmqpConversation:
-    """Implements `onceproof.instruments.proxy.frames.Conversation`. Rules may ask for ``basic.ack`` and ``tx.commit``."""
+    """Implements `onceproof.instruments.proxy.frames.Conversation`. Rules may stop ``basic.ack`` and ``tx.commit``."""
 
-    def __init__(self, interest: Interest, route: str = "") -> None:
+    def __init__(self, interest: Interest) -> None:
         self.readable = True
-        self._route = route
         self._interest = interest
         self._began = False
         self._kept = {"client": b"", "server": b""}
         self._passing = {"client": 0, "server": 0}
-        """Bytes left of a frame that nobody wants."""
+        """Bytes left of a frame that passes unread."""
         self._watched: dict[int, Frame] = {}
-        """Channel -> the commit whose answer is waited for: a channel has one at a time."""
+        """Channel -> the commit whose answer is awaited: a channel has one at a time."""
 
     def from_client(self, data: bytes) -> list[Piece]:
         if not self.readable:
@@ -81,7 +80,7 @@ class AmqpConversation:
         return self._rest("server")
 
     def watch(self, frame: Frame) -> None:
-        """Only a commit has an answer."""
+        """See `Conversation.watch`. Does nothing for a ``basic.ack``: only a commit has an answer."""
         if frame.kind == _NAMES[_COMMITS]:
             self._watched[frame.tag] = frame
 
@@ -101,7 +100,7 @@ class AmqpConversation:
                 break
             kind, channel, size = _HEAD.unpack_from(data, at)
             if kind not in _TYPES or size > _LONGEST:
-                self.readable = False  # no frame: from here on everything passes
+                self.readable = False  # not a frame: from here on everything passes
                 at = len(data)
                 break
             whole = _HEAD.size + size + len(_END)

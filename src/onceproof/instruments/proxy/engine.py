@@ -1,4 +1,4 @@
-"""The proxy at work: listeners in front of services, all on the loop of `onceproof.instruments.proxy.loop`."""
+"""The protocol proxy's listeners, one in front of each service, all on the loop of `onceproof.instruments.proxy.loop`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from onceproof.instruments.proxy.rules import Board
 
 
 class FrameProxy:
-    """One listener in front of one service. Safe from any thread.
+    """One listener in front of one service. Thread-safe.
 
-    ``board`` holds the rules and may be shared by the proxies of a cluster, as ``topic_names`` is. ``emit(kind, **data)``, as
-    `Timeline.emit`, is told what became of every frame that a rule stopped, and of connections that cannot be read.
+    ``board`` holds the rules; the proxies of a cluster may share it, and ``topic_names`` too. The proxy calls
+    ``emit(kind, **data)``, which works like `Timeline.emit`, for every frame that a rule stopped and for connections that it
+    cannot read.
     """
 
     def __init__(
@@ -38,10 +39,10 @@ class FrameProxy:
         self.target = target
         self.board = board
         self._emit = emit
-        self.away = False
-        """Whether everybody is turned away."""
+        self.rejecting = False
+        """Whether connections are reset when they are made or used, see `turn_away`."""
         self.refusals: list[str] = []
-        """Why connections were refused: the setting to change is named."""
+        """Why connections were refused; each sentence names the setting to change."""
         self.loop = loop
         self._topic_names = topic_names if topic_names is not None else {}
         self._server: asyncio.Server | None = None
@@ -50,21 +51,21 @@ class FrameProxy:
         loop.proxies.append(self)
 
     def emit(self, kind: str, **data: Any) -> None:
-        """Tell the run. asyncio takes an OSError for one of the connection's, and says nothing: the run must hear of it."""
+        """Emit an event. Keeps an OSError as a failure: asyncio would take it for a connection error and drop it silently."""
         try:
             self._emit(kind, **data)
         except OSError as failure:
-            self.loop.failures.append(f"{self.name} could not write down {kind}: {failure!r}")
+            self.loop.failures.append(f"{self.name} could not record the event {kind}: {failure!r}")
 
     def open(self) -> None:
-        """Listen, and turn nobody away. Idempotent. Raises `EnvironmentProblem` if the port is taken."""
-        self.away = False
+        """Listen, and accept every connection. Idempotent. Raises `EnvironmentProblem` if the port is taken."""
+        self.rejecting = False
         try:
             self.loop.call(self._open())
         except OSError as taken:
             raise EnvironmentProblem(
                 f"the protocol proxy {self.name} cannot listen on {self.host}:{self.port}: {taken.strerror}",
-                hint="end what holds the port (`onceproof cleanup` ends abandoned runs)",
+                hint="end the process that holds the port (`onceproof cleanup` ends abandoned runs)",
             ) from taken
 
     def cut(self) -> None:
@@ -72,18 +73,18 @@ class FrameProxy:
         self.loop.call(self.end())
 
     def reset(self) -> int:
-        """Reset the connections that stand, and say how many; whoever connects again is let in."""
+        """Reset all open connections and return how many there were. Clients may connect again."""
         return self.loop.call(self._reset())
 
     def turn_away(self) -> None:
-        """Reset who connects, and whoever says or is told anything, until `open`. A connection that nobody uses stands."""
-        self.away = True
+        """Reset new connections, and existing ones on their next read or write, until `open`. Idle connections stay open."""
+        self.rejecting = True
 
     def conversation(self) -> Conversation:
         if self.target.service == "kafka":
             return KafkaConversation(self.board, self._topic_names, self.name)
         if self.target.service == "amqp":
-            return AmqpConversation(self.board, self.name)
+            return AmqpConversation(self.board)
         return PostgresConversation(self.board, self.name)
 
     async def _open(self) -> None:
@@ -95,13 +96,13 @@ class FrameProxy:
             self.port = self._server.sockets[0].getsockname()[1]
 
     async def _reset(self) -> int:
-        standing = list(self.links)
-        for link in standing:
+        links = list(self.links)
+        for link in links:
             link.end("reset")
-        return len(standing)
+        return len(links)
 
     async def end(self) -> None:
-        """`cut`, on the loop itself."""
+        """Do what `cut` does; runs on the loop itself."""
         if self._server is not None:
             self._server.close()
             self._server = None

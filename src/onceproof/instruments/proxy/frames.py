@@ -1,7 +1,7 @@
-"""What the parsers of both protocols have in common: a stream of bytes becomes spans to pass on and frames that somebody asked for.
+"""What the parsers of all protocols share: they split a byte stream into spans to pass on and the frames that a rule wants.
 
-No I/O here. Whatever a parser is fed, and however it is split: the spans and frames that it returns, then what `rest` gives
-at the end, are the same bytes in the same order.
+No I/O here. However the input is split, the spans and frames that a parser returns, followed by the rest that it gives at
+the end, are the same bytes in the same order.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Frame:
-    """One message that a rule may stop: all of its bytes, and what is known of it."""
+    """One message that a rule may stop: its bytes, and what the parser read from it."""
 
     raw: bytes
     kind: str
     """``EndTxn``, ``commit``, ``statement``, ..."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What it says: ``transactional_id``, ``topics``, ``sql``, ... Printable and JSON."""
+    """Its content: ``transactional_id``, ``topics``, ``sql``, ... Printable, and valid JSON."""
     tag: Any = None
-    """By which the parser finds the answer to it."""
+    """The parser's key to find the answer."""
     connected_at: float = 0.0
-    """When its connection was made, in seconds of the monotonic clock; Postgres only."""
+    """When the connection was made, in seconds of the monotonic clock; Postgres only."""
 
     def describe(self) -> str:
         return ", ".join([self.kind, *(f"{name} {value}" for name, value in self.facts.items() if value is not None)])
@@ -31,7 +31,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the service said to a frame that was watched."""
+    """The service's answer to a watched frame."""
 
     raw: bytes
     frame: Frame
@@ -40,64 +40,64 @@ class Answer:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a service said that somebody listens for: an error of Postgres, each answer of Kafka to a Produce, or a connection
-    that the service did not take."""
+    """What a listener is notified of: an error of Postgres, each answer of Kafka to a Produce, or a connection that the
+    service did not accept."""
 
     at: float
     """Seconds of the monotonic clock."""
     route: str
-    """The proxy that it came through."""
+    """The name of the proxy that it came through."""
     what: str
     """``error`` (Postgres), ``Produce`` or ``connection``."""
     code: str
-    """SQLSTATE, or Kafka's error code (``0``: done); of a connection ``refused`` or ``broken``."""
+    """SQLSTATE, or Kafka's error code (``0``: no error); ``refused`` or ``broken`` for a connection."""
     message: str
     where: str = ""
     """Kafka: ``TOPIC/PARTITION``."""
 
 
-#: Bytes that are of no interest, a frame somebody asked for, an answer somebody waits for.
+#: Bytes to pass on, a frame that a rule may stop, or the answer to a watched frame.
 Piece = bytes | Frame | Answer
 
 
 class Encrypted(Exception):
-    """The connection is (about to be) encrypted: nothing in it can be read. The message names the setting to change."""
+    """The connection is encrypted, or about to be, so nothing in it can be read. The message names the setting to change."""
 
 
 class Interest(Protocol):
-    """Which frames are wanted now; it may change between any two bytes."""
+    """Which frames and replies are wanted now; it may change between any two bytes."""
 
     @property
     def active(self) -> bool:
-        """Whether anything is wanted at all."""
+        """Whether any frame is wanted at all."""
 
     def wants(self, kind: str) -> bool:
-        """Told of every frame while something is wanted; whether it is to be given whole."""
+        """Whether the parser must return a frame of this kind whole. Called for every frame while `active`."""
 
     @property
     def listens(self) -> bool:
-        """Whether somebody wants to be `told`."""
+        """Whether there is a listener for replies."""
 
-    def told(self, reply: Reply) -> None:
-        """What the service said. May come although nobody listens."""
+    def note(self, reply: Reply) -> None:
+        """Pass a reply of the service to the listeners. May be called without any."""
 
 
 class Conversation(Protocol):
-    """Both directions of one connection."""
+    """Parses both directions of one connection."""
 
     readable: bool
-    """False once the bytes made no sense: everything passes from then on, and nothing is seen any more."""
+    """False once the bytes could not be parsed: from then on everything passes unread."""
 
     def from_client(self, data: bytes) -> list[Piece]:
-        """Raises `Encrypted`."""
+        """Parse what the client sent. Raises `Encrypted`."""
 
     def from_server(self, data: bytes) -> list[Piece]:
-        """Raises `Encrypted`."""
+        """Parse what the service sent. Raises `Encrypted`."""
 
     def rest_of_client(self) -> bytes:
-        """What was kept back of an unfinished frame: the client will send no more."""
+        """The held bytes of an incomplete frame, for when the client sends no more."""
 
     def rest_of_server(self) -> bytes: ...
 
     def watch(self, frame: Frame) -> None:
-        """From now on the answer to this frame comes out as an `Answer`. To be called before the service can answer."""
+        """Return the answer to this frame as an `Answer`. Must be called before the service can answer."""

@@ -1,6 +1,6 @@
-"""Reads a Kafka connection: requests by API, answers by correlation id. Bodies are decoded only of what a rule wants.
+"""Parses a Kafka connection: requests by API, answers by correlation id. Decodes only the bodies that a rule wants.
 
-Format: a length, then API key, version and correlation id in a request, the correlation id alone in an answer.
+Format: a length; then API key, version and correlation id in a request, the correlation id alone in an answer.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from onceproof.instruments.proxy.kafka_schema import (
     request_fields,
 )
 
-#: ``socket.request.max.bytes`` is 100 MiB by default; nothing honest is longer, on either way.
+#: ``socket.request.max.bytes`` is 100 MiB by default; no real frame is longer than this, in either direction.
 _LONGEST = 256 * 1024 * 1024
-#: A wanted frame is held whole before it is passed on. A longer one passes unseen: it would have to be kept in memory.
+#: A wanted frame is held in memory until it is complete. A longer one passes unread.
 LONGEST_HELD = 32 * 1024 * 1024
 _REQUEST = Struct(">ihhi")
 _RESPONSE = Struct(">ii")
-#: Content type handshake and major version 3, where a length should stand.
+#: TLS: content type handshake and major version 3, where Kafka has a length.
 _TLS = b"\x16\x03"
 
 
 class KafkaConversation:
     """Implements `onceproof.instruments.proxy.frames.Conversation`.
 
-    ``topic_names`` (topic id -> name) is shared by all connections of a cluster: newer requests name topics by id only, and
-    the answers to Metadata, which every client asks for first, tell which is which.
+    ``topic_names`` (topic id -> name) is shared by all connections of a cluster. Newer requests name topics only by id; the
+    answers to Metadata, which every client requests first, contain ids and names.
     """
 
-    def __init__(self, interest: Interest, topic_names: dict[bytes, str], route: str = "") -> None:
+    def __init__(self, interest: Interest, topic_names: dict[bytes, str], proxy: str = "") -> None:
         self.readable = True
-        self._route = route
+        self._proxy = proxy
         self._interest = interest
         self._names = topic_names
         self._expected: dict[int, tuple[int, int, Frame | None]] = {}
         """correlation id -> API, version and, if it is watched, the request"""
-        self._requests = _Splitter(_REQUEST.size, self._ask_for)
-        self._responses = _Splitter(_RESPONSE.size, self._expects)
+        self._requests = _Splitter(_REQUEST, self._wants_request)
+        self._responses = _Splitter(_RESPONSE, self._wants_response)
 
     def from_client(self, data: bytes) -> list[Piece]:
         if not self.readable:
-            return [self._requests.drain(), data]  # it may be the other direction that could not be read
+            return [self._requests.drain(), data]  # bytes may be held here if the other direction became unreadable
         if self._requests.fresh:
             start = self._requests.kept + data
             if start[:2] == _TLS[: len(start[:2])] and len(start) >= 2:
@@ -80,14 +80,14 @@ class KafkaConversation:
     def _check(self) -> None:
         self.readable = self._requests.readable and self._responses.readable
 
-    def _ask_for(self, head: tuple[int, ...]) -> bool:
+    def _wants_request(self, head: tuple[int, ...]) -> bool:
         """Whether a request is wanted whole."""
         length, api, version, correlation = head
         if api == _METADATA or (api == _PRODUCE and self._interest.listens):
             self._expected[correlation] = (api, version, None)
         return self._interest.active and self._interest.wants(api_name(api)) and length <= LONGEST_HELD
 
-    def _expects(self, head: tuple[int, ...]) -> bool:
+    def _wants_response(self, head: tuple[int, ...]) -> bool:
         length, correlation = head
         return correlation in self._expected and length <= LONGEST_HELD
 
@@ -96,11 +96,11 @@ class KafkaConversation:
         facts: dict[str, Any] = {"version": version, "correlation_id": correlation}
         try:
             cursor = Cursor(raw, _REQUEST.size)
-            facts["client_id"] = cursor.text(compact=False)  # never compact, in no version of the header
+            facts["client_id"] = cursor.text(compact=False)  # not compact in any version of the header
             body = layout(api_name(api), "request", version)
             if body.flexible:
                 cursor.skip_tags()
-            facts |= _said(body.read(cursor), self._names)
+            facts |= _request_facts(body.read(cursor), self._names)
             cursor.end()
         except Undecodable as trouble:
             facts["undecodable"] = str(trouble)
@@ -115,23 +115,23 @@ class KafkaConversation:
             cursor = Cursor(raw, _RESPONSE.size)
             if body.flexible:
                 cursor.skip_tags()
-            told = body.read(cursor)
+            values = body.read(cursor)
             cursor.end()
-            facts["error_codes"] = sorted({*named(told, "ErrorCode"), *named(told, "PartitionErrorCode")})
+            facts["error_codes"] = sorted({*named(values, "ErrorCode"), *named(values, "PartitionErrorCode")})
             if api == _METADATA:
-                self._learn(told)
+                self._learn_topic_names(values)
             elif api == _PRODUCE and self._interest.listens:
-                self._tell(told)
+                self._note_replies(values)
         except Undecodable as trouble:
             facts["undecodable"] = str(trouble)
         return bytes(raw) if frame is None else Answer(bytes(raw), frame, facts)
 
-    def _learn(self, metadata: dict[str, Any]) -> None:
+    def _learn_topic_names(self, metadata: dict[str, Any]) -> None:
         for topic in metadata.get("Topics") or ():
             if topic.get("TopicId") and topic.get("Name"):
                 self._names[topic["TopicId"]] = topic["Name"]
 
-    def _tell(self, produced: dict[str, Any]) -> None:
+    def _note_replies(self, produced: dict[str, Any]) -> None:
         at = time.monotonic()
         for topic in produced.get("Responses") or ():
             name = topic.get("Name") or self._names.get(topic.get("TopicId", b""), "?")
@@ -139,7 +139,7 @@ class KafkaConversation:
                 code = partition.get("ErrorCode", 0)
                 message = KafkaError(code).name() if code else f"acknowledged at offset {partition.get('BaseOffset')}"
                 where = f"{name}/{partition.get('Index')}"
-                self._interest.told(Reply(at, self._route, "Produce", str(code), message, where))
+                self._interest.note(Reply(at, self._proxy, "Produce", str(code), message, where))
 
 
 _PRODUCE = 0
@@ -147,13 +147,13 @@ _METADATA = 3
 
 
 def tells(api: str, fact: str) -> bool:
-    """Whether requests of an API say something that conditions can ask for: ``topics``, ``transactional_id`` or ``committed``."""
+    """Whether requests of an API have the field of a condition: ``topics``, ``transactional_id`` or ``committed``."""
     names = _TOPIC_LISTS if fact == "topics" else _FACTS[fact]
     return bool(request_fields(api) & set(names))
 
 
-def _said(body: dict[str, Any], names: dict[bytes, str]) -> dict[str, Any]:
-    """What of a request's body rules ask about, under one name whatever the API and its version call it."""
+def _request_facts(body: dict[str, Any], names: dict[bytes, str]) -> dict[str, Any]:
+    """The fields of a request's body that rules use, under the same names for every API and version."""
     facts: dict[str, Any] = {}
     for name, fields in _FACTS.items():
         for field in fields:
@@ -187,19 +187,19 @@ def _topics(body: dict[str, Any], names: dict[bytes, str]) -> list[str]:
 
 
 class _Splitter:
-    """Finds the frames in one direction of a connection. Gives wanted ones whole, as memoryviews, and spans as bytes."""
+    """Finds the frames in one direction of a connection. Returns wanted frames whole, as memoryviews, and the rest as bytes."""
 
-    def __init__(self, head_size: int, wanted: Callable[[tuple[int, ...]], bool]) -> None:
+    def __init__(self, head: Struct, wanted: Callable[[tuple[int, ...]], bool]) -> None:
         self.readable = True
         self.fresh = True
         """No whole header has been seen yet."""
         self.kept = b""
         self._big = bytearray()
         self._missing = 0
-        """Bytes until the wanted frame that is gathered in ``_big`` is whole."""
+        """Bytes until the wanted frame that is gathered in ``_big`` is complete."""
         self._passing = 0
-        """Bytes left of a frame that passes."""
-        self._head = _REQUEST if head_size == _REQUEST.size else _RESPONSE
+        """Bytes left of a frame that passes unread."""
+        self._head = head
         self._wanted = wanted
 
     def feed(self, data: bytes) -> list[Any]:
@@ -237,7 +237,7 @@ class _Splitter:
             self.fresh = False
             end = at + 4 + head[0]
             if not head_size - 4 <= head[0] <= _LONGEST:
-                self.readable = False  # no frame: from here on everything passes
+                self.readable = False  # not a frame: from here on everything passes
                 at = size
                 break
             if self._wanted(head):
@@ -253,5 +253,5 @@ class _Splitter:
         if at > size:
             self._passing, at = at - size, size
         if at > start:
-            pieces.append(data[start:at] if (start, at) != (0, size) else data)
+            pieces.append(data[start:at])
         return pieces

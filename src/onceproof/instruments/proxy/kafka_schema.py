@@ -1,7 +1,7 @@
-"""Decodes bodies of Kafka's requests and responses from Kafka's own message definitions, every version of them.
+"""Decodes bodies of Kafka's requests and responses, in every version, by Kafka's own message definitions.
 
-``kafka_messages.json`` is what ``tools/kafka_messages.py`` took from the pinned kafka-clients jar; how definitions become
-bytes is KIP-482 (compact types and tagged fields of flexible versions) and the protocol guide.
+``tools/kafka_messages.py`` extracts ``kafka_messages.json`` from the pinned kafka-clients jar. How definitions become bytes is
+specified in KIP-482 (compact types and tagged fields of flexible versions) and in Kafka's protocol guide.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _LEN16, _LEN32 = Struct(">h"), Struct(">i")
 
 
 class Undecodable(ValueError):
-    """Bytes that are not the message which their header announces, or a version that Kafka's definitions do not have."""
+    """The bytes are not the message that their header announces, or Kafka's definitions do not have the version."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One version of one message: ``read(cursor)`` gives its body as a dict. Tagged fields are skipped."""
+    """One version of one message: ``read(cursor)`` returns its body as a dict. Tagged fields are skipped."""
 
     flexible: bool
     read: Callable[[Cursor], dict[str, Any]]
 
 
 class Cursor:
-    """A place in a frame. Every read checks that the bytes are there; raises `Undecodable`."""
+    """A position in a frame. Every read raises `Undecodable` if the frame has too few bytes."""
 
     def __init__(self, data: bytes | memoryview, at: int = 0) -> None:
         self.data = data
@@ -39,7 +39,7 @@ class Cursor:
 
     def take(self, count: int) -> bytes:
         if count < 0 or self.at + count > len(self.data):
-            raise Undecodable(f"{count} bytes at {self.at} of a frame of {len(self.data)}")
+            raise _too_long(f"{count} bytes", self)
         self.at += count
         return bytes(self.data[self.at - count : self.at])
 
@@ -48,17 +48,17 @@ class Cursor:
         return value
 
     def varint(self) -> int:
-        """An unsigned one, at most five bytes."""
+        """An unsigned varint of at most five bytes."""
         value = 0
         for shift in range(0, 35, 7):
             (byte,) = self.take(1)
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
-        raise Undecodable(f"a number that does not end before byte {self.at}")
+        raise Undecodable(f"the varint at byte {self.at - 5} is longer than five bytes")
 
     def length(self, kind: Struct, compact: bool) -> int:
-        """Of a string, an array or bytes; -1 is null."""
+        """The length of a string, an array or bytes; -1 for null."""
         return self.varint() - 1 if compact else self.number(kind)
 
     def text(self, compact: bool) -> str | None:
@@ -66,7 +66,7 @@ class Cursor:
         return None if size == -1 else self.take(size).decode(errors="replace")
 
     def end(self) -> None:
-        """Nothing may be left."""
+        """Check that the message ends here."""
         if self.at != len(self.data):
             raise Undecodable(f"{len(self.data) - self.at} bytes after the end of the message")
 
@@ -77,23 +77,18 @@ class Cursor:
 
 
 def api_name(key: int) -> str:
-    """``EndTxn`` for 26; the number itself for an API that this Kafka does not know."""
+    """``EndTxn`` for 26; ``api 999`` for a key that Kafka's definitions do not have."""
     return _names().get(key, f"api {key}")
 
 
-def api_key(name: str) -> int:
-    """Raises `KeyError` for an unknown name."""
-    return int(_messages()[name]["key"])
-
-
 def api_names(*, decoded: bool = False) -> list[str]:
-    """All APIs, or those whose bodies can be decoded."""
+    """The names of all APIs, or only of those whose bodies can be decoded."""
     return [name for name, entry in _messages().items() if not decoded or "request" in entry]
 
 
 @cache
 def layout(api: str, direction: Literal["request", "response"], version: int) -> Layout:
-    """Raises `Undecodable` for an API or a version without a definition."""
+    """How to read a message. Raises `Undecodable` for an API or a version without a definition."""
     entry = _messages().get(api, {}).get(direction)
     if entry is None or not _in(entry["valid"], version):
         raise Undecodable(f"no definition of {api} {direction} version {version}")
@@ -101,14 +96,8 @@ def layout(api: str, direction: Literal["request", "response"], version: int) ->
     return Layout(flexible, _struct(entry["fields"], version, flexible))
 
 
-def valid_versions(api: str) -> range:
-    """Request versions that are defined."""
-    low, _, high = _messages()[api]["request"]["valid"].partition("-")
-    return range(int(low), int(high or low) + 1)
-
-
 def named(value: Any, name: str) -> Iterator[Any]:
-    """Every value of fields called ``name``, at any depth."""
+    """Every value of a field called ``name``, at any depth."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key == name:
@@ -122,7 +111,7 @@ def named(value: Any, name: str) -> Iterator[Any]:
 
 @cache
 def request_fields(api: str) -> frozenset[str]:
-    """Names of all fields, at any depth and of any version, of an API's requests; none where its bodies are not decoded."""
+    """The names of all fields of an API's requests, at any depth and of any version; none if its bodies are not decoded."""
     found: set[str] = set()
     left = list(_messages().get(api, {}).get("request", {}).get("fields", []))
     while left:
@@ -136,14 +125,14 @@ _Reader = Callable[[Cursor], Any]
 
 
 def _struct(fields: list[dict[str, Any]], version: int, flexible: bool) -> _Reader:
-    here = [
+    readers = [
         (field["name"], _value(field["type"], field, version, flexible))
         for field in fields
         if _in(field.get("versions", "0+"), version) and not _in(field.get("taggedVersions", "none"), version)
     ]
 
     def read(cursor: Cursor) -> dict[str, Any]:
-        found = {name: reader(cursor) for name, reader in here}
+        found = {name: reader(cursor) for name, reader in readers}
         if flexible:
             cursor.skip_tags()
         return found
@@ -173,23 +162,27 @@ def _array(item: _Reader, flexible: bool) -> _Reader:
         count = cursor.length(_LEN32, flexible)
         if count == -1:
             return None
-        # Every item takes a byte at least: a count beyond the frame is not worth a loop.
+        # Every item takes at least one byte: refuse a count beyond the frame before the loop.
         if count < 0 or count > len(cursor.data) - cursor.at:
-            raise Undecodable(f"an array of {count} at {cursor.at} of a frame of {len(cursor.data)}")
+            raise _too_long(f"an array of {count} items", cursor)
         return [item(cursor) for _ in range(count)]
 
     return read
 
 
 def _skip_bytes(cursor: Cursor, flexible: bool) -> int | None:
-    """Only their number: nobody looks into records."""
+    """Returns only the number of bytes: rules do not look into records."""
     size = cursor.length(_LEN32, flexible)
     if size == -1:
         return None
     if size < 0 or cursor.at + size > len(cursor.data):
-        raise Undecodable(f"{size} bytes at {cursor.at} of a frame of {len(cursor.data)}")
+        raise _too_long(f"{size} bytes", cursor)
     cursor.at += size
     return size
+
+
+def _too_long(what: str, cursor: Cursor) -> Undecodable:
+    return Undecodable(f"{what} expected at byte {cursor.at} of a frame of {len(cursor.data)} bytes")
 
 
 @cache
@@ -206,7 +199,7 @@ def _names() -> dict[int, str]:
 
 
 def _in(versions: str, version: int) -> bool:
-    """Whether ``0-3``, ``9+``, ``5`` or ``none`` holds ``version``."""
+    """Whether a range of versions (``0-3``, ``9+``, ``5`` or ``none``) contains ``version``."""
     if versions == "none":
         return False
     if versions.endswith("+"):

@@ -1,7 +1,7 @@
-"""One connection through the proxy: bytes pass as they come, and to a frame that a rule stops is done what the rule says.
+"""One connection through the proxy: passes bytes on as they come, and applies a rule to each frame that the rule stops.
 
-What a frame is, is known from its first bytes (`onceproof.instruments.proxy.frames`); only one that a rule may want is kept until it
-is whole.
+The first bytes of a frame show its kind (`onceproof.instruments.proxy.frames`). Only a frame that a rule may want is buffered
+until it is complete.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from onceproof.instruments.proxy.frames import Answer, Conversation, Encrypted, 
 from onceproof.instruments.proxy.loop import ProxyLoop, Target
 from onceproof.instruments.proxy.rules import Board, Hit, Rule, now
 
-#: What a client may send on while a frame of it is parked. TCP would keep about as much.
+#: Bytes that a client may send while one of its frames is parked. TCP would buffer about as much.
 _PARKED_MOST = 4 * 1024 * 1024
-#: Bytes that wait for a slow peer before its other side is read no more.
+#: Bytes waiting for a slow peer at which the proxy stops reading from the other side.
 _HIGH_WATER = 1024 * 1024
 
 
 @dataclass
 class _Parked:
-    """A frame that waits, and what its client has sent since: read already, and not yet."""
+    """A parked frame, and what its client has sent after it: already parsed (``following``), and not yet (``unread``)."""
 
     rule: Rule
     hit: Hit
-    behind: Sequence[Piece]
+    following: Sequence[Piece]
     unread: bytearray = field(default_factory=bytearray)
 
 
 class Listener(Protocol):
-    """The proxy that a connection came in by, as `onceproof.instruments.proxy.engine` has it."""
+    """The proxy that accepted the connection. `onceproof.instruments.proxy.engine` implements it."""
 
     name: str
     target: Target
     board: Board
     loop: ProxyLoop
-    away: bool
+    rejecting: bool
     refusals: list[str]
     links: set[Link]
     tasks: set[asyncio.Task[None]]
@@ -52,31 +52,31 @@ class Listener(Protocol):
 
 
 class Link:
-    """One connection through the proxy: two sides and what is known of the frames between them."""
+    """One connection through the proxy: its two sides, and the state of the frames between them."""
 
     def __init__(self, proxy: Listener) -> None:
         self.proxy = proxy
         self.client = Side(self, self._from_client, self._client_eof, self._client_lost)
         self.server = Side(self, self._from_server, self._server_eof, self._server_lost)
-        self._talk = proxy.conversation()
+        self._conversation = proxy.conversation()
         self._peer = "?"
-        self._told_unreadable = False
+        self._reported_unreadable = False
         self._waiting: dict[int, tuple[Rule, Hit]] = {}
-        """id of a watched frame -> whose answer it gets"""
+        """id of a frame whose answer is awaited -> the rule and hit that wait for it"""
         self._early = bytearray()
-        """What the client said before the way to the service stood; it is told to wait, and may have spoken by then."""
+        """What the client sent before the connection to the service was made; reading is paused, but data may have come."""
         self._early_end = False
         self._parked: _Parked | None = None
-        self._kept = 0
-        """Bytes of the service that are still being read here: the beginning of a message, or of an answer."""
-        self._ahead = 0
-        """How many of them its client has already."""
+        self._unparsed = 0
+        """Bytes from the service that the parser still holds: the beginning of a message, or of an answer."""
+        self._sent_ahead = 0
+        """How many of them the client already has."""
         self._late = False
-        """A frame of it waits to be delivered late."""
-        self._deaf = False
-        """The client was cut off, or is to hear and be heard no more: only answers to watched frames are looked at."""
+        """A frame of this connection waits for its late delivery."""
+        self._cut_off = False
+        """The client no longer sends or receives anything: the proxy only looks for answers to watched frames."""
         self._silent = False
-        """It was not told: its connection stands."""
+        """The client was cut off without notice: its connection stays open."""
 
     # -- the two sides --------------------------------------------------------------------------------------------
 
@@ -85,8 +85,8 @@ class Link:
         assert self.client.transport is not None
         host, port = self.client.transport.get_extra_info("peername")[:2]
         self._peer = f"{host}:{port}"
-        if self.proxy.away:
-            self._turn_away("refused")
+        if self.proxy.rejecting:
+            self._reject("refused")
             return
         task = asyncio.get_running_loop().create_task(self._connect())
         self.proxy.tasks.add(task)
@@ -98,7 +98,7 @@ class Link:
         try:
             await asyncio.get_running_loop().create_connection(lambda: self.server, target.host, target.port)
         except OSError:
-            self._turn_away("refused")
+            self._reject("refused")
             return
         if self._early:
             early, self._early = bytes(self._early), bytearray()
@@ -107,19 +107,19 @@ class Link:
             self._client_eof()
         self.client.resume()
 
-    def _turn_away(self, how: Literal["refused", "broken"]) -> None:
-        """A reset is as near as can be to being refused by the service itself."""
-        self.proxy.board.told(Reply(now(), self.proxy.name, "connection", how, f"from {self._peer}"))
+    def _reject(self, how: Literal["refused", "broken"]) -> None:
+        """Reset the connection: of all that a proxy can do, this is closest to a refusal by the service itself."""
+        self.proxy.board.note(Reply(now(), self.proxy.name, "connection", how, f"from {self._peer}"))
         self.end("reset")
 
     def _from_client(self, data: bytes) -> None:
-        if self._deaf:
+        if self._cut_off:
             return
         if self.server.transport is None and not self.server.gone:
             self._early += data
             return
-        if self.proxy.away and self._parked is None:
-            self._turn_away("broken")
+        if self.proxy.rejecting and self._parked is None:
+            self._reject("broken")
             return
         if self._parked is not None:
             self._parked.unread += data
@@ -127,15 +127,15 @@ class Link:
                 self.client.pause()
             return
         try:
-            pieces = self._talk.from_client(data)
+            pieces = self._conversation.from_client(data)
         except Encrypted as why:
             self._refuse(str(why))
             return
         self._check_readable()
-        self._carry(pieces)
+        self._forward(pieces)
 
-    def _carry(self, pieces: Sequence[Piece]) -> None:
-        """To the service, up to a frame that a rule stops."""
+    def _forward(self, pieces: Sequence[Piece]) -> None:
+        """Send the pieces to the service, up to a frame that a rule stops."""
         for index, piece in enumerate(pieces):
             if isinstance(piece, Frame):
                 rule = self.proxy.board.rule_for(piece)
@@ -146,55 +146,55 @@ class Link:
             self.server.write(_bytes(piece))
 
     def _from_server(self, data: bytes) -> None:
-        if self.proxy.away and not self._deaf and self._parked is None:
-            self._turn_away("broken")
+        if self.proxy.rejecting and not self._cut_off and self._parked is None:
+            self._reject("broken")
             return
-        self._kept += len(data)
-        if not self._deaf and not self._waiting and self._kept - len(data) == self._ahead:
-            # No answer is waited for, and nothing is held back: the client need not wait until it has been read here as well.
+        self._unparsed += len(data)
+        if not self._cut_off and not self._waiting and self._unparsed - len(data) == self._sent_ahead:
+            # No answer is awaited, and nothing is held back: the client gets the bytes before they are parsed.
             self.client.write(data)
-            self._ahead += len(data)
+            self._sent_ahead += len(data)
         try:
-            pieces = self._talk.from_server(data)
+            pieces = self._conversation.from_server(data)
         except Encrypted as why:
             self._refuse(str(why))
             return
         self._check_readable()
         for piece in pieces:
             raw = _bytes(piece)
-            self._kept -= len(raw)
+            self._unparsed -= len(raw)
             if isinstance(piece, Answer):
-                self._answered(piece)
+                self._handle_answer(piece)
                 continue
-            if self._ahead:
-                known = min(self._ahead, len(raw))
-                self._ahead -= known
+            if self._sent_ahead:
+                known = min(self._sent_ahead, len(raw))
+                self._sent_ahead -= known
                 raw = raw[known:]
-            if not self._deaf:
+            if not self._cut_off:
                 self.client.write(raw)
 
     def _client_eof(self) -> None:
         if self.server.transport is None and not self.server.gone:
             self._early_end = True
         elif self._parked is not None:
-            self._left_while_parked()
-        elif self._deaf:
+            self._abandon_parked()
+        elif self._cut_off:
             self._client_lost()
         else:
-            self.server.write(self._talk.rest_of_client())
+            self.server.write(self._conversation.rest_of_client())
             self.server.write_eof()
 
     def _server_eof(self) -> None:
-        if not self._deaf:
-            self.client.write(self._talk.rest_of_server()[self._ahead :])
+        if not self._cut_off:
+            self.client.write(self._conversation.rest_of_server()[self._sent_ahead :])
         self._server_lost()
 
     def _client_lost(self) -> None:
         self.client.cut("close")
         if self._parked is not None:
-            self._left_while_parked()
+            self._abandon_parked()
         elif self._late or self._waiting:
-            self._deaf = True  # the service's word on what was stopped is still wanted
+            self._cut_off = True  # the service's answer to the stopped frame is still wanted
         else:
             self.server.cut("close")
 
@@ -208,11 +208,11 @@ class Link:
             hit.undeliverable = "the service closed the connection without an answer"
             self._emit("frame.undeliverable", rule, hit, why=hit.undeliverable)
         self._waiting.clear()
-        if not (self._deaf and self._silent):
+        if not (self._cut_off and self._silent):
             self.client.cut("close")
 
     def end(self, how: Literal["reset", "close", "abort"]) -> None:
-        """Both sides; what is late on it is lost."""
+        """End both sides. A frame that waits for late delivery is lost."""
         self.client.cut(how)
         self.server.cut("abort" if how == "abort" else "close")
 
@@ -220,21 +220,21 @@ class Link:
         if self.client.over and self.server.over:
             self.proxy.links.discard(self)
 
-    # -- what rules do --------------------------------------------------------------------------------------------
+    # -- applying rules -------------------------------------------------------------------------------------------
 
-    def _stop(self, rule: Rule, frame: Frame, behind: Sequence[Piece]) -> bool:
-        """Do what the rule says; True if what is behind the frame may not pass now."""
+    def _stop(self, rule: Rule, frame: Frame, following: Sequence[Piece]) -> bool:
+        """Apply the rule to the frame; True if the pieces that follow the frame must not pass now."""
         hit = Hit(frame, self.proxy.name, self._peer, now())
         self._emit("frame.stopped", rule, hit, action=rule.action)
         if rule.action == "park" or rule.hold:
-            self._parked = _Parked(rule, hit, behind)
+            self._parked = _Parked(rule, hit, following)
             rule.when_released(lambda: self.proxy.loop.soon(self._release, hit))
         else:
-            self._act(rule, hit, behind)
-        rule.hits.append(hit)  # last: whoever waits for it finds everything done
+            self._act(rule, hit, following)
+        rule.hits.append(hit)  # last: a fault that waits for the hit must find the action done
         return self._parked is not None or rule.action != "drop-answer"
 
-    def _act(self, rule: Rule, hit: Hit, behind: Sequence[Piece]) -> None:
+    def _act(self, rule: Rule, hit: Hit, following: Sequence[Piece]) -> None:
         if rule.action == "drop-request":
             self._cut_client(rule, hit)
             if not self._silent:
@@ -242,22 +242,22 @@ class Link:
         elif rule.action == "late":
             self._late = True
             self._cut_client(rule, hit)
-            # What is behind belongs to it: without its Sync, Postgres would not flush the answer.
-            rest = b"".join(map(_bytes, behind))
+            # What follows is delivered with it: without the Sync, Postgres would not flush the answer.
+            rest = b"".join(map(_bytes, following))
             rule.when_released(lambda: self.proxy.loop.soon(self._deliver_late, rule, hit, rest))
         else:
             self._deliver(rule, hit)
 
     def _deliver(self, rule: Rule, hit: Hit) -> None:
         self._waiting[id(hit.frame)] = (rule, hit)
-        self._talk.watch(hit.frame)
+        self._conversation.watch(hit.frame)
         hit.delivered_at = now()
         self.server.write(hit.frame.raw)
 
     def _deliver_late(self, rule: Rule, hit: Hit, rest: bytes) -> None:
         self._late = False
         if self.server.gone:
-            hit.undeliverable = "the service had closed the connection by then"
+            hit.undeliverable = "the service had closed the connection before the late delivery"
             self._emit("frame.undeliverable", rule, hit, why=hit.undeliverable)
             return
         self._deliver(rule, hit)
@@ -267,40 +267,40 @@ class Link:
     def _release(self, hit: Hit) -> None:
         parked = self._parked
         if parked is None or parked.hit is not hit:
-            return  # its client has left
+            return  # one of its two peers has disconnected
         self._parked = None
         self._emit("frame.released", parked.rule, hit, parked_s=round(now() - hit.seen_at, 6))
-        self._act(parked.rule, hit, parked.behind)
-        if self._deaf:
+        self._act(parked.rule, hit, parked.following)
+        if self._cut_off:
             return
         self.client.resume()
-        self._carry(parked.behind)
+        self._forward(parked.following)
         if parked.unread:
             self._from_client(bytes(parked.unread))
 
-    def _answered(self, answer: Answer) -> None:
+    def _handle_answer(self, answer: Answer) -> None:
         rule, hit = self._waiting.pop(id(answer.frame))
         hit.answered_at = now()
-        if rule.action == "drop-answer" and not self._deaf:
+        if rule.action == "drop-answer" and not self._cut_off:
             self._cut_client(rule, hit)
-        if not self._deaf:
+        if not self._cut_off:
             self.client.write(answer.raw)
         elif not self._silent and not self._waiting:
             self.server.cut("close")
         self._emit("frame.answered", rule, hit, answer=dict(answer.facts))
         hit.answer = answer
 
-    def _left_while_parked(self) -> None:
+    def _abandon_parked(self) -> None:
         assert self._parked is not None
         parked, self._parked = self._parked, None
-        self._deaf = True
-        why = parked.hit.undeliverable = "its client left while it was parked; it was never delivered"
+        self._cut_off = True
+        why = parked.hit.undeliverable = "the client closed the connection while it was parked; it was never delivered"
         self._emit("frame.abandoned", parked.rule, parked.hit, why=why)
         parked.hit.client_left_at = now()
         self.end("close")
 
     def _cut_client(self, rule: Rule, hit: Hit) -> None:
-        self._deaf = True
+        self._cut_off = True
         hit.cut_at = now()
         if rule.cut == "silence":
             self._silent = True
@@ -309,38 +309,38 @@ class Link:
             self.client.cut(rule.cut)
 
     def _break_silence(self) -> None:
-        """A client without a time-out of its own would wait for ever."""
+        """Close the client's connection: a client without a time-out of its own would wait for ever."""
         self._silent = False
         self.client.cut("close")
         if not self._waiting and not self._late:
             self.server.cut("close")
 
-    # -- what is told ---------------------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------------------
 
     def _emit(self, kind: str, rule: Rule, hit: Hit, **more: Any) -> None:
         named = {"rule": rule.name} if rule.name else {}
-        self.proxy.emit(kind, **named, **hit.told(), **more)
+        self.proxy.emit(kind, **named, **hit.event_data(), **more)
 
     def _refuse(self, why: str) -> None:
-        sentence = f"{self.proxy.name} refused an encrypted connection, whose frames cannot be read: {why}"
+        sentence = f"{self.proxy.name} refused an encrypted connection, since its frames cannot be read: {why}"
         if sentence not in self.proxy.refusals:
             self.proxy.refusals.append(sentence)
             self.proxy.emit("warning", message=sentence)
-        self._deaf = True
+        self._cut_off = True
         self.end("abort")
 
     def _check_readable(self) -> None:
-        if not self._talk.readable and not self._told_unreadable:
-            self._told_unreadable = True
+        if not self._conversation.readable and not self._reported_unreadable:
+            self._reported_unreadable = True
             self.proxy.emit(
                 "warning",
                 message=f"{self.proxy.name}: the connection from {self._peer} does not speak "
-                f"{self.proxy.target.service}; it passes, and no rule can see into it",
+                f"{self.proxy.target.service}; its bytes pass, and no rule can read its frames",
             )
 
 
 class Side(asyncio.Protocol):
-    """One end of a link, with the flow control between the two."""
+    """One end of a link, with the flow control towards the other end."""
 
     def __init__(
         self,
@@ -350,17 +350,17 @@ class Side(asyncio.Protocol):
         on_lost: Callable[[], None],
     ) -> None:
         self._link = link
-        self.data_received = on_data  # type: ignore[method-assign,assignment]  # no frame of Python in between
+        self.data_received = on_data  # type: ignore[method-assign,assignment]  # saves a Python call per read
         self._on_eof = on_eof
         self._on_lost = on_lost
         self.transport: asyncio.Transport | None = None
         self.gone = False
-        """Nothing more is to go through it; what was written may still be on its way."""
+        """No more data is read or written; data written earlier may still be on its way."""
         self.over = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport = cast(asyncio.Transport, transport)
-        if self.gone:  # cut before it stood
+        if self.gone:  # cut before the connection was made
             transport.abort()
             return
         transport.set_write_buffer_limits(high=_HIGH_WATER)
@@ -369,7 +369,7 @@ class Side(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._on_eof()
-        return True  # half-closed: the other direction goes on
+        return True  # half-closed: the other direction stays open
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.gone:
@@ -402,8 +402,8 @@ class Side(asyncio.Protocol):
                 self.transport.write_eof()
 
     def cut(self, how: Literal["reset", "close", "abort"]) -> None:
-        """End it: with RST, or with FIN after all that was written, or with what the kernel has of that."""
-        if self.gone and how != "abort":  # one that flushes may have to be cut short
+        """End this side: ``reset`` sends RST, ``close`` a FIN after all written data, ``abort`` drops data not yet sent."""
+        if self.gone and how != "abort":  # an abort also ends a side that is still flushing
             return
         self.gone = True
         if self.transport is None:

@@ -1,4 +1,4 @@
-"""The asyncio loop that all proxies of a run share, in a thread of its own; and what a proxy stands in front of."""
+"""The asyncio loop that all proxies of a run share, in a thread of its own; and the service behind a proxy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Emit = Callable[..., object]
 
 
 class OnLoop(Protocol):
-    """A proxy that works on the loop and is ended there."""
+    """A proxy that runs on the loop; `ProxyLoop.close` ends it there."""
 
     refusals: list[str]
 
@@ -31,24 +31,24 @@ class OnLoop(Protocol):
 
 
 class ProxyLoop:
-    """The thread. `close` ends it and everything on it; idempotent."""
+    """The loop and its thread. `close` ends both and every proxy on the loop; idempotent."""
 
     def __init__(self) -> None:
         self.failures: list[str] = []
-        """Defects of ours, each of which ended a connection, and what could not be written down."""
+        """Exceptions in the proxies' own code, each of which ended a connection, and events that could not be recorded."""
         self.proxies: list[OnLoop] = []
-        """Those that work on it; they end with it."""
+        """The proxies that run on this loop and end with it."""
         self._loop = uvloop.new_event_loop()
-        self._loop.set_exception_handler(self._failed)
+        self._loop.set_exception_handler(self._keep_failure)
         self._thread = threading.Thread(target=self._run, name="protocol proxy", daemon=True)
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it there, from another thread."""
+        """Run a coroutine on the loop, from another thread, and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CONTROL_S)
 
     def soon(self, act: Callable[..., object], *args: object) -> None:
-        """Have it called there; nothing, if the loop is gone."""
+        """Call a function on the loop soon; does nothing if the loop is closed."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(act, *args)
 
@@ -60,7 +60,7 @@ class ProxyLoop:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
-            for proxy in self.proxies:  # while the loop can still tell their sockets
+            for proxy in self.proxies:  # before the loop closes: they need it to close their sockets
                 self._loop.run_until_complete(proxy.end())
             tasks = asyncio.all_tasks(self._loop)
             for task in tasks:
@@ -69,14 +69,14 @@ class ProxyLoop:
         finally:
             self._loop.close()
 
-    def _failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """asyncio closes the connection in whose callback it happened; the run must be told."""
+    def _keep_failure(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """asyncio only closes the connection whose callback raised; keep the exception, so that the run can report it."""
         self.failures.append(f"{context.get('message')}: {context.get('exception')!r}")
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a proxy stands in front of."""
+    """The service behind a proxy, and its address."""
 
     service: Service
     host: str

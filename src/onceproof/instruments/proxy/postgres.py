@@ -1,7 +1,7 @@
-"""Reads a Postgres connection: statements of the simple and of the extended protocol, and which answer belongs to which.
+"""Parses a Postgres connection: statements of the simple and the extended protocol, and the answer to each.
 
-Format: frontend/backend protocol 3.0 and 3.2 (Postgres' manual, chapter 54). A message is a type byte and a length; only the
-first packets of a connection have no type.
+Format: frontend/backend protocol 3.0 and 3.2 (Postgres' manual, chapter 54). A message is a type byte, a length and a body;
+only the first packets of a connection have no type byte.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 from onceproof.instruments.proxy.frames import Answer, Encrypted, Frame, Interest, Piece, Reply
 
-#: A statement longer than this passes without being looked at, so that no more than this is kept in memory.
+#: A longer statement passes unread, so that no more than this is kept in memory.
 LONGEST_HELD = 8 * 1024 * 1024
-#: Of a statement's text: conditions look for a table's name or for COMMIT, not for data.
+#: How much of a statement's text is kept: conditions look for a table's name or for COMMIT, not for data.
 _TEXT_KEPT = 16 * 1024
-#: Of one transaction; statements are counted once, however often they run.
+#: How many different statements of one transaction are kept.
 _MOST_STATEMENTS = 256
-#: Where a COMMIT must stand in a text, so that long inserts are not searched.
+#: How far from its end a text is searched for a COMMIT, so that long inserts are not searched in full.
 _END_LOOKED_AT = 512
 _MOST_PREPARED = 4096
 
@@ -34,8 +34,8 @@ _STARTUP_LONGEST = 64 * 1024
 _MAY_COMMIT = re.compile(rb"\b(?:COMMIT|END)\b", re.IGNORECASE)
 _COMMIT = re.compile(rb"(?:COMMIT|END)(?:\s+(?:WORK|TRANSACTION))?(?:\s+AND\s+(?:NO\s+)?CHAIN)?", re.IGNORECASE)
 _ATOMIC = re.compile(rb"\bBEGIN\s+ATOMIC\b", re.IGNORECASE)
-#: Comments, or what may hold a semicolon without ending a statement: E'', '', "", $tag$ $tag$.
-_APART = re.compile(
+#: Comments, and quoted text, in which a semicolon does not end a statement: E'', '', "", $tag$ $tag$.
+_COMMENT_OR_QUOTED = re.compile(
     rb"""(?P<comment>--[^\n]*|/\*.*?\*/)
     |\bE'(?:[^'\\]|\\.|'')*+' | '(?:[^']|'')*+' | "[^"]*+" | (?<![\w$])\$(?P<tag>(?:[A-Za-z_]\w*)?)\$.*?\$(?P=tag)\$""",
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
@@ -45,13 +45,13 @@ _PLAIN = "set sslmode=disable and gssencmode=disable in the job's connection str
 
 
 def is_commit(sql: bytes) -> bool:
-    """Whether a statement, or the last of several, commits."""
+    """Whether a statement, or the last of several in one text, commits."""
     end = sql[-_END_LOOKED_AT:]
     if _MAY_COMMIT.search(end) is None:
         return False
-    # Of a text whose middle is gone nobody knows what is within quotes; what is cut begins no statement.
+    # A text that was shortened may have lost a quote, so only its end is searched; "-" keeps a cut word from being a statement.
     text = sql if len(sql) < _TEXT_KEPT else b"-" + end
-    text = _APART.sub(lambda found: b" " if found["comment"] is not None else b"''", text)
+    text = _COMMENT_OR_QUOTED.sub(lambda found: b" " if found["comment"] is not None else b"''", text)
     statements = [part.strip() for part in text.split(b";")]
     while statements and not statements[-1]:
         statements.pop()
@@ -61,7 +61,7 @@ def is_commit(sql: bytes) -> bool:
 
 
 def _ends_a_body(statements: list[bytes]) -> bool:
-    """Whether the last END is that of a function's BEGIN ATOMIC, whose statements stand bare."""
+    """Whether the last END closes a function's BEGIN ATOMIC, whose statements are not quoted."""
     begun = [index for index, statement in enumerate(statements) if _ATOMIC.search(statement)]
     ends = [statement.upper() == b"END" for statement in statements[begun[-1] + 1 :]] if begun else []
     return ends.count(True) == 1 and ends[-1]
@@ -69,13 +69,13 @@ def _ends_a_body(statements: list[bytes]) -> bool:
 
 @dataclass
 class _Watch:
-    """A statement whose answer is waited for."""
+    """A statement whose answer is awaited."""
 
     frame: Frame
     cycle: int
-    """Each Query, Sync and FunctionCall makes one cycle, which ReadyForQuery ends; counted from the connection's start."""
+    """The number of its cycle on the connection. Each Query, Sync or FunctionCall makes a cycle, which ReadyForQuery ends."""
     skip: int | None
-    """Completions of earlier Executes in the cycle; None: a simple query, whose answer lasts to the end of the cycle."""
+    """How many Executes come before it in the cycle; None for a simple query, whose answer lasts to the end of the cycle."""
     raw: bytearray = field(default_factory=bytearray)
     tags: list[str] = field(default_factory=list)
     sqlstate: str | None = None
@@ -87,15 +87,15 @@ class _Watch:
 class PostgresConversation:
     """Implements `onceproof.instruments.proxy.frames.Conversation`."""
 
-    def __init__(self, interest: Interest, route: str = "") -> None:
+    def __init__(self, interest: Interest, proxy: str = "") -> None:
         self.readable = True
-        self._route = route
+        self._proxy = proxy
         self.backend_pid: int | None = None
         self._connected_at = time.monotonic()
         self._interest = interest
         self._started = False
         self._raw = False
-        """A connection that only carries a cancel request."""
+        """Whether the connection only carries a cancel request."""
         self._asked_encryption: str | None = None
         self._kept = {"client": b"", "server": b""}
         self._passing = {"client": 0, "server": 0}
@@ -104,21 +104,22 @@ class PostgresConversation:
         self._in_transaction: dict[bytes, None] = {}
         """Texts of the statements since the connection was last idle."""
         self._ends: deque[str] = deque()
-        """What ends each cycle that is not answered yet: Q, S, F, or startup."""
+        """For each unanswered cycle, the message that ended it: Q, S, F, or startup."""
         self._asked = 0
-        """Cycles that the client has ended."""
+        """How many cycles the client has ended."""
         self._answered = 0
+        """How many cycles the server has ended."""
         self._executes = 0
-        """In the cycle that the client is in."""
+        """How many Executes the client has sent in its current cycle."""
         self._completions = 0
-        """In the cycle that the server is in."""
+        """How many statements the server has completed in its current cycle."""
         self._watches: list[_Watch] = []
 
-    # -- what the client says -------------------------------------------------------------------------------------
+    # -- messages of the client -----------------------------------------------------------------------------------
 
     def from_client(self, data: bytes) -> list[Piece]:
         if not self.readable or self._raw:
-            return [self._drain("client"), data]  # it may be the other direction that could not be read
+            return [self._drain("client"), data]  # bytes may be held here if the other direction became unreadable
         if self._started:
             return self._messages("client", data)
         data, self._kept["client"] = self._kept["client"] + data, b""
@@ -159,9 +160,9 @@ class PostgresConversation:
             self.readable = False
 
     def _client_message(self, kind: bytes, body: memoryview) -> bytes | None:
-        """Keep the books; the text of a statement that is about to run is returned."""
+        """Keep track of statements and portals; returns the text of a statement that the message runs."""
         if kind == b"Q":
-            return self._runs(_text(body))
+            return self._note_statement(_text(body))
         if kind == b"P":
             name, text = _two_texts(body)
             if len(self._prepared) >= _MOST_PREPARED and name not in self._prepared:
@@ -173,19 +174,19 @@ class PostgresConversation:
                 del self._portals[next(iter(self._portals))]
             self._portals[portal] = self._prepared.get(statement, b"")
         elif kind == b"E":
-            return self._runs(self._portals.get(_text(body), b""))
+            return self._note_statement(self._portals.get(_text(body), b""))
         elif kind == b"C" and bytes(body[:1]) == b"S":
             self._prepared.pop(_text(body[1:]), None)
         return None
 
-    def _runs(self, sql: bytes) -> bytes:
+    def _note_statement(self, sql: bytes) -> bytes:
         sql = sql if len(sql) <= _TEXT_KEPT else sql[: _TEXT_KEPT // 2] + sql[-_TEXT_KEPT // 2 :]
         if len(self._in_transaction) < _MOST_STATEMENTS:
             self._in_transaction[sql] = None
         return sql
 
     def _count(self, kind: bytes) -> None:
-        """After the frame was made: the cycles and what is in them."""
+        """Count cycles and Executes. Called after the frame was made, which needs the counts before it."""
         if kind == b"E":
             self._executes += 1
         elif kind in (b"Q", b"S", b"F"):
@@ -201,7 +202,7 @@ class PostgresConversation:
         }
         return Frame(raw, what, facts, (self._asked, None if kind == b"Q" else self._executes), self._connected_at)
 
-    # -- what the server says -------------------------------------------------------------------------------------
+    # -- messages of the server -----------------------------------------------------------------------------------
 
     def from_server(self, data: bytes) -> list[Piece]:
         if not self.readable or self._raw:
@@ -224,18 +225,19 @@ class PostgresConversation:
                 self._in_transaction.clear()
         elif kind == b"E":
             message = _field(body, b"M") or ""
-            self._interest.told(Reply(time.monotonic(), self._route, "error", _field(body, b"C") or "?", message))
+            self._interest.note(Reply(time.monotonic(), self._proxy, "error", _field(body, b"C") or "?", message))
         elif kind == b"K" and len(body) >= 4:
             (self.backend_pid,) = _LENGTH.unpack_from(body)
         elif kind == b"G" and self._ends and self._ends[0] == "S":
-            # COPY FROM STDIN through the extended protocol: a Sync that is sent already is swallowed, and one more follows.
+            # COPY FROM STDIN through the extended protocol: the server ignores a Sync that was already sent, and the client
+            # sends another one.
             self._ends.popleft()
             self._asked -= 1
             for watch in self._watches:
                 watch.cycle -= watch.cycle > self._answered
 
     def _answer(self, kind: bytes, raw: bytes, body: memoryview) -> tuple[bool, Answer | None]:
-        """Whether a message belongs to an answer that is waited for, and the answer if it is whole."""
+        """Whether a message belongs to an awaited answer, and that answer if it is complete."""
         watch = next((w for w in self._watches if w.cycle == self._answered), None)
         ends = kind in (b"C", b"I", b"s", b"E")
         if watch is None or not (ends or watch.raw):
@@ -266,7 +268,7 @@ class PostgresConversation:
         cycle, skip = frame.tag
         self._watches.append(_Watch(frame, cycle, skip))
 
-    # -- both -----------------------------------------------------------------------------------------------------
+    # -- messages of either side ----------------------------------------------------------------------------------
 
     def _messages(self, side: str, data: bytes) -> list[Piece]:
         if self._passing[side] >= len(data):
@@ -333,23 +335,23 @@ class PostgresConversation:
 
 
 _LOOKED_AT_CLIENT = frozenset((b"Q", b"P", b"B", b"E", b"C", b"S", b"F"))
-#: Completions too: one that came before somebody watched counts. Errors, also those that answer no statement.
+#: Completions are counted even while no answer is awaited. Errors are read too, also those that answer no statement.
 _LOOKED_AT_SERVER = frozenset((b"Z", b"K", b"G", b"C", b"I", b"s", b"E"))
 
 
 def _text(body: memoryview) -> bytes:
-    """Up to the first zero byte."""
+    """The bytes up to the first zero byte."""
     return bytes(body).partition(b"\0")[0]
 
 
 def _two_texts(body: memoryview) -> tuple[bytes, bytes]:
-    # What follows in a Bind are its parameters, which may be long.
+    # A Bind continues with its parameters, which may be long.
     first, _, rest = bytes(body[: _TEXT_KEPT + 1024]).partition(b"\0")
     return first, rest.partition(b"\0")[0]
 
 
 def _field(body: memoryview, code: bytes) -> str | None:
-    """One field of an ErrorResponse: a code byte, a text, and so on."""
+    """The text of one field of an ErrorResponse, which is a list of code bytes, each followed by a text."""
     for part in bytes(body).split(b"\0"):
         if part[:1] == code:
             return part[1:].decode(errors="replace")

@@ -1,6 +1,6 @@
-"""Which frame is to be stopped and what becomes of it; and the proof that it was.
+"""Rules: which frame the proxy stops, what it does with it, and the proof that it did.
 
-A rule is made by a fault, armed on the proxies of one service, and then watched: `Rule.hits` are what happened to frames.
+A fault makes a rule, arms it on the proxies of one service, and then watches `Rule.hits`: what happened to each stopped frame.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from onceproof.instruments.proxy.frames import Answer, Frame, Reply
 from onceproof.instruments.proxy.kafka_schema import api_names
 
 Action = Literal["drop-request", "drop-answer", "late", "park"]
-"""``drop-request``: it never arrives. ``drop-answer``: it arrives, its answer does not. ``late``: the client is cut off at once,
-and the frame delivered over the connection that the client left behind, when told. ``park``: nothing passes until told."""
+"""``drop-request``: the frame never arrives. ``drop-answer``: it arrives, its answer does not. ``late``: the client is cut off
+at once, and `Rule.release` delivers the frame over the old connection. ``park``: nothing passes until `Rule.release`."""
 
 Cut = Literal["reset", "close", "silence"]
-"""How the client learns of it: RST, FIN, or not at all, with the connection left standing."""
+"""How the client learns that it was cut off: by RST, by FIN, or not at all, with the connection left open."""
 
 POSTGRES_KINDS = ("commit", "statement")
 AMQP_KINDS = ("basic.ack", "tx.commit")
 _NEAR_KEPT = 5
 
 
-#: What a statement that writes has in it.
+#: A regular expression that matches statements that write.
 WRITES = r"\b(insert|update|delete|merge|copy)\b"
 
 
 def writes_to(table: str) -> str:
-    """The regular expression of a statement that writes to ``table``."""
+    """A regular expression that matches statements that write to ``table``."""
     return rf"{WRITES}[\s\S]*\b{re.escape(table)}\b"
 
 
-def in_words(pattern: object) -> str | None:
-    """What `WRITES` or `writes_to` looks for, for people; None for another expression."""
+def describe_pattern(pattern: object) -> str | None:
+    """A readable name for `WRITES` or an expression of `writes_to`; None for any other expression."""
     if pattern == WRITES:
         return "a write"
     before, after = writes_to("/").split("/")
     if isinstance(pattern, str) and pattern.startswith(before) and pattern.endswith(after):
-        table = re.sub(r"\\(.)", r"\1", pattern[len(before) : -len(after)])  # what re.escape() did
+        table = re.sub(r"\\(.)", r"\1", pattern[len(before) : -len(after)])  # undoes re.escape()
         return f"a write to {table}"
     return None
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What a frame must be. All of what is given must hold; texts are regular expressions that must be found somewhere.
+    """What a frame must match: every field that is given. A text is a regular expression that must match anywhere in the value.
 
     ``kind`` is an API of Kafka (``EndTxn``), ``commit`` or ``statement`` for Postgres, ``basic.ack`` or ``tx.commit`` for AMQP.
     Raises `UsageError`.
@@ -61,14 +61,14 @@ class Condition:
 
     kind: str
     topic: str | None = None
-    """Kafka: the name of a topic that the request is about."""
+    """Kafka: a topic that the request names, in full."""
     transactional_id: str | None = None
     committed: bool | None = None
     """Kafka, EndTxn: whether it commits or aborts."""
     sql: str | None = None
-    """Postgres: in the statement's own text."""
+    """Postgres: matches the statement's own text."""
     transaction: str | None = None
-    """Postgres: in any statement since the connection was last idle, this one too (a table's name, for a COMMIT)."""
+    """Postgres: matches any statement since the connection was last idle, this one included (a table's name, for a COMMIT)."""
 
     def __post_init__(self) -> None:
         known = [*api_names(), *POSTGRES_KINDS, *AMQP_KINDS]
@@ -78,10 +78,10 @@ class Condition:
             try:
                 re.compile(getattr(self, name) or "")
             except re.error as wrong:
-                raise UsageError(f"{name}: {getattr(self, name)!r} is no regular expression: {wrong}") from wrong
+                raise UsageError(f"{name}: {getattr(self, name)!r} is not a regular expression: {wrong}") from wrong
 
     def why_not(self, frame: Frame) -> str | None:
-        """None if the frame is one of these; else what keeps it from being one."""
+        """None if the frame matches; otherwise the first reason why it does not."""
         facts = frame.facts
         if frame.kind != self.kind:
             return f"it is a {frame.kind}"
@@ -97,13 +97,13 @@ class Condition:
         for name, found in texts.items():
             wanted = getattr(self, name)
             if wanted is not None and not any(re.search(wanted, text or "", re.IGNORECASE) for text in found):
-                return f"{in_words(wanted) or repr(wanted)} is not in its {name}"
+                return f"{describe_pattern(wanted) or repr(wanted)} is not in its {name}"
         return None
 
 
 @dataclass
 class Hit:
-    """What became of one frame. Times are seconds of the monotonic clock."""
+    """What happened to one stopped frame. Times are seconds of the monotonic clock."""
 
     frame: Frame
     proxy: str
@@ -114,22 +114,22 @@ class Hit:
     answered_at: float | None = None
     answer: Answer | None = None
     client_left_at: float | None = None
-    """The client went by itself while its frame was parked: it was never delivered."""
+    """When the client disconnected while its frame was parked. The frame was then never delivered."""
     cut_at: float | None = None
-    """When we cut the client off."""
+    """When the proxy cut the client off."""
     undeliverable: str | None = None
-    """Why it can reach the service no more: one of the two peers has gone."""
+    """Why the frame, or its answer, can no longer arrive: the client or the service has disconnected."""
 
-    def told(self) -> dict[str, Any]:
-        """For an event."""
+    def event_data(self) -> dict[str, Any]:
+        """The fields of an event about this frame."""
         return {"proxy": self.proxy, "client": self.client, "frame": self.frame.kind, **self.frame.facts}
 
 
 @dataclass
 class Rule:
-    """Stops the ``nth`` frame of a kind, and the ``times - 1`` after it (None: all). Thread-safe.
+    """Stops the ``nth`` frame that matches, and the ``times - 1`` after it (None: all after it). Thread-safe.
 
-    ``proceed`` decides for a frame that fits whether it is counted at all: called in the proxy's thread, it must not block.
+    ``proceed`` decides whether a matching frame counts at all. The proxy's thread calls it, so it must not block.
     """
 
     condition: Condition
@@ -139,29 +139,31 @@ class Rule:
     times: int | None = 1
     name: str = ""
     hold: bool = False
-    """Park the frame before a loss, until `release`: time to look at what state it would leave."""
+    """Park the frame until `release` before it is dropped, so that the fault can first check the state it would leave."""
     proceed: Callable[[Frame], bool] | None = None
     hits: list[Hit] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
-    """Frames by kind while it was armed."""
+    """How many frames of each kind came while the rule was armed."""
     near: deque[tuple[Frame, str]] = field(default_factory=lambda: deque(maxlen=_NEAR_KEPT))
+    """The last frames of the kind that were not stopped, and why not."""
     fitting: int = 0
+    """How many frames matched."""
     _released: threading.Event = field(default_factory=threading.Event)
     _on_release: list[Callable[[], None]] = field(default_factory=list)
     _on_end: list[Callable[[], None]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    # -- what the proxy calls -------------------------------------------------------------------------------------
+    # -- called by the proxy --------------------------------------------------------------------------------------
 
     def takes(self, frame: Frame, *, taken: bool = False) -> bool:
-        """Whether this frame is to be stopped; if not, it is remembered as near, with what was missing.
+        """Whether the rule stops this frame; if not, keep it in `near` with the reason.
 
-        ``taken``: another rule stops it already. It counts all the same: which one is the n-th does not depend on others.
+        ``taken``: another rule already stops it. It still counts, so which frame is the n-th does not depend on other rules.
         """
         with self._lock:
             why = self.condition.why_not(frame)
             if why is None and self.proceed is not None and not self.proceed(frame):
-                why = "it was not the time for it yet"
+                why = "the rule was not waiting for it yet"
             if why is not None:
                 self.near.append((frame, why))
                 return False
@@ -175,13 +177,13 @@ class Rule:
                 self.near.append((frame, "another rule stopped it"))
             return not taken
 
-    def saw(self, kind: str) -> None:
-        """A frame of that kind passed, whether it was looked at or not."""
+    def count(self, kind: str) -> None:
+        """Count a frame of that kind in `seen`, whether it matches or not."""
         with self._lock:
             self.seen[kind] += 1
 
     def when_released(self, act: Callable[[], None]) -> None:
-        """``act`` is called once, at once if it is released already."""
+        """Call ``act`` once, when the rule is released; at once if it already is."""
         with self._lock:
             if not self._released.is_set():
                 self._on_release.append(act)
@@ -189,14 +191,14 @@ class Rule:
         act()
 
     def when_over(self, act: Callable[[], None]) -> None:
-        """``act`` is called when the rule is disarmed."""
+        """Call ``act`` when the rule is disarmed."""
         with self._lock:
             self._on_end.append(act)
 
-    # -- what a fault calls ---------------------------------------------------------------------------------------
+    # -- called by a fault ----------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """It is disarmed: who was left in silence may know. Idempotent."""
+        """Called when the rule is disarmed: release its frames, and close connections that were cut silently. Idempotent."""
         self.release()
         with self._lock:
             acts, self._on_end = self._on_end, []
@@ -204,19 +206,15 @@ class Rule:
             act()
 
     def release(self) -> None:
-        """Deliver what is late, let go on what is parked. Idempotent."""
+        """Deliver the late frame, or resume the parked one. Idempotent."""
         with self._lock:
             self._released.set()
             acts, self._on_release = self._on_release, []
         for act in acts:
             act()
 
-    @property
-    def released(self) -> bool:
-        return self._released.is_set()
-
     def wait_for_hit(self, deadline_s: float) -> Hit:
-        """The first frame that was stopped. Raises `WaitTimeout` that names the nearest frames seen."""
+        """Wait for the first frame that the rule stops. The `WaitTimeout` that it raises names the frames that came nearest."""
         return wait_until(
             f"a {self.describe()}",
             lambda: self.hits[0] if self.hits else None,
@@ -226,74 +224,78 @@ class Rule:
         )
 
     def wait_for_answer(self, hit: Hit, deadline_s: float) -> Answer:
-        """What the service said to a frame that was delivered. Raises `WaitTimeout`, at once where a peer has gone."""
+        """Wait for the service's answer to a delivered frame. Raises `WaitTimeout`, at once if a peer has disconnected."""
 
-        def gone() -> None:
+        def give_up() -> None:
             if hit.answer is None and hit.undeliverable is not None:
-                raise WaitTimeout(f"there is no answer to a {hit.frame.kind}: {hit.undeliverable}")
+                raise WaitTimeout(f"there is no answer to the {hit.frame.kind}: {hit.undeliverable}")
 
         return wait_until(
-            f"the answer to a {hit.frame.kind}", lambda: hit.answer, deadline_s=deadline_s, every_s=0.01, abandon=gone
+            f"the answer to the {hit.frame.kind}",
+            lambda: hit.answer,
+            deadline_s=deadline_s,
+            every_s=0.01,
+            abandon=give_up,
         )
 
     def describe(self) -> str:
         c = self.condition
         wanted = {"topic": c.topic, "transactional id": c.transactional_id, "committed": c.committed}
         wanted |= {"text": c.sql, "transaction": c.transaction}
-        told = [
-            f"{words} in its {name}" if (words := in_words(value)) is not None else f"{name} {value!r}"
+        parts = [
+            f"{words} in its {name}" if (words := describe_pattern(value)) is not None else f"{name} {value!r}"
             for name, value in wanted.items()
             if value is not None
         ]
         number = f" number {self.nth}" if self.nth > 1 else ""
-        return f"{c.kind}{number}" + (f" with {', '.join(told)}" if told else "")
+        return f"{c.kind}{number}" + (f" with {', '.join(parts)}" if parts else "")
 
     def nearest(self) -> str:
-        """What was seen instead of a frame that fits, as a sentence: for a rule that never matched."""
-        with self._lock:  # the proxy's thread adds to both meanwhile, and an iteration would notice
+        """For a rule that never matched: the frames that came instead, as a sentence."""
+        with self._lock:  # the proxy's thread may add to both meanwhile, which would break an iteration
             near, seen = list(self.near), self.seen.copy()
         if near:
             alike = Counter(f"{frame.describe()}: {why}" for frame, why in near)
             return "; ".join(f"{words} ({times} times)" if times > 1 else words for words, times in alike.items())
         if seen:
             kinds = ", ".join(f"{kind} ({count})" for kind, count in seen.most_common(12))
-            return f"no {self.condition.kind} at all; seen were {kinds}"
+            return f"no {self.condition.kind} was seen, only {kinds}"
         return "nothing was seen on these connections"
 
 
 class Board:
-    """The rules that are armed on one service. Implements `onceproof.instruments.proxy.frames.Interest`."""
+    """The rules armed on one service, and the listeners to its replies. Implements `frames.Interest`."""
 
     def __init__(self) -> None:
         self._rules: tuple[Rule, ...] = ()
         self._kinds: frozenset[str] = frozenset()
-        self._ears: tuple[list[Reply], ...] = ()
+        self._heard: tuple[list[Reply], ...] = ()
         self._lock = threading.Lock()
 
-    def listen(self, ear: list[Reply]) -> None:
-        """From now on what the service says is added to ``ear``."""
+    def listen(self, heard: list[Reply]) -> None:
+        """From now on add the service's replies to ``heard``."""
         with self._lock:
-            self._ears = (*self._ears, ear)
+            self._heard = (*self._heard, heard)
 
-    def unlisten(self, ear: list[Reply]) -> None:
-        """Idempotent."""
+    def unlisten(self, heard: list[Reply]) -> None:
+        """Undo `listen`. Idempotent."""
         with self._lock:
-            self._ears = tuple(one for one in self._ears if one is not ear)
+            self._heard = tuple(one for one in self._heard if one is not heard)
 
     @property
     def listens(self) -> bool:
-        return bool(self._ears)
+        return bool(self._heard)
 
-    def told(self, reply: Reply) -> None:
-        for ear in self._ears:
-            ear.append(reply)
+    def note(self, reply: Reply) -> None:
+        for heard in self._heard:
+            heard.append(reply)
 
     def arm(self, rule: Rule) -> None:
         with self._lock:
             self._set((*self._rules, rule))
 
     def disarm(self, rule: Rule) -> None:
-        """It stops nothing more; what it has stopped is let go, and connections that it left silent are closed."""
+        """The rule stops no more frames; its parked frames are released, and connections that it cut silently are closed."""
         with self._lock:
             self._set(tuple(r for r in self._rules if r is not rule))
         rule.end()
@@ -304,11 +306,11 @@ class Board:
 
     def wants(self, kind: str) -> bool:
         for rule in self._rules:
-            rule.saw(kind)
+            rule.count(kind)
         return kind in self._kinds
 
     def rule_for(self, frame: Frame) -> Rule | None:
-        """The first armed rule that stops this frame."""
+        """The first armed rule that stops this frame, if any. Every rule of its kind counts the frame."""
         chosen: Rule | None = None
         for rule in self._rules:
             if rule.condition.kind == frame.kind and rule.takes(frame, taken=chosen is not None):

@@ -11,11 +11,11 @@ import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileMana
 import org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager;
 
 /**
- * Spark's own manager of checkpoint files, which also tells the harness of each log write and waits there if it is asked to.
+ * Spark's own manager of checkpoint files, which also reports each log write to the harness and waits there on request.
  *
- * <p>Named by {@code spark.sql.streaming.checkpointFileManagerClass}. What it writes is what Spark's default manager writes,
- * by the same code: only a file's creation and renaming are looked at. A checkpoint that is not in a local folder, where
- * the harness could see nothing of it, is left to Spark's default altogether.
+ * <p>Set by {@code spark.sql.streaming.checkpointFileManagerClass}. It writes what Spark's default manager writes, by the
+ * same code; it only adds a report when a file is created and renamed. A checkpoint outside the local file system, where
+ * the harness could observe nothing, is left to Spark's default manager entirely.
  */
 public final class CheckpointFiles implements CheckpointFileManager {
     static final String CLASS = "spark.sql.streaming.checkpointFileManagerClass";
@@ -91,7 +91,7 @@ public final class CheckpointFiles implements CheckpointFileManager {
         files.close();
     }
 
-    /** Spark's default for a local folder. Its streams call {@code renameTempFile} when they are closed. */
+    /** Spark's default manager for a local folder. Its streams call {@code renameTempFile} when they are closed. */
     private static final class Local extends FileContextBasedCheckpointFileManager {
         private final Harness harness;
 

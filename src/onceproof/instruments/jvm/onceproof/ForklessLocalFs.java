@@ -22,14 +22,14 @@ import org.apache.hadoop.fs.permission.FsPermission;
  * Hadoop's local file system without its child processes.
  *
  * <p>Without its native library Hadoop starts {@code chmod} for each file that it creates and {@code readlink} for each
- * that it renames, checksum files included: most of what a log write costs. Here the JVM makes the same system calls.
+ * that it renames, checksum files included: most of the cost of a log write. Here the JVM makes the same system calls.
  */
 public final class ForklessLocalFs extends ChecksumFs {
     public ForklessLocalFs(URI uri, Configuration conf) throws IOException, URISyntaxException {
         super(new Raw(uri, conf));
     }
 
-    /** As {@code org.apache.hadoop.fs.local.RawLocalFs}, whose constructors nobody else may call. */
+    /** The same as {@code org.apache.hadoop.fs.local.RawLocalFs}, whose constructors are package-private. */
     private static final class Raw extends DelegateToFileSystem {
         Raw(URI uri, Configuration conf) throws IOException, URISyntaxException {
             super(uri, new Forkless(), conf, FsConstants.LOCAL_FS_URI.getScheme(), false);
@@ -89,7 +89,7 @@ public final class ForklessLocalFs extends ChecksumFs {
 
         @Override
         public FileStatus getFileLinkStatus(Path path) throws IOException {
-            // Of what is no link, Hadoop too returns the plain status, once readlink has told it so.
+            // For a file that is not a link, Hadoop also returns the plain status, after it has called readlink.
             return Files.isSymbolicLink(pathToFile(path).toPath()) ? super.getFileLinkStatus(path) : getFileStatus(path);
         }
     }

@@ -23,10 +23,10 @@ import java.util.regex.Pattern;
 /**
  * This JVM's connection to the harness: a Unix socket in a folder that only the harness's user can enter.
  *
- * <p>Lines of text. The harness greets with {@code park LOG NUMBER MOMENT} for each place at which it wants a writer to
- * wait, then {@code go}. We send {@code ID MOMENT PATH} for each log write; an ID other than 0 asks for {@code go ID},
- * and the writer waits for it. There is no time limit: the kernel closes the socket of a harness that dies, however it
- * dies, and then everybody goes on. Without a harness nothing is sent and nobody waits.
+ * <p>The protocol is lines of text. The harness begins with {@code park LOG NUMBER MOMENT} for each place at which a writer
+ * has to wait, then sends {@code go}. The JVM sends {@code ID MOMENT PATH} for each log write; an ID other than 0 asks for
+ * {@code go ID}, and the writer waits for it. There is no time limit: when the harness dies, however it dies, the kernel
+ * closes its socket, and every writer continues. Without a harness nothing is sent and no writer waits.
  */
 final class Harness {
     private static final Map<String, Harness> KNOWN = new ConcurrentHashMap<>();
@@ -36,9 +36,9 @@ final class Harness {
     private final Set<String> rules = new HashSet<>();
     private final AtomicLong lastId = new AtomicLong();
     private final Map<Long, CountDownLatch> waiting = new ConcurrentHashMap<>();
-    // Only our own threads touch the channel: an interrupt, with which Spark stops a query, would close it.
+    // Only this class's own threads use the channel: Spark stops a query with an interrupt, which would close it.
     private final LinkedBlockingQueue<String> unsent = new LinkedBlockingQueue<>();
-    private volatile boolean there;
+    private volatile boolean connected;
 
     static Harness at(String socket) {
         return KNOWN.computeIfAbsent(socket, Harness::new);
@@ -53,7 +53,7 @@ final class Harness {
         await(greeted);
     }
 
-    /** A manager was made for this folder. The harness knows of it before anything is written into a log. */
+    /** Spark has created a manager for this folder. The harness learns of it before anything is written into a log. */
     void opened(Path folder) {
         String name = String.valueOf(folder.getFileName());
         if (name.equals("offsets") || name.equals("commits")) {
@@ -61,9 +61,9 @@ final class Harness {
         }
     }
 
-    /** A write reached {@code moment}: create, rename (about to be) or renamed. Returns when it may go on. */
+    /** A write reached {@code moment}: create, rename (about to be renamed) or renamed. Returns when it may continue. */
     void reached(String moment, Path file) {
-        String place = there ? place(file) : null;
+        String place = connected ? place(file) : null;
         if (place == null) {
             return;
         }
@@ -73,7 +73,10 @@ final class Harness {
         }
     }
 
-    /** {@code offsets N}, {@code commits N}, {@code _spark_metadata N} of a file sink, {@code state VERSION} for a file that makes its partition's state durable, or null. */
+    /**
+     * {@code offsets N}, {@code commits N}, {@code _spark_metadata N} of a file sink, {@code state VERSION} for a file that
+     * makes its partition's state durable, or null.
+     */
     private static String place(Path file) {
         Path folder = file.getParent();
         String log = folder == null ? "" : String.valueOf(folder.getFileName());
@@ -94,7 +97,7 @@ final class Harness {
     }
 
     private void send(String moment, Path path, boolean answer) {
-        if (!there) {
+        if (!connected) {
             return;
         }
         long id = answer ? lastId.incrementAndGet() : 0;
@@ -104,8 +107,8 @@ final class Harness {
         }
         unsent.add(id + " " + moment + " " + path.toUri().getRawPath() + "\n");
         if (answer) {
-            if (!there) {
-                go.countDown(); // it left between the first question and the registration: nobody else will
+            if (!connected) {
+                go.countDown(); // the harness left after the check above and before waiting.put: nothing else releases it
             }
             await(go);
             waiting.remove(id);
@@ -123,7 +126,7 @@ final class Harness {
                 if (line.startsWith("park ")) {
                     rules.add(line.substring("park ".length()));
                 } else if (line.equals("go")) {
-                    there = true;
+                    connected = true;
                     greeted.countDown();
                 } else if (line.startsWith("go ")) {
                     CountDownLatch go = waiting.get(Long.parseLong(line.substring("go ".length())));
@@ -132,15 +135,16 @@ final class Harness {
                     }
                 }
             }
-        } catch (IOException | RuntimeException gone) {
-            // Told below: whether it never was there, or left, the job must go on as if it had never been.
+        } catch (IOException | RuntimeException disconnected) {
+            // Reported below. Whether the harness left or never answered, the job must continue as if it had never existed.
         } finally {
-            boolean was = there;
-            there = false;
+            boolean hadConnected = connected;
+            connected = false;
             waiting.values().forEach(CountDownLatch::countDown);
             greeted.countDown();
-            System.err.println("onceproof: " + (was ? "the harness has gone" : "no harness answers at " + socket)
-                    + "; this driver's checkpoint is written as Spark writes it");
+            System.err.println("onceproof: "
+                    + (hadConnected ? "the connection to the harness has ended" : "no harness answers at " + socket)
+                    + "; this driver now writes its checkpoint without waiting for faults");
         }
     }
 
@@ -152,8 +156,8 @@ final class Harness {
                     channel.write(line);
                 }
             }
-        } catch (IOException | InterruptedException gone) {
-            // The reader sees the same, and tells everybody who waits.
+        } catch (IOException | InterruptedException disconnected) {
+            // The reading thread sees the same end, and releases every writer.
         }
     }
 
@@ -161,7 +165,7 @@ final class Harness {
         try {
             go.await();
         } catch (InterruptedException stopped) {
-            Thread.currentThread().interrupt(); // the query is being stopped: that is Spark's to deal with, not ours
+            Thread.currentThread().interrupt(); // Spark is stopping the query, and handles the interrupt itself
         }
     }
 
