@@ -1,4 +1,4 @@
-"""Paths as a user wrote them: looking one up never raises, however impossible it is (too long, a NUL, an unknown ~user)."""
+"""Checks of paths that users wrote. They never raise, even for an impossible path (too long, with a NUL, an unknown ~user)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def expanded(written: str | Path) -> Path:
-    """With ``~`` as the home folder; ``~nosuchuser`` is left as it is written."""
+    """The path with ``~`` expanded to the home folder; ``~nosuchuser`` stays as it is."""
     try:
         return Path(written).expanduser()
     except RuntimeError:

@@ -253,7 +253,7 @@ class EmbeddedKafka:
         own = AdminClient(client_config(self.harness_address(broker)))
         wait_until(
             f"{node.name} to answer after its restart",
-            lambda: _answers(own),
+            lambda: _known_brokers(own),
             deadline_s=_REJOIN_DEADLINE_S,
             abandon=self.check_health,
         )
@@ -364,13 +364,6 @@ def _broker(id: int, controller_port: int, voter: str, owner: Owner, proxy: Prox
 
 def _port(proxy: Proxy) -> int:
     return int(proxy.listen.rpartition(":")[2])
-
-
-def _answers(admin: AdminClient) -> bool:
-    try:
-        return bool(admin.list_topics(timeout=_ASK_TIMEOUT_S).brokers)
-    except KafkaException:
-        return False
 
 
 def _known_brokers(admin: AdminClient) -> set[int]:
