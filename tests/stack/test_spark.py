@@ -71,7 +71,7 @@ def test_tasks_of_a_job_without_a_master_run_below_the_workers(
     result = re.search(r"RESULT(.*)", (tmp_path / "log").read_text())
     assert result is not None
     master, tasks = json.loads(result[1])
-    assert master == spark.master_url
+    assert master == spark.conf.master
     assert len({daemon for _, daemon, _ in tasks}) in (1, 2) and len(tasks) == 4
     assert {passfile for *_, passfile in tasks} == {str(tmp_path / "pass")}
     assert os.getpid() not in {daemon for _, daemon, _ in tasks}

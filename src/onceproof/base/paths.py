@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -14,21 +15,19 @@ def expanded(written: str | Path) -> Path:
 
 
 def is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
+    return _holds(path.is_file)
 
 
 def is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
+    return _holds(path.is_dir)
 
 
 def exists(path: Path) -> bool:
+    return _holds(path.exists)
+
+
+def _holds(check: Callable[[], bool]) -> bool:
     try:
-        return path.exists()
+        return check()
     except (OSError, ValueError):
         return False

@@ -140,9 +140,6 @@ class Spark(Protocol):
 
     conf: Cluster
 
-    @property
-    def master_url(self) -> str: ...
-
     def pids(self) -> list[int]:
         """Every process below the workers: executors, and the Python workers of their tasks."""
 

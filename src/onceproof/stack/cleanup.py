@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from onceproof.base.errors import EnvironmentProblem
+from onceproof.base.words import times
 from onceproof.stack.processes import journal, procfs, shared_memory
 from onceproof.stack.processes.owner import SCRATCH_PREFIX, kill_marked, kill_sessions, remove_folder
 
@@ -50,14 +51,16 @@ def _end_processes(entry: journal.Entry, dry_run: bool) -> list[str]:
         if not dry_run:
             kill_sessions({session.sid}, session.name)
         reported |= {stat.pid for stat in members}
-        done.append(f"{verb} {session.name} of run {entry.run_id}: {_count(len(members))} (session {session.sid})")
+        done.append(
+            f"{verb} {session.name} of run {entry.run_id}: {times(len(members), 'process')} (session {session.sid})"
+        )
     marked = {stat.pid for stat in procfs.marked(journal.RUN_MARK, entry.run_id)}
     if not dry_run:
         kill_marked(entry.run_id)
     strays = sorted(marked - reported)
     if strays:
         pids = ", ".join(map(str, strays))
-        done.append(f"{verb} {_count(len(strays))} of run {entry.run_id} outside its sessions (pid {pids})")
+        done.append(f"{verb} {times(len(strays), 'process')} of run {entry.run_id} outside its sessions (pid {pids})")
     return done
 
 
@@ -98,7 +101,3 @@ def _is_scratch(folder: Path) -> bool:
         and not folder.is_symlink()
         and folder.stat().st_uid == os.getuid()
     )
-
-
-def _count(processes: int) -> str:
-    return "1 process" if processes == 1 else f"{processes} processes"

@@ -176,11 +176,11 @@ def _cgroup_allowance() -> int:
 def _disk() -> Check:
     places = {"cache": components.cache_folder(), "temporary": Path(tempfile.gettempdir()), "working": Path.cwd()}
     free = {name: shutil.disk_usage(_nearest_existing(place)).free for name, place in places.items()}
-    found = ", ".join(f"{bytes_ / _GIB:.0f} GiB free in the {name} folder" for name, bytes_ in free.items())
+    found = ", ".join(f"{name} folder {bytes_ / _GIB:.0f} GiB" for name, bytes_ in free.items())
     return Check(
         "disk",
         min(free.values()) >= _DISK,
-        found,
+        f"free space: {found}",
         f"free {_DISK // _GIB} GiB, or choose other folders: ONCEPROOF_CACHE, TMPDIR, onceproof run --runs",
     )
 

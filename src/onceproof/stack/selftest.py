@@ -7,7 +7,6 @@ Clients with a proxied bootstrap address still bypass the proxies if the brokers
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,8 +22,8 @@ from onceproof.stack.kafka.clients import client_config
 from onceproof.stack.kafka.cluster import EmbeddedKafka
 from onceproof.stack.kafka.settings import HOST, Listener
 from onceproof.stack.postgres import EmbeddedPostgres
+from onceproof.stack.processes.ports import accepts_connections
 
-_CONNECT_TIMEOUT_S = 2.0
 #: Even a broker that has just lost its link to the controller for a moment answers at once; a loaded machine takes longer.
 _METADATA_DEADLINE_S = 20.0
 
@@ -92,13 +91,13 @@ def check_cuts(proxies: Sequence[Proxy]) -> None:
     for proxy in proxies:
         proxy.cut()
         try:
-            if _accepts(proxy.listen):
+            if _is_open(proxy):
                 raise EnvironmentProblem(
                     f"proxy {proxy.name} was cut, but {proxy.listen} still accepts connections", hint=_HINT
                 )
         finally:
             proxy.heal()
-        if not _accepts(proxy.listen):
+        if not _is_open(proxy):
             raise EnvironmentProblem(
                 f"proxy {proxy.name} was healed, but {proxy.listen} refuses connections", hint=_HINT
             )
@@ -133,10 +132,6 @@ def _advertised(address: str) -> set[str]:
     return wait_until(f"the brokers' metadata through the proxy {address}", ask, deadline_s=_METADATA_DEADLINE_S)
 
 
-def _accepts(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S):
-            return True
-    except OSError:
-        return False
+def _is_open(proxy: Proxy) -> bool:
+    host, _, port = proxy.listen.rpartition(":")
+    return accepts_connections(host, int(port))

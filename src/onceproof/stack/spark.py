@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import shlex
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -27,7 +26,7 @@ from onceproof.stack.fetch.components import Components
 from onceproof.stack.fetch.java import FOREIGN_OPTIONS
 from onceproof.stack.kafka.settings import HOST
 from onceproof.stack.processes.owner import Owner, Service
-from onceproof.stack.processes.ports import lease
+from onceproof.stack.processes.ports import accepts_connections, lease
 from onceproof.stack.spark_settings import Cluster, inherited
 
 _READY_S = 60.0
@@ -74,7 +73,7 @@ class SparkCluster:
         )
         url = f"spark://{HOST}:{port}"
         # A worker that starts before its master tries again only after 5 to 15 s.
-        _wait("the Spark master to listen", lambda: _listens(port), [master])
+        _wait("the Spark master to listen", lambda: accepts_connections(HOST, port), [master])
         workers = []
         for number in range(spec.workers):
             host = f"127.0.0.{2 + number}"
@@ -100,10 +99,6 @@ class SparkCluster:
         arguments.touch(0o600)
         arguments.write_text(f"-Dspark.authenticate.secret={secret}\n", encoding="utf-8")
         return cls(Cluster(url, arguments, spec.memory_mb, components.spark_archive), master, tuple(workers))
-
-    @property
-    def master_url(self) -> str:
-        return self.conf.master
 
     def pids(self) -> list[int]:
         """Every process below the workers: executors, and the Python workers of their tasks."""
@@ -148,14 +143,6 @@ def _environment(folder: Path, home: Path, secret: str, components: Components) 
 
 def _listen(host: str, port: int, ui: int) -> list[str]:
     return ["--host", host, "--port", str(port), "--webui-port", str(ui)]
-
-
-def _listens(port: int) -> bool:
-    try:
-        with socket.create_connection((HOST, port), timeout=_ASK_S):
-            return True
-    except OSError:
-        return False
 
 
 def _registered_workers(ui: int) -> int:

@@ -22,7 +22,7 @@ from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.masking import hide
 from onceproof.base.waiting import wait_until
 from onceproof.stack.amqp.broker import HOST, USER, EmbeddedAmqp
-from onceproof.stack.processes.owner import Owner, Service
+from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
 
 #: Erlang's virtual machine loads RabbitMQ's applications one after the other: in 5 to 15 s, depending on the machine's load.
@@ -94,7 +94,7 @@ class EmbeddedRabbitMq(EmbeddedAmqp):
         _write_settings(folder, port, password)
         env = _environment(folder, found, port, distribution, mapper)
         # Started here and in the foreground, so that it is the harness's child: one that a node starts outlives the node.
-        epmd = owner.start(
+        owner.start(
             "epmd",
             [found.epmd, "-port", str(mapper), "-address", HOST],
             log=log.with_name("epmd.log"),
@@ -106,12 +106,9 @@ class EmbeddedRabbitMq(EmbeddedAmqp):
         node = owner.start("amqp", [found.server], log=log, env=env, cwd=folder, stop_signal=signal.SIGKILL)
         versions: dict[str, Any] = {"rabbitmq": found.version, "pika": installed("pika")}
         broker = cls(node, port, password, versions)
-        broker.port_mapper = epmd
         wait_until("RabbitMQ to accept a client", broker._answers, deadline_s=_START_DEADLINE_S, abandon=broker.check)
         owner.push(broker.close)
         return broker
-
-    port_mapper: Service
 
     def await_ready(self, queue: str, ready: int) -> None:
         """Wait until the broker counts so many ready messages: those of a client that has ended are requeued a bit later."""

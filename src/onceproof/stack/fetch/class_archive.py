@@ -70,7 +70,7 @@ def _init_a_transactional_producer(node: KafkaNode, progress: Progress) -> None:
     admin = AdminClient(client_config(address))
 
     def abandon() -> None:
-        node.check_running()
+        node.service.check_running()
         progress.check()
 
     wait_until("the archiving broker to answer", lambda: _answers(admin), deadline_s=_START_DEADLINE_S, abandon=abandon)

@@ -14,7 +14,7 @@ from onceproof.base.errors import EnvironmentProblem
 
 SUPPORTED = (17, 21)
 
-_HINT = "install Java 17 or 21 (Debian, Ubuntu: openjdk-17-jre-headless) and set JAVA_HOME or PATH accordingly"
+_HINT = "install Java 17 or 21 (Debian, Ubuntu: openjdk-17-jre-headless) and set JAVA_HOME to it, or put it on PATH"
 
 #: Variables with options for every JVM (agents, debuggers) that would also change or break the services of a run.
 FOREIGN_OPTIONS = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "CLASSPATH")

@@ -298,7 +298,7 @@ class EmbeddedKafka:
         """Raise `ServiceFailed` if a node ended without `kill_broker`."""
         for id, node in self.nodes.items():
             if id not in self._killed:
-                node.check_running()
+                node.service.check_running()
 
     def _wait_for_all(self) -> None:
         admin = self.admin()

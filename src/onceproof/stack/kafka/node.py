@@ -88,10 +88,6 @@ class KafkaNode:
     def is_running(self) -> bool:
         return self._service is not None and self._service.is_running()
 
-    def check_running(self) -> None:
-        """Raise `ServiceFailed`, with its last log lines, if the process has ended."""
-        self.service.check_running()
-
     def _run(self, jvm_options: Sequence[str], *main: str | Path, name: str, log: Path) -> Service:
         program = self._program
         files = [f"-Dlog4j2.configurationFile={self._logging}", f"-Djdk.net.hosts.file={self._hosts}"]

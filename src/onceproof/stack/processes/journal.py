@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import platformdirs
@@ -36,7 +36,7 @@ class Entry:
     harness_pid: int
     harness_start_ticks: int
     folders: tuple[str, ...] = ()
-    sessions: tuple[Session, ...] = field(default=())
+    sessions: tuple[Session, ...] = ()
 
     def is_of_this_host(self) -> bool:
         """Whether the run was started on this machine. Machines may share a home folder, but not their processes."""

@@ -11,6 +11,7 @@ import random
 import re
 import socket
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -22,6 +23,7 @@ from onceproof.stack.processes.owner import Owner
 #: Lower ports are used by the well-known services of a developer's machine.
 _FIRST = 20_000
 _RANGE_VARIABLE = "ONCEPROOF_PORTS"
+_CONNECT_TIMEOUT_S = 2.0
 
 
 class PortLease:
@@ -77,6 +79,13 @@ def lease(owner: Owner, count: int) -> list[int]:
     taken = PortLease.take(count)
     owner.push(taken.release)
     return taken.ports
+
+
+def accepts_connections(host: str, port: int) -> bool:
+    """Whether a service accepts TCP connections there."""
+    with suppress(OSError), socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S):
+        return True
+    return False
 
 
 def _candidates() -> range:
