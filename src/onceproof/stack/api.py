@@ -130,7 +130,7 @@ class Postgres(Protocol):
         """A fast shutdown, as by an administrator; backends send their clients error 57P01."""
 
     def restart(self) -> None:
-        """Start it again on its folder, after recovery if it crashed, and wait until it takes connections. Idempotent."""
+        """Start it again on its folder, after recovery if it crashed, and wait until it accepts connections. Idempotent."""
 
     def is_running(self) -> bool: ...
 
@@ -152,11 +152,11 @@ class FrameRules(Protocol):
     def disarm(self, service: Literal["kafka", "postgres"], rule: Rule) -> None:
         """End the rule and release the frames that it holds. Idempotent."""
 
-    def listen(self, service: Literal["kafka", "postgres"], ear: list[Reply]) -> None:
-        """From now on append to ``ear`` the service's errors and its answers to Produce."""
+    def listen(self, service: Literal["kafka", "postgres"], replies: list[Reply]) -> None:
+        """From now on append to ``replies`` the service's errors and its answers to Produce."""
 
-    def unlisten(self, service: Literal["kafka", "postgres"], ear: list[Reply]) -> None:
-        """Stop appending to ``ear``. Idempotent."""
+    def unlisten(self, service: Literal["kafka", "postgres"], replies: list[Reply]) -> None:
+        """Stop appending to ``replies``. Idempotent."""
 
 
 class Stack(Protocol):

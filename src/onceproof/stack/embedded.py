@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class EmbeddedStack:
-    """Implements `onceproof.stack.api.Stack`. Made by `start`, stopped by the owner given to it."""
+    """Implements `onceproof.stack.api.Stack`. Created by `start`, stopped by the owner given to it."""
 
     def __init__(
         self,

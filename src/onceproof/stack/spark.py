@@ -37,7 +37,7 @@ _SECRET_VARIABLE = "_SPARK_AUTH_SECRET"  # noqa: S105  # the name under which Sp
 
 
 class SparkCluster:
-    """Implements `onceproof.stack.api.Spark`. Made by `start`, stopped by the owner given to it."""
+    """Implements `onceproof.stack.api.Spark`. Created by `start`, stopped by the owner given to it."""
 
     def __init__(self, conf: Cluster, master: Service, workers: tuple[Service, ...]) -> None:
         self.conf = conf

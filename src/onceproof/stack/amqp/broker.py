@@ -223,7 +223,7 @@ class EmbeddedAmqp:
                 raise
             self.check()
             raise ServiceFailed(
-                f"{self.name} refuses the harness: {error!r}", log_tail=self.service.log_tail()
+                f"{self.name} refused the harness's connection or request: {error!r}", log_tail=self.service.log_tail()
             ) from error
 
     def _answers(self) -> bool:

@@ -196,7 +196,9 @@ class Owner:
     def __init__(self, run_id: str | None = None) -> None:
         self.run_id = run_id or secrets.token_hex(6)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.run_id):
-            raise ValueError(f"a run id names a file: {self.run_id!r} has other characters than letters, digits, . _ -")
+            raise ValueError(
+                f"run id {self.run_id!r} names a file: it may contain only letters, digits, '.', '_' and '-'"
+            )
         self._owned: list[Service | Callable[[], object]] = []
         self._folders: list[Path] = []
         self._lock = threading.Lock()

@@ -59,13 +59,13 @@ class Frames:
         """End the rule and release the frames that it holds. Idempotent."""
         self._boards[service].disarm(rule)
 
-    def listen(self, service: Service, ear: list[Reply]) -> None:
-        """From now on append to ``ear`` the service's errors and its answers to Produce."""
-        self._boards[service].listen(ear)
+    def listen(self, service: Service, replies: list[Reply]) -> None:
+        """From now on append to ``replies`` the service's errors and its answers to Produce."""
+        self._boards[service].listen(replies)
 
-    def unlisten(self, service: Service, ear: list[Reply]) -> None:
-        """Stop appending to ``ear``. Idempotent."""
-        self._boards[service].unlisten(ear)
+    def unlisten(self, service: Service, replies: list[Reply]) -> None:
+        """Stop appending to ``replies``. Idempotent."""
+        self._boards[service].unlisten(replies)
 
     def refusals(self) -> list[str]:
         """Why connections were refused (encryption), each with the setting to change."""
