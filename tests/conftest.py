@@ -1,4 +1,4 @@
-"""Shared by the tests: real scenarios are run once a session, and every assertion about them reads that run."""
+"""Shared fixtures: each real scenario is run once per session, and all assertions about it use that run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, settings
 
 from onceproof.base.timeline import Event
 
-# By default (the gate) a few examples, the same every time: a test that passed for a change passes for the next one that
-# has nothing to do with it. HYPOTHESIS_PROFILE=full, of `tox -e full`, takes more of them. HYPOTHESIS_PROFILE=wide draws
-# anew as many as HYPOTHESIS_EXAMPLES says (2,000), and HYPOTHESIS_PROFILE=long 10,000 of everything: hours. Machines differ,
-# so no example has a deadline.
+# By default (the gate) a few examples, the same every time, so that an unrelated change cannot make a test fail.
+# HYPOTHESIS_PROFILE=full, used by `tox -e full`, takes more of them. HYPOTHESIS_PROFILE=wide draws HYPOTHESIS_EXAMPLES
+# (2,000) new examples, and HYPOTHESIS_PROFILE=long 10,000 for every test, which takes hours. Machines differ in speed, so no
+# example has a deadline.
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
 settings.register_profile("gate", max_examples=15, derandomize=True, deadline=None, suppress_health_check=_SLOW_IS_FINE)
 settings.register_profile("full", parent=settings.get_profile("gate"), max_examples=100)
@@ -27,26 +27,26 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 if settings.get_current_profile_name() in ("wide", "long"):
-    os.environ.setdefault("PYTEST_TIMEOUT", "0")  # read by pytest-timeout after this file
+    os.environ.setdefault("PYTEST_TIMEOUT", "0")  # pytest-timeout reads it after this file was imported
 
 
 @pytest.fixture(scope="session")
 def run_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str | Path], object]:
-    """``run_once(name or path)``: the `Result` of that scenario's only run in this session."""
+    """``run_once(name or path)`` returns the `Result` of that scenario's only run in this session."""
     from onceproof.run import Result, run
     from onceproof.scenario_files.load import find, load_file
 
     done: dict[Path, Result] = {}
     runs_dir = tmp_path_factory.mktemp("runs")
 
-    def narrate(event: Event) -> None:
+    def print_event(event: Event) -> None:
         if event.kind in ("phase", "job.started", "job.exited", "fault.hit", "fault.missed", "warning"):
-            print(f"{event.at:7.2f} {event.kind} {event.data}")  # noqa: T201  # pytest shows it for a failure
+            print(f"{event.at:7.2f} {event.kind} {event.data}")  # noqa: T201  # pytest shows it if a test fails
 
     def once(name: str | Path) -> Result:
         path = find(name)
         if path not in done:
-            done[path] = run(load_file(path), runs_dir=runs_dir, listeners=[narrate])
+            done[path] = run(load_file(path), runs_dir=runs_dir, listeners=[print_event])
         return done[path]
 
     return once

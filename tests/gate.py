@@ -1,4 +1,4 @@
-"""Which shipped scenarios the gate (`tox`) runs; `tox -e full` runs them all."""
+"""The shipped scenarios that the gate (`tox`) runs; `tox -e full` runs them all."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import pytest
 
 from onceproof.scenario_files.load import find, load, names
 
-#: Together each kind of fault once. The fast tests show each anomaly; those of the consumers take seconds each: all of them.
+#: Each kind of fault at least once, and all scenarios of consumers, which take only seconds. The fast tests show each anomaly.
 SCENARIOS = frozenset(
     {
         "aborted-input-uncommitted",  # aborted-input; aborted-read
         "checkpoint-metadata-lost-query-id",  # checkpoint-damage
-        "effectively-once",  # crash, partition, lost-ack and reject against the sinks that hold
+        "effectively-once",  # crash, partition, lost-ack and reject, and it is held
         "files-append",  # duplicate in a folder of files
         "executor-crash",  # crash of an executor, on a cluster
         "late-endtxn",  # late-request
@@ -22,7 +22,7 @@ SCENARIOS = frozenset(
         "sink-refuses-swallowed",  # reject in three forms; an error that the job hides
         "torn-batch-autocommit",  # crash-at-frame; torn-batch
         "two-drivers-fenced",  # fence
-        "unclean-election",  # crash of all brokers in sync; what a lone leader acknowledged
+        "unclean-election",  # crash of all brokers in sync; loss of records that only the leader had
         "zombie-driver-unfenced",  # stall of the driver; zombie-write
     }
     | {name for name in names() if load(find(name)).pipeline.consumers}
@@ -30,5 +30,5 @@ SCENARIOS = frozenset(
 
 
 def gate(*scenarios: str) -> list[object]:
-    """``scenarios`` as parameters of a test that the gate runs for those of `SCENARIOS`."""
+    """``scenarios`` as test parameters; those that are not in `SCENARIOS` get the marker ``full``."""
     return [name if name in SCENARIOS else pytest.param(name, marks=pytest.mark.full) for name in scenarios]

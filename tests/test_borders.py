@@ -1,4 +1,4 @@
-"""Values at the borders: a run record, a verdict and a scenario are read in one call, and nobody reads them by string keys."""
+"""Run records, verdicts and scenarios are parsed into typed values once; no code reads their fields by string keys."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ pytestmark = pytest.mark.sources
 ROOT = Path(__file__).parent.parent
 PRODUCT = ("src/onceproof", "chaos", "sinks", "checkers", "reports", "benchmarks", "tools")
 
-#: Words that other JSON has too: a plan, a log's line, an answer of a service.
+#: Keys that other JSON has too: a plan, a line of a log, a service's answer.
 COMMON = {"error", "faults", "findings", "job", "outputs", "seconds", "slice", "versions"}
 FIELDS = {
     *(field.alias or name for model in (RunRecord, JobRecord) for name, field in model.model_fields.items()),
     *(field.name for field in fields(Verdict)),
 } - COMMON
-#: What a value of these is called where it is used.
+#: Names of variables and attributes with such a value.
 VALUES = {"run", "document", "verdict"}
 
 
 def by_key(tree: ast.AST) -> Iterator[tuple[ast.expr, str | None, int]]:
-    """``value["key"]`` and ``value.get("key")`` where they are read: the value, the key if it is a text, and the line."""
+    """Each ``value["key"]`` and ``value.get("key")`` that is read: the value, the key if it is a literal, and the line."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
             yield node.value, _text(node.slice), node.lineno
@@ -48,7 +48,7 @@ def read_by_key(text: str) -> Iterator[tuple[int, str]]:
             yield line, ast.unparse(value)
 
 
-def test_nobody_reads_a_record_or_a_verdict_by_string_keys() -> None:
+def test_no_code_reads_a_record_or_a_verdict_by_string_keys() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {what}"
         for top in PRODUCT
@@ -71,10 +71,10 @@ def test_nobody_reads_a_record_or_a_verdict_by_string_keys() -> None:
         '(case.run.get("job") or {}).get("starts", 1)',
     ],
 )
-def test_this_would_be_found(code: str) -> None:
+def test_the_search_finds_access_by_string_keys(code: str) -> None:
     assert list(read_by_key(code))
 
 
 @pytest.mark.parametrize("code", ["case.run.drained", 'row["id"]', 'document["outputs"] = 1', "verdict.faults[0]"])
-def test_this_is_right(code: str) -> None:
+def test_the_search_accepts_other_access(code: str) -> None:
     assert not list(read_by_key(code))

@@ -1,4 +1,4 @@
-"""The documents' examples work as they stand."""
+"""The examples in the documentation are valid."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def readme_scenario(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def documented(monkeypatch: pytest.MonkeyPatch) -> Registry[type[Fault]]:
-    """The faults of docs/add-a-fault.md, in a registry of their own."""
+    """The faults of docs/add-a-fault.md, in a separate registry."""
     registry: Registry[type[Fault]] = Registry("fault", "onceproof.checkers", "onceproof.no-such-group")
-    faults.names()  # loads the real ones first: what is loaded from here on goes into the other registry
+    faults.names()  # loads the real faults first: faults loaded after this go into the other registry
     with monkeypatch.context() as reading:
         reading.setattr("onceproof.faults.contract.faults", registry)
         for number, code in enumerate(blocks("docs/add-a-fault.md", "python")):
             module = ModuleType(f"documented_{number}")
-            monkeypatch.setitem(sys.modules, module.__name__, module)  # pydantic looks annotations up there
+            monkeypatch.setitem(sys.modules, module.__name__, module)  # pydantic looks up annotations there
             exec(compile(code, "docs/add-a-fault.md", "exec"), module.__dict__)
     return registry
 
@@ -55,7 +55,7 @@ def test_the_readmes_scenario_is_valid(readme_scenario: Path) -> None:
 
 
 @pytest.mark.parametrize("page", ["docs/scenario-files.md", "docs/your-job.md"])
-def test_the_documented_twins_are_valid_changes_of_the_readmes_scenario(readme_scenario: Path, page: str) -> None:
+def test_the_documented_scenarios_based_on_the_readmes_one_are_valid(readme_scenario: Path, page: str) -> None:
     (readme_scenario.parent / "my_old_job.py").write_text("")
     texts = blocks(page, "yaml")
     assert texts
@@ -66,7 +66,7 @@ def test_the_documented_twins_are_valid_changes_of_the_readmes_scenario(readme_s
         assert scenario.base == "./my_job.yaml" and scenario.outputs == load(readme_scenario).outputs
 
 
-def test_the_guides_faults_register_and_validate(documented: Registry[type[Fault]], readme_scenario: Path) -> None:
+def test_the_guides_faults_are_registered_and_valid(documented: Registry[type[Fault]], readme_scenario: Path) -> None:
     assert documented.names() == ["noop", "slow"] and "noop" not in faults.names()
     scenario = load(readme_scenario)
     for name, target in (("noop", "driver"), ("slow", "postgres")):
@@ -76,7 +76,7 @@ def test_the_guides_faults_register_and_validate(documented: Registry[type[Fault
         assert kind.placement(spec, scenario).exactness == "exact"
 
 
-def test_the_guides_slow_fault_wants_a_database(documented: Registry[type[Fault]], readme_scenario: Path) -> None:
+def test_the_guides_slow_fault_requires_postgres(documented: Registry[type[Fault]], readme_scenario: Path) -> None:
     without = load(readme_scenario).model_copy(update={"stack": StackSpec(kafka=KafkaStack(brokers=1), postgres=None)})
     kind = documented.get("slow")
     at = At(batch=1, point=Point.AFTER_COMMIT_LOG)
@@ -90,7 +90,7 @@ def test_the_guides_noop_releases_a_parked_sink(documented: Registry[type[Fault]
     released: list[bool] = []
     kind = documented.get("noop")
     fault = kind(kind.Spec(fault="noop", target="driver", at=At(batch=1, point=Point.BEFORE_SINK_COMMIT)))
-    context: Any = None  # the no-op never looks at it
+    context: Any = None  # the no-op does not use it
     parked = Occurrence(
         "q", 1, Point.BEFORE_SINK_COMMIT, "failpoint", "postgres", release=lambda: released.append(True)
     )

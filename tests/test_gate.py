@@ -1,4 +1,4 @@
-"""What the gate leaves to `tox -e full` is repetition: each kind of fault is in it."""
+"""The gate covers each kind of fault at least once."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from onceproof.scenario_files.load import find, load, names
 
 from .gate import SCENARIOS
 
-pytestmark = pytest.mark.sources  # the scenarios of the tests name jobs of the sources
+pytestmark = pytest.mark.sources  # the tests' scenarios use jobs from the source tree
 
-#: Scenarios of the tests that the gate runs as well.
-OURS = ["brokers-away"]
+#: Scenarios from tests/scenarios that the gate runs too.
+TEST_SCENARIOS = ["brokers-away"]
 
 
 def test_each_kind_of_fault_is_in_the_gate() -> None:
     of_spark, of_consumers = set(), set()
-    for scenario in [*map(find, SCENARIOS), *(Path(__file__).parent / f"scenarios/{name}.yaml" for name in OURS)]:
+    folder = Path(__file__).parent / "scenarios"
+    for scenario in [*map(find, SCENARIOS), *(folder / f"{name}.yaml" for name in TEST_SCENARIOS)]:
         loaded = load(scenario)
         (of_consumers if loaded.pipeline.kind == "consumers" else of_spark).update(
             fault.fault for fault in loaded.chaos
@@ -28,5 +29,5 @@ def test_each_kind_of_fault_is_in_the_gate() -> None:
     assert of_consumers == set(faults.of("consumers").names())
 
 
-def test_what_the_gate_names_is_there() -> None:
+def test_every_scenario_of_the_gate_exists() -> None:
     assert set(names()) >= SCENARIOS

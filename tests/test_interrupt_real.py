@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGKILL of the harness itself, in each phase: nothing that was started stays."""
+"""Ctrl-C, SIGTERM and SIGKILL of the harness in each phase: no process that it started survives (or survives cleanup)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GONE_S = 10.0
 
 
 class Harness:
-    """``onceproof run`` in a process of its own, with everything that it starts."""
+    """``onceproof run`` in a separate process, with everything that it starts."""
 
     def __init__(self, runs: Path, scenario: str) -> None:
         self.runs = runs
@@ -39,15 +39,15 @@ class Harness:
         return (self.runs / "latest").resolve()
 
     def wait_for(self, kind: str, **data: object) -> None:
-        def seen() -> bool:
+        def has_come() -> bool:
             assert self.process.poll() is None, self.log.read_text()
             events = self.runs / "latest" / "events.jsonl"
             if not events.exists():
                 return False
-            said = [json.loads(line) for line in events.read_text().splitlines()]
-            return any(e["kind"] == kind and all(e.get(k) == v for k, v in data.items()) for e in said)
+            seen = [json.loads(line) for line in events.read_text().splitlines()]
+            return any(e["kind"] == kind and all(e.get(k) == v for k, v in data.items()) for e in seen)
 
-        wait_until(f"{kind} {data}", seen, deadline_s=120, explain=lambda: self.log.read_text()[-2000:])
+        wait_until(f"{kind} {data}", has_come, deadline_s=120, explain=lambda: self.log.read_text()[-2000:])
 
     def started(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
@@ -84,13 +84,13 @@ def alive(processes: list[psutil.Process]) -> list[str]:
     ],
     ids=["while the stack starts", "while the job starts", "while collecting", "while a broker is down"],
 )
-def test_a_signal_in_any_phase_leaves_nothing(
+def test_a_signal_in_any_phase_leaves_no_process(
     start: Callable[[str], Harness], scenario: str, number: signal.Signals, kind: str, data: dict[str, object]
 ) -> None:
     harness = start(scenario)
     harness.wait_for(kind, **data)
     started = harness.started()
-    assert started, "nothing was running yet: the test would prove nothing"
+    assert started, "no process was running yet: the test would show nothing"
     harness.process.send_signal(number)
     assert harness.process.wait(GONE_S) == 130, harness.log.read_text()
     assert alive(started) == []
@@ -105,7 +105,7 @@ def test_cleanup_removes_what_a_killed_harness_left(start: Callable[[str], Harne
     started = harness.started()
     harness.process.kill()
     harness.process.wait()
-    assert alive(started), "everything died with the harness: the test would prove nothing"
+    assert alive(started), "everything died with the harness: the test would show nothing"
     cleanup = subprocess.run(
         [sys.executable, "-m", "onceproof", "cleanup"], capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,4 +1,4 @@
-"""What an installed onceproof must bring along. Runs against the sources and, in tox, against the wheel."""
+"""Files and metadata that an installed onceproof must have. Runs against the sources and, in tox, against the wheel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ELEVEN = {
 }
 
 
-def test_all_scenarios_ship_with_their_jobs() -> None:
+def test_all_scenarios_are_shipped_and_load() -> None:
     assert set(names()) >= ELEVEN
     for name in names():
         assert load(resources("onceproof") / "scenarios" / f"{name}.yaml").name == name  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ def test_all_scenarios_ship_with_their_jobs() -> None:
         "stack/toxiproxy/go/requirements.txt",
     ],
 )
-def test_files_that_the_code_reads_are_there(path: str) -> None:
+def test_files_that_the_code_reads_are_shipped(path: str) -> None:
     assert resources("onceproof").joinpath(path).read_bytes() or path == "py.typed"
 
 

@@ -17,14 +17,14 @@ pytestmark = [pytest.mark.real, pytest.mark.full]
 RunOnce = Callable[[str | Path], Result]
 
 
-def test_a_replay_of_a_job_comes_to_the_same_and_leaves_nothing(run_once: RunOnce) -> None:
+def test_a_replay_of_a_job_has_the_same_verdict_and_leaves_no_folder(run_once: RunOnce) -> None:
     run_dir = run_once("naive-append").run_dir
     done = replay(run_dir, times=1, tell=print)
     assert (done.same, done.verdicts, done.different, done.start_s) == (1, {"violated": 1}, (), 0.0)
     assert not (run_dir / "replays").exists()
 
 
-def test_a_shrink_of_a_job_takes_chunks_away_and_keeps_the_fault(run_once: RunOnce) -> None:
+def test_shrinking_a_job_removes_chunks_and_keeps_the_fault(run_once: RunOnce) -> None:
     run = run_once("naive-append")
     done = shrink_run(run.run_dir, anomaly=None, most=8, tell=print)
     assert set(done.anomalies) == set(run.verdict.anomalies())

@@ -1,4 +1,4 @@
-"""Data flows one way: a package imports those that come before it in a run, never one that comes after."""
+"""Dependencies go one way: a package imports only packages that come before it in a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.sources
 ROOT = Path(__file__).parent.parent
 LINKED = ("chaos", "sinks", "checkers", "reports")
 
-#: In the order of a run. `imports` is the other way to a history: of data that somebody else recorded.
+#: In the order of a run. `imports` is the other way to get a history: from data that onceproof did not record.
 ORDER = (
     *("base", "values", "sinks", "scenario", "data"),
     *("instruments", "stack", "history", "stores", "pipeline", "faults", "consumers", "chaos", "kinds"),
@@ -22,10 +22,10 @@ ORDER = (
 )
 
 
-#: What belongs to one kind of pipeline, and the model that says which kind a scenario is of.
+#: Packages for consumers only, and the model that decides the kind of pipeline.
 OF_CONSUMERS = ("consumers", "chaos.consumers", "kinds.consumers", "scenario.model", "scenario_files.checks.consumers")
 
-#: Python files in one folder. Checkers are one file per anomaly, however many there are.
+#: Python files in one folder, except checkers, which have one file per anomaly.
 MOST_FILES = 16
 ROOT_FILES = 4
 
@@ -44,7 +44,7 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Dotted names of all imports of onceproof, also inside functions and for types only."""
+    """Dotted names of all imports of onceproof, including those inside functions and only for types."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.startswith("onceproof."))
@@ -65,7 +65,7 @@ def test_no_package_imports_a_later_one() -> None:
 
 
 def test_there_is_no_import_cycle() -> None:
-    """Counting imports inside functions, and those for types only."""
+    """Including imports inside functions and only for types."""
     files = dict(modules())
     graph: dict[str, set[str]] = {}
     for module, path in files.items():
@@ -73,16 +73,16 @@ def test_there_is_no_import_cycle() -> None:
         graph[module] = {next((n for n in pair if n in files), module) for pair in names} - {module}
     while leaves := [module for module, needs in graph.items() if not needs]:
         graph = {module: needs - set(leaves) for module, needs in graph.items() if module not in leaves}
-    # What is left is in a cycle, or needs one.
+    # The remaining modules are in a cycle or import one.
     assert graph == {}
 
 
-def test_every_package_has_its_place_in_the_order() -> None:
+def test_every_package_is_in_the_order() -> None:
     there = {package(module) for module, _ in modules()} - {"", "__main__", "__version__"}
     assert there == set(ORDER)
 
 
-def test_no_folder_is_a_heap() -> None:
+def test_no_folder_has_too_many_files() -> None:
     root = [path.name for path in (ROOT / "src/onceproof").glob("*.py")]
     assert len(root) <= ROOT_FILES, root
     folders = {path.parent for _, path in modules()} - {ROOT / "src/onceproof", ROOT / "checkers"}
@@ -90,12 +90,12 @@ def test_no_folder_is_a_heap() -> None:
     assert {folder: size for folder, size in sizes.items() if size > MOST_FILES} == {}
 
 
-def test_a_run_is_a_story_on_one_screen() -> None:
+def test_run_py_is_short() -> None:
     assert len((ROOT / "src/onceproof/run.py").read_text(encoding="utf-8").splitlines()) <= 110
 
 
-def test_only_the_kind_itself_asks_for_consumers() -> None:
-    """What differs between kinds of pipelines is asked of `onceproof.kinds`."""
+def test_only_packages_for_consumers_read_pipeline_consumers() -> None:
+    """All other code uses `onceproof.kinds` for what differs between kinds of pipelines."""
     asking = {
         module
         for module, path in modules()
@@ -105,8 +105,8 @@ def test_only_the_kind_itself_asks_for_consumers() -> None:
     assert [module for module in asking if not module.removeprefix("onceproof.").startswith(OF_CONSUMERS)] == []
 
 
-def test_no_engine_code_asks_for_a_fault_by_its_name() -> None:
-    """What only some kinds of faults can do is a protocol of `onceproof.faults.contract` or `onceproof.consumers.routes`."""
+def test_no_code_compares_the_name_of_a_fault() -> None:
+    """Abilities of only some faults are protocols in `onceproof.faults.contract` or `onceproof.consumers.routes`."""
     asking = [
         f"{module}: {ast.unparse(node)}"
         for module, path in modules()

@@ -1,4 +1,4 @@
-"""A service that ends by itself, not by a fault: the harness says so, and gives no verdict about the pipeline."""
+"""If a service dies and no fault killed it, the harness reports an error and gives no verdict about the pipeline."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def scenario(tmp_path: Path) -> Path:
 
 
 def kill_a_broker() -> None:
-    """SIGKILL from outside, as by the kernel when memory is short."""
+    """SIGKILL from outside the harness, as by the kernel when memory is short."""
     children = psutil.Process(os.getpid()).children(recursive=True)
     (broker,) = [one for one in children if one.name() == "java" and one.cwd().endswith("/kafka/2")]
     broker.send_signal(signal.SIGKILL)
@@ -43,9 +43,9 @@ def kill_a_broker() -> None:
 @pytest.mark.parametrize(
     ("kind", "data"),
     [pytest.param("batch.planned", {"batch": 1}, marks=pytest.mark.full), ("phase", {"name": "collect"})],
-    ids=["while a batch is open", "when all is done but the reading"],
+    ids=["while a batch is open", "while outputs are collected"],
 )
-def test_a_broker_that_dies_by_itself_is_no_verdict(
+def test_a_broker_that_no_fault_killed_is_an_error(
     scenario: Path, tmp_path: Path, kind: str, data: dict[str, object]
 ) -> None:
     killed: list[str] = []

@@ -1,4 +1,4 @@
-"""Two stacks at the same time on one machine: other ports, other processes, other data."""
+"""Two stacks at the same time on one machine have different ports, processes and data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def listening(owner: Owner) -> set[tuple[str, int]]:
     return {(address.ip, address.port) for address in found}
 
 
-def test_two_stacks_do_not_meet_and_everything_is_on_loopback(tmp_path: Path) -> None:
+def test_two_stacks_share_nothing_and_listen_only_on_loopback(tmp_path: Path) -> None:
     fetched = components.ensure()
     spec = StackSpec(postgres=PostgresStack())
     with ExitStack() as closing:

@@ -1,4 +1,4 @@
-"""Faults in the middle of a task, in the forms that no shipped scenario has: they bite, and what is said of them is so."""
+"""Faults in the middle of a task, in forms that no shipped scenario has: they hit, and their evidence is true."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.real, pytest.mark.full, pytest.mark.timeout(600)]
 SCENARIO = Path(__file__).parent / "scenarios" / "in-tasks.yaml"
 
 
-def test_a_driver_killed_in_a_task_and_an_executor_that_is_taken_for_dead(
+def test_a_crashed_driver_and_a_stalled_executor_in_a_task_cause_duplicates(
     run_once: Callable[[str | Path], Result],
 ) -> None:
     result = run_once(SCENARIO)
@@ -23,10 +23,10 @@ def test_a_driver_killed_in_a_task_and_an_executor_that_is_taken_for_dead(
     assert crash.hit and stall.hit, result.verdict
     assert list(result.verdict.anomalies()) == ["duplicate"]
     assert "never delivered" in " ".join(crash.evidence) and "the driver was started again" in crash.evidence
-    said = " ".join(stall.evidence)
-    assert re.search(r"Python worker \d+ of executor \d+", said) and "ended in ExecutorLostFailure" in said
-    assert "delivered after the batch's commit; the service said: INSERT 0 1" in said
-    # The rows before the frame stand twice in both batches, and in the second the very row of the frame as well, last.
+    evidence = " ".join(stall.evidence)
+    assert re.search(r"Python worker \d+ of executor \d+", evidence) and "ended in ExecutorLostFailure" in evidence
+    assert "delivered after the batch's commit; the service said: INSERT 0 1" in evidence
+    # In both batches the rows before the frame are there twice; in the second batch the last one, the frame's row, is too.
     history = result.run_dir / "history"
     twice = f"""
         WITH rows AS (

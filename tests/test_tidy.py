@@ -1,4 +1,4 @@
-"""Style as a test: what every file of this repository keeps to, whoever wrote it."""
+"""Rules for every file of this repository: sizes, imports, addresses, sleeping, links."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ ROOT = Path(__file__).parent.parent
 LEAVES = ("chaos", "sinks", "checkers", "reports")
 MOST_LINES = 450
 
-#: Hosts that tracked files may name. Packages come by coordinates through the clients' own settings, so no other is needed.
+#: Hosts that tracked files may name. Clients find packages by coordinates and their own settings, so no other is needed.
 HOSTS = {"127.0.0.1", "keepachangelog.com", "semver.org", "www.apache.org"}
 ADDRESS = re.compile(r"[a-z]+://(?:[^@/\s]*@)?([A-Za-z0-9.-]+\.[A-Za-z0-9-]+)")
-# Character classes keep this file itself free of what it looks for.
+# Character classes, so that this file does not match itself.
 ABSOLUTE_HOME = re.compile(r"(?<![\w.*\-{}/])/(?:h[o]me|Us[e]rs|r[o]ot|w[o]rk)/[\w.-]+")
 
-#: Where a wait is written by hand, and why `onceproof.base.waiting` is not used.
+#: Modules that may sleep -> why they do not use `onceproof.base.waiting`.
 WAITS = {
-    "src/onceproof/base/waiting.py": "it is the one way to wait",
+    "src/onceproof/base/waiting.py": "it is that module",
     "sinks/kafka_progress.py": "runs inside the user's job, which must not load the harness; bounded by its deadline",
 }
 
 
 @cache
 def tracked() -> tuple[Path, ...]:
-    """Every file under version control, or about to be; links left out."""
+    """Every file that is under version control or not ignored by it, without links."""
     listed = subprocess.run(
         ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -67,7 +67,7 @@ def name(path: Path) -> str:
 
 
 def shipped() -> list[Path]:
-    """Modules that users get: no tests, tools or benchmarks."""
+    """Modules that are installed: no tests, tools or benchmarks."""
     return [m for m in modules() if name(m).startswith(("src/", "scenarios/", *(f"{leaf}/" for leaf in LEAVES)))]
 
 
@@ -76,7 +76,7 @@ def calls(module: Path) -> Iterator[ast.Call]:
 
 
 def imported(module: Path) -> Iterator[tuple[int, str]]:
-    """(level, dotted name) of each import, also of those inside functions."""
+    """(level, dotted name) of each import, including those inside functions."""
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
             yield from ((0, alias.name) for alias in node.names)
@@ -84,25 +84,25 @@ def imported(module: Path) -> Iterator[tuple[int, str]]:
             yield node.level, node.module or ""
 
 
-def test_there_is_something_to_check() -> None:
+def test_the_shipped_modules_are_found() -> None:
     assert len(shipped()) > 50
     assert all((ROOT / "src/onceproof" / leaf).resolve() == ROOT / leaf for leaf in (*LEAVES, "scenarios"))
 
 
-def test_every_module_says_what_it_is() -> None:
-    silent = [name(m) for m in modules() if not name(m).startswith("tests/") and not ast.get_docstring(tree(m))]
-    assert silent == []
+def test_every_module_has_a_docstring() -> None:
+    without = [name(m) for m in modules() if not name(m).startswith("tests/") and not ast.get_docstring(tree(m))]
+    assert without == []
 
 
-def test_no_module_is_two_nouns() -> None:
+def test_no_module_is_too_long() -> None:
     sizes = {name(m): len(m.read_text(encoding="utf-8").splitlines()) for m in modules()}
     assert {m: lines for m, lines in sizes.items() if lines > MOST_LINES} == {}
 
 
-def test_imports_are_absolute_and_under_one_name() -> None:
-    """A plain ``import chaos`` would break a user whose own repository has a folder of that name.
+def test_imports_are_absolute_and_start_with_onceproof() -> None:
+    """A plain ``import chaos`` would break for a user whose own repository has a folder of that name.
 
-    Tests may share what they draw their cases from, and have no name by which to import it but a relative one.
+    Tests may import shared modules, for which they have only relative names.
     """
     wrong = [
         f"{name(m)}: {'.' * level}{what}"
@@ -114,8 +114,8 @@ def test_imports_are_absolute_and_under_one_name() -> None:
     assert wrong == []
 
 
-def test_sinks_load_nothing_of_the_harness() -> None:
-    """They run inside the user's job: only each other, the root of the errors, and the service's client."""
+def test_sinks_do_not_import_the_harness() -> None:
+    """They run inside the user's job, and import only each other, the base errors and the service's client."""
     allowed = {
         "onceproof.sinks",
         "onceproof.base.errors",
@@ -136,7 +136,7 @@ def test_sinks_load_nothing_of_the_harness() -> None:
 
 
 def test_no_module_loads_under_two_names() -> None:
-    """Every module at once, as a process of its own loads them."""
+    """Loads every module in one new process."""
     script = """
 import collections, importlib, json, pkgutil, sys
 from pathlib import Path
@@ -151,9 +151,9 @@ for module, loaded in list(sys.modules.items()):
 here = str(Path(onceproof.__file__).resolve().parents[2])
 print(json.dumps({path: n for path, n in names.items() if path.startswith(here) and "site-packages" not in path}))
 """
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
-    assert told.returncode == 0, told.stderr
-    names: dict[str, list[str]] = json.loads(told.stdout)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    names: dict[str, list[str]] = json.loads(done.stdout)
     assert len(names) > 50
     assert {path: known for path, known in names.items() if len(known) > 1} == {}
 
@@ -167,8 +167,8 @@ print(json.dumps({path: n for path, n in names.items() if path.startswith(here) 
         ("src/onceproof/data", "onceproof.data", datasets),
     ],
 )
-def test_no_file_is_dead(folder: str, package: str, registry: Registry[Any]) -> None:
-    """Adding is one file: each file registers something, so that listings, schema and legend show it."""
+def test_each_file_registers_something(folder: str, package: str, registry: Registry[Any]) -> None:
+    """So listings, schema and legend show it, and adding a file is all that is needed."""
     files = {f"{package}.{path.stem}" for path in (ROOT / folder).glob("[!_]*.py")}
     registering = {item.__module__ for _, item in registry.items()}
     assert files, f"nothing in {folder}"
@@ -179,7 +179,7 @@ def hosts(line: str) -> set[str]:
     return set(ADDRESS.findall(line))
 
 
-def test_no_address_of_a_package_registry_and_no_home_of_a_machine() -> None:
+def test_no_file_names_a_package_registry_or_a_home_folder() -> None:
     found = []
     for path in tracked():
         for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
@@ -203,7 +203,7 @@ def test_the_search_for_addresses_finds_them(line: str, wrong: bool) -> None:
     assert bool(ABSOLUTE_HOME.search(line) or not hosts(line) <= HOSTS) is wrong
 
 
-def test_nothing_goes_through_a_shell() -> None:
+def test_no_code_uses_a_shell() -> None:
     through = [
         f"{name(m)}:{call.lineno}"
         for m in modules()
@@ -216,7 +216,7 @@ def test_nothing_goes_through_a_shell() -> None:
     assert through == []
 
 
-def test_nothing_sleeps_for_a_guessed_time() -> None:
+def test_no_code_sleeps_for_a_guessed_time() -> None:
     sleepers = {
         name(m)
         for m in modules()
@@ -227,14 +227,14 @@ def test_nothing_sleeps_for_a_guessed_time() -> None:
 
 
 @pytest.mark.parametrize("tool", ["whats_here.py", "anomalies.py"])
-def test_a_written_page_is_complete_and_true(tool: str) -> None:
-    told = subprocess.run(
+def test_a_generated_page_is_up_to_date(tool: str) -> None:
+    done = subprocess.run(
         [sys.executable, ROOT / "tools" / tool, "--check"], capture_output=True, text=True, check=False
     )
-    assert told.returncode == 0, told.stdout + told.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_link_in_the_documents_leads_somewhere() -> None:
+def test_no_link_in_the_documentation_is_broken() -> None:
     broken = []
     for path in tracked():
         if path.suffix == ".md":

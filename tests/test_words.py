@@ -1,4 +1,4 @@
-"""Words that nobody outside would understand stay out of what users read."""
+"""Pages and messages for users do not use the project's former private words."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ pytestmark = pytest.mark.sources
 
 ROOT = Path(__file__).parent.parent
 
-#: A program reports, it does not tell; a thing is somewhere, it does not stand there; a user fixes, and mends nothing.
+#: A program reports, it does not tell; a thing is somewhere, it does not stand there; a user fixes a problem, not mends it.
 PRIVATE = re.compile(
     r"\b(mend(s|ed|ing)?|whoever|crew|clues|roads?|stood|stands (beside|behind|inside|in)|(is|was|were|be) told(?! apart)"
     r"|tells (you|of|that|what|how|whether)|lets? go)\b",
     re.IGNORECASE,
 )
-#: Names that contain such a word.
+#: Names may contain such a word.
 ALLOWED = re.compile(r"decisions/\S+|`[^`]*`")
 
 
@@ -31,11 +31,11 @@ def pages() -> list[Path]:
 
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
-    """Texts in a module, but for docstrings and SQL: what it may show to a user."""
+    """Texts that a module may show to a user: all except docstrings and SQL."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        shown = isinstance(node, ast.Constant) and id(node) not in silent
+        shown = isinstance(node, ast.Constant) and id(node) not in docstrings
         text = node.value if shown and isinstance(node.value, str) else ""
         if " " in text and not re.search(r"\b(SELECT|CREATE|UPDATE)\b", text):
             yield node.lineno, text

@@ -1,4 +1,4 @@
-"""The program ``onceproof``, also as ``python -m onceproof``: its standard streams, its signals and its exit code."""
+"""The program ``onceproof``, also as ``python -m onceproof``: sets up standard streams, signals and the exit code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onceproof.base.errors import Interrupted
 from onceproof.base.signals import ignore, interruptible, uninterrupted
 from onceproof.base.standard_streams import StandardStreams, where_kept
 
-#: Exit codes that say something about a job: none of them may come of a result that nobody could read.
+#: Exit codes that are verdicts about a job. They are replaced if the result could not be printed.
 _VERDICTS = (0, 1, 3)
 
 
@@ -18,8 +18,8 @@ def main() -> None:
     code = 0
     try:
         with interruptible():
-            # Imported here, and whole: a signal then still ends the program in order. Python would turn one that came while a
-            # class is being made into an error of its own.
+            # Imported here, so that a signal ends the program in order, and uninterrupted, because Python would turn a signal
+            # that comes while a class is created into another error.
             with uninterrupted("loading the program"):
                 from onceproof.cli.app import app
 
@@ -32,7 +32,7 @@ def main() -> None:
     ignore()
     problem = streams.problem()
     if problem is not None and code in _VERDICTS:
-        where = "".join(f"\n  the verdict is in {run / 'verdict.json'}" for run in where_kept())
+        where = "".join(f"\n  the verdict is in {run_dir / 'verdict.json'}" for run_dir in where_kept())
         sys.stderr.write(f"error: {problem}{where}\n")
         code = 4
     sys.stderr.flush()

@@ -1,6 +1,6 @@
-"""`onceproof import`: a run directory that `check` judges, from a user's own files or from a live topic and table.
+"""`onceproof import`: makes a run directory that `check` judges, from a user's own files or from a live topic and table.
 
-Nobody watched a job here: there are no batches, no recorded progress, no faults, and of Postgres no stream of commits.
+It has less than a run that onceproof observed: no batches, no recorded progress, no faults, no commit stream of Postgres.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from onceproof.values import foreign_files
 
 @dataclass(frozen=True)
 class Sources:
-    """Where a history comes from. What no file is given for is read from the live services."""
+    """Where a history is imported from. Topics and tables without a file are read from the live services."""
 
     inputs: Mapping[str, Path] = field(default_factory=dict)
     """Input topic -> file."""
     outputs: Mapping[str, Path] = field(default_factory=dict)
     """Output -> file."""
     tables: Mapping[str, Path] = field(default_factory=dict)
-    """Static table that the oracle reads -> Parquet file."""
+    """Name of a static table that the oracle reads -> Parquet file."""
     kafka: str | None = None
     """Bootstrap addresses."""
     postgres_env: str | None = None
@@ -59,8 +59,8 @@ class Sources:
 
 
 @dataclass(frozen=True)
-class _Remote:
-    """A `onceproof.stores.kafka.read_back.Cluster` whose files are out of reach."""
+class _RemoteCluster:
+    """A `onceproof.stores.kafka.read_back.Cluster` whose log files are not on this machine."""
 
     harness_bootstrap: str
 
@@ -69,15 +69,15 @@ class _Remote:
 
 
 def import_history(scenario_path: Path, sources: Sources, *, runs_dir: Path, drained: bool = True) -> Path:
-    """Make the run directory and give its path. ``drained``: nothing more can come of the input.
+    """Create the run directory and return its path. ``drained``: the job has processed all of the input.
 
-    Raises `UsageError` for what cannot be imported as asked (a file, its line, a name), `ScenarioError`, and `HistoryError`
-    for a service that cannot be read. Whatever is raised, nothing half-made is left.
+    Raises `UsageError` for a source that cannot be imported (a file, its line, a name), `ScenarioError`, and `HistoryError`
+    for a service that cannot be read. After an error no incomplete run directory is left.
     """
     scenario = load_to_judge(scenario_path)
     if scenario.oracle.kind == "reference":
-        hint = "an imported history needs an oracle that goes by the input alone: sql, identity, python or batch"
-        raise UsageError("oracle reference runs the pipeline once more, and an import runs none", hint=hint)
+        hint = "an imported history needs an oracle that uses only the input: sql, identity, python or batch"
+        raise UsageError("oracle reference runs the pipeline again, and an import runs no pipeline", hint=hint)
     _check_names(scenario, sources)
     conninfo = _conninfo(sources.postgres_env)
     hidden = [*of_environment(scenario.pipeline.secrets), *filter(None, [conninfo])]
@@ -104,7 +104,7 @@ def import_history(scenario_path: Path, sources: Sources, *, runs_dir: Path, dra
             directory.update(outputs=found)
             decode_topics(scenario, scenario_path.resolve().parent, directory)
             directory.update(observed=True)
-            ask_oracle(Execution(scenario, scenario_path, directory, timeline), _runs_nothing)
+            ask_oracle(Execution(scenario, scenario_path, directory, timeline), _refuse_to_run)
             timeline.emit("phase", name="stop")
         finally:
             timeline.close()
@@ -113,7 +113,7 @@ def import_history(scenario_path: Path, sources: Sources, *, runs_dir: Path, dra
 
 @contextmanager
 def _directory(runs_dir: Path) -> Iterator[RunDir]:
-    """A hidden directory that is gone if the body fails."""
+    """A hidden run directory, which is removed if the block fails."""
     directory = RunDir.below(runs_dir / f".importing-{secrets.token_hex(4)}")
     try:
         yield directory
@@ -121,7 +121,7 @@ def _directory(runs_dir: Path) -> Iterator[RunDir]:
         with uninterrupted("removing what was imported so far"):
             shutil.rmtree(directory.path, ignore_errors=True)
             with suppress(OSError):
-                runs_dir.rmdir()  # if it was made for this, and is empty
+                runs_dir.rmdir()  # only if it is empty, as when it was created for this import
         raise
 
 
@@ -137,7 +137,7 @@ def _check_names(scenario: Scenario, sources: Sources) -> None:
     for topic in topics:
         if topic not in sources.inputs and sources.kafka is None:
             hint = f"give --input {topic}=FILE, or --kafka ADDRESS to read it"
-            raise UsageError(f"nothing to import input topic {topic!r} from", hint=hint)
+            raise UsageError(f"no source for input topic {topic!r}", hint=hint)
     for name, spec in scenario.outputs.items():
         if name in sources.outputs:
             continue
@@ -145,7 +145,7 @@ def _check_names(scenario: Scenario, sources: Sources) -> None:
         way, live = ways.get(store_of(spec).field, (None, None))
         if live is None:
             hint = f"give --output {name}=FILE{f', or {way} to read it' if way is not None else ''}"
-            raise UsageError(f"nothing to import output {name!r} from", hint=hint)
+            raise UsageError(f"no source for output {name!r}", hint=hint)
 
 
 def _conninfo(variable: str | None) -> str | None:
@@ -154,25 +154,25 @@ def _conninfo(variable: str | None) -> str | None:
     value = os.environ.get(variable)
     if not value:
         hint = f"export {variable}=postgresql://user:password@host/database; give the variable's name, not the URI"
-        raise UsageError(f"no environment variable {variable!r} is set", hint=hint if "://" not in variable else None)
+        raise UsageError(f"environment variable {variable!r} is not set", hint=hint if "://" not in variable else None)
     try:
         conninfo_to_dict(value)
-    except psycopg.ProgrammingError:  # its message quotes what it could not read: the password, perhaps
-        raise UsageError(f"the value of {variable} is no libpq URI or connection string") from None
+    except psycopg.ProgrammingError:  # its message quotes the text that it could not parse, perhaps the password
+        raise UsageError(f"the value of {variable} is not a libpq URI or connection string") from None
     return value
 
 
 def _static_tables(tables: Mapping[str, Path], directory: RunDir) -> None:
     for name, path in tables.items():
         if Path(name).name != name:
-            raise UsageError(f"{name!r} is no name of a table")
+            raise UsageError(f"{name!r} cannot be the name of a table")
         if not path.is_file():
             raise UsageError(f"file {str(path)!r} of table {name!r} does not exist")
         try:
             foreign_files.check_names(path, pq.read_schema(path))
             shutil.copyfile(path, directory.tables / f"{name}.parquet")
         except (OSError, pa.ArrowException) as error:
-            raise UsageError(f"{path} is no Parquet file: {error}") from None
+            raise UsageError(f"{path} is not a Parquet file: {error}") from None
 
 
 def _from_files(scenario: Scenario, sources: Sources, writer: HistoryWriter) -> dict[str, OutputRecord | None]:
@@ -198,7 +198,7 @@ def _output_rows(name: str, path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _table_rows(name: str, path: Path) -> Iterator[dict[str, Any]]:
-    """Rows of a table as they stand, each value as text."""
+    """The rows of a table, each value as text."""
     for _, row in foreign_files.rows(path):
         yield {"output": name, "content": foreign_files.as_json({k: foreign_files.as_text(v) for k, v in row.items()})}
 
@@ -212,10 +212,10 @@ def _from_services(
         inputs = [spec.topic for spec in scenario.input if spec.topic not in sources.inputs]
         topics = {name: spec.topic for name, spec in live.items() if spec.topic is not None}
         try:
-            _, back = collect_topics(_Remote(sources.kafka), inputs, topics, writer, timeline)
+            _, counts = collect_topics(_RemoteCluster(sources.kafka), inputs, topics, writer, timeline)
         except KafkaException as error:
             raise HistoryError(f"Kafka at {sources.kafka} cannot be read: {error.args[0].str()}") from error
-        found |= {name: OutputRecord(columns=None, **asdict(counts)) for name, counts in back.items()}
+        found |= {name: OutputRecord(columns=None, **asdict(count)) for name, count in counts.items()}
     if conninfo is not None:
         tables = {name: spec.table for name, spec in live.items() if spec.table is not None}
         found |= {
@@ -224,5 +224,5 @@ def _from_services(
     return found
 
 
-def _runs_nothing(_execution: Execution) -> None:
+def _refuse_to_run(_execution: Execution) -> None:
     raise HistoryError("an import runs no pipeline")

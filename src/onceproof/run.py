@@ -1,6 +1,6 @@
 """One run, from scenario to verdict: load, start, prepare, feed and break, heal, collect, expect, judge.
 
-Whatever happens, everything is healed and everything started is gone when `run` returns or raises.
+When `run` returns or raises, every process that it started is gone.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def run(
     listeners: Sequence[Listener] = (),
     survey: bool = False,
 ) -> Result:
-    """Run one scenario on a stack of its own and judge it. ``survey``: also note what it commits (`onceproof.faults.survey`).
+    """Run one scenario on its own stack and judge it. ``survey``: also record what it commits (`onceproof.faults.survey`).
 
-    Raises `EnvironmentProblem` (a service that does not come up, a full disk),
-    `Interrupted` on a signal (`onceproof.base.signals`). In each case the run directory, if there is one already, says so.
+    Raises `EnvironmentProblem` (a service that does not start, a full disk), `Interrupted` on a signal
+    (`onceproof.base.signals`). The run directory, if it exists already, records the error.
     """
     scenario = loaded.scenario if seed is None else loaded.scenario.model_copy(update={"seed": seed})
     with signals.interruptible(), private_files(), hiding(of_environment(scenario.pipeline.secrets)):
@@ -56,15 +56,15 @@ def run(
 
 
 def observe(execution: Execution, start: Start | None = None) -> None:
-    """Everything before the judge: what happened, and what the oracle says should have."""
+    """Everything before the judge: execute the scenario, then let the oracle compute the expected output."""
     execute(execution, start)
     ask_oracle(execution, execute)
 
 
 def execute(execution: Execution, start: Start | None = None) -> None:
-    """Everything that touches live services: from the first process to the last row of history.
+    """Everything that uses live services: from the first process to the last row of history.
 
-    ``start`` gives services that are up already, for an execution that shares them with others.
+    ``start`` returns services that run already, for an execution that shares them with others.
     """
     kind = kind_of(execution.scenario)
     execution.begins()
@@ -88,6 +88,8 @@ def execute(execution: Execution, start: Start | None = None) -> None:
 
 def judged(execution: Execution) -> Verdict:
     execution.phase("judge")
-    verdict = replace(check(execution.directory.path), seconds=execution.seconds())  # of the run, not of its judge
+    verdict = replace(
+        check(execution.directory.path), seconds=execution.seconds()
+    )  # of the whole run, not only of `check`
     write_verdict(execution.directory.path, verdict)
     return verdict

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM, SIGHUP and SIGQUIT end a command with 130 once everything that it made is gone; none is swallowed."""
+"""SIGINT, SIGTERM, SIGHUP and SIGQUIT end a command with exit code 130 after its clean-up; none is lost."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from onceproof.stack.processes import owner as processes
 
 ALL = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
 
-#: A command that owns a service which ignores a polite stop for as long as the clean-up waits: three seconds. In the mode
-#: "patient" the clean-up waits until the test lets the service end.
+#: A command that owns a service which ignores SIGTERM for the three seconds that the clean-up waits. In the mode "patient"
+#: the clean-up waits until the test makes the service end.
 COMMAND = """
 import sys, time
 from pathlib import Path
@@ -51,7 +51,7 @@ try:
             print("closing", flush=True)
             if sys.argv[2] == "failing":
                 raise ValueError("a failure of its own")
-        print("went on", flush=True)
+        print("continued", flush=True)
 except typer.Exit as done:
     sys.exit(done.exit_code)
 """
@@ -77,9 +77,9 @@ class Command:
 
     def end(self) -> tuple[int, str, str]:
         out, _ = self.process.communicate(timeout=30)
-        return self.process.returncode, out, self.said()
+        return self.process.returncode, out, self.errors()
 
-    def said(self) -> str:
+    def errors(self) -> str:
         return self._errors.read_text()
 
     def left(self) -> list[str]:
@@ -113,7 +113,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         ("failing", signal.SIGTERM),
     ],
 )
-def test_each_signal_ends_the_command_after_a_whole_clean_up(
+def test_each_signal_ends_the_command_after_a_complete_clean_up(
     command: Callable[[str], Command], mode: str, number: signal.Signals
 ) -> None:
     one = command(mode)
@@ -125,12 +125,14 @@ def test_each_signal_ends_the_command_after_a_whole_clean_up(
     assert "Traceback" not in err
 
 
-def test_more_signals_do_not_cut_the_clean_up_short_and_hear_what_it_does(command: Callable[[str], Command]) -> None:
+def test_further_signals_do_not_interrupt_the_clean_up_and_print_what_it_does(
+    command: Callable[[str], Command],
+) -> None:
     one = command("patient")
     wait_until("the clean-up to begin", lambda: "asked to stop" in one.log.read_text(), deadline_s=30)
     for count, number in enumerate((signal.SIGINT, signal.SIGINT, signal.SIGTERM), start=1):
-        one.process.send_signal(number)  # and no two at once: they are one to the kernel
-        wait_until("an answer", lambda n=count: one.said().count(": first ") == n, deadline_s=30)
+        one.process.send_signal(number)  # one after the other: the kernel merges equal pending signals
+        wait_until("a message", lambda n=count: one.errors().count(": first ") == n, deadline_s=30)
     one.end_of_service.touch()
     code, _, err = one.end()
     assert one.left() == []
@@ -139,14 +141,14 @@ def test_more_signals_do_not_cut_the_clean_up_short_and_hear_what_it_does(comman
     assert f"kill -KILL {one.process.pid}; afterwards: onceproof cleanup" in err
 
 
-def test_a_signal_that_somebody_swallowed_still_ends_in_130() -> None:
+def test_a_signal_that_other_code_swallowed_still_gives_exit_code_130() -> None:
     program = """
 import signal
 import typer
 from onceproof.cli.output import Output, failing_well
 
 class Noisy:
-    def __del__(self):  # Python ignores what a destructor raises
+    def __del__(self):  # Python ignores errors raised in a destructor
         signal.raise_signal(signal.SIGINT)
 
 try:
@@ -158,10 +160,10 @@ except typer.Exit as done:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 130, done.stderr
-    assert "Traceback" not in done.stderr, "Python's own, for what a destructor raised"
+    assert "Traceback" not in done.stderr, "Python prints one for an error in a destructor"
 
 
-def test_nohup_keeps_a_command_from_ending_with_its_terminal() -> None:
+def test_a_command_started_with_nohup_ignores_sighup() -> None:
     program = """
 import signal
 from onceproof.base.signals import interruptible
@@ -174,7 +176,7 @@ print("on")
     assert done.stdout == "on\n", done.stderr
 
 
-def test_the_journal_stays_as_long_as_something_that_it_lists_is_there(
+def test_the_journal_stays_until_everything_that_it_lists_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONCEPROOF_STATE_DIR", str(tmp_path / "state"))
@@ -203,7 +205,7 @@ def test_ctrl_c_at_any_moment_of_a_short_command_gives_no_traceback(words: list[
         )
         wait_until("Python to be in the program", lambda p=process: _is_ready(p), deadline_s=30, every_s=0.001)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(delay_s)  # the moment does not matter: none may be wrong
+            process.wait(delay_s)  # the signal may come at any moment
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
         assert "Traceback" not in err
@@ -211,7 +213,7 @@ def test_ctrl_c_at_any_moment_of_a_short_command_gives_no_traceback(words: list[
 
 
 def _is_ready(process: subprocess.Popen[str]) -> bool:
-    """Whether it has ended, or has its handler of SIGHUP: Python itself starts without one."""
+    """Whether it has ended, or has installed its handler of SIGHUP: Python itself starts without one."""
     if process.poll() is not None:
         return True
     status = Path(f"/proc/{process.pid}/status").read_text()
@@ -219,7 +221,7 @@ def _is_ready(process: subprocess.Popen[str]) -> bool:
     return bool(caught >> (signal.SIGHUP - 1) & 1)
 
 
-def test_outside_a_command_and_in_other_threads_a_clean_up_is_nothing_but_its_block() -> None:
+def test_uninterrupted_does_nothing_outside_a_command_and_in_other_threads() -> None:
     done: list[str] = []
 
     def clean_up(where: str) -> None:

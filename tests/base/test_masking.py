@@ -1,4 +1,4 @@
-"""A secret is masked in whatever form a program prints it, and what is left of the text stays readable."""
+"""A secret is masked in every form in which a program prints it; the rest of the text stays readable."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ def test_no_form_of_a_secret_is_shown(secret: str, form: str) -> None:
     assert left.endswith(" failed")
     if shown:
         assert "***" in left
-    # Of base64 a few letters at either end may stay that say next to nothing; of anything else only quotes.
+    # A few letters at both ends of base64 may remain, which reveal almost nothing; of any other form only quotes.
     rest = left.removeprefix("connecting with ").removesuffix(" failed").replace("***", "")
     assert len(rest.strip()) <= 16 if "base64" in form else not any(map(str.isalnum, rest.strip("b"))), rest
 
 
-def test_outside_its_block_nothing_is_masked() -> None:
+def test_nothing_is_masked_after_the_block() -> None:
     with hiding(["hunter2-plain"]):
         pass
     assert masked("hunter2-plain") == "hunter2-plain"
 
 
-def test_each_line_of_a_secret_is_one(tmp_path: object) -> None:
+def test_each_line_of_a_secret_is_masked(tmp_path: object) -> None:
     key = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG\nd2l0aCBtb3JlIGxpbmVz\n}\n-----END KEY-----"
     log = "\n".join(f"12:00 ERROR {line}" for line in key.splitlines())
     with hiding([key]):
@@ -87,14 +87,14 @@ def test_each_line_of_a_secret_is_one(tmp_path: object) -> None:
 @pytest.mark.parametrize(
     "secret", ["postgresql://app:s%40cret-1@127.0.0.1:5432/orders", "host=db user=app password=s@cret-1 dbname=orders"]
 )
-def test_the_password_of_a_connection_string_is_masked_alone_too(secret: str) -> None:
+def test_the_password_of_a_connection_string_is_also_masked_alone(secret: str) -> None:
     with hiding([secret]):
         assert masked('password authentication failed: "s@cret-1"') == 'password authentication failed: "***"'
 
 
-def test_names_that_the_judge_compares_stay_and_texts_do_not() -> None:
+def test_names_that_the_judge_compares_are_not_masked() -> None:
     @dataclass(frozen=True)
-    class Said:
+    class Report:
         query: str
         why: tuple[str, ...]
         outcome: Outcome
@@ -105,21 +105,22 @@ def test_names_that_the_judge_compares_stay_and_texts_do_not() -> None:
             "evidence": ["read ***"],
             "count": 1,
         }
-        assert masked_value(Said("orders", ("of orders",), Outcome.HELD)) == Said("orders", ("of ***",), Outcome.HELD)
+        report = Report("orders", ("of orders",), Outcome.HELD)
+        assert masked_value(report) == Report("orders", ("of ***",), Outcome.HELD)
 
 
-def test_an_error_that_leaves_is_masked_with_its_causes() -> None:
+def test_an_error_that_leaves_the_block_is_masked_with_its_causes() -> None:
     with pytest.raises(EnvironmentProblem) as raised, hiding(["hunter2-plain"]):
         try:
             raise ValueError("no hunter2-plain")
         except ValueError as cause:
-            raise EnvironmentProblem("it said hunter2-plain", hint="not hunter2-plain") from cause
-    assert str(raised.value) == "it said ***\n  not ***"
+            raise EnvironmentProblem("it printed hunter2-plain", hint="not hunter2-plain") from cause
+    assert str(raised.value) == "it printed ***\n  not ***"
     assert str(raised.value.__cause__) == "no ***"
 
 
 @given(st.text(min_size=1, max_size=30), st.text(max_size=30), st.text(max_size=30))
-def test_any_secret_is_gone_from_any_text(secret: str, before: str, after: str) -> None:
+def test_any_secret_is_masked_in_any_text(secret: str, before: str, after: str) -> None:
     with hiding([secret]):
         for form in (str, json.dumps, repr):
             left = masked(f"{before}{form(secret)}{after}")
@@ -128,24 +129,24 @@ def test_any_secret_is_gone_from_any_text(secret: str, before: str, after: str) 
 
 @pytest.mark.parametrize("secret", ["\\" * 200 + "x", "a" * 5000, "A+/" * 300, "\n" * 50 + "abc", " \n" * 300 + "end"])
 @pytest.mark.parametrize("text", ["\\" * 20_000, "a" * 20_000, "QUFB" * 5_000, "\n " * 10_000, "%25" * 7_000])
-def test_a_long_text_takes_no_time(secret: str, text: str) -> None:
+def test_a_long_text_is_masked_in_seconds(secret: str, text: str) -> None:
     began = time.monotonic()
     with hiding([secret]):
         masked(text)
     assert time.monotonic() - began < 5
 
 
-def test_what_a_job_says_is_stored_without_secrets_in_files_of_its_owner_alone(tmp_path: Path) -> None:
+def test_a_jobs_output_is_stored_without_secrets_in_files_that_only_their_owner_can_read(tmp_path: Path) -> None:
     secret = SECRETS[1]
     before = os.umask(0o022)
     try:
         with private_files(), hiding([secret]):
             directory = RunDir.create(tmp_path / "runs", "leaks")
             timeline = Timeline(directory.events)
-            said = [form(secret) for form in FORMS.values()]
-            timeline.emit("warning", message="; ".join(said), query=secret)
+            printed = [form(secret) for form in FORMS.values()]
+            timeline.emit("warning", message="; ".join(printed), query=secret)
             timeline.close()
-            directory.update(job={"traceback": "\n".join(said)}, error=json.dumps(secret))
+            directory.update(job={"traceback": "\n".join(printed)}, error=json.dumps(secret))
         folders = {stat.S_IMODE(path.stat().st_mode) for path in directory.path.rglob("*") if path.is_dir()}
         files = {stat.S_IMODE(path.stat().st_mode) for path in directory.path.rglob("*") if path.is_file()}
     finally:

@@ -1,4 +1,4 @@
-"""The small parts that everything stands on: waiting, the registry, the timeline, the run directory."""
+"""Small parts that every other module uses: waiting, the registry, the timeline, the run directory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from onceproof.base.waiting import wait_until
 from onceproof.history.run_directory import RunDir
 
 
-def test_a_wait_returns_what_the_probe_found() -> None:
+def test_a_wait_returns_the_probes_first_truthy_value() -> None:
     answers = iter([None, "", "here"])
     assert wait_until("an answer", lambda: next(answers), deadline_s=5, every_s=0.001) == "here"
 
 
-def test_a_wait_that_ends_says_what_for_and_what_was_seen() -> None:
+def test_the_time_out_error_has_the_reason_and_the_last_state() -> None:
     with pytest.raises(WaitTimeout, match=r"waiting for the moon; last seen: clouds"):
         wait_until("the moon", lambda: None, deadline_s=0.05, every_s=0.01, explain=lambda: "clouds")
 
@@ -33,7 +33,7 @@ def test_a_wait_can_be_abandoned() -> None:
         wait_until("an answer", lambda: None, deadline_s=60, abandon=abandon)
 
 
-def test_a_part_of_a_registry_has_names_of_its_own() -> None:
+def test_a_part_of_a_registry_has_its_own_namespace() -> None:
     registry: Registry[str] = Registry("thing", "onceproof.oracle", "nobody.registers.here", part="plain")
     registry.register("one")("of plain")
     registry.of("fancy").register("one")("of fancy")
@@ -43,7 +43,7 @@ def test_a_part_of_a_registry_has_names_of_its_own() -> None:
         registry.of("fancy").get("two")
 
 
-def test_a_name_is_registered_once_and_unknown_ones_get_a_suggestion() -> None:
+def test_a_name_can_be_registered_once_and_an_unknown_name_gets_a_suggestion() -> None:
     registry: Registry[type] = Registry("thing", "onceproof.oracle", "nobody.registers.here")
     registry.register("crash")(int)
     with pytest.raises(ValueError, match="two things are named 'crash'"):
@@ -53,7 +53,7 @@ def test_a_name_is_registered_once_and_unknown_ones_get_a_suggestion() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "known", "said"),
+    ("value", "known", "expected"),
     [
         ("x", [], "none is known"),
         ("zzz", ["a", "b"], "known: a, b"),
@@ -61,11 +61,11 @@ def test_a_name_is_registered_once_and_unknown_ones_get_a_suggestion() -> None:
         ("zqx", [f"scenario-{n}" for n in range(99)] + ["jazz"], "nearest: 'jazz' and 'scenario-"),
     ],
 )
-def test_suggestions(value: str, known: list[str], said: str) -> None:
-    assert said in suggest(value, known)
+def test_suggestions(value: str, known: list[str], expected: str) -> None:
+    assert expected in suggest(value, known)
 
 
-def test_the_timeline_keeps_every_event_of_every_thread_in_order(tmp_path: Path) -> None:
+def test_the_timeline_records_every_event_of_every_thread_in_order(tmp_path: Path) -> None:
     timeline = Timeline(tmp_path / "events.jsonl")
     heard: list[Event] = []
     timeline.listen(heard.append)
@@ -82,7 +82,7 @@ def test_the_timeline_keeps_every_event_of_every_thread_in_order(tmp_path: Path)
     assert [line["at"] for line in lines] == sorted(line["at"] for line in lines)
 
 
-def test_a_run_directory_is_found_as_latest_and_its_document_grows(tmp_path: Path) -> None:
+def test_latest_links_to_the_last_run_directory_and_run_json_accumulates_updates(tmp_path: Path) -> None:
     first = RunDir.create(tmp_path, "demo")
     second = RunDir.create(tmp_path, "demo")
     assert first.path != second.path and (tmp_path / "latest").resolve() == second.path.resolve()
@@ -91,7 +91,7 @@ def test_a_run_directory_is_found_as_latest_and_its_document_grows(tmp_path: Pat
     assert json.loads((second.path / "run.json").read_text()) == {"interrupted": False, "seed": 1, "drained": True}
 
 
-def test_a_run_directory_that_cannot_be_made_names_the_place_and_the_mend(tmp_path: Path) -> None:
+def test_the_error_for_a_run_directory_that_cannot_be_created_has_its_path_and_a_fix(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentProblem, match=r"file.*\n.*--runs DIR"):
         RunDir.create(tmp_path / "file", "demo")

@@ -355,11 +355,11 @@ def test_a_bad_line_leaves_nothing_behind(refused: Any, sources: Sources) -> Non
 def test_a_password_is_never_shown(refused: Any, sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
     live = Sources(sources.inputs, {"seen": sources.outputs["seen"]}, postgres_env="SOME_DATABASE")
     monkeypatch.delenv("SOME_DATABASE", raising=False)
-    assert "no environment variable 'SOME_DATABASE' is set" in refused(live)
+    assert "environment variable 'SOME_DATABASE' is not set" in refused(live)
     for value in ("host=db password = 'hunter2", "postgresql://u:hunter2%zz@h/d", "hunter2"):
         monkeypatch.setenv("SOME_DATABASE", value)
         said = refused(live)
-        assert "the value of SOME_DATABASE is no libpq URI" in said
+        assert "the value of SOME_DATABASE is not a libpq URI" in said
         assert "hunter2" not in said
 
 

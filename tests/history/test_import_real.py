@@ -138,7 +138,7 @@ def test_services_that_do_not_answer(filled: EmbeddedStack, tmp_path: Path) -> N
     assert "Kafka at 127.0.0.1:9 cannot be read" in away.stderr and "Traceback" not in away.stderr
     wrong = "MY_WRONG_DATABASE"
     assert (
-        f"no environment variable {wrong!r} is set"
+        f"environment variable {wrong!r} is not set"
         in onceproof(tmp_path, filled, *here, "--output", f"seen={rows}", "--postgres-env", wrong).stderr
     )
     assert not (tmp_path / "onceproof-runs").exists()

@@ -187,7 +187,7 @@ def test_what_a_function_returns_is_written_as_it_is_compared() -> None:
         ("{here}/wire.py:decode", None),
         ("strng", "there is no decoder 'strng'"),
         ("my package:decode", "neither a module nor a .py file"),
-        ("module:", "names no function"),
+        ("module:", "does not name a function"),
     ],
 )
 def test_what_names_a_decoder(decode: str, told: str | None) -> None:

@@ -1,4 +1,4 @@
-"""A topic's settings that are changed for a while: what is changed half-way is put back. Real brokers: `test_embedded`."""
+"""A change of a topic's settings that fails half-way is undone. Real brokers: `test_embedded`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onceproof.stack.kafka.cluster import EmbeddedKafka
 
 
 @pytest.mark.parametrize("where", ["wait", "change"])
-def test_a_change_that_is_never_seen_is_undone(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_fails_or_is_never_seen_is_undone(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     changes: list[Mapping[str, str | None]] = []
 
     def change(_admin: Any, _kind: Any, _name: str, config: Mapping[str, str | None]) -> None:

@@ -1,4 +1,4 @@
-"""The checkpoint file system's jar: the same bytes each time, and clear words where there is none."""
+"""The checkpoint file system's jar: the same bytes each time, and a clear message if it does not compile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onceproof.stack.fetch.java import find_java
 from onceproof.stack.fetch.progress import FetchStopped, Progress
 
 
-def test_the_sources_ship_and_decide_the_key() -> None:
+def test_the_sources_are_shipped_and_the_recipe_depends_on_compiler_and_spark() -> None:
     assert list(checkpoint_jar.sources()) == ["CheckpointFiles.java", "ForklessLocalFs.java", "Harness.java"]
     one = checkpoint_jar.recipe("java-compiler-1", {})
     assert one != checkpoint_jar.recipe("java-compiler-2", {})
@@ -28,7 +28,7 @@ def compiler() -> Path:
 
 
 @pytest.mark.real
-def test_compiled_twice_it_is_the_same_file(tmp_path: Path, compiler: Path) -> None:
+def test_two_compilations_give_the_same_file(tmp_path: Path, compiler: Path) -> None:
     made = []
     for name in ("one", "two"):
         folder = tmp_path / name
@@ -42,7 +42,7 @@ def test_compiled_twice_it_is_the_same_file(tmp_path: Path, compiler: Path) -> N
 
 
 @pytest.mark.real
-def test_a_spark_that_it_does_not_fit_is_told_in_the_compilers_words(tmp_path: Path, compiler: Path) -> None:
+def test_the_error_for_an_incompatible_spark_shows_the_compilers_output(tmp_path: Path, compiler: Path) -> None:
     (tmp_path / "jars").mkdir()
     target = tmp_path / "target"
     target.mkdir()

@@ -1,4 +1,4 @@
-"""After a SIGKILL of the harness, clean-up ends what that run started and touches nothing else."""
+"""After a SIGKILL of the harness, clean-up ends the processes of that run and touches nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onceproof.stack.cleanup import clean_up
 from onceproof.stack.processes import journal, procfs
 from onceproof.stack.processes.owner import Owner
 
-#: A harness that starts a service (with a child in a session of its own), says so, and never closes.
+#: A harness that starts a service (with a child in another session), prints its pid, and never closes.
 HARNESS = """
 import sys, time
 from pathlib import Path
@@ -69,7 +69,7 @@ def change(run_id: str, **values: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
-def test_it_ends_what_the_dead_run_started_and_spares_the_living_run(
+def test_it_ends_the_processes_of_a_dead_run_and_not_those_of_a_live_run(
     abandoned: tuple[list[psutil.Process], Path], tmp_path: Path
 ) -> None:
     left, scratch = abandoned
@@ -91,18 +91,22 @@ def test_it_ends_what_the_dead_run_started_and_spares_the_living_run(
         assert [path.stem for path in journal.live_folder().iterdir()] == ["living"]
 
 
-def test_what_outlived_its_leader_is_known_by_its_mark(abandoned: tuple[list[psutil.Process], Path]) -> None:
+def test_a_process_that_outlived_its_leader_is_found_by_the_runs_mark(
+    abandoned: tuple[list[psutil.Process], Path],
+) -> None:
     left, scratch = abandoned
     os.kill(left[0].pid, signal.SIGKILL)
     wait_until("the leader to be gone", lambda: not alive(left[0]), deadline_s=10)
     assert clean_up() == [
-        f"ended 1 process of run abandoned outside its sessions: [{left[1].pid}]",
+        f"ended 1 process of run abandoned outside its sessions (pid {left[1].pid})",
         f"removed {scratch}",
     ]
     assert not alive(left[1])
 
 
-def test_a_process_that_got_the_pid_of_a_dead_one_is_not_killed(abandoned: tuple[list[psutil.Process], Path]) -> None:
+def test_a_process_with_the_reused_pid_of_a_dead_one_is_not_killed(
+    abandoned: tuple[list[psutil.Process], Path],
+) -> None:
     stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
         change("abandoned", sessions=[{"name": "old", "sid": stranger.pid, "start_ticks": 1}])
@@ -113,13 +117,13 @@ def test_a_process_that_got_the_pid_of_a_dead_one_is_not_killed(abandoned: tuple
         stranger.wait()
 
 
-def test_after_a_reboot_no_process_is_one_of_ours(abandoned: tuple[list[psutil.Process], Path]) -> None:
+def test_after_a_reboot_no_process_belongs_to_the_run(abandoned: tuple[list[psutil.Process], Path]) -> None:
     stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
         stat = procfs.stat(stranger.pid)
         assert stat is not None
-        same = {"name": "old", "sid": stranger.pid, "start_ticks": stat.start_ticks}
-        change("abandoned", boot="another", sessions=[same])
+        matching = {"name": "old", "sid": stranger.pid, "start_ticks": stat.start_ticks}
+        change("abandoned", boot="another", sessions=[matching])
         assert not any("old" in sentence for sentence in clean_up())
         assert stranger.poll() is None
     finally:
@@ -135,15 +139,13 @@ def test_a_run_of_another_machine_and_an_unreadable_journal_are_left_alone(
     torn = journal.live_folder() / "torn.json"
     torn.write_text("{")
     assert clean_up() == [
-        "left run abandoned alone: it was started on elsewhere; clean up there",
+        "left run abandoned alone: it was started on elsewhere; run `onceproof cleanup` there",
         f"left {torn} alone: it is not a journal that this version can read",
     ]
     assert alive(left[0])
 
 
-def test_a_folder_that_is_no_scratch_folder_is_not_removed(
-    abandoned: tuple[list[psutil.Process], Path], tmp_path: Path
-) -> None:
+def test_only_scratch_folders_are_removed(abandoned: tuple[list[psutil.Process], Path], tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     link = tmp_path / "onceproof-link"
@@ -154,7 +156,7 @@ def test_a_folder_that_is_no_scratch_folder_is_not_removed(
     assert link.is_symlink()
 
 
-def test_a_folder_that_cannot_be_removed_keeps_its_journal_and_is_told(
+def test_a_folder_that_cannot_be_removed_is_reported_and_its_journal_kept(
     abandoned: tuple[list[psutil.Process], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, scratch = abandoned

@@ -1,4 +1,4 @@
-"""The component cache: fetched once, never half, never wrong."""
+"""The component cache: each component is fetched once, completely, and its hash checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onceproof.stack.fetch import components
 from onceproof.stack.fetch.components import Component, obtain, verify
 from onceproof.stack.fetch.progress import FetchStopped, Progress
 
-CONTENT = b"what the mirror ought to serve"
+CONTENT = b"what the mirror should serve"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
 
 
@@ -48,7 +48,9 @@ def test_a_component_is_fetched_once_and_found_afterwards(tmp_path: Path, progre
     assert (tmp_path / "thing-1.0-k" / "thing.jar").read_bytes() == CONTENT
 
 
-def test_of_two_that_start_at_once_one_fetches_and_the_other_waits(tmp_path: Path, progress: Progress) -> None:
+def test_of_two_processes_that_start_at_once_one_fetches_and_the_other_waits(
+    tmp_path: Path, progress: Progress
+) -> None:
     fetched = []
     second_is_waiting = threading.Event()
 
@@ -58,7 +60,7 @@ def test_of_two_that_start_at_once_one_fetches_and_the_other_waits(tmp_path: Pat
             second_is_waiting.set()
 
     def fetch(folder: Path, shown: Progress) -> None:
-        # The first holds the lock until the second has met it: without the lock the second never says that it waits.
+        # The first holds the lock until the second waits for it: without the lock the second would never report that.
         assert second_is_waiting.wait(30)
         fetched.append(folder)
         serve(folder, shown)
@@ -70,7 +72,7 @@ def test_of_two_that_start_at_once_one_fetches_and_the_other_waits(tmp_path: Pat
     assert len(fetched) == 1
 
 
-def test_whoever_waits_for_another_process_can_be_interrupted(tmp_path: Path, progress: Progress) -> None:
+def test_waiting_for_another_process_can_be_interrupted(tmp_path: Path, progress: Progress) -> None:
     def interrupt(_folder: Path, _progress: Progress) -> None:
         other = Progress(show=False)
         other.stopped.set()
@@ -93,7 +95,7 @@ def test_an_interrupted_fetch_leaves_nothing_that_looks_finished(tmp_path: Path,
     assert obtain(thing(serve), tmp_path, progress) == {"thing.jar": DIGEST}
 
 
-def test_what_a_killed_fetch_left_is_removed_by_the_next(tmp_path: Path, progress: Progress) -> None:
+def test_the_next_fetch_removes_what_a_killed_fetch_left(tmp_path: Path, progress: Progress) -> None:
     left = tmp_path / ".thing-1.0-k.abc123"
     left.mkdir()
     (left / "thing.jar").write_bytes(CONTENT[:5])
@@ -110,26 +112,26 @@ def test_a_wrong_file_is_never_put_into_the_cache(tmp_path: Path, progress: Prog
     assert not (tmp_path / "thing-1.0-k").exists()
 
 
-def test_a_changed_file_is_named_with_both_hashes_and_the_mend(tmp_path: Path, progress: Progress) -> None:
+def test_the_error_for_a_changed_file_has_both_hashes_and_a_fix(tmp_path: Path, progress: Progress) -> None:
     obtain(thing(serve), tmp_path, progress)
     changed = tmp_path / "thing-1.0-k" / "thing.jar"
     changed.write_bytes(b"changed")
     with pytest.raises(EnvironmentProblem) as caught:
         obtain(thing(serve), tmp_path, progress)
-    told = str(caught.value)
+    message = str(caught.value)
     for part in (
         str(changed),
         DIGEST,
         hashlib.sha256(b"changed").hexdigest(),
         f"delete {changed.parent} and run again",
     ):
-        assert part in told
+        assert part in message
     changed.unlink()
     with pytest.raises(EnvironmentProblem, match=r"thing\.jar is missing"):
         obtain(thing(serve), tmp_path, progress)
 
 
-def test_what_is_built_here_is_held_to_the_hash_recorded_then(tmp_path: Path, progress: Progress) -> None:
+def test_a_component_built_here_is_checked_against_its_recorded_hash(tmp_path: Path, progress: Progress) -> None:
     built = thing(serve, pinned=False)
     assert obtain(built, tmp_path, progress) == {"thing.jar": DIGEST}
     (built.folder(tmp_path) / "thing.jar").write_bytes(b"changed")
@@ -140,21 +142,21 @@ def test_what_is_built_here_is_held_to_the_hash_recorded_then(tmp_path: Path, pr
         verify(built, built.folder(tmp_path))
 
 
-def test_a_cache_that_cannot_be_written_says_which_variable_mends_it(tmp_path: Path, progress: Progress) -> None:
+def test_the_error_for_an_unwritable_cache_names_the_variable_to_set(tmp_path: Path, progress: Progress) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(EnvironmentProblem, match="ONCEPROOF_CACHE"):
         obtain(thing(serve), tmp_path / "file" / "cache", progress)
 
 
-def test_status_tells_missing_damaged_and_present_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_distinguishes_missing_damaged_and_present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONCEPROOF_CACHE", str(tmp_path))
-    here, damaged, missing = (replace(thing(serve), name=name) for name in ("here", "damaged", "missing"))
-    monkeypatch.setattr(components, "shipped", lambda: (here, damaged, missing))
-    for component in (here, damaged):
+    present, damaged, missing = (replace(thing(serve), name=name) for name in ("present", "damaged", "missing"))
+    monkeypatch.setattr(components, "shipped", lambda: (present, damaged, missing))
+    for component in (present, damaged):
         obtain(component, tmp_path, Progress(show=False))
     (damaged.folder(tmp_path) / "thing.jar").write_bytes(b"changed")
     states = {status.name: (status.state, status.problem is None) for status in components.status()}
-    assert states == {"here": ("present", True), "damaged": ("damaged", False), "missing": ("missing", True)}
+    assert states == {"present": ("present", True), "damaged": ("damaged", False), "missing": ("missing", True)}
 
 
 def test_the_shipped_pins_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:

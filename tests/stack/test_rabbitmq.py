@@ -1,4 +1,4 @@
-"""RabbitMQ where it is installed, and brokers that cannot be had: exit code 4, and how to get them. Starts nothing."""
+"""Finding RabbitMQ; brokers that are missing give exit code 4 and a hint how to get them. Starts nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def executable(path: Path) -> Path:
 
 @pytest.fixture
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is all there is on the PATH."""
+    """An empty folder, the only one on the PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -43,7 +43,7 @@ def test_it_is_found_on_the_path_with_its_version(nowhere: Path, tmp_path: Path)
     assert (found.version, found.server, found.epmd) == ("4.1.2", nowhere / "rabbitmq-server", nowhere / "epmd")
 
 
-def test_debians_wrapper_which_changes_the_user_is_passed_by(
+def test_debians_wrapper_which_changes_the_user_is_not_used(
     nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrapper = executable(tmp_path / "rabbitmq-script-wrapper")
@@ -58,7 +58,7 @@ def test_debians_wrapper_which_changes_the_user_is_passed_by(
     assert rabbitmq.find().version == "3.10.8"
 
 
-def test_its_settings_are_private_and_listen_on_loopback_alone(tmp_path: Path) -> None:
+def test_its_settings_are_private_and_it_listens_only_on_loopback(tmp_path: Path) -> None:
     rabbitmq._write_settings(tmp_path, 20001, "secret")
     settings = tmp_path / "rabbitmq.conf"
     assert settings.stat().st_mode & 0o777 == 0o600
@@ -78,24 +78,25 @@ def ran(tmp_path: Path, stack: str = "{amqp: {}}") -> tuple[int, str]:
 
 
 def test_a_run_on_rabbitmq_that_is_not_installed_says_how_to_get_it(nowhere: Path, tmp_path: Path) -> None:
-    code, said = ran(tmp_path, "{amqp: {broker: rabbitmq}}")
-    assert code == 4 and "RabbitMQ is not installed" in said and "apt-get install rabbitmq-server" in said, said
+    code, output = ran(tmp_path, "{amqp: {broker: rabbitmq}}")
+    assert code == 4 and "RabbitMQ is not installed" in output and "apt-get install rabbitmq-server" in output, output
     (check,) = [check for check in examine() if check.name.startswith("RabbitMQ")]
-    assert check.ok and "not installed" in check.found, "it is an option, and no fault of the machine"
+    assert check.ok and "not installed" in check.found, "RabbitMQ is optional"
 
 
 def test_a_run_without_java_says_how_to_get_it(nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    code, said = ran(tmp_path)
-    assert code == 4 and "there is no Java" in said and "install Java 17 or 21" in said, said
+    code, output = ran(tmp_path)
+    assert code == 4 and "no Java found" in output and "install Java 17 or 21" in output, output
 
 
 def test_a_run_whose_broker_cannot_be_fetched_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody listens there, as without a network."""
+    """No program listens at that address, as if there were no network."""
     monkeypatch.setenv("ONCEPROOF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("HOME", str(tmp_path))  # where jgo's own settings are
+    monkeypatch.setenv("HOME", str(tmp_path))  # jgo's own settings are there
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(jars, "DEFAULT_REMOTE_REPOS", {"central": "http://127.0.0.1:9/maven2"})
-    code, said = ran(tmp_path)
-    assert code == 4 and "fetching qpid-broker" in said and "cannot fetch" in said and "check the network" in said, said
+    code, output = ran(tmp_path)
+    assert code == 4, output
+    assert "fetching qpid-broker" in output and "cannot fetch" in output and "check the network" in output, output
     assert not list((tmp_path / "cache").glob("qpid-broker-*")), "nothing that looks finished"

@@ -1,4 +1,4 @@
-"""The self-test must catch what it is there for; with plain sockets, without a stack."""
+"""The self-test reports bypasses and ineffective cuts; tested with plain sockets, without a stack."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ def guard(listener: socket.socket, *allowed: int) -> Guard:
     return Guard(listener.getsockname()[1], "the CLIENT listener of kafka-1", frozenset(allowed))
 
 
-def test_a_direct_connection_is_named(listener: socket.socket) -> None:
+def test_a_direct_connection_is_reported(listener: socket.socket) -> None:
     with socket.create_connection(listener.getsockname()):
         (sentence,) = bypasses([guard(listener)], [os.getpid()])
     assert f"pid {os.getpid()}" in sentence
-    assert f"127.0.0.1:{listener.getsockname()[1]}, the CLIENT listener of kafka-1, past its proxy" in sentence
+    port = listener.getsockname()[1]
+    assert f"127.0.0.1:{port}, the CLIENT listener of kafka-1, and bypasses its proxy" in sentence
 
 
-def test_who_is_allowed_and_who_has_left_is_not_named(listener: socket.socket) -> None:
+def test_an_allowed_process_and_a_closed_connection_are_not_reported(listener: socket.socket) -> None:
     with socket.create_connection(listener.getsockname()):
         assert bypasses([guard(listener, os.getpid())], [os.getpid()]) == []
     assert bypasses([guard(listener)], [os.getpid()]) == []
 
 
-def test_the_accepting_end_is_no_bypass(listener: socket.socket) -> None:
+def test_the_accepting_process_is_not_reported(listener: socket.socket) -> None:
     child = "import socket, sys; held = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); sys.stdin.read()"
     argv = [sys.executable, "-c", child, str(listener.getsockname()[1])]
     with subprocess.Popen(argv, stdin=subprocess.PIPE) as process:
@@ -49,20 +50,20 @@ def test_the_accepting_end_is_no_bypass(listener: socket.socket) -> None:
             process.kill()
 
 
-def test_an_address_mapped_into_ipv6_is_seen_through(listener: socket.socket) -> None:
+def test_a_connection_to_an_address_mapped_into_ipv6_is_reported(listener: socket.socket) -> None:
     with socket.socket(socket.AF_INET6) as client:
         client.connect(("::ffff:127.0.0.1", listener.getsockname()[1]))
         assert len(bypasses([guard(listener)], [os.getpid()])) == 1
 
 
-def test_a_process_that_has_gone_is_passed_over(listener: socket.socket) -> None:
+def test_a_process_that_has_ended_is_ignored(listener: socket.socket) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
     assert bypasses([guard(listener)], [process.pid]) == []
 
 
 class ProxyOfSockets:
-    """A proxy as far as `check_cuts` looks: it listens or not. ``works`` False: its cuts and heals do nothing."""
+    """A proxy for `check_cuts`: it listens or not. If ``works`` is False, `cut` and `heal` do nothing."""
 
     name = "client-1"
     upstream = ""
@@ -87,19 +88,19 @@ class ProxyOfSockets:
         raise NotImplementedError
 
 
-def test_a_cut_that_is_not_felt_is_found_out() -> None:
+def test_a_cut_without_effect_is_reported() -> None:
     idle: Proxy = ProxyOfSockets(listening=True, works=False)
-    with pytest.raises(EnvironmentProblem, match="client-1 was cut, yet 127"):
+    with pytest.raises(EnvironmentProblem, match="client-1 was cut, but 127"):
         check_cuts([idle])
 
 
-def test_a_proxy_that_does_not_come_back_is_found_out() -> None:
+def test_a_heal_without_effect_is_reported() -> None:
     dead: Proxy = ProxyOfSockets(listening=False, works=False)
-    with pytest.raises(EnvironmentProblem, match="client-1 was healed, yet 127"):
+    with pytest.raises(EnvironmentProblem, match="client-1 was healed, but 127"):
         check_cuts([dead])
 
 
-def test_a_working_proxy_passes_and_is_healed() -> None:
+def test_a_working_proxy_passes_and_is_healed_afterwards() -> None:
     working = ProxyOfSockets(listening=True, works=True)
     check_cuts([working])
     host, _, port = working.listen.rpartition(":")

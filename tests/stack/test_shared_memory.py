@@ -1,4 +1,4 @@
-"""The segment that a killed Postgres leaves is found by its data folder, and nobody else's is touched."""
+"""The segment that a killed Postgres leaves is found by its data folder; other segments are not touched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from onceproof.stack.processes import shared_memory
 
-#: Makes a segment, as a process that ends at once: nobody is attached to it then. With a word more it stays attached.
+#: A program that creates a segment and ends, so that no process is attached to it. With one more argument it stays attached.
 MAKE = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -37,13 +37,13 @@ def made() -> Iterator[list[int]]:
 
 
 def make(made: list[int], key: int) -> tuple[int, int]:
-    said = subprocess.run([sys.executable, "-c", MAKE, str(key)], capture_output=True, text=True, check=True)
-    pid, number = map(int, said.stdout.split())
+    done = subprocess.run([sys.executable, "-c", MAKE, str(key)], capture_output=True, text=True, check=True)
+    pid, number = map(int, done.stdout.split())
     made.append(number)
     return pid, number
 
 
-def note(folder: Path, pid: int, key: int, number: int) -> None:
+def write_pidfile(folder: Path, pid: int, key: int, number: int) -> None:
     data = folder / "postgres"
     data.mkdir(exist_ok=True)
     lines = [str(pid), str(data), "1700000000", "5432", "", "127.0.0.1", f"{key % 2**64:9} {number:9}", "ready   "]
@@ -55,25 +55,25 @@ def is_there(number: int) -> bool:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_segment_that_nobody_has_is_removed(tmp_path: Path, made: list[int], sign: int) -> None:
+def test_a_segment_without_attached_processes_is_removed(tmp_path: Path, made: list[int], sign: int) -> None:
     key = sign * (1_000_000 + os.getpid())
     pid, number = make(made, key)
-    note(tmp_path, pid, key, number)
-    assert [one.id for one in shared_memory.left_by(tmp_path)] == [number]
+    write_pidfile(tmp_path, pid, key, number)
+    assert [one.id for one in shared_memory.unused_segments(tmp_path)] == [number]
     shared_memory.remove(tmp_path)
     assert not is_there(number)
     shared_memory.remove(tmp_path)
 
 
 @pytest.mark.parametrize(("key", "pid"), [(1, 0), (0, 1)])
-def test_one_of_another_key_or_another_process_stays(tmp_path: Path, made: list[int], key: int, pid: int) -> None:
+def test_a_segment_with_another_key_or_creator_stays(tmp_path: Path, made: list[int], key: int, pid: int) -> None:
     creator, number = make(made, 2_000_000 + os.getpid())
-    note(tmp_path, creator + pid, 2_000_000 + os.getpid() + key, number)
+    write_pidfile(tmp_path, creator + pid, 2_000_000 + os.getpid() + key, number)
     shared_memory.remove(tmp_path)
     assert is_there(number)
 
 
-def test_one_that_a_process_is_attached_to_stays(tmp_path: Path, made: list[int]) -> None:
+def test_a_segment_with_an_attached_process_stays(tmp_path: Path, made: list[int]) -> None:
     key = 3_000_000 + os.getpid()
     holder = subprocess.Popen(
         [sys.executable, "-c", MAKE, str(key), "hold"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -81,7 +81,7 @@ def test_one_that_a_process_is_attached_to_stays(tmp_path: Path, made: list[int]
     assert holder.stdout is not None
     pid, number = map(int, holder.stdout.readline().split())
     made.append(number)
-    note(tmp_path, pid, key, number)
+    write_pidfile(tmp_path, pid, key, number)
     shared_memory.remove(tmp_path)
     assert is_there(number)
     holder.communicate()
@@ -90,6 +90,6 @@ def test_one_that_a_process_is_attached_to_stays(tmp_path: Path, made: list[int]
 
 
 @pytest.mark.parametrize("text", ["", "1\n2\n", "x\n" * 8, "1\n\n\n\n\n\nnot numbers\n"])
-def test_a_torn_file_names_none(tmp_path: Path, text: str) -> None:
+def test_an_incomplete_pidfile_names_no_segment(tmp_path: Path, text: str) -> None:
     (tmp_path / "postmaster.pid").write_text(text)
-    assert shared_memory.left_by(tmp_path) == []
+    assert shared_memory.unused_segments(tmp_path) == []

@@ -1,4 +1,4 @@
-"""A standalone Spark on loopback: a job without a master of its own runs its tasks there, and nobody else's job does."""
+"""A standalone Spark on loopback: a job that sets no master runs its tasks there, and no other job can."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ PROBE = """
 import json, os
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.getOrCreate()
-def told(index, _):
+def task(index, _):
     import os, socket
     yield index, os.getppid(), os.environ.get("PGPASSFILE")
 context = spark.sparkContext
-print("TOLD" + json.dumps([context.master, context.parallelize(range(4), 4).mapPartitionsWithIndex(told).collect()]))
+print("RESULT" + json.dumps([context.master, context.parallelize(range(4), 4).mapPartitionsWithIndex(task).collect()]))
 """
 
 
@@ -42,7 +42,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SparkClu
 
 
 def start(cluster: SparkCluster, owner: Owner, folder: Path, own: dict[str, str] | None = None) -> Service:
-    """The probe, as a job gets its environment."""
+    """Start the probe in the environment of a job."""
     fetched = components.ensure(progress=False)
     events = folder / "events"
     events.mkdir()
@@ -67,46 +67,44 @@ def test_tasks_of_a_job_without_a_master_run_below_the_workers(
     spark, folder = cluster
     with Owner() as owner:
         assert start(spark, owner, tmp_path).wait(120) == 0, (tmp_path / "log").read_text()
-    told = re.search(r"TOLD(.*)", (tmp_path / "log").read_text())
-    assert told is not None
-    master, tasks = json.loads(told[1])
-    assert master == spark.master_url
+    result = re.search(r"RESULT(.*)", (tmp_path / "log").read_text())
+    assert result is not None
+    master, tasks = json.loads(result[1])
+    assert master == spark.conf.master
     assert len({daemon for _, daemon, _ in tasks}) in (1, 2) and len(tasks) == 4
     assert {passfile for *_, passfile in tasks} == {str(tmp_path / "pass")}
     assert os.getpid() not in {daemon for _, daemon, _ in tasks}
     (log,) = (tmp_path / "events").iterdir()
-    assert log.name.startswith("app-"), "an application of the cluster, not local-"
-    words = list(folder.glob("spark-worker-*/app-*/*/stderr"))
-    assert len(words) == 2, "each worker is one executor"
+    assert log.name.startswith("app-"), "an application of the cluster, not of local mode (local-)"
+    outputs = list(folder.glob("spark-worker-*/app-*/*/stderr"))
+    assert len(outputs) == 2, "each worker has one executor"
     spark.check_health()
 
 
-def test_the_secret_is_in_no_list_of_processes_and_in_no_log(
-    cluster: tuple[SparkCluster, Path], tmp_path: Path
-) -> None:
+def test_the_secret_is_in_no_command_line_and_in_no_log(cluster: tuple[SparkCluster, Path], tmp_path: Path) -> None:
     spark, folder = cluster
     secret = spark.conf.arguments.read_text().strip().partition("=")[2]
     assert len(secret) > 20 and spark.conf.arguments.stat().st_mode & 0o077 == 0
     lasting = {spark.master.pid, *(worker.pid for worker in spark.workers)}
     listed = {pid: " ".join(psutil.Process(pid).cmdline()) for pid in lasting}
     for pid in {*spark.pids()} - lasting:
-        with suppress(psutil.NoSuchProcess):  # an executor of the test before, about to end
+        with suppress(psutil.NoSuchProcess):  # an executor of the previous test that is about to end
             listed[pid] = " ".join(psutil.Process(pid).cmdline())
     assert not [pid for pid, command in listed.items() if secret in command]
     written = [path for path in folder.rglob("*") if path.is_file() and secret in path.read_text(errors="replace")]
     assert written == []
 
 
-def test_who_does_not_know_the_secret_runs_nothing(cluster: tuple[SparkCluster, Path], tmp_path: Path) -> None:
+def test_a_job_without_the_secret_runs_nothing(cluster: tuple[SparkCluster, Path], tmp_path: Path) -> None:
     spark, folder = cluster
     before = len(list(folder.glob("spark-worker-*/app-*")))
     guess = {"PYSPARK_SUBMIT_ARGS": "--conf spark.authenticate.secret=guessed pyspark-shell"}
     refused = "Failed to connect to master"
     with Owner() as owner:
         job = start(spark, owner, tmp_path, guess)
-        # It would try for a minute more; a job that is let in says nothing of the kind, and ends.
+        # It would try for another minute; a job that the master accepts does not log this, and ends.
         wait_until(
-            "the master to turn it away",
+            "the master to reject it",
             lambda: refused in job.log_tail(1000) or not job.is_running(),
             deadline_s=120,
         )

@@ -1,4 +1,4 @@
-"""Proxies do what they are told, and a wedged one comes back in the state that it should have."""
+"""Proxies cut, heal and apply toxics; a wedged one is recreated in its wanted state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeApi(BaseHTTPRequestHandler):
-    """Answers as Toxiproxy does, except to the requests (``METHOD path``) in ``answers``; notes every request."""
+    """Answers like Toxiproxy, except to the requests (``METHOD path``) in ``answers``; records every request."""
 
     seen: ClassVar[list[tuple[str, Any]]]
     answers: ClassVar[dict[str, tuple[int, bytes]]]
@@ -47,7 +47,7 @@ class FakeApi(BaseHTTPRequestHandler):
         sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         request = f"{method} {self.path}"
         self.seen.append((request, json.loads(sent) if sent else None))
-        # An answer is given once: what was wedged is well after it was made anew.
+        # Each answer is given once: a wedged proxy works again after it was recreated.
         status, body = self.answers.pop(request, (status, body))
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
@@ -93,7 +93,7 @@ def test_heal_removes_toxics_before_it_enables_and_is_idempotent(fake: tuple[Tox
     assert api.seen == []
 
 
-def test_a_wedged_proxy_is_made_anew_with_all_its_toxics_and_that_is_told(
+def test_a_wedged_proxy_is_recreated_with_all_its_toxics_and_an_event_is_emitted(
     fake: tuple[ToxiproxyServer, type[FakeApi]], events: list[tuple[str, dict[str, Any]]]
 ) -> None:
     server, api = fake
@@ -118,7 +118,7 @@ def test_a_wedged_proxy_is_made_anew_with_all_its_toxics_and_that_is_told(
     ]
 
 
-def test_a_proxy_wedged_while_it_is_cut_comes_back_cut(fake: tuple[ToxiproxyServer, type[FakeApi]]) -> None:
+def test_a_proxy_that_wedges_during_a_cut_is_recreated_cut(fake: tuple[ToxiproxyServer, type[FakeApi]]) -> None:
     server, api = fake
     proxy = server.create("pg", 1, 2)
     api.answers["POST /proxies/pg"] = (503, b"")
@@ -127,7 +127,7 @@ def test_a_proxy_wedged_while_it_is_cut_comes_back_cut(fake: tuple[ToxiproxyServ
     assert [body["enabled"] for body in created] == [True, False]
 
 
-def test_an_answer_that_does_not_come_counts_as_wedged(
+def test_a_missing_answer_counts_as_wedged(
     events: list[tuple[str, dict[str, Any]]],
     fake: tuple[ToxiproxyServer, type[FakeApi]],
     monkeypatch: pytest.MonkeyPatch,
@@ -150,7 +150,7 @@ def test_an_answer_that_does_not_come_counts_as_wedged(
     assert events[0][1]["why"] == "no answer within 0.2 s"
 
 
-def test_two_servers_live_in_one_process(fake: tuple[ToxiproxyServer, type[FakeApi]]) -> None:
+def test_two_servers_can_be_used_in_one_process(fake: tuple[ToxiproxyServer, type[FakeApi]]) -> None:
     one, one_api = fake
     others = fake_server(lambda _kind, **_data: None)
     other, other_api = next(others)
@@ -162,7 +162,7 @@ def test_two_servers_live_in_one_process(fake: tuple[ToxiproxyServer, type[FakeA
     assert next(others, None) is None
 
 
-def test_calls_do_not_go_through_a_proxy_of_the_environment(
+def test_calls_do_not_use_the_http_proxy_of_the_environment(
     fake: tuple[ToxiproxyServer, type[FakeApi]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
@@ -172,7 +172,9 @@ def test_calls_do_not_go_through_a_proxy_of_the_environment(
     assert fake[0].version() == "2.12.0"
 
 
-def test_refusals_name_what_was_asked_and_leave_no_trace(fake: tuple[ToxiproxyServer, type[FakeApi]]) -> None:
+def test_the_error_for_a_refused_request_quotes_it_and_the_toxic_is_forgotten(
+    fake: tuple[ToxiproxyServer, type[FakeApi]],
+) -> None:
     server, api = fake
     proxy = server.create("pg", 1, 2)
     api.answers["POST /proxies/pg/toxics"] = (400, b'{"error": "bad request body: unknown toxic type: timout"}')
@@ -186,7 +188,7 @@ def test_refusals_name_what_was_asked_and_leave_no_trace(fake: tuple[ToxiproxySe
         server.create("taken", 7, 8)
 
 
-def test_a_server_that_is_gone_is_a_failed_service() -> None:
+def test_a_call_to_a_server_that_is_gone_raises_service_failed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     service = cast("Service", SimpleNamespace(log_tail=lambda: "panic: something"))
@@ -194,7 +196,7 @@ def test_a_server_that_is_gone_is_a_failed_service() -> None:
         ToxiproxyServer(service, port, lambda _kind, **_data: None).version()
 
 
-def test_a_binary_that_ends_at_once_is_reported_with_its_log(tmp_path: Path) -> None:
+def test_the_error_for_a_binary_that_ends_at_once_has_its_log(tmp_path: Path) -> None:
     binary = tmp_path / "toxiproxy-server"
     binary.write_text("#!/bin/sh\necho cannot go on\nexit 3\n")
     binary.chmod(0o755)
@@ -228,7 +230,7 @@ def connect(proxy: toxiproxy.ToxiproxyProxy) -> socket.socket:
 
 
 def passes(proxy: toxiproxy.ToxiproxyProxy, upstream: socket.socket) -> bool:
-    """Whether bytes get from a client to the server behind the proxy and back."""
+    """Whether bytes get from a client through the proxy to the server and back."""
     with suppress(OSError), connect(proxy) as client:
         client.sendall(b"ping")
         accepted, _ = upstream.accept()
@@ -239,7 +241,7 @@ def passes(proxy: toxiproxy.ToxiproxyProxy, upstream: socket.socket) -> bool:
 
 
 @pytest.mark.real
-def test_cut_closes_and_refuses_and_heal_lets_through(
+def test_cut_closes_and_refuses_connections_and_heal_accepts_them_again(
     real: tuple[ToxiproxyServer, socket.socket, toxiproxy.ToxiproxyProxy],
 ) -> None:
     server, upstream, proxy = real
@@ -256,7 +258,7 @@ def test_cut_closes_and_refuses_and_heal_lets_through(
 
 
 @pytest.mark.real
-def test_limit_data_downstream_lets_the_request_through_and_no_answer(
+def test_limit_data_downstream_passes_the_request_and_drops_the_answer(
     real: tuple[ToxiproxyServer, socket.socket, toxiproxy.ToxiproxyProxy],
 ) -> None:
     _, upstream, proxy = real
@@ -294,7 +296,7 @@ def test_a_toxic_for_a_client_that_does_not_read_recreates_the_proxy(
                     stuck = 0
                 return stuck >= 5
 
-            wait_until("the way to the client to be full", buffers_are_full, deadline_s=60, every_s=0.01)
+            wait_until("the buffers to the client to be full", buffers_are_full, deadline_s=60, every_s=0.01)
             proxy.add_toxic("timeout", "downstream", timeout=0)
             assert [data["proxy"] for kind, data in events if kind == "harness.proxy-recreated"] == ["echo"]
             client.close()
@@ -303,7 +305,7 @@ def test_a_toxic_for_a_client_that_does_not_read_recreates_the_proxy(
 
 
 @pytest.mark.real
-def test_a_listen_port_in_use_is_named(
+def test_the_error_for_a_listen_port_in_use_names_it(
     real: tuple[ToxiproxyServer, socket.socket, toxiproxy.ToxiproxyProxy],
 ) -> None:
     server, upstream, _ = real

@@ -1,4 +1,4 @@
-"""Which Go builds Toxiproxy. (That it builds is tested by every real test, which uses the binary.)"""
+"""Which Go builds Toxiproxy, and failed builds. (Every real test uses the binary and so tests that it builds.)"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def fake_go(folder: Path, script: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("told", "taken"),
+    ("output", "used"),
     [
         ("go version go1.26.8 linux/amd64", True),
         ("go version go1.23 linux/amd64", True),
@@ -28,20 +28,22 @@ def fake_go(folder: Path, script: str) -> Path:
         ("something else", False),
     ],
 )
-def test_only_a_go_that_is_new_enough_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, taken: bool
+def test_only_a_go_that_is_new_enough_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, used: bool
 ) -> None:
-    go = fake_go(tmp_path, f"echo '{told}'")
+    go = fake_go(tmp_path, f"echo '{output}'")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert toxiproxy_build.system_go() == (go if taken else None)
+    assert toxiproxy_build.system_go() == (go if used else None)
 
 
-def test_without_go_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_go_on_the_path_there_is_no_system_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert toxiproxy_build.system_go() is None
 
 
-def test_a_failed_build_shows_the_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_failed_build_has_the_tools_last_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     go = fake_go(tmp_path, "echo 'dial tcp: no route to the module mirror' >&2; exit 1")
     monkeypatch.setattr(toxiproxy_build, "system_go", lambda: go)
     target = tmp_path / "target"
@@ -61,7 +63,7 @@ def running(pid: str) -> bool:
 def test_an_interrupted_build_ends_the_tool_and_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     progress = Progress(show=False)
     pids = tmp_path / "pids"
-    # The tool and its child write their ids, then wait for a signal that only a kill of the whole session brings.
+    # The tool and its child write their pids, then wait until the whole session is killed.
     go = fake_go(tmp_path, f"(echo $$ >> {pids}; sleep 1000) & echo $! >> {pids}; wait")
     monkeypatch.setattr(toxiproxy_build, "system_go", lambda: go)
     target = tmp_path / "target"
@@ -76,5 +78,5 @@ def test_an_interrupted_build_ends_the_tool_and_its_children(tmp_path: Path, mon
     with pytest.raises(FetchStopped):
         toxiproxy_build.build(target, Interrupting(show=False))
     for pid in pids.read_text().split():
-        # A killed process is still listed until the kernel has taken it down.
+        # The kernel still lists a killed process for a moment.
         wait_until(f"process {pid} to be gone", lambda pid=pid: not running(pid), deadline_s=5)

@@ -1,1 +1,1 @@
-"""The foundation: errors, the timeline, waiting, the registry, signals, text that is safe to show. Imports no other room."""
+"""The foundation: errors, timeline, waiting, registry, signals, secrets, text that is safe to show. Imports no other room."""

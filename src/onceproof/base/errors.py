@@ -1,4 +1,4 @@
-"""One root for every error that onceproof raises on purpose; the leaves carry the exit code that the command line returns."""
+"""The errors that onceproof raises on purpose; each class has the exit code that the command line returns for it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 class Ending(BaseException):
     """Why a command ends early.
 
-    ``hint`` says what to do. ``exit_code`` is what the command line returns for it. ``run_dir`` is set once a run has a
-    directory: what was observed until then, and the services' logs, are in it.
+    ``hint`` says what to do. ``exit_code`` is the exit code of the command line. ``run_dir`` is set once a run has a
+    directory, which contains the observations until then and the services' logs.
     """
 
     exit_code = 4
@@ -26,13 +26,13 @@ class Ending(BaseException):
 
 
 class OnceproofError(Ending, Exception):
-    """Something went wrong that a person can fix."""
+    """A problem that a person can fix."""
 
 
 class Interrupted(Ending):
-    """The user ended it: Ctrl-C, SIGTERM, SIGHUP or SIGQUIT (`onceproof.base.signals`).
+    """The user ended the command: Ctrl-C, SIGTERM, SIGHUP or SIGQUIT (`onceproof.base.signals`).
 
-    Not an `Exception`: code that handles failures, its own or somebody else's, must not take this for one.
+    Not an `Exception`: code that handles failures, in onceproof or in a library, must not take this for one.
     """
 
     exit_code = 130
@@ -40,7 +40,7 @@ class Interrupted(Ending):
 
 @dataclass(frozen=True)
 class Place:
-    """Where in a file a value stands. ``line`` and ``column`` count from 1."""
+    """Where a value is in a file. ``line`` and ``column`` count from 1."""
 
     file: str
     line: int = 1
@@ -52,7 +52,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a scenario: the place, what is wrong with the user's own value, and the mend."""
+    """One problem of a scenario: the place, what is wrong with the user's value, and the fix."""
 
     place: Place
     message: str
@@ -64,17 +64,17 @@ class Problem:
 
 
 class UsageError(OnceproofError):
-    """The user asked for something that cannot be: unknown name, wrong type, impossible batch."""
+    """The user asked for something impossible: an unknown name, a wrong type, a batch that cannot exist."""
 
     exit_code = 2
 
 
-#: More problems than these are only counted in the message.
+#: A message shows at most this many problems, and the number of the others.
 _SHOWN_PROBLEMS = 50
 
 
 class ScenarioError(UsageError):
-    """A scenario file that does not validate; carries every problem found, of which its message shows the first 50."""
+    """A scenario file that is not valid. ``problems`` has all of them; the message shows the first 50."""
 
     def __init__(self, problems: list[Problem]) -> None:
         lines = [str(problem) for problem in problems[:_SHOWN_PROBLEMS]]
@@ -85,11 +85,11 @@ class ScenarioError(UsageError):
 
 
 class EnvironmentProblem(OnceproofError):
-    """This machine lacks something, or holds something in the way (no Java, no free port, a full disk)."""
+    """This machine lacks something that onceproof needs (no Java, no free port, a full disk)."""
 
 
 class ServiceFailed(EnvironmentProblem):
-    """A service of the stack did not come up, or died without being told to; carries its last log lines."""
+    """A service of the stack did not start, or died although no fault killed it. The message has its last log lines."""
 
     def __init__(self, message: str, *, hint: str | None = None, log_tail: str = "") -> None:
         body = f"{message}\n  last log lines:\n{_indent(log_tail)}" if log_tail else message
@@ -97,15 +97,15 @@ class ServiceFailed(EnvironmentProblem):
 
 
 class WaitTimeout(OnceproofError):
-    """A named wait passed its deadline."""
+    """`onceproof.base.waiting.wait_until` reached its deadline."""
 
 
 class HistoryError(OnceproofError):
-    """A stored run that cannot be judged: missing, damaged or of another version."""
+    """A stored run cannot be judged: it is missing, damaged or of another version."""
 
 
 class NotARun(HistoryError):
-    """What was named as a run is something else: a file, an empty folder, a qualification."""
+    """The path of a run leads to something else: a file, an empty folder, a qualification."""
 
     exit_code = 2
 
@@ -115,4 +115,4 @@ def _indent(text: str) -> str:
 
 
 class NotEvaluated(Exception):
-    """The history lacks what this checker needs. The message says what; the claim that needs it becomes inconclusive."""
+    """The history lacks data that this checker needs, named in the message. A claim that needs the checker is inconclusive."""

@@ -1,4 +1,4 @@
-"""A unix socket at which programs that we started say, line by line, where they are, and wait."""
+"""A unix socket on which programs of a run report their progress, line by line, and wait for answers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pathlib import Path
 
 
 class LineServer:
-    """Serves the socket at ``path`` (in a private folder, short enough for a unix socket address), each connection in a thread
-    of its own: ``serve`` gets its ``rfile``, ``wfile`` and ``connection``, and returns when nothing more is to be said."""
+    """Serves the socket at ``path``, which is in a private folder and short enough for a unix socket address.
+
+    ``serve`` handles one connection in its own thread, with the handler's ``rfile``, ``wfile`` and ``connection``, and returns
+    at the end of the conversation.
+    """
 
     def __init__(self, path: Path, name: str, serve: Callable[[socketserver.StreamRequestHandler], None]) -> None:
         self.path = path
@@ -29,8 +32,8 @@ class LineServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop serving; who is connected stays so. Idempotent."""
-        if self._thread.ident is not None:  # else nobody would answer: shutdown waits for the end of serve_forever
+        """Accept no new connections; existing ones stay open. Idempotent."""
+        if self._thread.ident is not None:  # never started: shutdown would wait forever for the end of serve_forever
             self._server.shutdown()
         self._server.server_close()
         self.path.unlink(missing_ok=True)

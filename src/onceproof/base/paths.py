@@ -1,12 +1,13 @@
-"""Paths as a user wrote them: looking one up never raises, however impossible it is (too long, a NUL, an unknown ~user)."""
+"""Checks of paths that users wrote. They never raise, even for an impossible path (too long, with a NUL, an unknown ~user)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 
 def expanded(written: str | Path) -> Path:
-    """With ``~`` as the home folder; ``~nosuchuser`` is left as it is written."""
+    """The path with ``~`` expanded to the home folder; ``~nosuchuser`` stays as it is."""
     try:
         return Path(written).expanduser()
     except RuntimeError:
@@ -14,21 +15,19 @@ def expanded(written: str | Path) -> Path:
 
 
 def is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
+    return _holds(path.is_file)
 
 
 def is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
+    return _holds(path.is_dir)
 
 
 def exists(path: Path) -> bool:
+    return _holds(path.exists)
+
+
+def _holds(check: Callable[[], bool]) -> bool:
     try:
-        return path.exists()
+        return check()
     except (OSError, ValueError):
         return False

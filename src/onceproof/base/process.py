@@ -1,4 +1,4 @@
-"""This process: how its threads take turns, how much memory it has had, and which of its errors are the disk's."""
+"""This process: how often its threads take turns, its peak memory, and which errors are problems of the disk."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EP
 def attentive() -> Iterator[None]:
     """Let Python's threads take turns every half millisecond instead of every five.
 
-    Between the creation of ``commits/N``'s temporary file and its rename lie some 30 ms, and on its way from the file event
-    to the kill the watcher's thread has to wait for its turn several times.
+    Between the creation of ``commits/N``'s temporary file and its rename are about 30 ms, and between the file event and
+    the kill the watcher's thread has to wait for its turn several times.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.0005)
@@ -31,5 +31,5 @@ def peak_rss_kib() -> int:
 
 
 def is_disk_trouble(failure: BaseException) -> bool:
-    """Whether the disk is full, read-only or not ours."""
+    """Whether the error means that the disk is full, read-only or not writable for this user."""
     return isinstance(failure, OSError) and failure.errno in _DISK_TROUBLE

@@ -1,7 +1,7 @@
-"""What can be added by writing one file: faults, checkers, oracles, datasets, reports.
+"""Registries of everything that can be added by writing one file: faults, checkers, oracles, datasets, reports.
 
-A package's modules register what they implement when they are imported; third parties add theirs through entry points.
-Listings, error messages and documentation tables are derived from here, so there is no central list to edit.
+A package's modules register their implementations when they are imported; third parties use entry points. Listings, error
+messages and documentation tables are made from the registries, so there is no central list to edit.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-#: A message that lists more names than this is not read.
+#: Messages list at most this many names.
 _MOST_LISTED = 20
 
 
 class Registry(Generic[T]):
-    """Named things of one noun, found on first use in one package and in one entry-point group.
+    """Named items of one kind (``noun``), loaded on first use from one package and one entry-point group.
 
-    ``base``: the class that all of them inherit from, if there is one. ``part``: the one of its parts that it is itself.
+    ``base`` is the class that all items must inherit from, if any. ``part`` is the name of the registry's own part: `of`
+    that name is the registry itself.
     """
 
     def __init__(self, noun: str, package: str, group: str, base: type | None = None, *, part: str = "") -> None:
@@ -35,13 +36,13 @@ class Registry(Generic[T]):
         self._loaded = False
 
     def of(self, part: str) -> Registry[T]:
-        """A part of it in which names are free again: of ``faults`` those of consumers."""
+        """A part of the registry with its own namespace: ``faults.of("consumers")`` has the faults of consumers."""
         if part not in self._parts:
             self._parts[part] = _Part(self, part)
         return self._parts[part]
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Class or object decorator: ``@faults.register("crash")``. A name may be taken once."""
+        """Decorator for a class or object: ``@faults.register("crash")``. A name can be registered once."""
 
         def keep(item: T) -> T:
             if name in self._items:
@@ -55,7 +56,7 @@ class Registry(Generic[T]):
         return keep
 
     def get(self, name: str) -> T:
-        """The thing of that name. Raises `KeyError` with `suggest`'s sentence."""
+        """The item of that name. Raises `KeyError` with a suggestion (`suggest`)."""
         self._load()
         if name not in self._items:
             raise KeyError(f"unknown {self.noun} {name!r}; {suggest(name, self.names())}")
@@ -81,7 +82,7 @@ class Registry(Generic[T]):
 
 
 class _Part(Registry[T]):
-    """Found when the whole registry is."""
+    """A part of a registry; it is loaded together with the whole."""
 
     def __init__(self, whole: Registry[T], name: str) -> None:
         super().__init__(f"{whole.noun} of {name}", whole._package, whole._group, whole._base)
@@ -92,7 +93,7 @@ class _Part(Registry[T]):
 
 
 def suggest(value: str, known: list[str]) -> str:
-    """ "did you mean ...?" when something is near, else the list of what is known, or the two nearest of a long one."""
+    """ "did you mean ...?" if a known name is similar, else the list of known names; of a long list the two nearest."""
     near = difflib.get_close_matches(value[:200], known, n=2, cutoff=0.55)
     if near:
         return "did you mean " + " or ".join(repr(n) for n in near) + "?"

@@ -1,7 +1,7 @@
 """The signals that end a command: Ctrl-C, SIGTERM, a closed terminal (SIGHUP) and Ctrl-backslash (SIGQUIT).
 
-Inside `interruptible` a signal raises `Interrupted` in the main thread. Inside `uninterrupted`, which is for clean-up, it is
-remembered and raised at the end: what was begun there is finished, and the signal is not lost.
+Inside `interruptible` a signal raises `Interrupted` in the main thread. Inside `uninterrupted`, which is for clean-up, it
+is deferred and raised at the end of the block: the clean-up is finished, and the signal is not lost.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class _Watch:
-    """The signals of one command."""
+    """Handles the signals of one command."""
 
     def __init__(self) -> None:
         self.count = 0
         self.pending: signal.Signals | None = None
-        """Came during clean-up, and was not raised yet."""
+        """A signal that came during a clean-up and was not raised yet."""
         self.last: signal.Signals | None = None
         self.doing: list[Callable[[], str]] = []
-        """The clean-ups that are going on, the innermost last."""
+        """Descriptions of the current clean-ups, the innermost last."""
 
-    def arrived(self, number: int, _frame: FrameType | None) -> None:
+    def handle(self, number: int, _frame: FrameType | None) -> None:
         self.count += 1
         self.last = signal.Signals(number)
         if not self.doing:
             raise interrupted(self.last)
         self.pending = self.last
         force = f"\n  to end without clean-up: kill -KILL {os.getpid()}; afterwards: onceproof cleanup"
-        _say(f"{self.last.name}: first {self.doing[-1]()}{force if self.count > 1 else ''}")
+        _print(f"{self.last.name}: first {self.doing[-1]()}{force if self.count > 1 else ''}")
 
 
 _watch: _Watch | None = None
@@ -46,7 +46,7 @@ _watch: _Watch | None = None
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let signals raise `Interrupted` in here. Does nothing in other threads than the main one, and inside another one."""
+    """Let signals raise `Interrupted` inside the block. Only in the main thread, and not inside another such block."""
     global _watch
     if _watch is not None or threading.current_thread() is not threading.main_thread():
         yield
@@ -60,8 +60,8 @@ def interruptible() -> Iterator[None]:
             if number is signal.SIGHUP and handler is signal.SIG_IGN:
                 continue  # started with nohup
             before[number] = handler
-            signal.signal(number, watch.arrived)
-        sys.unraisablehook = _unraisable
+            signal.signal(number, watch.handle)
+        sys.unraisablehook = _report_unraisable
         yield
     finally:
         sys.unraisablehook = hook
@@ -71,16 +71,16 @@ def interruptible() -> Iterator[None]:
         _watch = None
 
 
-def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
-    """A signal that came in a destructor or in a callback of Python's own: `check` raises it again, without this traceback."""
+def _report_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+    """Print no traceback for a signal that came in a destructor or in one of Python's callbacks: `check` raises it again."""
     if not isinstance(unraisable.exc_value, Interrupted):
         sys.__unraisablehook__(unraisable)
 
 
 class uninterrupted:  # noqa: N801 - used as a context manager, like contextlib's
-    """Finish this block whatever signals come; the first of them is raised at its end.
+    """Finish this block even if signals come; the last of them is raised at its end.
 
-    ``doing`` says what is going on ("stopping kafka-1"), for a user who sends a signal meanwhile.
+    ``doing`` describes the block ("stopping kafka-1") for a user who sends a signal meanwhile.
     """
 
     def __init__(self, doing: str | Callable[[], str]) -> None:
@@ -99,21 +99,21 @@ class uninterrupted:  # noqa: N801 - used as a context manager, like contextlib'
         watch.doing.pop()
         if watch.pending is not None and not watch.doing:
             number, watch.pending = watch.pending, None
-            if not isinstance(sys.exception(), Interrupted):  # else one is on its way already
+            if not isinstance(sys.exception(), Interrupted):  # else one is being raised already
                 raise interrupted(number)
 
 
 def ignore() -> None:
-    """From now on no signal ends the program: its exit code is known, and the interpreter is about to stop."""
+    """From now on ignore the signals: the exit code is known, and the interpreter is about to end."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def check() -> None:
-    """Raise `Interrupted` if a signal came since the command began.
+    """Raise `Interrupted` if a signal has come since the command began.
 
-    For the end of a command: an `Interrupted` that somebody else's code has swallowed (Python itself does in a destructor)
-    must not end as a success.
+    Call it at the end of a command: it must not succeed if other code has swallowed an `Interrupted` (as Python does in a
+    destructor).
     """
     if _watch is not None and _watch.last is not None:
         raise interrupted(_watch.last)
@@ -123,7 +123,7 @@ def interrupted(number: signal.Signals) -> Interrupted:
     return Interrupted(f"interrupted by {number.name}")
 
 
-def _say(text: str) -> None:
-    # Not through sys.stderr: the signal may have come in the middle of a write to it. With a closed terminal nobody reads it.
+def _print(text: str) -> None:
+    # Not through sys.stderr: the signal may have come in the middle of a write to it. The terminal may be closed.
     with suppress(OSError):
         os.write(2, f"\n{text}\n".encode())

@@ -1,4 +1,4 @@
-"""Standard output and standard error of the program: a write that fails never ends it, and is not forgotten."""
+"""Standard output and standard error of the program: a failed write does not end it, but is reported at the end."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ _NAMES = ("standard input", "standard output", "standard error")
 
 
 class _Guarded(io.FileIO):
-    """A file descriptor whose writes never raise. After one that failed, the others go nowhere."""
+    """A file descriptor whose writes never raise. After a failed write, all later writes are dropped."""
 
     def __init__(self, number: int, failure: OSError | None) -> None:
         super().__init__(number, "wb", closefd=False)
-        self._refuses = failure
+        self._broken_by = failure
         self.failure: OSError | None = None
-        """Why something that was written is lost."""
+        """Why output was lost; None if none was."""
 
     def write(self, data: object, /) -> int:
         content = memoryview(data)  # type: ignore[arg-type]
-        while self._refuses is None:
+        while self._broken_by is None:
             try:
                 written = super().write(content)
             except OSError as failure:
-                self._refuses = failure
+                self._broken_by = failure
                 break
             if written is not None:
                 return written
-            select.select([], [self], [])  # set to non-blocking by another process that shares it
-        self.failure = self._refuses
+            select.select([], [self], [])  # another process that shares the descriptor has set it to non-blocking
+        self.failure = self._broken_by
         return content.nbytes
 
 
 class StandardStreams:
-    """Puts guarded streams in place of ``sys.stdout`` and ``sys.stderr``, for the rest of the process.
+    """Replaces ``sys.stdout`` and ``sys.stderr`` by guarded streams, for the rest of the process.
 
-    They write any text: what their encoding does not have is written as an escape.
+    They write any text: characters that their encoding lacks are written as escapes.
     """
 
     def __init__(self) -> None:
-        closed = [_hold(number) for number in range(3)]
+        closed = [_reserve(number) for number in range(3)]
         self._output = _Guarded(1, closed[1])
-        sys.stdout = _text(self._output, sys.stdout)
-        sys.stderr = _text(_Guarded(2, closed[2]), sys.stderr)
+        sys.stdout = _text_stream(self._output, sys.stdout)
+        sys.stderr = _text_stream(_Guarded(2, closed[2]), sys.stderr)
 
     def problem(self) -> str | None:
-        """Why the result did not reach standard output; None if it did, or if its reader has left (``| head``)."""
+        """Why the result was not written to standard output; None if it was, or if its reader has ended (``| head``)."""
         sys.stdout.flush()
         failure = self._output.failure
         if failure is None or isinstance(failure, BrokenPipeError):
@@ -60,8 +60,8 @@ class StandardStreams:
         return f"the result could not be written to standard output: {failure.strerror}"
 
 
-def _hold(number: int) -> OSError | None:
-    """Open a standard file that is closed, so that no other file gets its number; the error that it would have given."""
+def _reserve(number: int) -> OSError | None:
+    """Open a closed standard file, so that no other file gets its number; return the error that a write would have raised."""
     try:
         os.fstat(number)
     except OSError:
@@ -70,7 +70,7 @@ def _hold(number: int) -> OSError | None:
     return None
 
 
-def _text(raw: _Guarded, before: TextIO | None) -> TextIO:
+def _text_stream(raw: _Guarded, before: TextIO | None) -> TextIO:
     encoding = before.encoding if before is not None else "utf-8"
     return io.TextIOWrapper(
         io.BufferedWriter(raw), encoding=encoding, errors=READABLE, line_buffering=raw.isatty() or raw.fileno() == 2
@@ -78,11 +78,12 @@ def _text(raw: _Guarded, before: TextIO | None) -> TextIO:
 
 
 def kept(run_dir: Path) -> None:
-    """Note that the verdict that is about to be shown is also in this run directory."""
+    """Remember the run directory of a verdict that is about to be printed, in case it cannot be."""
     _kept.append(run_dir)
 
 
 def where_kept() -> list[Path]:
+    """The run directories of the printed verdicts."""
     return list(_kept)
 
 

@@ -1,4 +1,4 @@
-"""The one timeline of a run: append-only events, written to ``events.jsonl`` and offered to whoever listens."""
+"""The timeline of a run: append-only events, written to ``events.jsonl`` and passed to listeners."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Listener = Callable[[Event], None]
 
 
 class Timeline:
-    """Writes events in order and tells listeners. Safe from any thread; every line is flushed, so a killed harness loses none."""
+    """Writes events in order and calls listeners. Safe from any thread; flushes every line, so a killed harness loses none."""
 
     def __init__(self, path: Path) -> None:
         self._started = time.monotonic()
@@ -39,7 +39,7 @@ class Timeline:
         self._listeners.append(listener)
 
     def now(self) -> float:
-        """Seconds since the run began, on the clock that events carry."""
+        """Seconds since the run began, on the same clock as `Event.at`."""
         return time.monotonic() - self._started
 
     def emit(self, kind: str, **data: Any) -> Event:

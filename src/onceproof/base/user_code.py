@@ -1,4 +1,4 @@
-"""A user's Python function, named as ``module:function`` or ``path/to/file.py:function``. Loaded in child processes only."""
+"""Loads a user's Python function by its name, ``module:function`` or ``path/to/file.py:function``. In child processes only."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 def name_problem(name: str) -> str | None:
-    """What makes this text no name of a function; None if it could be one. Nothing is loaded."""
+    """Why this text cannot be the name of a function; None if it can. Loads nothing."""
     where, colon, function = name.rpartition(":")
     if not colon or not function.isidentifier():
-        return f"{name!r} names no function: write module:function or {{here}}/file.py:function"
+        return f"{name!r} does not name a function: write module:function or {{here}}/file.py:function"
     if not where.endswith(".py") and not _MODULE.fullmatch(where):
         return f"{where!r} is neither a module nor a .py file: write module:function or {{here}}/file.py:function"
     return None
 
 
 def load_function(name: str) -> Callable[..., Any]:
-    """The function of that name; a file can import its neighbours.
+    """The function of that name. A file can import other files of its folder.
 
-    Raises `ValueError` for what is no name, `FileNotFoundError`, `ImportError` and whatever the module raises while it is
-    loaded, `AttributeError` for a function that it has not, and `TypeError` for what cannot be called.
+    Raises `ValueError` if the name is malformed, `FileNotFoundError`, `ImportError` and anything that the module raises
+    while it is loaded, `AttributeError` if the module lacks the function, and `TypeError` if it cannot be called.
     """
     if problem := name_problem(name):
         raise ValueError(problem)
@@ -46,12 +46,12 @@ def load_function(name: str) -> Callable[..., Any]:
 
 def _from_file(path: Path) -> ModuleType:
     if not is_file(path):
-        raise FileNotFoundError(f"there is no file {path}")
+        raise FileNotFoundError(f"file {path} does not exist")
     sys.path.insert(0, os.fspath(path.parent.resolve()))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} cannot be loaded as Python")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # before it runs: dataclasses and pickle look their module up
+    sys.modules[path.stem] = module  # before it runs: dataclasses and pickle look up their module there
     spec.loader.exec_module(module)
     return module

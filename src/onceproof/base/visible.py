@@ -1,14 +1,14 @@
-"""Text of others (a job's log, a key, a path) as it can be shown: nothing in it acts on a terminal, and all of it can be written."""
+"""Makes foreign text (a job's log, a key, a path) safe to show: without control characters, and writable in any encoding."""
 
 from __future__ import annotations
 
 import codecs
 import re
 
-# Control characters but newline and tab, what turns the direction of text around, and halves of surrogate pairs.
+# Control characters except newline and tab, characters that change the direction of text, and halves of surrogate pairs.
 _ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
-#: What reports draw with, for a terminal that knows ASCII alone.
+#: The characters that reports draw with -> their substitutes on a terminal that has only ASCII.
 _IN_ASCII = {
     "─": "-",
     "━": "=",
@@ -22,12 +22,12 @@ _IN_ASCII = {
     "\u2014": "-",
 }
 
-#: Name of a handler of `codecs`: what an encoding has no character for is written as an escape.
+#: Name of an error handler of `codecs`: it writes characters that an encoding lacks as escapes.
 READABLE = "onceproof.readable"
 
 
 def visible(text: str) -> str:
-    """``text`` with an escape in place of each character that acts instead of being shown: ``\\x1b``, ``\\u202e``."""
+    """``text`` with an escape instead of each character that controls the terminal: ``\\x1b``, ``\\u202e``."""
     return _ACTING.sub(lambda found: _escape(found[0]), text)
 
 

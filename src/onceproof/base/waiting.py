@@ -1,4 +1,4 @@
-"""The one way to wait: a named reason, a probe, a deadline. Nothing in onceproof sleeps for a guessed time."""
+"""The only way to wait in onceproof: a named reason, a probe, a deadline. Nothing sleeps for a guessed time."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def wait_until(
 ) -> T:
     """Call ``probe`` until it returns something truthy, and return that.
 
-    ``abandon`` is called before each probe and may raise to give up early (the process died, the user interrupted).
-    ``explain`` gives the last state (and log lines) for the time-out error.
+    ``abandon`` is called before each probe and may raise an error to stop waiting (the process died).
+    ``explain`` returns the last state (and log lines) for the time-out error.
     Raises `WaitTimeout` naming ``reason`` after ``deadline_s`` seconds.
     """
 

@@ -241,7 +241,7 @@ def _template_values(execution: Execution, stack: Stack) -> dict[str, str]:
         values |= {"postgres.user": stack.postgres.user, "postgres.database": stack.postgres.database}
         values["postgres.driver"] = str(stack.postgres_driver)
     if stack.spark is not None:
-        values["spark.master"] = stack.spark.master_url
+        values["spark.master"] = stack.spark.conf.master
     values |= {f"topic.{name}": name for name in scenario.topics()}
     values |= {f"output.{name}": store_of(spec).address(spec, stack) for name, spec in scenario.outputs.items()}
     values |= {f"table.{name}": str(directory.tables / f"{name}.parquet") for name in scenario.pipeline.prepare.tables}

@@ -1,1 +1,1 @@
-"""The real services of a run: Kafka, Postgres, Toxiproxy. `onceproof.stack.api` says what the rest of onceproof may ask of them."""
+"""The real services of a run: Kafka, Postgres, Toxiproxy. Other packages use them through `onceproof.stack.api`."""

@@ -1,4 +1,4 @@
-"""What a stack offers, whichever provider runs it. Faults, the feed and the collectors see only this."""
+"""The interface of a stack, whichever provider runs it. Faults, the feed and the collectors see only this."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Stream = Literal["upstream", "downstream"]
 
 @dataclass(frozen=True)
 class Leadership:
-    """Who leads a partition, as the cluster (not the old leader) sees it."""
+    """The leader of a partition, as the cluster (not the old leader) sees it."""
 
     broker: int
     epoch: int
@@ -25,19 +25,19 @@ class Leadership:
 
 @dataclass(frozen=True)
 class Replicas:
-    """Of a partition, as the cluster sees it at a moment."""
+    """The replicas of a partition, as the cluster sees them at one moment."""
 
     leader: int
-    """-1: nobody leads it, it is offline."""
+    """-1: the partition has no leader, it is offline."""
     in_sync: frozenset[int]
 
 
 class Proxy(Protocol):
-    """One Toxiproxy proxy in front of one listener. Every call has an HTTP time-out and recovers from a wedged proxy by recreating it."""
+    """One Toxiproxy proxy in front of one listener. Calls have an HTTP time-out, and recreate a proxy that is wedged."""
 
     name: str
     listen: str
-    """``127.0.0.1:port`` that clients are told."""
+    """``127.0.0.1:port`` that clients connect to."""
     upstream: str
     """``127.0.0.1:port`` of the real listener."""
 
@@ -45,46 +45,46 @@ class Proxy(Protocol):
         """Close every connection and refuse new ones."""
 
     def turn_away(self) -> None:
-        """As `cut`; but a protocol proxy resets only who connects or uses a connection that stands, and tells of it."""
+        """Like `cut`, but a protocol proxy resets only new connections and those in use, and records each reset."""
 
     def add_toxic(self, kind: str, stream: Stream, **attributes: int) -> None:
         """Put a toxic (``timeout``, ``limit_data``, ``bandwidth``, ...) on one direction; its name is ``kind_stream``."""
 
     def heal(self) -> None:
-        """Enabled, and no toxics. Idempotent."""
+        """Enable the proxy and remove its toxics. Idempotent."""
 
 
 class Kafka(Protocol):
     client_bootstrap: str
-    """Addresses of the proxied listeners: what the pipeline is given."""
+    """Addresses of the proxied listeners, for the pipeline."""
     harness_bootstrap: str
-    """Addresses of the listeners that no fault cuts: what the feed and the collectors use."""
+    """Addresses of the listeners that no fault cuts, for the feed and the collectors."""
     brokers: tuple[int, ...]
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None: ...
 
     def alter_topic(self, name: str, config: Mapping[str, str]) -> Mapping[str, str | None]:
-        """Set these topic settings; returns what they were before (None: not set)."""
+        """Set these topic settings; return their values before (None: not set)."""
 
     def restore_topic(self, name: str, config: Mapping[str, str | None]) -> None:
         """Put back what `alter_topic` returned. Idempotent."""
 
     def leader(self, topic: str, partition: int, *, asking_not: int | None = None) -> Leadership:
-        """Current leader; with ``asking_not`` the question goes to another broker than that one."""
+        """The current leader; ``asking_not`` names a broker that must not be asked."""
 
     def replicas(self, topic: str, partition: int, *, asking_not: int | None = None) -> Replicas | None:
-        """Who leads it now, if anybody, and who is in sync; None while nobody answers."""
+        """The leader now, if there is one, and the replicas in sync; None while no broker answers."""
 
     def log_folders(self, topic: str) -> Mapping[int, Path]:
-        """Partition -> folder of the leader's log of it, readable from here; without those whose files are out of reach."""
+        """Partition -> folder of its leader's log; without partitions whose files cannot be read from here."""
 
     def client_proxy(self, broker: int) -> Proxy: ...
 
     def replication_proxy(self, broker: int) -> Proxy:
-        """In front of the broker's replication listener (three brokers only)."""
+        """The proxy in front of the broker's replication listener (three brokers only)."""
 
     def controller_proxy(self, broker: int) -> Proxy:
-        """On the broker's own link to the controller (three brokers only)."""
+        """The proxy on the broker's own link to the controller (three brokers only)."""
 
     def kill_broker(self, broker: int) -> None:
         """SIGKILL, and wait until the process is gone."""
@@ -96,7 +96,7 @@ class Kafka(Protocol):
 
     @property
     def controller(self) -> int:
-        """Its node, which kill, restart, pause and resume take too; a single node is its own."""
+        """Node id of the controller; kill, restart, pause and resume accept it too. A single node is its own controller."""
 
     def pid(self, broker: int) -> int: ...
 
@@ -107,7 +107,7 @@ class Kafka(Protocol):
         """SIGCONT, and wait until it is back in every ISR. Idempotent."""
 
     def quorum_epoch(self) -> int:
-        """Epoch in which the controller leads the metadata quorum, from its own files."""
+        """Epoch in which the controller leads the metadata quorum, read from the controller's files."""
 
 
 class Postgres(Protocol):
@@ -118,19 +118,19 @@ class Postgres(Protocol):
     user: str
     database: str
     password: str
-    """Of the pipeline's user. It goes into the job's environment where the scenario says so, and is never written down."""
+    """Password of the pipeline's user. It enters the job's environment if the scenario asks for it, and is never stored."""
     harness_conninfo: str
-    """libpq conninfo of the superuser, straight to the server: for the harness only. Never written down."""
+    """libpq conninfo of the superuser, straight to the server: for the harness only. Never stored."""
     proxy: Proxy
 
     def kill(self) -> None:
         """SIGKILL the postmaster and every backend at once: the server crashes."""
 
     def stop(self) -> None:
-        """A fast shutdown, as by an administrator; backends are told (57P01)."""
+        """A fast shutdown, as by an administrator; backends send their clients error 57P01."""
 
     def restart(self) -> None:
-        """Start it again on its folder, after recovery if it crashed, and wait until it takes connections. Idempotent."""
+        """Start it again on its folder, after recovery if it crashed, and wait until it accepts connections. Idempotent."""
 
     def is_running(self) -> bool: ...
 
@@ -140,26 +140,23 @@ class Spark(Protocol):
 
     conf: Cluster
 
-    @property
-    def master_url(self) -> str: ...
-
     def pids(self) -> list[int]:
         """Every process below the workers: executors, and the Python workers of their tasks."""
 
 
 class FrameRules(Protocol):
-    """The protocol proxies of the pipeline's routes (`onceproof.stack.toxiproxy.framed`)."""
+    """The protocol proxies between the pipeline and its services (`onceproof.stack.toxiproxy.framed`)."""
 
     def arm(self, service: Literal["kafka", "postgres"], rule: Rule) -> None: ...
 
     def disarm(self, service: Literal["kafka", "postgres"], rule: Rule) -> None:
-        """It stops nothing more, and lets go what it holds. Idempotent."""
+        """End the rule and release the frames that it holds. Idempotent."""
 
-    def listen(self, service: Literal["kafka", "postgres"], ear: list[Reply]) -> None:
-        """From now on errors of that service, and its answers to Produce, are added to ``ear``."""
+    def listen(self, service: Literal["kafka", "postgres"], replies: list[Reply]) -> None:
+        """From now on append to ``replies`` the service's errors and its answers to Produce."""
 
-    def unlisten(self, service: Literal["kafka", "postgres"], ear: list[Reply]) -> None:
-        """Idempotent."""
+    def unlisten(self, service: Literal["kafka", "postgres"], replies: list[Reply]) -> None:
+        """Stop appending to ``replies``. Idempotent."""
 
 
 class Stack(Protocol):
@@ -176,28 +173,28 @@ class Stack(Protocol):
 
     @property
     def spark(self) -> Spark | None:
-        """None where the job's tasks run in its driver."""
+        """None if the job's tasks run in its driver."""
 
     spark_class_path: tuple[Path, ...]
     """Jars of Spark's Kafka connector, for ``SPARK_DIST_CLASSPATH``."""
 
     files: Path
-    """Folder of the outputs that are files: each has a folder of its own in it."""
+    """Folder of the outputs that are files; each output has its own folder in it."""
 
     postgres_driver: Path
     """Jar of Postgres' JDBC driver, for jobs that name it (`{postgres.driver}`)."""
 
     spark_archive: Path | None
-    """Spark's and the connector's classes (AppCDS), for a driver that starts quickly; None where there is none."""
+    """Class archive (AppCDS) of Spark and its connector, so that a driver starts quickly; None if there is none."""
 
     checkpoint_jar: Path | None
-    """The checkpoint file system, for the job's class path; None where it does not fit the Spark in use."""
+    """The checkpoint file system, for the job's class path; None if it does not fit the Spark in use."""
 
     def versions(self) -> dict[str, Any]:
-        """Component -> version, hashes where a component was built here."""
+        """Component -> version; for components built on this machine, version and hash."""
 
     def check_health(self) -> None:
-        """Raise `ServiceFailed` if a service died that no fault killed."""
+        """Raise `ServiceFailed` if a service died without a fault having killed it."""
 
     def check_bypass(self, pids: list[int]) -> list[str]:
-        """Established connections of these processes to a listener behind a proxy that do not go through it, as sentences."""
+        """Connections of these processes straight to a listener that has a proxy, as sentences."""

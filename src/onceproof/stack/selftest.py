@@ -1,13 +1,12 @@
-"""Proof, at the start of every run, that nobody goes around the proxies: a cut on a route that is not used proves nothing.
+"""Checks at the start of every run that no connection bypasses the proxies, because faults would not affect it.
 
-Clients that are given a proxied bootstrap still bypass the proxies if the brokers advertise their real addresses
-(Shopify/toxiproxy issue 171), and no error would tell: every fault would simply have no effect.
+Clients with a proxied bootstrap address still bypass the proxies if the brokers advertise their real addresses
+(Shopify/toxiproxy issue 171). No error would report that: every fault would simply have no effect.
 """
 
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,12 +22,14 @@ from onceproof.stack.kafka.clients import client_config
 from onceproof.stack.kafka.cluster import EmbeddedKafka
 from onceproof.stack.kafka.settings import HOST, Listener
 from onceproof.stack.postgres import EmbeddedPostgres
+from onceproof.stack.processes.ports import accepts_connections
 
-_CONNECT_TIMEOUT_S = 2.0
-#: A broker that has just lost its link to the controller for a moment answers at once; a loaded machine takes longer.
+#: Even a broker that has just lost its link to the controller for a moment answers at once; a loaded machine takes longer.
 _METADATA_DEADLINE_S = 20.0
 
-_HINT = "this is a fault of onceproof's own set-up, or a service found on another network path: please report it with the logs"
+_HINT = (
+    "this is a defect in onceproof's set-up, or a service found another network path: please report it with the logs"
+)
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,14 @@ class Guard:
 
 
 def guards(kafka: EmbeddedKafka, postgres: EmbeddedPostgres | None, toxiproxy: int) -> list[Guard]:
-    """Every real listener of the stack as it runs now (a restarted broker has another pid)."""
+    """Every real listener of the stack with its current pids (a restarted broker has another pid)."""
     found = []
     for node in kafka.nodes.values():
         own = {node.service.pid} if node.is_running() else set()
         for listener, port in node.node.ports.items():
             allowed = {
                 Listener.CLIENT: {toxiproxy},
-                # A single node is its only peer: there is no link that a fault could cut.
+                # A single node has no other peer: there is no link that a fault could cut.
                 Listener.INTERNAL: {toxiproxy} if len(kafka.brokers) > 1 else own,
                 Listener.HARNESS: {os.getpid()},
                 # The controller is a client of its own quorum.
@@ -61,47 +62,49 @@ def guards(kafka: EmbeddedKafka, postgres: EmbeddedPostgres | None, toxiproxy: i
 
 
 def bypasses(guarded: Iterable[Guard], pids: Iterable[int]) -> list[str]:
-    """Established connections of these processes to a guarded listener that they may not use, as sentences."""
+    """Established connections of these processes to a listener whose guard does not allow them, as sentences."""
     by_port = {guard.port: guard for guard in guarded}
     found = []
     for pid in sorted(set(pids)):
         for port in _connected_ports(pid):
             guard = by_port.get(port)
             if guard is not None and pid not in guard.allowed:
-                found.append(f"{_describe(pid)} talks to {HOST}:{port}, {guard.what}, past its proxy")
+                found.append(f"{_describe(pid)} is connected to {HOST}:{port}, {guard.what}, and bypasses its proxy")
     return found
 
 
 def check_advertised(kafka: EmbeddedKafka) -> None:
-    """Through each client proxy, the cluster's metadata may name proxies only. Raises `EnvironmentProblem`."""
+    """Raise `EnvironmentProblem` if the metadata that a client gets through a proxy names anything but the proxies."""
     wanted = {kafka.client_proxy(broker).listen for broker in kafka.brokers}
     for broker in kafka.brokers:
-        told = _advertised(kafka.client_proxy(broker).listen)
-        if told != wanted:
+        advertised = _advertised(kafka.client_proxy(broker).listen)
+        if advertised != wanted:
             raise EnvironmentProblem(
-                f"broker {broker} sends clients to {', '.join(sorted(told - wanted) or ['too few brokers'])}, "
+                f"broker {broker} sends clients to {', '.join(sorted(advertised - wanted) or ['too few brokers'])}, "
                 f"but the proxies are {', '.join(sorted(wanted))}",
                 hint=_HINT,
             )
 
 
 def check_cuts(proxies: Sequence[Proxy]) -> None:
-    """Each proxy refuses connections while it is cut and takes them afterwards. Raises `EnvironmentProblem`."""
+    """Raise `EnvironmentProblem` if a proxy accepts connections while it is cut, or refuses them afterwards."""
     for proxy in proxies:
         proxy.cut()
         try:
-            if _accepts(proxy.listen):
+            if _is_open(proxy):
                 raise EnvironmentProblem(
-                    f"proxy {proxy.name} was cut, yet {proxy.listen} still takes connections", hint=_HINT
+                    f"proxy {proxy.name} was cut, but {proxy.listen} still accepts connections", hint=_HINT
                 )
         finally:
             proxy.heal()
-        if not _accepts(proxy.listen):
-            raise EnvironmentProblem(f"proxy {proxy.name} was healed, yet {proxy.listen} refuses", hint=_HINT)
+        if not _is_open(proxy):
+            raise EnvironmentProblem(
+                f"proxy {proxy.name} was healed, but {proxy.listen} refuses connections", hint=_HINT
+            )
 
 
 def _connected_ports(pid: int) -> list[int]:
-    """Ports on loopback that the process holds an established connection to."""
+    """Ports on loopback that the process has an established connection to."""
     found = []
     with suppress(psutil.NoSuchProcess):
         for connection in psutil.Process(pid).net_connections("tcp"):
@@ -129,10 +132,6 @@ def _advertised(address: str) -> set[str]:
     return wait_until(f"the brokers' metadata through the proxy {address}", ask, deadline_s=_METADATA_DEADLINE_S)
 
 
-def _accepts(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S):
-            return True
-    except OSError:
-        return False
+def _is_open(proxy: Proxy) -> bool:
+    host, _, port = proxy.listen.rpartition(":")
+    return accepts_connections(host, int(port))

@@ -1,4 +1,4 @@
-"""What a driver is given of a standalone Spark cluster, and of the harness's own environment."""
+"""The settings by which a driver uses a standalone Spark cluster, and the variables that any job inherits."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _PASSED_ON_PREFIXES = ("LC_", "JAVA_", "SPARK_", "PYSPARK_", "HADOOP_", "PYTHON"
 
 @dataclass(frozen=True)
 class Cluster:
-    """A standalone Spark as a job gets it: a job that sets no master of its own runs its tasks there."""
+    """A standalone Spark as seen by a job: a job that sets no master runs its tasks there."""
 
     master: str
     """``spark://host:port``."""
     arguments: Path
-    """Arguments for the driver's JVM that no list of processes may show: the secret of the cluster."""
+    """File with arguments for the driver's JVM. It holds the cluster's secret, which no process list may show."""
     memory_mb: int
-    """All that one executor's heap may take of its worker."""
+    """Heap of an executor: all the memory of its worker."""
     archive: Path | None
-    """Spark's classes, for executors that start quickly."""
+    """Class archive of Spark, so that executors start quickly."""
 
     def settings(self, scratch: Path, executor_env: Mapping[str, str]) -> dict[str, str]:
         options = [*driver_archive.options(self.archive), "-XX:+UseSerialGC", f"-Djava.io.tmpdir={scratch}"]
@@ -46,13 +46,13 @@ class Cluster:
             "spark.authenticate": "true",
             "spark.executor.memory": f"{self.memory_mb}m",
             "spark.executor.extraJavaOptions": shlex.join(options),
-            # In local mode tasks find these in the driver's own environment.
+            # In local mode, tasks find these in the driver's environment.
             **{f"spark.executorEnv.{name}": value for name, value in executor_env.items()},
         }
 
 
 def inherited() -> dict[str, str]:
-    """What any job gets of our own environment: what programs need to run, and no more."""
+    """The environment variables that any job inherits from the harness: only those that programs need to run."""
     return {
         name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)
     }

@@ -1,1 +1,1 @@
-"""An AMQP 0-9-1 broker as a service of the run: Qpid, or RabbitMQ where it is installed."""
+"""An AMQP 0-9-1 broker as a service of the run: Qpid, or RabbitMQ if it is installed."""

@@ -1,7 +1,7 @@
 """An AMQP 0-9-1 broker on loopback: Apache Qpid Broker-J, in memory, for one run or many replays of it.
 
-Two things of it that clients must know (seen with 9.2.0): it does not offer publisher confirms, so whoever must know that a
-message is in its queue publishes in a transaction; and a passive declare counts unacknowledged messages too.
+Clients must know two things (seen with 9.2.0). It has no publisher confirms, so a publisher that must know that its message
+is in a queue publishes in a transaction. And a passive declare also counts unacknowledged messages.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _JVM = (
 
 @dataclass(frozen=True)
 class Received:
-    """One message as it stood in a queue."""
+    """One message as taken from a queue."""
 
     key: str
     body: bytes
@@ -54,14 +54,14 @@ class Received:
 
 
 class EmbeddedAmqp:
-    """One broker process. Made by `start`, stopped by its owner. What another broker has otherwise stands in its subclass."""
+    """One broker process. Created by `start`, stopped by its owner. A subclass says how another broker differs."""
 
     name = "Qpid Broker-J"
     virtual_host = "default"
     durable = False
-    """Of queues: to some brokers those that are neither durable nor exclusive are a thing of the past."""
+    """Whether queues are declared durable. Some brokers deprecate queues that are neither durable nor exclusive."""
     counts_ready = False
-    """Whether a passive declare counts what may be taken, and not what is unacknowledged too."""
+    """Whether a passive declare counts only ready messages; else it counts unacknowledged ones too."""
 
     def __init__(self, service: Service, port: int, password: str, versions: dict[str, Any]) -> None:
         self.service = service
@@ -72,7 +72,7 @@ class EmbeddedAmqp:
 
     @classmethod
     def start(cls, owner: Owner, log: Path, components: AmqpComponents) -> Self:
-        """Start it on a private folder with a password of its own, and wait until it lets a client in.
+        """Start it on a private folder with a new password, and wait until it accepts a client.
 
         Raises `ServiceFailed` with its last log lines.
         """
@@ -87,41 +87,41 @@ class EmbeddedAmqp:
         argv: list[str | Path] = [components.java.path, *_JVM, "-cp", class_path, "org.apache.qpid.server.Main"]
         argv += ["-st", "Memory", "-icp", settings, "-prop", f"qpid.work_dir={folder}"]
         env = {name: value for name, value in os.environ.items() if name not in FOREIGN_OPTIONS}
-        # SIGKILL: it keeps nothing beyond its memory, and a clean stop takes two seconds.
+        # SIGKILL: it stores nothing on disk, and a clean stop takes two seconds.
         service = owner.start("amqp", argv, log=log, env=env, cwd=folder, stop_signal=signal.SIGKILL)
         versions = {**components.versions, "java": components.java.version, "pika": installed("pika")}
         broker = cls(service, port, password, versions)
         wait_until(
-            "the AMQP broker to let a client in", broker._answers, deadline_s=_START_DEADLINE_S, abandon=broker.check
+            "the AMQP broker to accept a client", broker._answers, deadline_s=_START_DEADLINE_S, abandon=broker.check
         )
         owner.push(broker.close)
         return broker
 
     @property
     def url(self) -> str:
-        """For clients. Holds the password: it goes into environments, never into a log or a command line."""
+        """URL for clients. It contains the password, so it goes into environments, never into a log or a command line."""
         return self.url_through(self.port)
 
     def url_through(self, port: int) -> str:
-        """The same by way of a proxy on loopback."""
-        # No heartbeats: a consumer that is held at a step does not answer them, and would be cut off.
+        """The same URL through a proxy on loopback."""
+        # No heartbeats: a consumer that is held at a step does not answer them, and would be disconnected.
         return f"amqp://{USER}:{self.password}@{HOST}:{port}/{self.virtual_host}?heartbeat=0"
 
     def check(self) -> None:
-        """Raise `ServiceFailed`, with its last words, if the process has ended."""
+        """Raise `ServiceFailed`, with its last log lines, if the process has ended."""
         self.service.check_running()
 
     def close(self) -> None:
-        """Give the harness's own connection back. Idempotent."""
+        """Close the harness's own connection. Idempotent."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(AMQPError, OSError):
                 connection.close()
 
     def declare(self, exchange: str, bindings: dict[str, list[str]]) -> None:
-        """An exchange, and queues that get a copy of what it is sent under a key: key -> queues.
+        """Declare an exchange, and bind queues to it that each get a copy of the messages under a key: key -> queues.
 
-        Raises `ServiceFailed` for a queue that is not there afterwards, or that nothing can be published to.
+        Raises `ServiceFailed` for a queue that does not exist afterwards, or to which nothing can be published.
         """
         with self._channel() as channel:
             channel.exchange_declare(exchange, "direct", auto_delete=False)
@@ -133,14 +133,16 @@ class EmbeddedAmqp:
             self._check_queue(queue)
 
     def _check_queue(self, queue: str) -> None:
-        """Publish a message to it as a client does, by its name alone, and take that back: some names lead elsewhere."""
+        """Publish a message to it as a client does, by its name only, and take it back: some names lead elsewhere."""
         try:
             self.publish("", queue, b"", pika.BasicProperties())
-            there = len(list(self.drain(queue)))
+            taken = len(list(self.drain(queue)))
         except (ServiceFailed, AMQPError) as refused:
             raise ServiceFailed(f"{self.name} cannot use the queue {queue!r}: {refused}") from refused
-        if there != 1:
-            raise ServiceFailed(f"{self.name} cannot use the queue {queue!r}: of one message, {there} came out of it")
+        if taken != 1:
+            raise ServiceFailed(
+                f"{self.name} cannot use the queue {queue!r}: 1 message was published to it, {taken} were taken from it"
+            )
 
     def remove(self, exchange: str, queues: list[str]) -> None:
         with self._channel() as channel:
@@ -149,7 +151,7 @@ class EmbeddedAmqp:
             channel.exchange_delete(exchange)
 
     def publish(self, exchange: str, key: str, body: bytes, properties: pika.BasicProperties) -> None:
-        """Publish and return when the broker has said that it is in every queue bound to ``key``."""
+        """Publish, and return when the broker has confirmed that the message is in every queue bound to ``key``."""
         with self._channel() as channel:
             returned: list[str] = []
             channel.tx_select()
@@ -161,7 +163,7 @@ class EmbeddedAmqp:
             raise ServiceFailed(f"{self.name} has no queue for a message under {key!r}: {returned[0]}")
 
     def drain(self, queue: str) -> Iterator[Received]:
-        """Take everything that is ready in ``queue``, in its order."""
+        """Take every ready message of ``queue``, in the queue's order."""
         with self._channel() as channel:
             while True:
                 frame, properties, body = channel.basic_get(queue, auto_ack=True)
@@ -171,28 +173,28 @@ class EmbeddedAmqp:
                 yield Received(str(key), body, dict(properties.headers or {}))
 
     def await_gone(self, mark: str) -> None:
-        """Wait until the broker has noticed the end of a client and has taken its messages back.
+        """Wait until the broker has noticed the end of a client and has requeued its unacknowledged messages.
 
-        ``mark`` is a queue that goes with the client's last consumer on it, which stands on the channel that the client opened
-        *after* the one that it takes messages on: channels are closed in their order, so what was unacknowledged is
-        back in its queue before the mark goes.
+        ``mark`` is an auto-delete queue that the client consumes on a channel that it opened *after* the channel of its
+        messages. The broker closes channels in their order, so unacknowledged messages are back in their queue before the
+        mark disappears.
         """
         wait_until(
             f"the broker to notice the end of the client of {mark}",
             lambda: not self.exists(mark),
             deadline_s=_GONE_DEADLINE_S,
             every_s=0.01,
-            hint="its mark goes when its last consumer does, if the client has declared it auto-delete and consumes it "
+            hint="the mark is deleted with its last consumer if the client has declared it auto-delete and consumes it "
             "(docs/consumers.md)",
         )
 
     def ready(self, queue: str) -> int:
-        """How many messages it counts in ``queue``; what that means, `counts_ready` says."""
+        """How many messages the broker counts in ``queue``; `counts_ready` says which."""
         with self._channel() as channel:
             return int(channel.queue_declare(queue, passive=True).method.message_count)
 
     def await_ready(self, queue: str, ready: int) -> None:
-        """Nothing to wait for: channels are closed in their order, so whoever's mark is gone has given back what he held."""
+        """Nothing to wait for: a client's messages are requeued before its mark disappears (`await_gone`)."""
 
     def exists(self, queue: str) -> bool:
         try:
@@ -206,7 +208,7 @@ class EmbeddedAmqp:
 
     @contextmanager
     def _channel(self) -> Iterator[Any]:
-        """A channel of the harness's own connection: one each, for an error closes it."""
+        """A new channel on the harness's own connection; not shared, because an error closes it."""
         if self._connection is None or not self._connection.is_open:
             self._connection = pika.BlockingConnection(pika.URLParameters(self.url))
         try:
@@ -221,11 +223,11 @@ class EmbeddedAmqp:
                 raise
             self.check()
             raise ServiceFailed(
-                f"{self.name} refuses the harness: {error!r}", log_tail=self.service.log_tail()
+                f"{self.name} refused the harness's connection or request: {error!r}", log_tail=self.service.log_tail()
             ) from error
 
     def _answers(self) -> bool:
-        # Its port is open before its virtual host is active, so only a whole connection tells.
+        # Its port is open before its virtual host is active, so only a complete connection shows that it is ready.
         try:
             self._connection = pika.BlockingConnection(pika.URLParameters(self.url))
         except (AMQPError, OSError):
@@ -252,7 +254,7 @@ def _configuration(port: int, password: str) -> dict[str, Any]:
                 "bindingAddress": HOST,
                 "protocols": ["AMQP_0_9_1"],
                 "authenticationProvider": "plain",
-                # Without them no name leads to the virtual host: 404.
+                # Without them no name resolves to the virtual host: 404.
                 "virtualhostaliases": [
                     {"name": "nameAlias", "type": "nameAlias"},
                     {"name": "defaultAlias", "type": "defaultAlias"},

@@ -1,8 +1,9 @@
-"""RabbitMQ where it is installed: a broker of our own on loopback, beside whatever the machine runs. Nothing is fetched.
+"""An installed RabbitMQ as a private broker on loopback, separate from any that the machine runs. Nothing is fetched.
 
-Its node, its Erlang port mapper (epmd) and its files are private to one run, so that it needs no root, no `rabbitmq` user and no
-service, and meets no other node. Seen with 3.10.8: channels of a connection that is gone are closed each by itself and not in
-their order, so a mark says nothing of the messages; but a passive declare counts what is ready alone, and that is asked.
+Its node, its Erlang port mapper (epmd) and its files are private to one run, so it needs no root, no `rabbitmq` user and no
+service, and meets no other node. Seen with 3.10.8: after a connection is lost, its channels are closed independently and not
+in their order, so a client's mark says nothing about its messages. But a passive declare counts only ready messages, so
+the harness uses that count.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.masking import hide
 from onceproof.base.waiting import wait_until
 from onceproof.stack.amqp.broker import HOST, USER, EmbeddedAmqp
-from onceproof.stack.processes.owner import Owner, Service
+from onceproof.stack.processes.owner import Owner
 from onceproof.stack.processes.ports import lease
 
-#: Erlang's virtual machine loads RabbitMQ's applications one after the other: 5 to 15 s were seen, the more the busier.
+#: Erlang's virtual machine loads RabbitMQ's applications one after the other: in 5 to 15 s, depending on the machine's load.
 _START_DEADLINE_S = 90.0
 _READY_DEADLINE_S = 15.0
-#: Debian's command on the PATH changes the user and refuses who is neither root nor rabbitmq; this is what it starts.
+#: Debian's command on the PATH changes the user, and refuses users other than root and rabbitmq. It starts this program.
 _DEBIAN = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _WRAPPER = "rabbitmq-script-wrapper"
 _HINT = (
-    "install it (Debian, Ubuntu: apt-get install rabbitmq-server; macOS: brew install rabbitmq), or leave 'broker: rabbitmq' out: "
-    "Qpid Broker-J is fetched"
+    "install it (Debian, Ubuntu: apt-get install rabbitmq-server; macOS: brew install rabbitmq), or remove 'broker: rabbitmq': "
+    "then Qpid Broker-J is fetched and used"
 )
 
 
 @dataclass(frozen=True)
 class RabbitMq:
-    """Where it is installed."""
+    """An installed RabbitMQ: its programs and its version."""
 
     server: Path
     epmd: Path
@@ -47,7 +48,7 @@ class RabbitMq:
 
 
 def find() -> RabbitMq:
-    """Raises `EnvironmentProblem` where it is not installed, or not whole."""
+    """Find the installed RabbitMQ. Raises `EnvironmentProblem` if it, or a part of Erlang, is missing."""
     server = _server()
     if server is None:
         raise EnvironmentProblem("RabbitMQ is not installed: there is no rabbitmq-server on the PATH", hint=_HINT)
@@ -55,7 +56,7 @@ def find() -> RabbitMq:
     missing = [name for name, path in tools.items() if path is None]
     if missing:
         raise EnvironmentProblem(
-            f"RabbitMQ is at {server}, and Erlang's {' and '.join(missing)} is not on the PATH",
+            f"RabbitMQ is at {server}, but Erlang's {' and '.join(missing)} is not on the PATH",
             hint="put the bin folder of its Erlang on the PATH",
         )
     found = re.search(r"rabbitmq_server-([^/]+)", str(server.resolve())) or re.search(
@@ -72,7 +73,7 @@ def _server() -> Path | None:
 
 
 class EmbeddedRabbitMq(EmbeddedAmqp):
-    """One node. Made by `start_node`, stopped by its owner."""
+    """One node. Created by `start_node`, stopped by its owner."""
 
     name = "RabbitMQ"
     virtual_host = "%2F"
@@ -81,7 +82,7 @@ class EmbeddedRabbitMq(EmbeddedAmqp):
 
     @classmethod
     def start_node(cls, owner: Owner, log: Path, found: RabbitMq) -> Self:
-        """Start it on a private folder, with a port mapper of its own, and wait until it lets a client in.
+        """Start it on a private folder, with its own port mapper, and wait until it accepts a client.
 
         Raises `ServiceFailed` with its last log lines.
         """
@@ -92,8 +93,8 @@ class EmbeddedRabbitMq(EmbeddedAmqp):
         hide(password)
         _write_settings(folder, port, password)
         env = _environment(folder, found, port, distribution, mapper)
-        # In the foreground, so that it is a child of ours: the one that a node starts for itself stays behind.
-        epmd = owner.start(
+        # Started here and in the foreground, so that it is the harness's child: one that a node starts outlives the node.
+        owner.start(
             "epmd",
             [found.epmd, "-port", str(mapper), "-address", HOST],
             log=log.with_name("epmd.log"),
@@ -101,31 +102,30 @@ class EmbeddedRabbitMq(EmbeddedAmqp):
             cwd=folder,
             stop_signal=signal.SIGKILL,
         )
-        # SIGKILL: what it has written goes with the folder.
+        # SIGKILL: its files are removed with the folder.
         node = owner.start("amqp", [found.server], log=log, env=env, cwd=folder, stop_signal=signal.SIGKILL)
         versions: dict[str, Any] = {"rabbitmq": found.version, "pika": installed("pika")}
         broker = cls(node, port, password, versions)
-        broker.port_mapper = epmd
-        wait_until("RabbitMQ to let a client in", broker._answers, deadline_s=_START_DEADLINE_S, abandon=broker.check)
+        wait_until("RabbitMQ to accept a client", broker._answers, deadline_s=_START_DEADLINE_S, abandon=broker.check)
         owner.push(broker.close)
         return broker
 
-    port_mapper: Service
-
     def await_ready(self, queue: str, ready: int) -> None:
-        counted = [-1]
+        """Wait until the broker counts so many ready messages: those of a client that has ended are requeued a bit later."""
+        counted = -1
 
-        def as_many() -> bool:
-            counted[0] = self.ready(queue)
-            return counted[0] == ready
+        def is_reached() -> bool:
+            nonlocal counted
+            counted = self.ready(queue)
+            return counted == ready
 
         wait_until(
-            f"RabbitMQ to count {ready} messages ready in {queue}",
-            as_many,
+            f"RabbitMQ to count {ready} ready messages in {queue}",
+            is_reached,
             deadline_s=_READY_DEADLINE_S,
             every_s=0.005,
             abandon=self.check,
-            explain=lambda: f"it counts {counted[0]}",
+            explain=lambda: f"it counts {counted}",
         )
 
 
@@ -137,7 +137,7 @@ def _write_settings(folder: Path, port: int, password: str) -> None:
         "heartbeat = 0",
         "log.console = true",
         "log.file = false",
-        # Of the disk it needs next to nothing, and would hold publishers up below 50 MB.
+        # It needs almost no disk, but by default it would block publishers below 50 MB of free space.
         "disk_free_limit.absolute = 1MB",
     ]
     settings = folder / "rabbitmq.conf"
@@ -149,11 +149,11 @@ def _write_settings(folder: Path, port: int, password: str) -> None:
 
 
 def _environment(folder: Path, found: RabbitMq, port: int, distribution: int, mapper: int) -> dict[str, str]:
-    """All of it: what the machine has configured for a RabbitMQ of its own is not ours."""
+    """The node's complete environment: the machine's own configuration of RabbitMQ must not affect it."""
     return {
         "PATH": os.pathsep.join([str(found.erl.parent), os.environ.get("PATH", os.defpath)]),
         "LANG": "C.UTF-8",
-        "HOME": str(folder),  # where the cookie is kept
+        "HOME": str(folder),  # Erlang stores its cookie there
         "ERL_EPMD_PORT": str(mapper),
         "ERL_EPMD_ADDRESS": HOST,
         "RABBITMQ_NODENAME": "onceproof@localhost",

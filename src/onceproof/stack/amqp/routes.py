@@ -1,6 +1,6 @@
-"""The protocol proxy in front of an AMQP broker: a listener for each consumer, so that a fault can act on one consumer alone.
+"""The protocol proxy in front of an AMQP broker: one listener per consumer, so that a fault affects only that consumer.
 
-There is no Toxiproxy behind it: no fault acts on bytes. Only a run with a fault that needs routes has them.
+Without Toxiproxy, because no fault changes bytes here. Only a run with a fault that needs these proxies has them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from onceproof.stack.processes.ports import lease
 
 
 class AmqpRoute:
-    """Implements `onceproof.consumers.routes.Route`."""
+    """One consumer's route to the broker. Implements `onceproof.consumers.routes.Route`."""
 
     def __init__(self, proxy: FrameProxy) -> None:
         self._proxy = proxy
@@ -35,7 +35,7 @@ class AmqpRoute:
 
 
 class AmqpRoutes:
-    """The routes to one broker. They live as long as it does, because the executions of a replay have the same consumers."""
+    """All consumers' routes to one broker, kept as long as it runs: replays use the same consumers. Closed by the owner."""
 
     def __init__(self, owner: Owner, port: int, emit: Emit) -> None:
         self._owner = owner
@@ -46,6 +46,7 @@ class AmqpRoutes:
         self._routes: dict[str, AmqpRoute] = {}
 
     def of(self, consumer: str) -> AmqpRoute:
+        """The consumer's route; the first call opens it."""
         if consumer not in self._routes:
             (port,) = lease(self._owner, 1)
             target = Target("amqp", HOST, self._port)
@@ -55,11 +56,11 @@ class AmqpRoutes:
         return self._routes[consumer]
 
     def check(self) -> None:
-        """Raise `EnvironmentProblem` if the proxy itself failed, or had to refuse somebody."""
+        """Raise `EnvironmentProblem` if the proxy itself failed or refused a connection."""
         refused = [sentence for proxy in self._loop.proxies for sentence in proxy.refusals]
         if self._loop.failures or refused:
             raise EnvironmentProblem(
                 f"the protocol proxy failed: {'; '.join([*self._loop.failures, *refused])}",
-                hint="a consumer must speak plain AMQP 0-9-1 to the address in ONCEPROOF_AMQP_URL; if it does, this is a defect "
-                "of onceproof: please report it with events.jsonl",
+                hint="a consumer must speak plain AMQP 0-9-1 to the address in ONCEPROOF_AMQP_URL; if it does, this is a "
+                "defect in onceproof: please report it with events.jsonl",
             )

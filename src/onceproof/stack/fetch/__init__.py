@@ -1,1 +1,1 @@
-"""What is fetched or built once and kept in the cache folder: jars, a Java compiler, toxiproxy-server, class archives."""
+"""Fetches or builds, once, the components in the cache folder: jars, a Java compiler, toxiproxy-server, class archives."""

@@ -1,6 +1,6 @@
-"""The checkpoint file system's jar, compiled on first use from the Java sources that ship in ``src/onceproof/instruments/jvm``.
+"""Compiles the checkpoint file system's jar, on first use, from the Java sources in ``src/onceproof/instruments/jvm``.
 
-Always by the same pinned compiler (Eclipse's, one jar, which needs no JDK), so that one source gives one jar everywhere.
+The compiler is pinned (Eclipse's, one jar, which needs no JDK), so that the same source gives the same jar everywhere.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILE = "onceproof-checkpoint.jar"
 #: The oldest Java that Spark 4 runs on.
 _RELEASE = "-17"
 
-#: 2.5 CPU seconds.
+#: It takes 2.5 CPU seconds.
 _TIMEOUT_S = 120.0
 _STOP_POLL_S = 0.1
 
@@ -37,14 +37,14 @@ def sources() -> dict[str, str]:
 
 
 def recipe(compiler: str, env: Mapping[str, str]) -> str:
-    """What the jar depends on, as text. ``compiler`` identifies its jar."""
+    """Everything that the jar depends on, as text. ``compiler`` identifies the compiler's jar."""
     return f"{compiler} {_RELEASE} {[jar.name for jar in _spark_jars(env)]} {sources()}"
 
 
 def maker(java: Java, compiler: Path, env: Mapping[str, str]) -> Callable[[Path, Progress], None]:
-    """A function that leaves `FILE` in a folder; ``env`` names the Spark to compile for, as in `spark_home`.
+    """A function that compiles `FILE` into a folder; ``env`` names the Spark to compile for, as in `spark_home`.
 
-    It raises `EnvironmentProblem` with the compiler's own words where it refuses: a Spark whose classes lie elsewhere.
+    It raises `EnvironmentProblem` with the compiler's output if that Spark lacks the classes that the sources use.
     """
 
     def make(folder: Path, progress: Progress) -> None:
@@ -56,7 +56,7 @@ def maker(java: Java, compiler: Path, env: Mapping[str, str]) -> Callable[[Path,
                 (work / source).write_text(text, encoding="utf-8")
             classes = work / "classes"
             class_path = ":".join(str(jar) for jar in _spark_jars(env))
-            # A file of arguments: the class path alone is longer than some systems allow a command to be.
+            # Arguments in a file: the class path alone is longer than some systems allow for a command line.
             arguments = [_RELEASE, "-proc:none", "-nowarn", "-encoding", "UTF-8", "-classpath", class_path]
             arguments += ["-d", str(classes), *(str(work / source) for source in sources())]
             (work / "arguments").write_text("\n".join(f'"{word}"' for word in arguments), encoding="utf-8")
@@ -73,7 +73,7 @@ def _spark_jars(env: Mapping[str, str]) -> list[Path]:
 
 
 def _pack(classes: Path, jar: Path) -> None:
-    """Entries in order and without a time: the same classes always make the same file."""
+    """Write the classes in order and without times, so that the same classes always give the same file."""
     with ZipFile(jar, "w", ZIP_DEFLATED) as opened:
         for path in sorted(classes.rglob("*.class")):
             entry = ZipInfo(path.relative_to(classes).as_posix())
@@ -98,16 +98,16 @@ def _run(argv: list[str], work: Path, progress: Progress) -> None:
                 if waited > _TIMEOUT_S:
                     raise EnvironmentProblem(
                         f"the Java compiler did not end within {_TIMEOUT_S:.0f} s",
-                        hint="it needs seconds on a machine with a core to spare: run again when this one is less busy",
+                        hint="it takes seconds on a machine with a free core: run again when this one is less busy",
                     ) from None
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
     if process.returncode != 0:
-        said = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[:12])
+        output = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[:12])
         raise EnvironmentProblem(
-            f"the checkpoint file system does not compile; the compiler said:\n{said}",
-            hint="it is compiled against the Spark that the job uses: 4.x is wanted, with its jars complete "
-            "(`onceproof doctor` says which one is found)",
+            f"the checkpoint file system does not compile; the compiler printed:\n{output}",
+            hint="it is compiled against the Spark that the job uses: this must be Spark 4 with all its jars "
+            "(`onceproof doctor` shows which one was found)",
         )

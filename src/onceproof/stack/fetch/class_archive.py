@@ -1,7 +1,7 @@
-"""Kafka's classes in the form that the JVM maps into memory (AppCDS, JEP 350): halves the CPU time of a broker's start.
+"""Makes the class archive of Kafka, which the JVM maps into memory (AppCDS, JEP 350): halves the CPU time of a broker's start.
 
-The archive is made once, by a throw-away broker that works a little and then ends in an orderly way. It fits only this
-very Java and class path; a JVM that finds it unfit passes it over, so the worst that can happen is a slower start.
+The archive is made once, by a temporary broker that serves one transactional producer and then exits normally. It fits only
+exactly this Java and class path; a JVM ignores an archive that does not fit, so the worst that can happen is a slower start.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from onceproof.stack.processes.ports import lease
 FILE = "kafka.jsa"
 
 _START_DEADLINE_S = 120.0
-#: Writing 50 MB of archive at exit took 2 s.
+#: Writing the archive of 50 MB at exit took 2 s.
 _DUMP_DEADLINE_S = 60.0
 _TRANSACTION_TIMEOUT_S = 20.0
 
 
 def recipe(java: Java, kafka: str) -> str:
-    """What the archive depends on, as text. ``kafka`` identifies the jars and where they lie."""
+    """Everything that the archive depends on, as text. ``kafka`` identifies the jars and their folder."""
     return f"{java.path.resolve()} {java.version} {kafka}"
 
 
 def maker(java: Java, jars: tuple[Path, ...]) -> Callable[[Path, Progress], None]:
-    """A function that leaves `FILE` in a folder."""
+    """A function that writes `FILE` into a folder."""
 
     def make(folder: Path, progress: Progress) -> None:
         what = "preparing Kafka's classes for a quick start"
@@ -48,8 +48,8 @@ def maker(java: Java, jars: tuple[Path, ...]) -> Callable[[Path, Progress], None
             node.format()
             node.start(f"-XX:ArchiveClassesAtExit={folder / FILE}")
             progress.step(what)
-            _work(node, progress)
-            _end(node, folder / FILE)
+            _init_a_transactional_producer(node, progress)
+            _stop(node, folder / FILE)
             progress.step(what)
         progress.end(what)
 
@@ -64,13 +64,13 @@ def _node(owner: Owner, program: KafkaProgram) -> KafkaNode:
     return KafkaNode(node, brokers=1, folder=folder, log=owner.scratch / "kafka.log", owner=owner, program=program)
 
 
-def _work(node: KafkaNode, progress: Progress) -> None:
-    """One transaction, so that what serves a transaction is loaded too and not only what starts a broker."""
+def _init_a_transactional_producer(node: KafkaNode, progress: Progress) -> None:
+    """So that the archive has the classes of the transaction coordinator too, and not only those of a broker's start."""
     address = f"{HOST}:{node.node.ports[Listener.HARNESS]}"
     admin = AdminClient(client_config(address))
 
     def abandon() -> None:
-        node.check_running()
+        node.service.check_running()
         progress.check()
 
     wait_until("the archiving broker to answer", lambda: _answers(admin), deadline_s=_START_DEADLINE_S, abandon=abandon)
@@ -81,12 +81,12 @@ def _work(node: KafkaNode, progress: Progress) -> None:
         raise EnvironmentProblem(f"the archiving broker refused a transaction: {error}") from error
 
 
-def _end(node: KafkaNode, archive: Path) -> None:
+def _stop(node: KafkaNode, archive: Path) -> None:
     # SIGTERM, not the SIGKILL that ends a run's brokers: the JVM writes the archive when it exits.
     os.kill(node.service.pid, signal.SIGTERM)
     node.service.wait(_DUMP_DEADLINE_S)
     if not archive.is_file():
-        raise EnvironmentProblem(f"the JVM left no class archive; it said: {node.service.log_tail(5)}")
+        raise EnvironmentProblem(f"the JVM wrote no class archive; its last output: {node.service.log_tail(5)}")
 
 
 def _answers(admin: AdminClient) -> bool:

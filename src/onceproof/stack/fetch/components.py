@@ -1,8 +1,8 @@
-"""What is fetched at run time: jars of Kafka, connectors and brokers, toxiproxy-server; and what is made of it.
+"""The components that are fetched or built at run time: jars, toxiproxy-server, class archives, the checkpoint jar.
 
-Everything lies in one cache folder, one sub-folder a component, pinned by version and SHA-256 and checked at each use.
-A component comes into being by a rename, so that an interrupted fetch leaves nothing that looks finished, and a file
-lock lets two processes that start at once fetch it once.
+All are in one cache folder with one sub-folder per component, pinned by version and SHA-256 and checked at each use. A
+finished component is renamed into place, so that an interrupted fetch leaves nothing that looks finished. A file lock
+ensures that two processes that start at once fetch it only once.
 """
 
 from __future__ import annotations
@@ -33,61 +33,61 @@ from onceproof.stack.fetch.java import Java, find_java
 from onceproof.stack.fetch.progress import FetchStopped, Progress
 from onceproof.stack.toxiproxy import build as toxiproxy_build
 
-#: Longer than any fetch should take (a cold build of toxiproxy-server on two slow cores: about a minute).
+#: Longer than any fetch should take (a cold build of toxiproxy-server on two slow cores takes about a minute).
 _LOCK_TIMEOUT_S = 900.0
 
-#: After an interrupt: how long the fetching threads get to stop what they run (10 s are promised in all).
+#: How long the fetching threads may take, after an interrupt, to stop what they run (the program must end within 10 s).
 _STOP_TIMEOUT_S = 5.0
 
-#: Written into the folder of a component that is built here, in the format of ``sha256sum``.
+#: File with the hashes of a component that is built here, in the format of ``sha256sum``.
 _RECORD = "SHA256SUMS"
 
 
 @dataclass(frozen=True)
 class Components:
-    """Where everything that was fetched lies, after its hashes were found right."""
+    """Paths of the fetched and built components, whose hashes have been checked."""
 
     kafka_jars: tuple[Path, ...]
     spark_jars: tuple[Path, ...]
     postgres_driver: Path
-    """Jar of Postgres' JDBC driver. On no class path: a job that wants it, and not its own, is given its path."""
+    """Jar of Postgres' JDBC driver."""
     toxiproxy_server: Path
     java: Java
     kafka_archive: Path | None
-    """Kafka's classes for a quick start; None where it could not be made (a start is a second slower then)."""
+    """Class archive of Kafka, for a quick start; None if it could not be made (a start then takes a second longer)."""
     spark_archive: Path | None
-    """Spark's and its Kafka connector's, likewise; None also where the JVM could not use it."""
+    """Class archive of Spark and its Kafka connector; None also if the JVM could not use it."""
     checkpoint_jar: Path | None
-    """The checkpoint file system; None where it does not fit the Spark in use: points are then found by watching."""
+    """The checkpoint file system; None if it does not fit the Spark in use: points are then found by watching files."""
     versions: Mapping[str, str]
     hashes: Mapping[str, str]
-    """File name -> SHA-256, of the jars and of the binary built here."""
+    """File name -> SHA-256, for the jars and for the binary built here."""
 
 
 @dataclass(frozen=True)
 class AmqpComponents:
-    """What a run of consumers needs where an AMQP broker is all that it starts."""
+    """The components of a run of consumers that starts only an AMQP broker."""
 
     java: Java
     broker_jars: tuple[Path, ...]
     versions: Mapping[str, str]
 
 
-#: Fetched when a scenario asks for them: most never do.
+#: Fetched only for scenarios that need them; most do not.
 ON_DEMAND = frozenset({"qpid-broker", "delta"})
 
 
 @dataclass(frozen=True)
 class Component:
-    """One folder of the cache. ``sha256`` maps file names to pins; None: built here, the hash is recorded instead."""
+    """One folder of the cache. ``sha256`` maps file names to pinned hashes; None: built here, and hashed afterwards."""
 
     name: str
     version: str
     key: str
-    """Changes with the pins, so that an upgraded onceproof never meets the folder of an older one."""
+    """Changes with the pins, so that an upgraded onceproof does not use the folder of an older one."""
     sha256: Mapping[str, str] | None
     fetch: Callable[[Path, Progress], None]
-    """Put the files into the (empty) folder; calls `Progress` between steps. Raises `EnvironmentProblem`."""
+    """Puts the files into the (empty) folder, and calls `Progress` between steps. Raises `EnvironmentProblem`."""
 
     def folder(self, cache_folder: Path) -> Path:
         return cache_folder / f"{self.name}-{self.version}-{self.key}"
@@ -103,18 +103,18 @@ class ComponentStatus:
 
 
 def cache_folder() -> Path:
-    """The folder that holds the components: ``ONCEPROOF_CACHE``, or the user's cache folder."""
+    """The folder of the components: ``ONCEPROOF_CACHE``, or the user's cache folder."""
     chosen = os.environ.get("ONCEPROOF_CACHE")
     return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("onceproof")
 
 
 def ensure(progress: bool = True) -> Components:
-    """Fetch what is missing, check every hash, and say where it all lies.
+    """Fetch the missing components, check every hash, and return all paths.
 
-    ``progress`` shows bars on a terminal and lines elsewhere, on standard error.
-    Raises `EnvironmentProblem`: no fitting Java, no network, a read-only or full cache, a file whose hash differs.
+    ``progress`` shows bars on a terminal and lines elsewhere, on standard error. Raises `EnvironmentProblem`: no suitable
+    Java, no network, a read-only or full cache, a file whose hash differs.
     """
-    java = find_java()  # first: nobody should fetch for a minute to be told that there is no Java
+    java = find_java()  # first: a user should not learn only after a minute of fetching that there is no Java
     folder = cache_folder()
     with Progress(show=progress) as shown:
         hashes, made = _obtain_all([c for c in shipped() if c.name not in ON_DEMAND], folder, shown, java)
@@ -134,7 +134,7 @@ def ensure(progress: bool = True) -> Components:
 
 
 def ensure_amqp(progress: bool = True) -> AmqpComponents:
-    """The AMQP broker alone: nobody should fetch Kafka and build Toxiproxy for a queue. Raises as `ensure`."""
+    """Only the AMQP broker, without fetching Kafka and building Toxiproxy. Raises as `ensure`."""
     java = find_java()
     jars = ensure_jars("qpid-broker", progress)
     version = next(component.version for component in shipped() if component.name == "qpid-broker")
@@ -142,7 +142,7 @@ def ensure_amqp(progress: bool = True) -> AmqpComponents:
 
 
 def ensure_jars(name: str, progress: bool = True) -> tuple[Path, ...]:
-    """The jars of one component that most runs do without (`ON_DEMAND`). Raises as `ensure`."""
+    """Fetch one component that most runs do not need (`ON_DEMAND`), and return its jars. Raises as `ensure`."""
     (component,) = (component for component in shipped() if component.name == name)
     with Progress(show=progress) as shown:
         hashes = obtain(component, cache_folder(), shown)
@@ -150,13 +150,13 @@ def ensure_jars(name: str, progress: bool = True) -> tuple[Path, ...]:
 
 
 def status() -> list[ComponentStatus]:
-    """What the cache holds, without fetching anything."""
+    """The state of each component in the cache. Fetches nothing."""
     return [_status_of(component, cache_folder()) for component in shipped()]
 
 
 @cache
 def shipped() -> tuple[Component, ...]:
-    """The components that this version of onceproof wants."""
+    """The components that this version of onceproof uses."""
     text = (files("onceproof.stack.fetch") / "components.json").read_text(encoding="utf-8")
     pins = json.loads(text)
     found = [
@@ -180,10 +180,10 @@ def shipped() -> tuple[Component, ...]:
 
 
 def obtain(component: Component, folder: Path, progress: Progress) -> dict[str, str]:
-    """Make sure that the component is in ``folder`` (the cache) and right; return its files' SHA-256."""
+    """Fetch the component into ``folder`` (the cache) if it is missing, check it, and return its files' SHA-256."""
     target = component.folder(folder)
     if not target.is_dir():
-        with _explained(folder), _exclusive(component, folder, progress):
+        with _explain_cache_errors(folder), _locked(component, folder, progress):
             # Another process may have fetched it while this one waited for the lock.
             if not target.is_dir():
                 _fetch_into(target, component, progress)
@@ -192,24 +192,22 @@ def obtain(component: Component, folder: Path, progress: Progress) -> dict[str, 
 
 def verify(component: Component, target: Path) -> dict[str, str]:
     """Hash the component's files and compare. Raises `EnvironmentProblem` naming the file and both hashes."""
-    mend = f"delete {target} and run again"
-    expected = component.sha256 if component.sha256 is not None else _recorded(component, target, mend)
+    hint = f"delete {target} and run again"
+    expected = component.sha256 if component.sha256 is not None else _recorded_hashes(component, target, hint)
     for name, wanted in expected.items():
         path = target / name
         if not path.is_file():
-            raise EnvironmentProblem(f"{path} is missing from {component.name} {component.version}", hint=mend)
+            raise EnvironmentProblem(f"{path} is missing from {component.name} {component.version}", hint=hint)
         found = _sha256(path)
         if found != wanted:
-            raise EnvironmentProblem(
-                f"{path} is not what onceproof wants: its SHA-256 is {found}, expected {wanted}", hint=mend
-            )
+            raise EnvironmentProblem(f"{path} is damaged: its SHA-256 is {found}, expected {wanted}", hint=hint)
     return dict(expected)
 
 
 def _obtain_all(
     wanted: Sequence[Component], folder: Path, progress: Progress, java: Java
 ) -> tuple[dict[str, dict[str, str]], dict[str, Path | None]]:
-    # A ThreadPool because its threads are daemons: an interrupted fetch must not hold up the exit of the program.
+    # A ThreadPool, because its threads are daemons: an interrupted fetch must not delay the exit of the program.
     with ThreadPool(len(wanted) + 3) as pool:
         pending = {c.name: pool.apply_async(obtain, (c, folder, progress)) for c in wanted}
         paths = {c.name: c.folder(folder) for c in wanted}
@@ -217,7 +215,7 @@ def _obtain_all(
         def kafka() -> Path | None:
             found = _jars_in(paths["kafka"], pending["kafka"].get())
             slower = "brokers will start more slowly"
-            return _obtain_made(_kafka_archive(java, paths["kafka"], found), slower, folder, progress)
+            return _obtain_optional(_kafka_archive(java, paths["kafka"], found), slower, folder, progress)
 
         def spark() -> Path | None:
             connector = paths["spark-kafka-connector"]
@@ -225,21 +223,21 @@ def _obtain_all(
             if driver_archive.is_useless(os.environ):
                 return None
             slower = "drivers will start more slowly"
-            return _obtain_made(_spark_archive(java, connector, found), slower, folder, progress)
+            return _obtain_optional(_spark_archive(java, connector, found), slower, folder, progress)
 
         def checkpoint() -> Path | None:
             (compiler,) = _jars_in(paths["java-compiler"], pending["java-compiler"].get())
-            watched = "faults at checkpoint writes will be placed by watching, approximately"
-            return _obtain_made(_checkpoint_files(java, compiler), watched, folder, progress)
+            watched = "faults at checkpoint writes will be placed only approximately, by watching files"
+            return _obtain_optional(_checkpoint_files(java, compiler), watched, folder, progress)
 
-        # Each needs only its own jars, so they are made while toxiproxy-server is still being built.
+        # Each needs only its own jars, so it is made while toxiproxy-server is still being built.
         makers = {"kafka-classes": kafka, "spark-classes": spark, "checkpoint-files": checkpoint}
         made = {name: pool.apply_async(maker) for name, maker in makers.items()}
         try:
             hashes = {name: result.get() for name, result in pending.items()}
             return hashes, {name: result.get() for name, result in made.items()}
         except BaseException:
-            _stop([*pending.values(), *made.values()], progress.stopped)
+            _stop_fetching([*pending.values(), *made.values()], progress.stopped)
             raise
 
 
@@ -259,8 +257,8 @@ def _checkpoint_files(java: Java, compiler: Path) -> Component:
     return Component("checkpoint-files", __version__, key, None, fetch)
 
 
-def _obtain_made(component: Component, without: str, folder: Path, progress: Progress) -> Path | None:
-    """The one file of what is made here; None, and a line about what that means, if it could not be made."""
+def _obtain_optional(component: Component, without: str, folder: Path, progress: Progress) -> Path | None:
+    """The only file of a component made here; if that fails, print the consequence (``without``) and return None."""
     try:
         (name,) = obtain(component, folder, progress)
     except FetchStopped:
@@ -271,22 +269,22 @@ def _obtain_made(component: Component, without: str, folder: Path, progress: Pro
     return component.folder(folder) / name
 
 
-def _stop(pending: Sequence[AsyncResult[Any]], stopped: threading.Event) -> None:
+def _stop_fetching(pending: Sequence[AsyncResult[Any]], stopped: threading.Event) -> None:
     stopped.set()
     for result in pending:
-        # Wait, so that a running `go build` is killed and half-filled folders are removed before the program leaves.
+        # Wait, so that a running `go build` is killed and incomplete folders are removed before the program ends.
         result.wait(_STOP_TIMEOUT_S)
 
 
 def _fetch_into(target: Path, component: Component, progress: Progress) -> None:
-    # The lock is held: whatever half-filled folder lies there is left over from a fetch that was killed.
+    # This process holds the lock, so an incomplete folder is left over from a fetch that was killed.
     for leftover in target.parent.glob(f".{target.name}.*"):
         shutil.rmtree(leftover, ignore_errors=True)
     part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         component.fetch(part, progress)
         if component.sha256 is None:
-            _record(part)
+            _record_hashes(part)
         verify(component, part)
         part.replace(target)
     finally:
@@ -294,7 +292,7 @@ def _fetch_into(target: Path, component: Component, progress: Progress) -> None:
 
 
 @contextlib.contextmanager
-def _exclusive(component: Component, folder: Path, progress: Progress) -> Iterator[None]:
+def _locked(component: Component, folder: Path, progress: Progress) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / f".{component.name}.lock", timeout=0)
     try:
@@ -315,21 +313,21 @@ def _wait_for(lock: FileLock, component: Component, progress: Progress) -> None:
         progress.check()
         raise EnvironmentProblem(
             f"another process has been fetching {component.name} for {_LOCK_TIMEOUT_S:.0f} s",
-            hint=f"end it (it holds {lock.lock_file}) and run again",
+            hint=f"end that process (it holds {lock.lock_file}) and run again",
         ) from None
 
 
 @contextlib.contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Say what an error of the file system means for the cache."""
+def _explain_cache_errors(folder: Path) -> Iterator[None]:
+    """Turn an error of the file system into an `EnvironmentProblem` about the cache."""
     try:
         yield
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR):
             raise
         raise EnvironmentProblem(
-            f"cannot write the component cache {folder}: {error.strerror}",
-            hint="name a folder on a writable disk with 1 GiB free in ONCEPROOF_CACHE",
+            f"cannot write to the component cache {folder}: {error.strerror}",
+            hint="set ONCEPROOF_CACHE to a folder on a writable disk with 1 GiB free",
         ) from error
 
 
@@ -344,23 +342,23 @@ def _status_of(component: Component, folder: Path) -> ComponentStatus:
     return ComponentStatus(component.name, component.version, target, "present")
 
 
-def _record(part: Path) -> None:
+def _record_hashes(part: Path) -> None:
     lines = [f"{_sha256(path)}  {path.name}\n" for path in sorted(part.iterdir())]
     (part / _RECORD).write_text("".join(lines), encoding="utf-8")
 
 
-def _recorded(component: Component, target: Path, mend: str) -> dict[str, str]:
+def _recorded_hashes(component: Component, target: Path, hint: str) -> dict[str, str]:
     try:
         lines = (target / _RECORD).read_text(encoding="utf-8").splitlines()
         return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines)}
     except (OSError, ValueError):
         raise EnvironmentProblem(
-            f"{target / _RECORD}, the recorded hash of {component.name}, cannot be read", hint=mend
+            f"{target / _RECORD}, the recorded hash of {component.name}, cannot be read", hint=hint
         ) from None
 
 
 def _jars_in(folder: Path, names: Mapping[str, str]) -> tuple[Path, ...]:
-    # Sorted: an AppCDS archive is valid only for the very class path that it was made with, order included.
+    # Sorted: an AppCDS archive is valid only for exactly the class path that it was made with, including the order.
     return tuple(folder / name for name in sorted(names))
 
 

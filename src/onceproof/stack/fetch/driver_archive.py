@@ -1,9 +1,9 @@
-"""Spark's classes in the form that the JVM maps into memory (AppCDS, JEP 350): halves the time of a driver's start.
+"""Makes the class archive of Spark, which the JVM maps into memory (AppCDS, JEP 350): halves the time of a driver's start.
 
-Made once, like the brokers' (`onceproof.stack.fetch.class_archive`), by a small program that does what most pipelines do. It
-fits only the very Java and class path that it was made with, or one that goes on after it; with any other the JVM starts
-as if there were none. The JVM archives no class path with a folder that holds files, such as ``SPARK_CONF_DIR``, and of a
-jar whose path has a space no class.
+Like that of Kafka (`onceproof.stack.fetch.class_archive`) it is made once, by a small program that does what most pipelines
+do. It fits only exactly the Java and class path that it was made with, or a class path that begins with that one; with any
+other the JVM ignores it. The JVM makes no archive for a class path with a folder that contains files, such as
+``SPARK_CONF_DIR``, and archives no class from a jar whose path contains a space.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from onceproof.stack.processes.owner import Owner
 
 FILE = "spark.jsa"
 
-#: C1 only: a driver under test lives for seconds, in which C2 would take a core from it without paying back.
+#: C1 only: a driver under test lives for seconds, too short for the work of the C2 compiler to pay off.
 FLAGS = ("-XX:TieredStopAtLevel=1",)
 
-#: The JVM prints on its standard output, the job's log, why it leaves a class out or an archive unused.
+#: Otherwise the JVM prints to its standard output, the job's log, why it omits a class or ignores an archive.
 _SILENT = "-Xlog:cds*=off"
 
-#: 35 s on two idle cores, a third of them the JVM's writing of it; on a first run others build and fetch beside it.
+#: It takes 35 s on two idle cores, a third of them for writing; on a first run other components are made at the same time.
 _DEADLINE_S = 300.0
 
-#: What a JVM and a Python need to run; none of the user's Spark settings, which would change the class path.
+#: Variables that a JVM and Python need; none of the user's Spark settings, which would change the class path.
 _PASSED_ON = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "JAVA_HOME", "SPARK_HOME", "PYTHONPATH")
 
 
 def options(archive: Path | None) -> tuple[str, ...]:
-    """JVM options of a driver that starts quickly, each one word. None of them chooses a collector: the job may."""
+    """JVM options for a driver that starts quickly. None of them chooses a garbage collector: that is up to the job."""
     return FLAGS if archive is None else (*FLAGS, f"-XX:SharedArchiveFile={archive}", _SILENT)
 
 
 def class_path(jars: tuple[Path, ...]) -> str:
-    """``SPARK_DIST_CLASSPATH`` with these jars; Spark puts it after its own jars."""
+    """The value of ``SPARK_DIST_CLASSPATH`` for these jars; Spark puts them after its own jars."""
     return os.pathsep.join(str(jar) for jar in jars)
 
 
 def is_useless(env: Mapping[str, str]) -> bool:
-    """Whether no archive could serve: no Spark where SPARK_HOME says, or a folder with files on its class path."""
+    """Whether no archive could be used: SPARK_HOME has no Spark, or a folder with files is on the class path."""
     if not (spark_home(env) / "jars").is_dir():
         return True
     conf = env.get("SPARK_CONF_DIR") or spark_home(env) / "conf"
@@ -57,9 +57,9 @@ def is_useless(env: Mapping[str, str]) -> bool:
 
 
 def recipe(java: Java, connector: str, env: Mapping[str, str]) -> str:
-    """What the archive depends on, as text. ``connector`` identifies its jars and where they lie.
+    """Everything that the archive depends on, as text. ``connector`` identifies its jars and their folder.
 
-    The JVM compares name, size and time of each jar, in the order in which the folder lists them: so does this.
+    The JVM compares name, size and time of each jar in the order of the directory listing, so the text has them too.
     """
     jars = spark_home(env) / "jars"
     with os.scandir(jars) as entries:
@@ -69,7 +69,7 @@ def recipe(java: Java, connector: str, env: Mapping[str, str]) -> str:
 
 
 def spark_home(env: Mapping[str, str]) -> Path:
-    """As PySpark finds it: ``SPARK_HOME``, else the package itself."""
+    """Spark's folder, as PySpark finds it: ``SPARK_HOME``, else the package itself."""
     if env.get("SPARK_HOME"):
         return Path(env["SPARK_HOME"])
     found = find_spec("pyspark")
@@ -78,11 +78,11 @@ def spark_home(env: Mapping[str, str]) -> Path:
 
 
 def maker(java: Java, connector: tuple[Path, ...]) -> Callable[[Path, Progress], None]:
-    """A function that leaves `FILE` in a folder."""
+    """A function that writes `FILE` into a folder."""
 
     def make(folder: Path, progress: Progress) -> None:
         if not (java.home / "lib" / "server" / "classes.jsa").is_file():
-            # The archive is a layer on top of it. Asked first, because the JVM would tell only after all the work.
+            # The archive is a layer on top of it. Checked first, because the JVM would report it only after all the work.
             raise EnvironmentProblem(f"{java.home} has no class archive of its own to build on (java -Xshare:dump)")
         what = "preparing Spark's classes for a quick start"
         progress.begin(what, steps=1)
@@ -96,34 +96,30 @@ def maker(java: Java, connector: tuple[Path, ...]) -> Callable[[Path, Progress],
 
 def _run(owner: Owner, archive: Path, connector: tuple[Path, ...], progress: Progress) -> None:
     work = owner.temporary_folder()
-    words = (*FLAGS, f"-XX:ArchiveClassesAtExit={archive}", _SILENT)
+    jvm_options = (*FLAGS, f"-XX:ArchiveClassesAtExit={archive}", _SILENT)
     env = {
         **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
         "SPARK_DIST_CLASSPATH": class_path(connector),
-        "SPARK_SUBMIT_OPTS": shlex.join(words),
+        "SPARK_SUBMIT_OPTS": shlex.join(jvm_options),
         "TMPDIR": str(work),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
     }
     program = owner.start(
         "spark-classes",
-        # -P: the folder of our modules must not hide other packages of the same names.
+        # -P: the folder of onceproof's modules must not hide other packages of the same names.
         [sys.executable, "-P", "-m", "onceproof.stack.fetch.warm_driver", work, *connector],
         log=owner.scratch / "driver.log",
         env=env,
         cwd=work,
-        stop_signal=signal.SIGKILL,  # asked politely, the JVM would write its archive first
+        stop_signal=signal.SIGKILL,  # on SIGTERM the JVM would write its archive first
     )
-
-    def ended() -> bool:
-        return not program.is_running()
-
     wait_until(
         "Spark's classes to be archived",
-        ended,
+        lambda: not program.is_running(),
         deadline_s=_DEADLINE_S,
         abandon=progress.check,
         explain=program.log_tail,
     )
     if program.returncode != 0 or not archive.is_file():
-        raise EnvironmentProblem(f"the JVM left no archive of Spark's classes; it said: {program.log_tail(5)}")
+        raise EnvironmentProblem(f"the JVM wrote no archive of Spark's classes; its last output: {program.log_tail(5)}")

@@ -1,4 +1,4 @@
-"""Java components from a Maven repository, through jgo: exactly the pinned coordinates, nothing is resolved."""
+"""Fetches Java components from a Maven repository through jgo: exactly the pinned coordinates, without resolving any."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from jgo.maven._core import DEFAULT_REMOTE_REPOS, Artifact
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.stack.fetch.progress import Progress
 
-#: Jars are small and each costs two requests (jar and checksum): the way there dominates, not the bandwidth.
+#: Parallel fetches. Jars are small and each takes two requests (jar and checksum), so latency matters, not bandwidth.
 _AT_ONCE = 6
 
-#: Seconds without a byte before a try is given up; three tries are made.
+#: Seconds without a byte after which an attempt fails; there are three attempts.
 _SILENCE_S = 20
 
 
@@ -46,7 +46,7 @@ def _maven(repository: Path, progress: Progress) -> MavenContext:
     def watch(_file: str, _size: int) -> Iterator[Callable[[int], None]]:
         yield lambda _bytes: progress.check()
 
-    # A mirror that the user has set up for jgo serves here too; the pins say whether it serves the right files.
+    # A mirror that the user has configured for jgo is used too; the pinned hashes show whether its files are right.
     repositories = {**DEFAULT_REMOTE_REPOS, **GlobalSettings.load().repositories}
     return MavenContext(
         resolver=PythonResolver(progress_callback=watch),
@@ -64,21 +64,21 @@ def _download(maven: MavenContext, coordinate: str) -> Path:
     except (requests.RequestException, RuntimeError) as error:
         raise EnvironmentProblem(
             f"cannot fetch {coordinate}: {error}",
-            hint="check the network; a mirror of Maven Central goes into the [repositories] section of "
-            "~/.config/jgo.conf, as central = ADDRESS",
+            hint="check the network; to use a mirror of Maven Central, write central = ADDRESS into the [repositories] section "
+            "of ~/.config/jgo.conf",
         ) from error
 
 
 @tenacity.retry(
-    # jgo raises RuntimeError for every answer but 200, so for an overloaded mirror's 503 too.
+    # jgo raises RuntimeError for every answer but 200, including an overloaded mirror's 503.
     retry=tenacity.retry_if_exception_type((requests.RequestException, RuntimeError)),
     stop=tenacity.stop_after_attempt(3),
     wait=tenacity.wait_exponential(multiplier=0.5, max=4),
     reraise=True,
 )
 def _with_retries(artifact: Artifact) -> Path:
-    # jgo never resumes and insists that the file is not there; what an earlier try left is incomplete.
-    half = artifact.cached_path
-    if half is not None:
-        half.unlink(missing_ok=True)
+    # jgo does not resume, and requires that the file does not exist; a file from an earlier attempt is incomplete.
+    partial = artifact.cached_path
+    if partial is not None:
+        partial.unlink(missing_ok=True)
     return Path(artifact.resolve())

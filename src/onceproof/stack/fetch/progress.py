@@ -1,4 +1,4 @@
-"""How a fetch shows itself: bars on a terminal, plain lines elsewhere; always on standard error."""
+"""Shows the progress of a fetch on standard error: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from onceproof.base.visible import visible
 
 
 class FetchStopped(OnceproofError):
-    """A fetching thread gave up because the command is ending. Not `Interrupted`: that is the main thread's."""
+    """A fetching thread stopped because the command is ending. Not `Interrupted`, which only the main thread raises."""
 
 
 class Progress:
-    """Told by the fetching threads what they do; asked by them whether to go on. Safe from any thread."""
+    """The fetching threads report their steps here and ask whether to continue. Safe from any thread."""
 
     def __init__(self, *, show: bool) -> None:
         self.stopped = threading.Event()
@@ -49,7 +49,7 @@ class Progress:
         self._bars.stop()
 
     def begin(self, what: str, steps: int) -> None:
-        """``what`` is about to happen in so many steps."""
+        """Announce ``what``, which takes this number of steps."""
         self.check()
         self._started[what] = time.monotonic()
         if self._live:
@@ -71,6 +71,6 @@ class Progress:
             self._console.print(visible(line), markup=False, highlight=False)
 
     def check(self) -> None:
-        """Raise `FetchStopped` once the fetch was told to stop."""
+        """Raise `FetchStopped` once ``stopped`` is set."""
         if self.stopped.is_set():
             raise FetchStopped("fetching the components was interrupted")

@@ -1,6 +1,6 @@
-"""Runs as a program (``python -m``): what most pipelines do, once and small, so that the JVM meets the classes they need.
+"""A program (``python -m``) that does once, on little data, what most pipelines do, so that the JVM loads their classes.
 
-Used by `onceproof.stack.fetch.driver_archive`; takes an empty folder to work in, and the jars of Spark's Kafka connector.
+`onceproof.stack.fetch.driver_archive` starts it. Arguments: an empty folder to work in, and the jars of Spark's connector.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-#: Of the connector's jars: classes for other Javas, for telemetry, for tools that print messages as JSON.
+#: Unused classes of the connector's jars: for other versions of Java, for telemetry, for tools that print messages as JSON.
 _UNUSED = re.compile(r"^META-INF/|/shaded/|JsonConverter")
 
 _DEADLINE_S = 60
 
 
 def main(folder: Path, connector: Sequence[Path]) -> None:
-    """Work, and return when the JVM has ended: it writes the archive on its way out."""
+    """Run the queries, load the connector, and return when the JVM has ended: it writes the archive at its exit."""
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -39,16 +39,16 @@ def main(folder: Path, connector: Sequence[Path]) -> None:
     spark.sparkContext.setLogLevel("OFF")
     _stream(spark, folder)
     gateway = spark.sparkContext._gateway
-    assert gateway is not None, "a session that runs has its JVM"
-    _load(gateway.jvm, connector)
+    assert gateway is not None, "a running session has a JVM"
+    _load_classes(gateway.jvm, connector)
     spark.stop()
     gateway.shutdown()
-    gateway.proc.stdin.close()  # Spark's gateway ends when its input does
+    gateway.proc.stdin.close()  # Spark's gateway ends at the end of its input
     gateway.proc.wait(_DEADLINE_S)
 
 
 def _stream(spark: SparkSession, folder: Path) -> None:
-    """JSON parsed, joined with a Parquet file and taken batch by batch as Arrow; a group-by with state beside it."""
+    """Run two queries: JSON joined with a Parquet file and collected as Arrow per batch, and a stateful group-by."""
     known = folder / "known.parquet"
     spark.range(10).selectExpr("id", "CAST(id AS STRING) AS name").write.parquet(str(known))
     lines = folder / "lines"
@@ -61,7 +61,7 @@ def _stream(spark: SparkSession, folder: Path) -> None:
     counted = parsed.withWatermark("at", "1 minute").groupBy(f.window("at", "1 minute")).count()
     for name, frame, mode in (("joined", joined, "append"), ("counted", counted, "update")):
         query = (
-            frame.writeStream.foreachBatch(_take)
+            frame.writeStream.foreachBatch(_collect)
             .outputMode(mode)
             .option("checkpointLocation", str(folder / name))
             .trigger(availableNow=True)
@@ -70,21 +70,21 @@ def _stream(spark: SparkSession, folder: Path) -> None:
         query.awaitTermination(_DEADLINE_S)
 
 
-def _take(batch: DataFrame, _number: int) -> None:
+def _collect(batch: DataFrame, _number: int) -> None:
     batch.persist()
     batch.toArrow()
     batch.collect()
     batch.unpersist()
 
 
-def _load(jvm: Any, connector: Sequence[Path]) -> None:
-    """All classes of these jars: most of Kafka's client is met only by who talks to a broker."""
+def _load_classes(jvm: Any, connector: Sequence[Path]) -> None:
+    """Load all classes of these jars: the JVM loads most of Kafka's client only when a program talks to a broker."""
     loader = jvm.java.lang.ClassLoader.getSystemClassLoader()
     for jar in connector:
         with ZipFile(jar) as opened:
             names = [name for name in opened.namelist() if name.endswith(".class") and not _UNUSED.search(name)]
         for name in names:
-            with suppress(Py4JJavaError):  # what builds on a library that is not there
+            with suppress(Py4JJavaError):  # the class needs a library that is not on the class path
                 jvm.java.lang.Class.forName(name.removesuffix(".class").replace("/", "."), False, loader)
 
 

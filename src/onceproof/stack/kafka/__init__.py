@@ -1,1 +1,1 @@
-"""Kafka as a service of the run: brokers, their settings, and the harness's own clients."""
+"""Kafka as a service of the run: brokers, their settings, and the settings of the harness's clients."""

@@ -1,4 +1,4 @@
-"""Settings of the harness's own Kafka clients: quick to notice a broker that is gone, quick to come back."""
+"""Settings of the harness's own Kafka clients: they notice the loss of a broker quickly and reconnect quickly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def client_config(bootstrap: str) -> dict[str, Any]:
-    """What every librdkafka client of the harness is made with; add to it what the kind of client needs."""
+    """The settings of every librdkafka client of the harness; each kind of client adds its own."""
     return {
         "bootstrap.servers": bootstrap,
         "socket.timeout.ms": 3000,
@@ -18,19 +18,19 @@ def client_config(bootstrap: str) -> dict[str, Any]:
         "topic.metadata.refresh.fast.interval.ms": 100,
         "topic.metadata.refresh.interval.ms": 2000,
         "metadata.max.age.ms": 6000,
-        # The default, rebootstrap, drops every broker handle after one reset connection, and a transactional call
-        # that waits on such a handle hangs past its own time-out.
+        # The default, rebootstrap, drops every broker handle after one reset connection, and a transactional call that
+        # waits on such a handle hangs longer than its own time-out.
         "metadata.recovery.strategy": "none",
-        # A broker that a fault has cut off is no news; what matters comes back as the error of a call.
+        # No logs: a fault cuts brokers off on purpose, and errors that matter are returned by the calls.
         "log_level": 0,
     }
 
 
 def producer_config(bootstrap: str) -> dict[str, Any]:
-    """`client_config`, and a producer's time-outs: request < message < transaction, each shorter than a fault's patience.
+    """`client_config` and a producer's time-outs: request < message < transaction, each shorter than a fault lasts.
 
-    A message outlives several tries of one request (3 s) and fails (8 s) before the broker gives up the transaction (10 s),
-    so that the client learns of a failure from its own clock and not by being fenced.
+    A message survives several attempts of one request (3 s) and fails (8 s) before the broker aborts the transaction (10 s),
+    so that the client's own time-out reports a failure, and not an error because it was fenced.
     """
     return {
         **client_config(bootstrap),

@@ -1,4 +1,4 @@
-"""Kafka on loopback: one node, or one controller and three brokers, with proxies where faults are to cut."""
+"""Kafka on loopback: one node, or one controller and three brokers, with proxies on the links that faults cut."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from onceproof.stack.processes.ports import lease
 
 class ProxyMaker(Protocol):
     def __call__(self, name: str, upstream_port: int, *, listen: str | None = None) -> Proxy:
-        """A proxy in front of that port; ``listen`` is ``host:port``, by default a free port on 127.0.0.1."""
+        """Create a proxy in front of that port; ``listen`` is ``host:port``, by default a free port on 127.0.0.1."""
 
 
 CONTROLLER_ID = 9
 
-#: Two to five seconds on two cores; a machine under heavy load needs a multiple.
+#: A start takes two to five seconds on two cores, and a multiple on a machine under heavy load.
 _START_DEADLINE_S = 90.0
 #: A restarted broker took 1.4 to 8.3 s until it was in every ISR again.
 _REJOIN_DEADLINE_S = 90.0
 _TOPIC_DEADLINE_S = 30.0
-#: One question. Short, because it may go to a broker that has just died; it is asked again until the deadline.
+#: For one request. Short, because it may go to a broker that has just died; it is repeated until the deadline.
 _ASK_TIMEOUT_S = 1.0
 
 
 class EmbeddedKafka:
-    """Implements `onceproof.stack.api.Kafka`. Made by `start`."""
+    """Implements `onceproof.stack.api.Kafka`. Created by `start`."""
 
     def __init__(self, nodes: Mapping[int, KafkaNode], proxies: Mapping[str, Proxy]) -> None:
         self.nodes = nodes
@@ -67,7 +67,7 @@ class EmbeddedKafka:
         """Start 1 node, or a controller and 3 brokers; return when every broker has joined.
 
         Logs go to ``log_folder``, data below the owner's scratch folder. Raises `ServiceFailed` with the last log lines
-        of a node that died, `EnvironmentProblem` when they do not come up in time.
+        of a node that died, `WaitTimeout` if they do not start in time.
         """
         proxies: dict[str, Proxy] = {}
 
@@ -98,13 +98,13 @@ class EmbeddedKafka:
         return kafka
 
     def warm_up_transactions(self) -> threading.Thread:
-        """Have ``__transaction_state`` created in the background: the first transactional producer pays 1 to 1.6 s for it.
+        """Create ``__transaction_state`` in the background, which costs the first transactional producer 1 to 1.6 s.
 
-        Nobody needs to wait for it: whoever comes before it is done merely pays the rest.
+        Nothing needs to wait for it: a producer that starts before it is done only waits for the rest.
         """
 
         def warm_up() -> None:
-            with suppress(KafkaException):  # the next producer does the same and reports what is wrong
+            with suppress(KafkaException):  # the next producer does the same and reports the error
                 config = {**producer_config(self.harness_bootstrap), "transactional.id": "onceproof-warm-up"}
                 Producer(config).init_transactions(10)
 
@@ -115,13 +115,14 @@ class EmbeddedKafka:
     def admin(self, *, asking_not: int | None = None) -> AdminClient:
         """A new client on the harness's listeners.
 
-        With ``asking_not`` it knows only the other brokers, so that its first metadata is theirs: a broker that is cut
-        off goes on believing that it leads.
+        With ``asking_not`` it knows only the other brokers, so that it gets its first metadata from them: a broker that is
+        cut off still believes that it leads.
         """
         others = [broker for broker in self.brokers if broker != asking_not]
         return AdminClient(client_config(self.harness_address(*others)))
 
     def harness_address(self, *brokers: int) -> str:
+        """Bootstrap address of these brokers' listeners for the harness."""
         return ",".join(f"{HOST}:{self.nodes[broker].node.ports[Listener.HARNESS]}" for broker in brokers)
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
@@ -153,13 +154,13 @@ class EmbeddedKafka:
         )
 
     def alter_topic(self, name: str, config: Mapping[str, str]) -> dict[str, str | None]:
-        """Set these; returns what the topic itself had set of them before, once Kafka tells the new values.
+        """Set these topic settings; return the topic's own values before, once Kafka reports the new ones.
 
-        What fails half-way is undone.
+        A change that fails half-way is undone.
         """
         admin = self.admin()
-        before = _topic_settings(admin, name)
-        had = {key: before.get(key) for key in config}
+        settings = _topic_settings(admin, name)
+        before = {key: settings.get(key) for key in config}
         try:
             change_settings(admin, ResourceType.TOPIC, name, config)
             wait_until(
@@ -167,22 +168,21 @@ class EmbeddedKafka:
                 lambda: config.items() <= _topic_settings(admin, name).items(),
                 deadline_s=_TOPIC_DEADLINE_S,
             )
-        except BaseException:  # the caller does not learn what it had: it may have been set all the same
-            self.restore_topic(name, had)
+        except BaseException:  # the caller does not get the values to restore, and Kafka may have applied the change
+            self.restore_topic(name, before)
             raise
-        return had
+        return before
 
     def restore_topic(self, name: str, config: Mapping[str, str | None]) -> None:
         """Put back what `alter_topic` returned. Idempotent."""
         change_settings(self.admin(), ResourceType.TOPIC, name, config)
 
     def leader(self, topic: str, partition: int, *, asking_not: int | None = None) -> Leadership:
-        """Current leader and its epoch (KIP-320); with ``asking_not`` as brokers other than that one see it.
+        """The current leader and its epoch (KIP-320); with ``asking_not``, as seen by the other brokers.
 
         Raises `WaitTimeout` if there is none for longer than a failover takes.
         """
         where = TopicPartition(topic, partition)
-
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
         def ask() -> Leadership | None:
@@ -194,7 +194,7 @@ class EmbeddedKafka:
                 after = admin.list_topics(topic, timeout=_ASK_TIMEOUT_S).topics[topic].partitions[partition].leader
             except (KafkaException, KeyError):
                 return None
-            # The leader comes from the metadata and the epoch from the leader: both hold only if it did not change.
+            # The leader is from the metadata and the epoch from the leader: they belong together only if it did not change.
             return Leadership(before, epoch) if before == after and before >= 0 and epoch is not None else None
 
         return wait_until(
@@ -203,14 +203,14 @@ class EmbeddedKafka:
 
     def replicas(self, topic: str, partition: int, *, asking_not: int | None = None) -> Replicas | None:
         try:
-            found = self.admin(asking_not=asking_not).list_topics(topic, timeout=_ASK_TIMEOUT_S).topics[topic]
-            told = found.partitions[partition]
+            topics = self.admin(asking_not=asking_not).list_topics(topic, timeout=_ASK_TIMEOUT_S).topics
+            metadata = topics[topic].partitions[partition]
         except (KafkaException, KeyError):
             return None
-        return Replicas(told.leader, frozenset(told.isrs))
+        return Replicas(metadata.leader, frozenset(metadata.isrs))
 
     def log_folders(self, topic: str) -> dict[int, Path]:
-        """Partition -> folder of the leader's log of it. Raises `WaitTimeout` if one has no leader for too long."""
+        """Partition -> folder of its leader's log. Raises `WaitTimeout` if a partition has no leader for too long."""
 
         def ask() -> dict[int, int] | None:
             try:
@@ -253,7 +253,7 @@ class EmbeddedKafka:
         own = AdminClient(client_config(self.harness_address(broker)))
         wait_until(
             f"{node.name} to answer after its restart",
-            lambda: _answers(own),
+            lambda: _known_brokers(own),
             deadline_s=_REJOIN_DEADLINE_S,
             abandon=self.check_health,
         )
@@ -263,7 +263,7 @@ class EmbeddedKafka:
         self.nodes[broker].service.freeze()
 
     def resume_broker(self, broker: int) -> None:
-        """Continue it; return when it is back in every ISR. Idempotent."""
+        """Resume it; return when it is back in every ISR. Idempotent."""
         self.nodes[broker].service.thaw()
         if self.nodes[broker].node.is_broker:
             self._wait_for_isr(broker, "its stall")
@@ -276,7 +276,7 @@ class EmbeddedKafka:
         return self.nodes[broker].service.pid
 
     def quorum_epoch(self) -> int:
-        """Of KRaft's ``quorum-state`` file (KIP-595), as the controller wrote it when it was elected."""
+        """The epoch in KRaft's ``quorum-state`` file (KIP-595), which the controller wrote when it was elected."""
         state = self.nodes[self.controller].data / "__cluster_metadata-0" / "quorum-state"
         return int(json.loads(state.read_text(encoding="utf-8"))["leaderEpoch"])
 
@@ -288,17 +288,17 @@ class EmbeddedKafka:
             lambda: not _out_of_sync(others, broker),
             deadline_s=_REJOIN_DEADLINE_S,
             abandon=self.check_health,
-            explain=lambda: f"partitions that it lags behind in: {_out_of_sync(others, broker)}",
+            explain=lambda: f"partitions where it is not in sync: {_out_of_sync(others, broker)}",
         )
 
     def is_running(self, broker: int) -> bool:
         return self.nodes[broker].is_running()
 
     def check_health(self) -> None:
-        """Raise `ServiceFailed` if a node ended that nobody killed."""
+        """Raise `ServiceFailed` if a node ended without `kill_broker`."""
         for id, node in self.nodes.items():
             if id not in self._killed:
-                node.check_running()
+                node.service.check_running()
 
     def _wait_for_all(self) -> None:
         admin = self.admin()
@@ -315,15 +315,15 @@ class EmbeddedKafka:
     def _proxy(self, kind: str, broker: int) -> Proxy:
         name = f"{kind}-{broker}"
         if name not in self.proxies:
-            have = ", ".join(self.proxies)
             raise EnvironmentProblem(
-                f"this stack has no proxy {name!r}, only {have}", hint="set stack.kafka.brokers to 3 in the scenario"
+                f"this stack has no proxy {name!r}, only {', '.join(self.proxies)}",
+                hint="set stack.kafka.brokers to 3 in the scenario",
             )
         return self.proxies[name]
 
 
 def _one_node(owner: Owner, proxy: ProxyMaker) -> list[Node]:
-    """One process is broker and controller; it is its only peer, so that only its clients can be cut off."""
+    """One process as broker and controller; it has no other peer, so only its clients can be cut off."""
     ports = dict(zip(Listener, lease(owner, len(Listener)), strict=True))
     voter = f"1@{HOST}:{ports[Listener.CONTROLLER]}"
     advertised = {Listener.CLIENT: _port(proxy("client-1", ports[Listener.CLIENT]))}
@@ -331,9 +331,9 @@ def _one_node(owner: Owner, proxy: ProxyMaker) -> list[Node]:
 
 
 def _cluster(brokers: int, owner: Owner, proxy: ProxyMaker) -> list[Node]:
-    """A controller of its own and brokers, each with a proxy of its own on its link to the controller.
+    """A separate controller and brokers, each with its own proxy on its link to the controller.
 
-    Not combined nodes: those talk to each other's controllers past the proxies, and killing one kills a voter too.
+    Not combined nodes: their links to each other's controllers would bypass the proxies, and killing one would kill a voter.
     """
     (port,) = lease(owner, 1)
     voter = f"{CONTROLLER_ID}@{CONTROLLER_NAME}:{port}"
@@ -345,8 +345,8 @@ def _cluster(brokers: int, owner: Owner, proxy: ProxyMaker) -> list[Node]:
 
 def _broker(id: int, controller_port: int, voter: str, owner: Owner, proxy: ProxyMaker) -> Node:
     client, internal, harness = lease(owner, 3)
-    # One name and one port for all brokers, so they differ by address. The port's lease covers these addresses too:
-    # nobody else's service sits on 127.0.1.x alone.
+    # All brokers use the controller's one name and port, so their proxies differ by address. The lease of the port is enough:
+    # no other service listens on 127.0.1.x only.
     address = f"127.0.1.{id}"
     proxy(f"controller-{id}", controller_port, listen=f"{address}:{controller_port}")
     return Node(
@@ -366,13 +366,6 @@ def _port(proxy: Proxy) -> int:
     return int(proxy.listen.rpartition(":")[2])
 
 
-def _answers(admin: AdminClient) -> bool:
-    try:
-        return bool(admin.list_topics(timeout=_ASK_TIMEOUT_S).brokers)
-    except KafkaException:
-        return False
-
-
 def _known_brokers(admin: AdminClient) -> set[int]:
     try:
         return set(admin.list_topics(timeout=_ASK_TIMEOUT_S).brokers)
@@ -381,9 +374,9 @@ def _known_brokers(admin: AdminClient) -> set[int]:
 
 
 def change_settings(admin: AdminClient, kind: ResourceType, name: str, config: Mapping[str, str | None]) -> None:
-    """Set these of a topic or a group, or, with None, put back the default. Raises `EnvironmentProblem` if Kafka refuses.
+    """Set these of a topic or a group; None restores the default. Raises `EnvironmentProblem` if Kafka refuses.
 
-    It has answered then; a broker shows them, and goes by them, a moment later.
+    When this returns, Kafka has accepted them; a broker reports and applies them a moment later.
     """
     changes = [
         ConfigEntry(
@@ -400,7 +393,7 @@ def change_settings(admin: AdminClient, kind: ResourceType, name: str, config: M
 
 
 def _topic_settings(admin: AdminClient, name: str) -> dict[str, str]:
-    """What the topic itself sets; not what it has by default."""
+    """The settings of the topic itself, without defaults."""
     resource = ConfigResource(ResourceType.TOPIC, name)
     entries = admin.describe_configs([resource], request_timeout=_TOPIC_DEADLINE_S)[resource].result()
     own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
@@ -408,7 +401,7 @@ def _topic_settings(admin: AdminClient, name: str) -> dict[str, str]:
 
 
 def _partitions(admin: AdminClient, topic: str) -> list[tuple[list[int], list[int]]]:
-    """Replicas and ISR of each partition; nothing while Kafka does not answer or does not know the topic."""
+    """Replicas and ISR of each partition; empty while Kafka does not answer or does not know the topic."""
     try:
         found = admin.list_topics(topic, timeout=_ASK_TIMEOUT_S).topics[topic]
     except (KafkaException, KeyError):
@@ -417,7 +410,7 @@ def _partitions(admin: AdminClient, topic: str) -> list[tuple[list[int], list[in
 
 
 def _out_of_sync(admin: AdminClient, broker: int) -> list[str]:
-    """Partitions, Kafka's own too, of which the broker holds a replica that is not in sync; ``?`` without an answer."""
+    """Partitions (Kafka's internal ones too) of which the broker has a replica that is not in sync; ``?`` without an answer."""
     try:
         topics = admin.list_topics(timeout=_ASK_TIMEOUT_S).topics
     except KafkaException:

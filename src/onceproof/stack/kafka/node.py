@@ -1,4 +1,4 @@
-"""One Kafka process on its own folder: formatted, started, killed, started again."""
+"""One Kafka process and its folder: format, start, restart."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from onceproof.stack.fetch.java import FOREIGN_OPTIONS, Java
 from onceproof.stack.kafka.settings import LOGGING, Node, hosts, jvm_argv, server_properties
 from onceproof.stack.processes.owner import Owner, Service
 
-#: Half a second with a class archive, a second without, several on a loaded machine.
+#: It takes half a second with a class archive, a second without, several seconds on a loaded machine.
 _FORMAT_DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True)
 class KafkaProgram:
-    """What is needed to start any Kafka process."""
+    """Java, jars and class archive, with which any Kafka process is started."""
 
     java: Java
     jars: tuple[Path, ...]
     archive: Path | None = None
-    """Classes in the form that the JVM maps into memory (AppCDS): halves the CPU time of a start."""
+    """Class archive that the JVM maps into memory (AppCDS): halves the CPU time of a start."""
 
 
 class KafkaNode:
-    """A node's folder and, while it runs, its process. Its log is appended to over restarts."""
+    """A node's folder and, while it runs, its process. Restarts append to the same log."""
 
     def __init__(
         self, node: Node, *, brokers: int, folder: Path, log: Path, owner: Owner, program: KafkaProgram
@@ -65,15 +65,15 @@ class KafkaNode:
         return self._service
 
     def format(self) -> None:
-        """Make its folder one of a new cluster (KIP-631). Raises `ServiceFailed`."""
+        """Format its folder for a new cluster (KIP-631). Raises `ServiceFailed`."""
         main = ("kafka.tools.StorageTool", "format", "--cluster-id", _random_id(), "--config", self.properties)
         done = self._run((), *main, name="kafka-format", log=self._folder / "format.log")
         if done.wait(_FORMAT_DEADLINE_S) != 0:
             done.kill()
-            raise ServiceFailed(f"the folder of {self.name} could not be formatted", log_tail=done.log_tail())
+            raise ServiceFailed(f"could not format the folder of {self.name}", log_tail=done.log_tail())
 
     def format_like(self, other: KafkaNode) -> None:
-        """Make its folder one of the same cluster as ``other``'s: a copy with an identity of its own saves a JVM."""
+        """Format its folder for the cluster of ``other``: a copy of that folder with a new identity saves a JVM start."""
         shutil.copytree(other.data, self.data)
         meta = self.data / "meta.properties"
         own = {"node.id": str(self.node.id), "directory.id": _random_id()}
@@ -82,31 +82,27 @@ class KafkaNode:
         meta.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def start(self, *jvm_options: str) -> None:
-        """Start the process, on the folder as it is. It is not ready yet when this returns."""
+        """Start the process on its folder. It is not ready yet when this returns."""
         self._service = self._run(jvm_options, "kafka.Kafka", self.properties, name=self.name, log=self.log)
 
     def is_running(self) -> bool:
         return self._service is not None and self._service.is_running()
-
-    def check_running(self) -> None:
-        """Raise `ServiceFailed`, with its last words, if the process has ended."""
-        self.service.check_running()
 
     def _run(self, jvm_options: Sequence[str], *main: str | Path, name: str, log: Path) -> Service:
         program = self._program
         files = [f"-Dlog4j2.configurationFile={self._logging}", f"-Djdk.net.hosts.file={self._hosts}"]
         options = [*jvm_options, *files]
         if program.archive is not None:
-            # One that does not fit this Java or these jars is passed over by the JVM.
+            # The JVM ignores an archive that does not fit this Java or these jars.
             options.append(f"-XX:SharedArchiveFile={program.archive}")
         argv = jvm_argv(program.java.path, program.jars, options, main)
         env = {key: value for key, value in os.environ.items() if key not in FOREIGN_OPTIONS}
-        # SIGKILL at the end: the folder goes with the run, so there is nothing that a clean stop would save.
+        # SIGKILL: the folder is removed with the run, so a clean stop would save nothing.
         return self._owner.start(name, argv, log=log, env=env, cwd=self._folder, stop_signal=signal.SIGKILL)
 
 
 def _random_id() -> str:
-    """A Kafka Uuid: 16 random bytes in URL-safe base 64. Never with a leading dash: tools would take it for an option."""
+    """A Kafka Uuid: 16 random bytes in URL-safe base64, without a leading dash, which tools would take for an option."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):

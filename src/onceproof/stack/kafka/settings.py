@@ -1,7 +1,7 @@
-"""How a Kafka node of the embedded stack is set up: server.properties and the JVM's command line. No effects here.
+"""The server.properties and the JVM's command line of a Kafka node of the embedded stack, as pure functions.
 
-The layout is that of production: controllers apart from brokers (with three brokers), replication 3, min ISR 2.
-What differs makes it small (buffers, threads, internal partitions) and quick to fail over (the time-outs).
+The layout is that of production: the controller separate from the brokers (with three brokers), replication 3, min ISR 2.
+The other settings keep it small (buffers, threads, internal partitions) and make failovers quick (time-outs).
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from pathlib import Path
 HOST = "127.0.0.1"
 
 #: The controller of a cluster advertises a name that each broker's JVM resolves to another loopback address: that of the
-#: broker's own proxy. A plain address would not do, since KIP-853 brokers learn it from the controller's answers and,
-#: after their link was cut once, fetch the metadata from there: past whatever proxy ``controller.quorum.voters`` named.
+#: broker's own proxy. A plain address would not do: since KIP-853 brokers learn it from the controller's answers and, once
+#: their link was cut, fetch the metadata from there, bypassing the proxy in ``controller.quorum.voters``.
 CONTROLLER_NAME = "controller.onceproof.internal"
 
 
 class Listener(StrEnum):
-    """What a port of a node is for."""
+    """The purpose of a node's port."""
 
     CLIENT = "CLIENT"
-    """The pipeline's; advertised as the proxy in front of it."""
+    """For the pipeline; the broker advertises the proxy in front of it."""
     INTERNAL = "INTERNAL"
-    """Between brokers: replication, transaction markers. With three brokers, advertised as the proxy in front of it."""
+    """Between brokers: replication, transaction markers. With three brokers, they advertise the proxies in front of it."""
     HARNESS = "HARNESS"
-    """The harness's own reads and feeding; no fault cuts it."""
+    """For the harness, which feeds and reads through it; no fault cuts it."""
     CONTROLLER = "CONTROLLER"
-    """The quorum's."""
+    """For the metadata quorum."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """One Kafka process: what it listens on, and what it tells others of itself."""
+    """One Kafka process: the ports that it listens on, and those that it advertises."""
 
     id: int
     roles: tuple[str, ...]
@@ -44,18 +44,18 @@ class Node:
     voter: str
     """``id@host:port`` of the controller."""
     advertised: Mapping[Listener, int] = field(default_factory=dict)
-    """Ports that stand in for the real ones."""
+    """Ports that are advertised instead of the real ones."""
     controller_address: str = HOST
-    """Where this node finds `CONTROLLER_NAME`: brokers of a cluster, at their own proxy."""
+    """Address of `CONTROLLER_NAME` for this node: for a broker of a cluster, that of its own proxy."""
 
     @property
     def is_broker(self) -> bool:
         return "broker" in self.roles
 
 
-#: Applies to every node. Tested together as a preset, not one by one: after SIGKILL of a leader the next one is elected
-#: in 2 to 3 s, where Kafka's defaults need 10 to 17 s. Each time-out is longer than what it supervises: a heartbeat
-#: (300 ms) < a broker's session (2 s); a fetch (100 ms) < the lag that costs the place in the ISR (1.5 s).
+#: For every node. Tested together as a preset, not one by one: after SIGKILL of a leader the next one is elected in 2 to
+#: 3 s; Kafka's defaults need 10 to 17 s. Each time-out is longer than what it supervises: a heartbeat (300 ms) < a broker's
+#: session (2 s); a fetch (100 ms) < the lag after which a replica leaves the ISR (1.5 s).
 FAST_FAILOVER = {
     "broker.heartbeat.interval.ms": 300,
     "broker.session.timeout.ms": 2000,
@@ -74,7 +74,7 @@ FAST_FAILOVER = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
 }
 
-#: The defaults suit a server of its own: the cleaner's buffer alone is 128 MB of heap.
+#: The defaults are for a dedicated server: the cleaner's buffer alone takes 128 MB of heap.
 _SMALL = {
     "offsets.topic.num.partitions": 3,
     "transaction.state.log.num.partitions": 3,
@@ -86,8 +86,8 @@ _SMALL = {
     "background.threads": 2,
 }
 
-#: Share groups (KIP-932): locks may be short, where they are to end, or long, where a consumer is held. A member is assigned its
-#: partitions in the answer to a heartbeat, by default after five seconds.
+#: Share groups (KIP-932): locks may be short, so that they expire in a test, or long, so that a consumer can be held. A member
+#: gets its partitions with the answer to a heartbeat, by default after five seconds.
 _SHARE = {
     "group.share.min.record.lock.duration.ms": 1000,
     "group.share.max.record.lock.duration.ms": 3600000,
@@ -97,14 +97,14 @@ _SHARE = {
 
 _BEHAVIOUR = {
     "auto.create.topics.enable": "false",
-    # A fault kills brokers; one that hands over its leaders first would soften nothing but our own SIGTERM.
+    # Faults kill brokers with SIGKILL; a controlled shutdown would only affect the harness's own SIGTERM.
     "controlled.shutdown.enable": "false",
     "unclean.leader.election.enable": "false",
     "group.initial.rebalance.delay.ms": 0,
-    # A member may be given up soon, where a schedule wants that (`onceproof.chaos.consumers.slow`).
+    # Allows a schedule to have a member expire soon (`onceproof.chaos.consumers.slow`).
     "group.min.session.timeout.ms": 1000,
     "offsets.retention.minutes": 525600,
-    # Event times may lie years back, and retention goes by them: nothing is to age out unless a scenario says so.
+    # Retention goes by event times, which may be years ago: nothing may expire unless a scenario says so.
     "log.retention.ms": -1,
     "transaction.max.timeout.ms": 60000,
 }
@@ -113,12 +113,12 @@ _JVM = (
     "-Xms64m",
     "-Xmx256m",
     "-Xss512k",
-    # Serial and C1 only: a broker of a test run lives for a minute, and four of them share two cores.
+    # Serial GC and C1 only: a broker of a test run lives for a minute, and four processes share two cores.
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:+ExitOnOutOfMemoryError",
     "-XX:-UsePerfData",
-    # Else a loopback address shows up as IPv4 mapped into IPv6, and differently in every tool.
+    # Otherwise a loopback address appears as IPv4 mapped into IPv6, and differently in each tool.
     "-Djava.net.preferIPv4Stack=true",
     "-Djava.awt.headless=true",
     "-Dlog4j2.disable.jmx=true",
@@ -136,7 +136,7 @@ appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS} %-5p [%t] %c{1}: %
 
 
 def server_properties(node: Node, *, brokers: int, data: Path) -> str:
-    """The text of ``server.properties`` for one node of a cluster with so many brokers."""
+    """The text of ``server.properties`` for one node of a cluster with this number of brokers."""
     replication = min(3, brokers)
     settings: dict[str, object] = {
         "process.roles": ",".join(node.roles),
@@ -159,9 +159,9 @@ def server_properties(node: Node, *, brokers: int, data: Path) -> str:
         **_BEHAVIOUR,
     }
     if node.is_broker:
-        told = {**node.ports, **node.advertised}
-        told.pop(Listener.CONTROLLER, None)
-        settings["advertised.listeners"] = _addresses(told)
+        advertised = {**node.ports, **node.advertised}
+        advertised.pop(Listener.CONTROLLER, None)
+        settings["advertised.listeners"] = _addresses(advertised)
         settings["inter.broker.listener.name"] = Listener.INTERNAL
     else:
         settings["advertised.listeners"] = (
@@ -171,12 +171,12 @@ def server_properties(node: Node, *, brokers: int, data: Path) -> str:
 
 
 def min_insync(brokers: int) -> int:
-    """2 of 3: one broker may be away, and no acknowledged record is on one disk only."""
+    """2 of 3: one broker may be unavailable, and every acknowledged record is on more than one broker."""
     return min(2, brokers)
 
 
 def jvm_argv(java: Path, jars: Sequence[Path], options: Sequence[str], main: Sequence[str | Path]) -> list[str]:
-    """The command line of a Kafka process: ``options`` beside the usual ones, ``main`` class and its arguments."""
+    """The command line of a Kafka process: the usual JVM options and ``options``, ``main`` class and its arguments."""
     class_path = ":".join(map(str, jars))
     return [str(java), *_JVM, *options, "-cp", class_path, *map(str, main)]
 

@@ -1,1 +1,1 @@
-"""The processes of a run: each is owned, found by its session, and gone when the run ends."""
+"""The processes of a run: an owner starts each, finds it by its session, and ends it with the run."""

@@ -1,11 +1,11 @@
-"""The note a run leaves of all it started, so that ``onceproof cleanup`` finds it after a SIGKILL of the harness."""
+"""The journal that lists everything a run has started, for ``onceproof cleanup`` after a SIGKILL of the harness."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import platformdirs
@@ -13,13 +13,13 @@ import platformdirs
 from onceproof.base.errors import EnvironmentProblem
 from onceproof.stack.processes import procfs
 
-#: In the environment of everything that a run starts.
+#: Environment variable with the run's id in every process that a run starts.
 RUN_MARK = "ONCEPROOF_RUN"
 
 
 @dataclass(frozen=True)
 class Session:
-    """One session that a run started: its leader's pid, and when that started (ticks since boot)."""
+    """One session that a run started: its leader's pid and start time (clock ticks since boot)."""
 
     name: str
     sid: int
@@ -28,7 +28,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Entry:
-    """What one journal says."""
+    """The content of one journal."""
 
     run_id: str
     host: str
@@ -36,14 +36,14 @@ class Entry:
     harness_pid: int
     harness_start_ticks: int
     folders: tuple[str, ...] = ()
-    sessions: tuple[Session, ...] = field(default=())
+    sessions: tuple[Session, ...] = ()
 
     def is_of_this_host(self) -> bool:
-        """A home folder may be shared: of a run on another machine nothing can be said here."""
+        """Whether the run was started on this machine. Machines may share a home folder, but not their processes."""
         return self.host == socket.gethostname()
 
     def harness_is_alive(self) -> bool:
-        """For a run of this host: whether the process that wrote the journal still runs."""
+        """Whether the process that wrote the journal still runs; only for a run of this host."""
         if self.boot != procfs.boot_id():
             return False
         now = procfs.stat(self.harness_pid)
@@ -51,7 +51,7 @@ class Entry:
 
 
 def live_folder() -> Path:
-    """Where journals lie, one file a run: ``ONCEPROOF_STATE_DIR``, else the user's state folder."""
+    """The folder of the journals, one file per run, below ``ONCEPROOF_STATE_DIR`` or else the user's state folder."""
     chosen = os.environ.get("ONCEPROOF_STATE_DIR")
     return (Path(chosen) if chosen else platformdirs.user_state_path("onceproof", appauthor=False)) / "live"
 
@@ -70,12 +70,12 @@ class Journal:
         except FileExistsError as taken:
             raise EnvironmentProblem(
                 f"run {run_id!r} is still going on, or was killed: {self.path} exists",
-                hint="if no such run is going on, `onceproof cleanup` removes what it left",
+                hint="if it was killed, `onceproof cleanup` removes what it left",
             ) from taken
         except OSError as refused:
             raise EnvironmentProblem(
                 f"cannot write the journal of started processes: {refused}",
-                hint="set ONCEPROOF_STATE_DIR to a folder that you may write to",
+                hint="set ONCEPROOF_STATE_DIR to a folder that you can write to",
             ) from refused
         self._write()
 
@@ -91,7 +91,7 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
     def _write(self) -> None:
-        # Renamed into place: a harness killed in the middle of a write must not lose the sessions it had noted before.
+        # Renamed into place: a harness killed in the middle of a write must not lose the earlier entries.
         draft = self.path.with_suffix(".draft")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             json.dump(asdict(self._entry), file)
@@ -99,7 +99,7 @@ class Journal:
 
 
 def read(path: Path) -> Entry | None:
-    """None if the file is not a journal: empty, torn, or of another version."""
+    """Read a journal; None if the file is not one: empty, incomplete, or of another version."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         sessions = tuple(Session(**one) for one in raw.pop("sessions"))

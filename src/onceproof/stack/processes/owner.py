@@ -1,6 +1,6 @@
-"""Everything that a run starts is owned, found by its session, and gone when the run ends.
+"""Starts every process of a run, finds it by its session, and ends it with the run.
 
-Ownership goes by *session id*, not by process group: PySpark's daemon makes a group of its own for its workers but
+Processes are found by *session id*, not by process group: PySpark's daemon creates its own group for its workers but
 stays in the session of the driver that started it.
 """
 
@@ -39,33 +39,33 @@ SCRATCH_PREFIX = "onceproof-"
 
 _log = logging.getLogger(__name__)
 
-#: SIGKILL acts at once, except on a process in uninterruptible disk sleep: that is what these seconds are for.
+#: SIGKILL acts at once, except on a process in uninterruptible disk sleep: these seconds are for that.
 _GONE_DEADLINE_S = 5.0
-#: Ctrl-C must have everything gone within 10 s: this is for asking politely, the rest for killing and removing folders.
+#: After Ctrl-C everything must be gone within 10 s: this is for stop signals, the rest for killing and removing folders.
 _CLOSE_GRACE_S = 6.0
-#: One group of services started together; JVMs that have not gone by then are not worth more waiting.
+#: For one group of services started together; a JVM that still runs then is killed.
 _GROUP_GRACE_S = 3.0
-#: A process that was killed while it wrote may leave a folder that fills once more while it is removed.
+#: A process that was killed while it wrote may still add a file to a folder that is being removed.
 _REMOVE_DEADLINE_S = 2.0
 #: ENOSPC, as C, Java and Python spell it.
 _DISK_FULL = "No space left on device"
 
 
 _KILLED = (
-    "no fault of the run did this, so the run shows nothing about the pipeline; `dmesg` names what the kernel killed for want "
-    "of memory"
+    "no fault of the run did this, so the run shows nothing about the pipeline; `dmesg` lists the processes that the kernel "
+    "killed because memory was short"
 )
 
 
 class Service:
-    """One started process, and everything in its session. Made by `Owner.start`."""
+    """One started process and everything in its session. Created by `Owner.start`."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path, stop_signal: signal.Signals) -> None:
         self.name = name
         self.pid = process.pid
         self.log = log
         stat = procfs.stat(process.pid)
-        assert stat is not None, "a child that nobody has waited for is always there"
+        assert stat is not None, "a child exists until its parent has waited for it"
         self.start_ticks = stat.start_ticks
         self._process = process
         self._stop_signal = stop_signal
@@ -73,7 +73,7 @@ class Service:
 
     @property
     def returncode(self) -> int | None:
-        """Of the leader, as in `subprocess`: negative for a signal, None while it runs."""
+        """The leader's return code, as in `subprocess`: negative for a signal, None while it runs."""
         return self._process.poll()
 
     def is_running(self) -> bool:
@@ -81,7 +81,7 @@ class Service:
         return self.returncode is None
 
     def members(self) -> list[psutil.Process]:
-        """All live processes of the session, and descendants that left it for a session of their own."""
+        """All live processes of the session, and descendants that have started a session of their own."""
         found = []
         for stat in procfs.family(self._sessions()):
             with suppress(psutil.NoSuchProcess):
@@ -91,8 +91,8 @@ class Service:
     def kill(self) -> None:
         """SIGKILL every member, whatever group it is in, and return when all are gone.
 
-        The session is frozen first: that takes well under a millisecond, so nothing is done after the moment of the
-        crash, and nothing can fork while the members are counted.
+        The session is stopped first. That takes well under a millisecond, so its processes do nothing after the moment of
+        the crash, and none can fork while the members are listed.
         """
         self._signal_session(signal.SIGSTOP)
         kill_sessions(self._sessions(), self.name)
@@ -100,19 +100,19 @@ class Service:
         self._gone = True
 
     def freeze(self) -> None:
-        """SIGSTOP every member, and return when it has taken effect: nothing of the session runs until `thaw`.
+        """SIGSTOP every member, and return when all are stopped: nothing of the session runs until `thaw`.
 
-        Raises `WaitTimeout` if some member cannot be stopped; the session then goes on as if never stopped.
+        Raises `WaitTimeout` if a member cannot be stopped; the session is then continued.
         """
 
         def stopped() -> bool:
             sessions = self._sessions()
-            awake = [
+            running = [
                 one.pid for one in procfs.table().values() if one.session in sessions and not procfs.is_stopped(one.pid)
             ]
-            if awake:
-                self._signal_session(signal.SIGSTOP)  # once more: one that was forked meanwhile has not heard
-            return not awake
+            if running:
+                self._signal_session(signal.SIGSTOP)  # again, for processes forked since the last signal
+            return not running
 
         self._signal_session(signal.SIGSTOP)
         try:
@@ -128,13 +128,13 @@ class Service:
         self._signal_session(signal.SIGCONT)
 
     def stop(self, timeout_s: float = 5.0, *, by: signal.Signals | None = None) -> None:
-        """Ask the leader to stop (``by`` a signal, else by the one it was started with), then kill what is left."""
+        """Ask the leader to stop (with the signal ``by``, else with its own stop signal), then kill what still runs."""
         self.ask_to_stop(by)
         self.wait(timeout_s)
         self.kill()
 
     def ask_to_stop(self, by: signal.Signals | None = None) -> None:
-        """Send the stop signal, without waiting. What a fault has stopped is continued, else it could not obey."""
+        """Send the stop signal, without waiting. Also send SIGCONT: a process that a fault has stopped could not react."""
         if self.is_running():
             self._process.send_signal(by or self._stop_signal)
             self._signal_session(signal.SIGCONT)
@@ -147,10 +147,10 @@ class Service:
             return None
 
     def check_running(self) -> None:
-        """Raise `ServiceFailed`, with its last words, if it has ended."""
+        """Raise `ServiceFailed`, with its last log lines, if it has ended."""
         if not self.is_running():
             full = _DISK_FULL in self.log_tail(400)
-            hint = "the disk is full: make room, or move the runs and their scratch (--runs, TMPDIR)" if full else None
+            hint = "the disk is full: free some space, or choose other folders (--runs, TMPDIR)" if full else None
             message = f"{self.name} ended with exit code {self.returncode}"
             if (code := self.returncode) is not None and code < 0:
                 message += f" ({signal.strsignal(-code)})"
@@ -166,14 +166,14 @@ class Service:
             return ""
 
     def _sessions(self) -> set[int]:
-        """Our session's id, or nothing once the session is over: then the number may be somebody else's.
+        """The id of this service's session; empty once the session has ended and its id may belong to another.
 
-        The kernel gives no pid away that is still the id of a session, so a leader with another start time means that
-        ours has ended.
+        The kernel does not reuse a pid that is still the id of a session, so a leader with another start time means that
+        this session has ended.
         """
         leader = procfs.stat(self.pid)
-        over = self._gone or (leader is not None and leader.start_ticks != self.start_ticks)
-        return set() if over else {self.pid}
+        ended = self._gone or (leader is not None and leader.start_ticks != self.start_ticks)
+        return set() if ended else {self.pid}
 
     def _signal_session(self, number: signal.Signals) -> None:
         for sid in self._sessions():
@@ -187,21 +187,23 @@ class Service:
 
 
 class Owner:
-    """Owns everything that one run started; closes it in reverse order, services started one after another in parallel.
+    """Owns everything that one run started. Closes it in reverse order; services started in a row are stopped in parallel.
 
-    Use as a context manager. What it owns is also noted in a journal, for `onceproof.stack.cleanup`. A signal waits until
-    something is noted once it is made, and until `close` is done.
+    Use as a context manager. A journal also lists what it owns, for `onceproof.stack.cleanup`. A signal is deferred while a
+    process or folder is created and entered in the journal, and until `close` has finished.
     """
 
     def __init__(self, run_id: str | None = None) -> None:
         self.run_id = run_id or secrets.token_hex(6)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.run_id):
-            raise ValueError(f"a run id names a file: {self.run_id!r} holds something else than letters, digits, . _ -")
+            raise ValueError(
+                f"run id {self.run_id!r} names a file: it may contain only letters, digits, '.', '_' and '-'"
+            )
         self._owned: list[Service | Callable[[], object]] = []
         self._folders: list[Path] = []
         self._lock = threading.Lock()
         self._closed = False
-        with uninterrupted("noting a new run"):
+        with uninterrupted("creating the journal of the run"):
             self._journal = Journal(self.run_id)
             _open.add(self)
         self.scratch = self.temporary_folder()
@@ -218,19 +220,19 @@ class Owner:
         user: str | None = None,
         stop_signal: signal.Signals = signal.SIGTERM,
     ) -> Service:
-        """Start ``argv`` as the leader of a new session; both its outputs are appended to ``log``.
+        """Start ``argv`` as the leader of a new session; append its stdout and stderr to ``log``.
 
-        ``env`` is the whole environment, as in `subprocess`; None inherits ours. ``stdin`` is what it will read (a
-        place for secrets); without it, nothing. ``user`` (root only) runs it as somebody else with none of our groups.
-        ``stop_signal``: what asks it to stop; SIGKILL for what has nothing worth saving.
-        Raises `EnvironmentProblem` if the program is not there or may not be run.
+        ``env`` is the complete environment, as in `subprocess`; None inherits the harness's. ``stdin`` is what the process
+        reads (suitable for secrets); None is an empty input. ``user`` (root only) runs it as that user, without the
+        harness's groups. ``stop_signal`` asks it to stop; SIGKILL for a process that has nothing worth saving.
+        Raises `EnvironmentProblem` if the program does not exist or may not be executed.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         with (
             uninterrupted(f"starting {name}"),
             self._lock,
             log.open("ab") as output,
-            _readable(stdin) as source,
+            _as_stdin(stdin) as source,
         ):
             if self._closed:
                 raise RuntimeError(f"cannot start {name}: run {self.run_id} is closing")
@@ -254,50 +256,49 @@ class Owner:
         return service
 
     def push(self, callback: Callable[[], object]) -> None:
-        """Call it on close, before what is owned already and after what comes later. It may raise: that is logged."""
+        """Call ``callback`` on close, in reverse order with the services. An error that it raises is logged."""
         with self._lock:
             self._owned.append(callback)
 
     def temporary_folder(self) -> Path:
         """A new private (0700) folder under the system's temporary folder, removed on close."""
         folder = Path(tempfile.gettempdir()).absolute() / f"{SCRATCH_PREFIX}{secrets.token_hex(4)}"
-        with uninterrupted("noting a temporary folder"), self._lock:
+        with uninterrupted("creating a temporary folder"), self._lock:
             if self._closed:
-                raise RuntimeError(f"no folder can be made: run {self.run_id} is closing")
+                raise RuntimeError(f"cannot create a folder: run {self.run_id} is closing")
             self._folders.append(folder)
-            self._journal.add_folder(
-                folder
-            )  # first: a harness killed between the two must not leave one that nobody knows of
+            # Before mkdir: a harness killed between the two must not leave a folder that no journal lists.
+            self._journal.add_folder(folder)
             folder.mkdir(mode=0o700)
         return folder
 
     def services(self) -> list[Service]:
-        """Every service ever started here, also those that have ended."""
+        """Every service that this owner has started, including those that have ended."""
         with self._lock:
             return [one for one in self._owned if isinstance(one, Service)]
 
     def close(self) -> None:
-        """Stop and remove everything, within about eight seconds. Idempotent; a part that fails spares no other.
+        """Stop and remove everything, within about eight seconds. Idempotent; a part that fails does not stop the others.
 
-        The journal goes last, and stays if something could not be removed: `onceproof cleanup` then tries again.
+        The journal is removed last, and only if everything else was: `onceproof cleanup` can then try again.
         """
-        with uninterrupted(self._closing):
+        with uninterrupted(self._describe_close):
             with self._lock:
                 if self._closed:
                     return
                 self._closed = True
             self._close_in_reverse(time.monotonic() + _CLOSE_GRACE_S)
-            gone = [self._attempt(f"kill {service.name}", service.kill) for service in self.services()]
-            gone.append(self._attempt("kill what left its session", partial(kill_marked, self.run_id)))
-            gone += [self._attempt(f"remove {folder}", partial(remove_folder, folder)) for folder in self._folders]
-            if all(gone):
+            done = [self._attempt(f"kill {service.name}", service.kill) for service in self.services()]
+            done.append(self._attempt("kill processes that left their session", partial(kill_marked, self.run_id)))
+            done += [self._attempt(f"remove {folder}", partial(remove_folder, folder)) for folder in self._folders]
+            if all(done):
                 self._journal.remove()
             else:
-                _log.warning("run %s is not gone altogether: onceproof cleanup removes the rest", self.run_id)
+                _log.warning("run %s left something behind: onceproof cleanup removes it", self.run_id)
             _open.discard(self)
 
-    def _closing(self) -> str:
-        # Without the lock: asked by a signal's handler, in the thread that may hold it.
+    def _describe_close(self) -> str:
+        # Without the lock: a signal handler calls this, in a thread that may hold the lock.
         running = [one.name for one in list(self._owned) if isinstance(one, Service) and one.is_running()]
         what = ", ".join(running) or "what is left of the run"
         return f"stopping {what}; then its temporary folders are removed"
@@ -309,8 +310,8 @@ class Owner:
         self.close()
 
     def _close_in_reverse(self, deadline: float) -> None:
-        for together, group in groupby(reversed(self._owned), lambda one: isinstance(one, Service)):
-            if together:
+        for are_services, group in groupby(reversed(self._owned), lambda one: isinstance(one, Service)):
+            if are_services:
                 _stop_together([one for one in group if isinstance(one, Service)], deadline)
                 continue
             for callback in group:
@@ -318,19 +319,19 @@ class Owner:
                 self._call(callback, deadline)
 
     def _call(self, callback: Callable[[], object], deadline: float) -> None:
-        """In a thread of its own: a clean-up that hangs on a dead service must not keep others from being stopped."""
+        """Call it in a new thread: a clean-up that hangs on a dead service must not prevent others from being stopped."""
         name = getattr(callback, "__qualname__", repr(callback))
         thread = threading.Thread(
             target=self._attempt, args=(f"run {name}", callback), daemon=True, name=f"close {name}"
         )
         thread.start()
-        # The minimum lets a lease be released or a file be closed even when the services used up all the time.
+        # The minimum is for releasing a lease or closing a file when the services have used up all the time.
         thread.join(max(0.2, deadline - time.monotonic()))
         if thread.is_alive():
             _log.warning("clean-up %s of run %s did not end in time", name, self.run_id)
 
     def _attempt(self, what: str, act: Callable[[], object]) -> bool:
-        """Whether it could be done."""
+        """Call ``act``, log an error, and return whether it succeeded."""
         try:
             act()
         except Exception:
@@ -340,24 +341,24 @@ class Owner:
 
 
 _open: set[Owner] = set()
-"""Not closed yet."""
+"""Owners that are not closed yet."""
 
 
 @atexit.register
 def _close_the_rest() -> None:
-    """One whose ``with`` block was never entered (a signal came just then), or whose thread this process does not wait for."""
+    """Close owners whose ``with`` block was never entered (a signal came just before), or whose thread is a daemon."""
     for owner in list(_open):
         owner.close()
 
 
-# An owner belongs to the process that made it: a fork that exits must not close it.
+# An owner belongs to the process that created it: a fork that exits must not close it.
 os.register_at_fork(after_in_child=_open.clear)
 
 
 def remove_folder(folder: Path) -> None:
     """Remove a temporary folder of a run whose processes are gone, and the shared memory that they left. Idempotent.
 
-    Raises `OSError` for what cannot be removed.
+    Raises `OSError` if something cannot be removed.
     """
     shared_memory.remove(folder)
 
@@ -368,11 +369,11 @@ def remove_folder(folder: Path) -> None:
     try:
         wait_until(f"{folder} to be removed", gone, deadline_s=_REMOVE_DEADLINE_S)
     except WaitTimeout:
-        shutil.rmtree(folder)  # says what is in the way
+        shutil.rmtree(folder)  # raises the error that names the obstacle
 
 
 def kill_sessions(sessions: set[int], name: str) -> None:
-    """SIGKILL every process of these sessions and its descendants, until none is left."""
+    """SIGKILL every process of these sessions and its descendants until none is left."""
     known = set(sessions)
 
     def none_left() -> bool:
@@ -387,12 +388,12 @@ def kill_sessions(sessions: set[int], name: str) -> None:
         none_left,
         deadline_s=_GONE_DEADLINE_S,
         every_s=0.01,
-        explain=lambda: f"still there: {[stat.pid for stat in procfs.family(known)]}",
+        explain=lambda: f"still running: {[stat.pid for stat in procfs.family(known)]}",
     )
 
 
 def kill_marked(run_id: str) -> None:
-    """SIGKILL whatever of this user carries the run's mark in its environment, until nothing does."""
+    """SIGKILL this user's processes that have the run's mark in their environment until none is left."""
 
     def none_left() -> bool:
         left = procfs.marked(RUN_MARK, run_id)
@@ -415,8 +416,8 @@ def _stop_together(services: list[Service], deadline: float) -> None:
 
 
 @contextmanager
-def _readable(content: bytes | None) -> Iterator[int]:
-    """A file descriptor from which ``content`` can be read; in memory only, because it may be a password."""
+def _as_stdin(content: bytes | None) -> Iterator[int]:
+    """A file descriptor from which a process reads ``content``; in memory only, because it may be a password."""
     fd = os.open(os.devnull, os.O_RDONLY) if content is None else os.memfd_create("stdin")
     try:
         if content is not None:

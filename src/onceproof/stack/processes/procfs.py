@@ -1,4 +1,4 @@
-"""What ``/proc`` tells about processes and psutil does not: session ids, and start times that no clock step moves."""
+"""Reads from ``/proc`` what psutil does not offer: session ids, and start times that do not depend on the wall clock."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class Stat:
-    """The part of ``/proc/PID/stat`` that tells whose process it is (proc(5))."""
+    """The fields of ``/proc/PID/stat`` that identify a process, its parent and its session (proc(5))."""
 
     pid: int
     state: str
     parent: int
     session: int
     start_ticks: int
-    """Clock ticks since boot. With the boot id and the pid it names a process for good; psutil's create time is
-    wall-clock and moves when the clock is stepped."""
+    """Clock ticks since boot. With the boot id and the pid it identifies a process uniquely; psutil's create time is
+    wall-clock time and changes when the clock is set."""
 
     @property
     def is_zombie(self) -> bool:
@@ -29,18 +29,18 @@ class Stat:
 
 
 def stat(pid: int) -> Stat | None:
-    """None if there is no such process."""
+    """The fields of one process; None if it does not exist."""
     try:
         line = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The command name stands in brackets and may itself hold brackets and spaces: count from the last one.
+    # The command name is in brackets and may contain brackets and spaces: the other fields follow the last bracket.
     fields = line[line.rindex(")") + 2 :].split()
     return Stat(pid, fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
 
 
 def table() -> dict[int, Stat]:
-    """Every process, zombies included."""
+    """Every process by its pid, including zombies."""
     seen = (stat(int(name)) for name in (entry.name for entry in _PROC.iterdir()) if name.isdigit())
     return {one.pid: one for one in seen if one is not None}
 
@@ -48,9 +48,8 @@ def table() -> dict[int, Stat]:
 def family(sessions: set[int]) -> list[Stat]:
     """All live processes of these sessions and their descendants.
 
-    A descendant that called setsid (each Postgres backend does) is in a session of its own, and whatever else is in
-    that session descends from it: such sessions are **added** to ``sessions``, so that a second look still finds them
-    when the link through their parent is gone.
+    A descendant that called setsid (as each Postgres backend does) is in a session of its own, with its own descendants.
+    Such sessions are **added** to ``sessions``, so that a second call still finds them when their parent is gone.
     """
     processes = table()
     found: set[int] = set()
@@ -63,39 +62,38 @@ def family(sessions: set[int]) -> list[Stat]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether no thread of the process runs or will: it was stopped, is traced, or is gone.
+    """Whether no thread of the process runs or can run: all are stopped or traced, or the process is gone.
 
-    A signal is taken by one thread, which then stops the others: until it gets its turn on a busy machine they run on.
-    A thread in an uninterruptible wait (D) counts as stopped: the signal is taken before its next step. It may wait for as
-    long as we do, for a child of ``vfork`` that was itself stopped before it could become another program.
+    One thread takes the signal and then stops the others: on a busy machine these run on until it is scheduled.
+    A thread in an uninterruptible wait (D) counts as stopped, because it takes the signal before its next step. Its wait
+    may not end: a parent waits for its ``vfork`` child, which was itself stopped before it could call exec.
     """
     try:
         tasks = list((_PROC / str(pid) / "task").iterdir())
         lines = [(task / "stat").read_text(errors="replace") for task in tasks]
     except (FileNotFoundError, ProcessLookupError):
-        return stat(pid) is None or is_stopped(pid)  # a thread that ended meanwhile, or all of it
+        return stat(pid) is None or is_stopped(pid)  # a thread or the whole process has ended meanwhile
     return all(line[line.rindex(")") + 2] in "TtZXD" for line in lines)
 
 
 def unread(pids: Iterable[int]) -> dict[str, int]:
-    """TCP sockets of these processes with bytes that have arrived and were not read: the socket's inode -> how many."""
-    pids = list(pids)
-    theirs: set[str] = set()
-    tables: dict[str, Path] = {}
+    """TCP sockets of these processes with received bytes that were not read: the socket's inode -> number of bytes."""
+    files: set[str] = set()
+    net_folders: dict[str, Path] = {}  # one per network namespace
     for pid in pids:
         with suppress(OSError):
-            tables[str((_PROC / str(pid) / "ns/net").readlink())] = _PROC / str(pid) / "net"
+            net_folders[str((_PROC / str(pid) / "ns/net").readlink())] = _PROC / str(pid) / "net"
             for entry in (_PROC / str(pid) / "fd").iterdir():
                 with suppress(OSError):
-                    theirs.add(str(entry.readlink()))
+                    files.add(str(entry.readlink()))
     found: dict[str, int] = {}
-    for table_of in tables.values():
+    for folder in net_folders.values():
         for name in ("tcp", "tcp6"):
             with suppress(OSError):
-                for line in (table_of / name).read_text().splitlines()[1:]:
+                for line in (folder / name).read_text().splitlines()[1:]:
                     fields = line.split()  # proc(5): 4 is the lengths of the queues, in hexadecimal, and 9 the inode
                     waiting = int(fields[4].partition(":")[2], 16)
-                    if waiting and f"socket:[{fields[9]}]" in theirs:
+                    if waiting and f"socket:[{fields[9]}]" in files:
                         found[fields[9]] = waiting
     return found
 
@@ -111,7 +109,7 @@ def marked(name: str, value: str) -> list[Stat]:
         try:
             if folder.stat().st_uid == os.getuid() and mark in (folder / "environ").read_bytes().split(b"\0"):
                 found.append(process)
-        except OSError:  # gone, or not ours to read
+        except OSError:  # gone, or not readable for this user
             continue
     return found
 

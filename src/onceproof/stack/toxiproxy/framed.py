@@ -1,7 +1,8 @@
-"""The protocol proxy in front of Toxiproxy: client -> frames -> bytes -> service, on the routes that a pipeline takes.
+"""The protocol proxy in front of Toxiproxy: client -> frames -> bytes -> service, for the connections of a pipeline.
 
-In this order, because a client must see a real RST (behind Toxiproxy it would be a FIN), and a frame that is delivered late
-still crosses whatever is wrong with the line. Only a run with a fault that reads frames has it: `onceproof.faults.contract.reads_frames`.
+In this order, because a client must see a real RST (through Toxiproxy it would be a FIN), and because a frame that is
+delivered late must still pass through Toxiproxy's toxics. Only a run with a fault that reads frames has it:
+`onceproof.faults.contract.reads_frames`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from onceproof.stack.selftest import Guard
 
 
 class Frames:
-    """All protocol proxies of one stack, and the rules that are armed on them. Ended by the owner."""
+    """All protocol proxies of one stack, and the rules armed on them. Closed by the owner."""
 
     def __init__(self, owner: Owner, emit: Emit) -> None:
         self._owner = owner
@@ -33,7 +34,7 @@ class Frames:
         self.proxies: list[FramedProxy] = []
 
     def in_front_of(self, behind: Proxy, service: Service) -> FramedProxy:
-        """A listener of our own that leads to ``behind``; clients are told its address."""
+        """A new listener, for clients, that forwards to ``behind``."""
         (port,) = lease(self._owner, 1)
         host, _, behind_port = behind.listen.rpartition(":")
         frames = FrameProxy(
@@ -51,36 +52,36 @@ class Frames:
         return proxy
 
     def arm(self, service: Service, rule: Rule) -> None:
-        """From now on the rule applies to every connection to that service, those that stand already included."""
+        """From now on apply the rule to every connection to that service, including open ones."""
         self._boards[service].arm(rule)
 
     def disarm(self, service: Service, rule: Rule) -> None:
-        """It stops nothing more, and lets go what it holds. Idempotent."""
+        """End the rule and release the frames that it holds. Idempotent."""
         self._boards[service].disarm(rule)
 
-    def listen(self, service: Service, ear: list[Reply]) -> None:
-        """From now on errors of that service, and its answers to Produce, are added to ``ear``."""
-        self._boards[service].listen(ear)
+    def listen(self, service: Service, replies: list[Reply]) -> None:
+        """From now on append to ``replies`` the service's errors and its answers to Produce."""
+        self._boards[service].listen(replies)
 
-    def unlisten(self, service: Service, ear: list[Reply]) -> None:
-        """Idempotent."""
-        self._boards[service].unlisten(ear)
+    def unlisten(self, service: Service, replies: list[Reply]) -> None:
+        """Stop appending to ``replies``. Idempotent."""
+        self._boards[service].unlisten(replies)
 
     def refusals(self) -> list[str]:
-        """Why connections were refused (encryption), with the setting to change."""
+        """Why connections were refused (encryption), each with the setting to change."""
         return [sentence for proxy in self.proxies for sentence in proxy.frames.refusals]
 
     def check(self) -> None:
-        """Raise `EnvironmentProblem` if the proxy itself failed, or had to refuse somebody."""
+        """Raise `EnvironmentProblem` if the proxy itself failed or refused a connection."""
         if self._loop.failures:
             raise EnvironmentProblem(
                 f"the protocol proxy failed: {'; '.join(self._loop.failures)}",
-                hint="this is a defect of onceproof: please report it with events.jsonl",
+                hint="this is a defect in onceproof: please report it with events.jsonl",
             )
         if self.refusals():
             raise EnvironmentProblem(
                 "; ".join(self.refusals()),
-                hint="the embedded services speak plaintext on loopback; a job that insists on encryption cannot be observed",
+                hint="the embedded services use plaintext on loopback; a job that requires encryption cannot be observed",
             )
 
     def guards(self) -> list[Guard]:
@@ -92,7 +93,7 @@ class Frames:
 
 
 class FramedProxy:
-    """Implements `onceproof.stack.api.Proxy`: what is done to bytes is done by the proxy behind."""
+    """Implements `onceproof.stack.api.Proxy`: the proxy behind it changes bytes, this one handles frames."""
 
     def __init__(self, behind: Proxy, frames: FrameProxy) -> None:
         self.name = behind.name
@@ -102,12 +103,12 @@ class FramedProxy:
         self.behind = behind
 
     def cut(self) -> None:
-        """Both: a client that connects must be refused, not taken and dropped."""
+        """Cut both proxies: a client that connects must be refused, not accepted and dropped."""
         self.behind.cut()
         self.frames.cut()
 
     def turn_away(self) -> None:
-        """Whoever connects, or uses a connection that stands, is noted and reset here."""
+        """Record and reset new connections, and existing ones on their next read or write, until `heal`."""
         self.frames.turn_away()
 
     def add_toxic(self, kind: str, stream: Stream, **attributes: int) -> None:

@@ -1,6 +1,6 @@
 """Toxiproxy: the server as a process of the run, and its proxies.
 
-Driven through the HTTP part of toxiproxy-python; why not through the rest of it: ``docs/decisions/0002-toxiproxy-client.md``.
+It uses only the HTTP part of toxiproxy-python; ``docs/decisions/0002-toxiproxy-client.md`` says why.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from onceproof.base.waiting import wait_until
 from onceproof.stack.api import Stream
 from onceproof.stack.processes.owner import Owner, Service
 
-#: Every call is local and takes milliseconds. One that takes longer waits for a link whose client has stopped reading and
-#: may never end (Shopify/toxiproxy issue 558); the server itself gives up after 25 s only.
+#: Every call is local and takes milliseconds. One that takes longer waits for a link whose client has stopped reading, and
+#: may never end (Shopify/toxiproxy issue 558); the server itself gives up only after 25 s.
 _HTTP_TIMEOUT_S = 3.0
 
 _Method = Literal["get", "post", "delete"]
@@ -31,20 +31,20 @@ Emit = Callable[..., object]
 
 
 class ToxiproxyServer:
-    """One toxiproxy-server, on a loopback port of its own. Stopped by its owner."""
+    """One toxiproxy-server on its own loopback port. Stopped by its owner."""
 
     def __init__(self, service: Service, port: int, emit: Emit) -> None:
         self.service = service
         self.port = port
         self.emit = emit
-        # The library keeps host and port on the class: a class for each server, so that several live in one process.
+        # The library stores host and port on the class: one class per server allows several in one process.
         self._http = type("ServerApi", (APIConsumer,), {"host": "127.0.0.1", "port": port})
 
     @classmethod
     def start(cls, owner: Owner, binary: Path, log: Path, port: int, emit: Emit = lambda _kind, **_data: None) -> Self:
         """Start ``binary`` with its API on 127.0.0.1:``port``, and wait until it answers.
 
-        ``emit(kind, **data)``, as `Timeline.emit`, is told when a wedged proxy had to be recreated.
+        ``emit(kind, **data)``, as `Timeline.emit`, is called when a wedged proxy had to be recreated.
         Raises `ServiceFailed` with the last log lines.
         """
         service = owner.start("toxiproxy", [binary, "-host", "127.0.0.1", "-port", str(port)], log=log)
@@ -54,7 +54,7 @@ class ToxiproxyServer:
             if not service.is_running():
                 raise ServiceFailed(
                     f"toxiproxy-server ended with code {service.returncode} while starting on 127.0.0.1:{port}",
-                    hint=f"its whole log: {log}",
+                    hint=f"its complete log: {log}",
                     log_tail=service.log_tail(),
                 )
 
@@ -62,7 +62,7 @@ class ToxiproxyServer:
         return server
 
     def create(self, name: str, listen_port: int, upstream_port: int) -> ToxiproxyProxy:
-        """A proxy from 127.0.0.1:``listen_port`` to 127.0.0.1:``upstream_port``. Nothing need listen upstream yet."""
+        """Create a proxy from 127.0.0.1:``listen_port`` to 127.0.0.1:``upstream_port``; upstream need not listen yet."""
         proxy = ToxiproxyProxy(self, name, f"127.0.0.1:{listen_port}", f"127.0.0.1:{upstream_port}")
         proxy.create()
         return proxy
@@ -71,12 +71,12 @@ class ToxiproxyServer:
         return str(self.call("get", "/version")["version"])
 
     def call(self, method: _Method, path: str, body: dict[str, Any] | None = None) -> Any:
-        """One API call; the parsed answer, or None where it has none.
+        """Make one API call; return the parsed answer, or None if it is empty.
 
-        Raises `Wedged` when the server does not answer in time, `NotFound`, `UsageError` for a request that it refuses,
-        `EnvironmentProblem` when it cannot do it (a port taken), `ServiceFailed` when it is not there.
+        Raises `Wedged` if the server does not answer in time, `NotFound`, `UsageError` for a request that it refuses,
+        `EnvironmentProblem` if it fails (a port is in use), `ServiceFailed` if the server is gone.
         """
-        # Proxies of the environment (HTTP_PROXY, ALL_PROXY) are for the world outside.
+        # Not through the environment's proxies (HTTP_PROXY, ALL_PROXY): they are for other machines.
         options: dict[str, Any] = {"timeout": _HTTP_TIMEOUT_S, "proxies": {"http": None, "all": None}}
         if body is not None:
             options["json"] = body
@@ -105,7 +105,7 @@ class ToxiproxyServer:
 
 
 class Wedged(EnvironmentProblem):
-    """Toxiproxy did not answer in time: a client died while it was not reading, and a change of its link never ends."""
+    """Toxiproxy did not answer in time: the change waits for a client that has stopped reading, and never ends."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,10 @@ class _Toxic:
 
 
 class ToxiproxyProxy:
-    """Implements `onceproof.stack.api.Proxy`. Made by `ToxiproxyServer.create`; safe from any thread.
+    """Implements `onceproof.stack.api.Proxy`. Created by `ToxiproxyServer.create`; safe from any thread.
 
-    It knows how the proxy ought to be, so that a wedged one can be deleted and made again in that state: this works at
-    once where waiting does not help (the change hangs for good), but closes the proxy's connections.
+    It remembers the wanted state, so that a wedged proxy can be deleted and created again in that state. That works at
+    once, and waiting would not help (the change hangs forever), but it closes the proxy's connections.
     """
 
     def __init__(self, server: ToxiproxyServer, name: str, listen: str, upstream: str) -> None:
@@ -139,7 +139,7 @@ class ToxiproxyProxy:
         self._lock = threading.RLock()
 
     def create(self) -> None:
-        """Make it on the server, as it ought to be."""
+        """Create it on the server in the wanted state."""
         with self._lock:
             body = {"name": self.name, "listen": self.listen, "upstream": self.upstream, "enabled": self._enabled}
             self._server.call("post", "/proxies", body)
@@ -147,17 +147,17 @@ class ToxiproxyProxy:
                 self._server.call("post", f"/proxies/{self.name}/toxics", toxic.body())
 
     def cut(self) -> None:
-        """Close every connection, and refuse new ones. Works also while a client has stopped reading."""
+        """Close every connection and refuse new ones. Also works while a client has stopped reading."""
         with self._lock:
             self._enabled = False
             self._change("cut", "post", "", {"enabled": False})
 
     def turn_away(self) -> None:
-        """Nobody listens in front of it: the same as `cut`."""
+        """The same as `cut`, because no protocol proxy is in front of it."""
         self.cut()
 
     def add_toxic(self, kind: str, stream: Stream, **attributes: int) -> None:
-        """Put a toxic on one direction; one of the same kind and direction is replaced, and its counters begin anew.
+        """Put a toxic on one direction. It replaces one of the same kind and direction, and its counters start at zero.
 
         Raises `UsageError` for a kind that Toxiproxy does not know.
         """
@@ -173,7 +173,7 @@ class ToxiproxyProxy:
                 raise
 
     def heal(self) -> None:
-        """No toxics, and enabled. Idempotent. The toxics go first: what connects again meets a clean line."""
+        """Remove the toxics, then enable the proxy, so that no new connection meets a toxic. Idempotent."""
         with self._lock:
             for name in list(self._toxics):
                 del self._toxics[name]
@@ -186,14 +186,14 @@ class ToxiproxyProxy:
         try:
             self._server.call(method, f"/proxies/{self.name}{path}", body)
         except (Wedged, NotFound) as trouble:
-            # NotFound: a toxic that an earlier recreation has taken away, or a proxy whose recreation was cut short.
-            self._recreate(what, "not there" if isinstance(trouble, NotFound) else trouble.message)
+            # NotFound: an earlier recreation has removed the toxic, or the recreation of the proxy was interrupted.
+            self._recreate(what, "not found" if isinstance(trouble, NotFound) else trouble.message)
 
     def _recreate(self, what: str, why: str) -> None:
         with suppress(NotFound):
             self._server.call("delete", f"/proxies/{self.name}")
         self.create()
-        # An event of the harness, not of the product: connections of this proxy were closed, which no scenario asked for.
+        # An event of the harness: the connections of this proxy were closed although no scenario asked for it.
         self._server.emit("harness.proxy-recreated", proxy=self.name, doing=what, why=why)
 
     def __repr__(self) -> str:
@@ -201,7 +201,7 @@ class ToxiproxyProxy:
 
 
 def _error_text(content: bytes) -> str:
-    """Toxiproxy's errors are JSON with an ``error`` key, except where they are not."""
+    """The ``error`` of Toxiproxy's JSON answer, or the answer itself: not all of its errors are JSON."""
     try:
         return str(json.loads(content)["error"])
     except (ValueError, KeyError, TypeError):
