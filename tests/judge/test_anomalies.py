@@ -30,7 +30,7 @@ def test_what_claims_allow_is_explained() -> None:
         for name in ("lost-write", "unexplained", "stale-tail")
     }
     assert of["lost-write"] == ("With delivery: at-most-once, a loss in a batch that a fault struck.",)
-    assert of["unexplained"] == ("Nothing of it.",)
+    assert of["unexplained"] == ("Nothing.",)
     assert of["stale-tail"] == ("With liveness: none, all of it.",)
 
 

@@ -14,8 +14,8 @@ def test_records_without_an_acknowledgement(clean_run: Any) -> None:
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert verdict.reasons == (
-        "2 records of in were not acknowledged (the first is number 13: failed, MSG_SIZE_TOO_LARGE: too large): "
-        "what the input holds is not what was meant",
+        "2 records sent to in were not acknowledged (the first is number 13: failed, MSG_SIZE_TOO_LARGE: too large): "
+        "the topic may not hold the intended input",
     )
 
 

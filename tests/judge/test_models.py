@@ -86,7 +86,7 @@ def test_an_upsert_whose_identity_is_expected_twice_is_not_judged(stored_run: An
     run.insert("out", {"k": "a", "n": 2})
     verdict = judge(run.save())
     assert verdict.outcome == "inconclusive"
-    assert any("outputs: out: identity: [k] names no single effect" in reason for reason in verdict.reasons)
+    assert any("outputs: out: identity: [k] does not name a single row" in reason for reason in verdict.reasons)
 
 
 @pytest.mark.parametrize("where", ["topic", "table"])
@@ -189,7 +189,7 @@ def test_changelog_needs_causes(stored_run: Any) -> None:
     put(run, "a", {"k": "a", "n": 1})
     verdict = judge(run.save())
     assert verdict.outcome == "inconclusive"
-    assert any("needs _partition and _offset" in reason for reason in verdict.reasons)
+    assert any("must give _partition and _offset" in reason for reason in verdict.reasons)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_a_compared_column_that_the_oracle_lacks(stored_run: Any) -> None:
     put(run, "a", {"k": "a", "n": 1})
     verdict = judge(run.save())
     assert verdict.outcome == "inconclusive"
-    assert any("gives no column 'n'" in reason for reason in verdict.reasons)
+    assert any("has no column 'n'" in reason for reason in verdict.reasons)
 
 
 @pytest.mark.parametrize(("decode", "of"), [("string", "decode(value)"), ("bytes", "value")])

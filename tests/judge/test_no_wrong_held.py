@@ -168,7 +168,7 @@ def test_tombstone_in_an_append_output_is_no_effect_that_can_be_read(stored_run:
     run.record("out", None)
     verdict = done(run)
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "without a JSON object as value, the first at out/0@1" in " ".join(verdict.reasons)
+    assert "no JSON object as value, the first at out/0@1" in " ".join(verdict.reasons)
 
 
 @pytest.mark.parametrize(

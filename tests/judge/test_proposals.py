@@ -79,7 +79,7 @@ def test_a_generated_identity_is_told_and_nothing_is_proposed_for_it(make: Make)
     rows, _ = propose([make(), make(lambda row: {**row, "k": row["k"] + "'"})])
     assert rows.ignore == ()
     assert (rows.differences.unmatched, rows.differences.unmatched_example) == (6, '{"k":"a"}')
-    assert "identity: does it name a column that is generated?" in as_text((rows,), 2)
+    assert "identity: does it name a generated column?" in as_text((rows,), 2)
 
 
 def test_a_column_that_one_run_lacks_differs(make: Make) -> None:

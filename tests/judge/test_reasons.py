@@ -187,7 +187,7 @@ def test_an_identity_column_that_the_output_lacks_is_said_once(clean_run: Any, o
     kind = "row" if output == "rows" else "record"
     (said,) = [reason for reason in verdict.reasons if "seq" in reason]
     assert said == (
-        f"output {output} cannot be judged: no {kind} of it has a column 'seq', which is part of its identity; "
+        f"output {output} cannot be judged: no {kind} has a column 'seq', which is part of the identity; "
         "the columns are k, n, o, p"
     )
 

@@ -68,7 +68,7 @@ def test_keys_that_are_not_compared_are_listed(stored_run: Any) -> None:
 def test_an_output_with_keys_of_its_own_needs_a_word(stored_run: Any) -> None:
     verdict = copied(stored_run, ["k0", "k1", "k2", "k3"])
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "every record of output 'out' has another key than any input record" in verdict.reasons[0]
+    assert "no record of output 'out' has the key of an input record" in verdict.reasons[0]
     assert "compare_key: false" in verdict.reasons[0]
 
 
@@ -122,7 +122,7 @@ def test_a_field_named_record_key_is_not_overlooked(stored_run: Any) -> None:
     run.progress({0: 1})
     verdict = judge(run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "says nothing of its columns record key" in verdict.reasons[0]
+    assert "does not give its columns record key" in verdict.reasons[0]
 
 
 HEADERS = ['[["trace","1"]]', None, '[["trace","2"],["trace","3"]]', "[]"]

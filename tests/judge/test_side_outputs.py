@@ -190,7 +190,7 @@ def test_dead_letters_without_the_columns_of_their_identity(stored_run: Any) -> 
     letters(run, [1])
     verdict = judged(run)
     assert (verdict.outcome, verdict.anomalies()) == (Outcome.INCONCLUSIVE, {}), verdict.reasons
-    assert "no row of it has a column 'order', which is part of its identity" in verdict.reasons[0]
+    assert "no row has a column 'order', which is part of the identity" in verdict.reasons[0]
 
 
 def test_positions_that_are_texts(stored_run: Any) -> None:

@@ -81,7 +81,7 @@ def test_job_that_ended_too_early_has_its_last_words(clean_run: Any) -> None:
     clean_run.document.update(drained=False, drain_note="no checkpoint in 60 s")
     clean_run.document["job"]["traceback"] = "AnalysisException: no such topic"
     (reason,) = judge(clean_run.save()).reasons
-    assert reason.endswith("no checkpoint in 60 s; the job's last words:\nAnalysisException: no such topic")
+    assert reason.endswith("no checkpoint in 60 s; from the job's log:\nAnalysisException: no such topic")
 
 
 def test_job_that_cannot_start_is_told_with_the_cause_first_and_what_to_do(clean_run: Any) -> None:
@@ -93,7 +93,7 @@ def test_job_that_cannot_start_is_told_with_the_cause_first_and_what_to_do(clean
     }
     (reason,) = judge(clean_run.save()).reasons
     first, cause, log, hint = reason.splitlines()
-    assert first == "the job died before any fault, so it is broken by itself:"
+    assert first == "the job died before any fault, so the job itself is broken:"
     assert cause == refused
     assert log == "full log: logs/driver-0.log in the run directory"
     assert hint.startswith("localhost:5432 is not an address of this run") and "{postgres.jdbc}" in hint
@@ -116,7 +116,7 @@ def test_job_that_never_reads_its_topic_is_told_that_and_nothing_else(clean_run:
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
     (reason,) = verdict.reasons
-    assert reason == "the job never reads topic in: query q reads x; the job's last words:\nwaiting for x"
+    assert reason == "the job never reads topic in: query q reads x; from the job's log:\nwaiting for x"
 
 
 def test_job_that_wrote_nothing_is_told_so_first_with_its_last_lines(clean_run: Any) -> None:
@@ -145,7 +145,7 @@ def test_restart_by_the_harness_is_told(clean_run: Any, outcome: Outcome) -> Non
 
 
 @pytest.mark.parametrize(
-    ("fired", "reason"), [(True, "fired and did not hit: it was seen"), (False, "was armed and never fired")]
+    ("fired", "reason"), [(True, "fired but did not hit: it was seen"), (False, "was armed and never fired")]
 )
 def test_fault_that_did_not_hit(clean_run: Any, fired: bool, reason: str) -> None:
     clean_run.fault(batch=1, hit=False, fired=fired)
@@ -159,7 +159,7 @@ def test_fault_without_a_trace(clean_run: Any) -> None:
     clean_run.scenario["chaos"] = [{"fault": "crash"}]
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "left no trace" in verdict.reasons[0]
+    assert "does not mention 1 of the scenario's faults" in verdict.reasons[0]
 
 
 def test_broken_job_is_neither_held_nor_violated(clean_run: Any) -> None:
@@ -197,7 +197,7 @@ def test_where_nothing_was_fed_the_reason_for_it_stands_alone(stored_run: Any) -
     stored_run.document.update(drained=False, drain_note="the query has no checkpoint")
     verdict = judge(stored_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert verdict.reasons == ("nothing was fed: the query has no checkpoint",)
+    assert verdict.reasons == ("no input was fed: the query has no checkpoint",)
 
 
 def test_oracle_that_expects_nothing(clean_run: Any) -> None:
@@ -216,7 +216,7 @@ def test_undecodable_record(clean_run: Any) -> None:
     clean_run.record("events", "{not json")
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "1 effect of it without a JSON object as value, the first at events/0@6" in verdict.reasons[0]
+    assert "1 record has no JSON object as value, the first at events/0@6" in verdict.reasons[0]
 
 
 def test_column_of_which_the_oracle_is_silent(clean_run: Any) -> None:
@@ -347,7 +347,7 @@ def test_identity_that_names_no_single_effect_is_a_doubt_beside_the_findings(cle
         clean_run.scenario["outputs"][output]["identity"] = ["k"]
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "identity: [k] names no single effect" in verdict.reasons[0]
+    assert "identity: [k] does not name a single row" in verdict.reasons[0]
     assert {batch.verdict for batch in verdict.batches} == {Outcome.INCONCLUSIVE}
 
 

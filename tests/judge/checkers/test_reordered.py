@@ -234,7 +234,7 @@ def test_rows_without_a_place_in_the_order_are_counted(stored_run: Any) -> None:
     verdict = ordered(stored_run, ["a", None, "a", None, "b"])
     assert verdict.outcome is Outcome.HELD, verdict.reasons
     assert verdict.counts["unordered.rows"] == 2
-    assert "2 of 5 rows in rows have no cause or no key, so no place in the claimed order" in verdict.reasons[0]
+    assert "2 of 5 rows in rows have no cause or no key, so the claimed order does not cover them" in verdict.reasons[0]
 
 
 def test_no_order_is_claimed_of_records_without_keys(stored_run: Any) -> None:
@@ -263,7 +263,7 @@ def test_causes_that_the_input_does_not_hold(stored_run: Any, cause: str, n: int
     verdict = ordered(stored_run, ["a", "a", "a"], cause=cause, order=order)
     assert verdict.outcome is Outcome.INCONCLUSIVE, verdict.reasons
     assert (
-        f"name {n} cause{'s' if n > 1 else ''} that the committed input does not hold, the first is {first}"
+        f"name {n} input record{'s' if n > 1 else ''} as cause that the committed input does not hold, the first is {first}"
         in (verdict.reasons[0])
     )
 

@@ -141,7 +141,7 @@ def test_transactions_that_cannot_be_told_apart(clean_run: Any) -> None:
             record.update(timestamp_ms=1100 + record["offset"])
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "cannot be told apart" in verdict.not_evaluated["torn-batch@events"]
+    assert "does not separate them across partitions" in verdict.not_evaluated["torn-batch@events"]
 
 
 def test_records_outside_of_transactions(clean_run: Any) -> None:
@@ -258,7 +258,7 @@ def test_run_without_batches(clean_run: Any) -> None:
     clean_run.tables["batches"].clear()
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "which batches it was written in" in verdict.not_evaluated["torn-batch@rows"]
+    assert "which batches wrote it" in verdict.not_evaluated["torn-batch@rows"]
 
 
 def states(run: Any, *commits: tuple[float, tuple[str, ...]]) -> Any:
@@ -312,7 +312,7 @@ def test_upsert_without_the_time_of_its_commits(stored_run: Any) -> None:
     assert "at what time its batches ran" in verdict.not_evaluated["torn-batch@counts"]
     for commit in run.tables["commits"]:
         commit["commit_time_us"] = None
-    assert "at what time they became visible" in judge(run.save()).not_evaluated["torn-batch@counts"]
+    assert "at what time its writes became visible" in judge(run.save()).not_evaluated["torn-batch@counts"]
 
 
 def test_a_row_that_was_written_again_is_not_apart(clean_run: Any) -> None:

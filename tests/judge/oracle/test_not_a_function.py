@@ -291,5 +291,5 @@ def test_an_output_without_a_query_is_a_usage_error(clean_run: Any) -> None:
     document = json.loads((path / "run.json").read_text())
     del document["scenario"]["oracle"]["queries"]["events"]
     (path / "run.json").write_text(json.dumps(document))
-    with pytest.raises(UsageError, match="says nothing of output 'events'; it speaks of rows"):
+    with pytest.raises(UsageError, match="does not describe output 'events'; it describes rows"):
         judge(path)

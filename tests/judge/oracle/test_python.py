@@ -157,7 +157,7 @@ def test_a_file_without_that_function(tmp_path: Path, code: str, told: str) -> N
 def test_a_column_that_the_identity_needs(clean_run: Any, tmp_path: Path, ask: Any) -> None:
     verdict = judge(ask(function(clean_run, tmp_path, RIGHT.replace('"p": r', '"q": r'))))
     assert verdict.outcome == "inconclusive"
-    assert any("gives no column 'p', which is part of its identity" in reason for reason in verdict.reasons)
+    assert any("has no column 'p', which is part of its identity" in reason for reason in verdict.reasons)
 
 
 def test_a_function_that_does_not_end(clean_run: Any, tmp_path: Path, ask: Any) -> None:
