@@ -40,7 +40,7 @@ Decode = Callable[[bytes], Any]
 
 
 def decode_topics(scenario: Scenario, here: Path, directory: RunDir) -> None:
-    """Decode the inputs and outputs that name a function. If that fails, ``run.json`` records it, and the run is inconclusive."""
+    """Decode inputs and outputs that name a function. If this fails, ``run.json`` records it, and the run is inconclusive."""
     values = {"here": str(here)}
     outputs = {n: o.decode for n, o in scenario.outputs.items() if o.topic is not None and needs_code(o.decode)}
     inputs = {i.topic: i.decode for i in scenario.input if needs_code(i.decode)}

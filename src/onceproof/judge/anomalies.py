@@ -1,4 +1,4 @@
-"""The explanation of each anomaly, from its checker: the text of `onceproof explain` and of the generated parts of ``docs/``."""
+"""The explanation of each anomaly, from its checker: the text of `onceproof explain` and of generated parts of ``docs/``."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Allows:
     what: str
     """Which findings are allowed, for ``docs/claims.md`` and `onceproof explain`."""
     why: str
-    """The reason in a report. ``{source}`` is the finding's source; ``{transient}`` is ``transient: `` for a transient finding."""
+    """The reason in a report. ``{source}`` is the finding's source, ``{transient}`` is ``transient: `` if it is transient."""
     when: Callable[[Finding], bool] | None = None
     """Whether a finding is allowed; None: all are, so a claim with these parts does not need the anomaly judged."""
     by_cause: bool = False
@@ -35,7 +35,7 @@ class Allows:
 
 @dataclass(frozen=True)
 class ClaimRule:
-    """The first fitting entry of ``allows`` allows a finding. Without entries, every claim forbids the anomaly and needs it judged."""
+    """The first fitting entry of ``allows`` allows a finding. Without one, a claim forbids the anomaly and needs it judged."""
 
     allows: tuple[Allows, ...] = ()
     counted_as: str = ""

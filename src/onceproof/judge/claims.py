@@ -31,8 +31,8 @@ def allowance(finding: Finding, claim: Claim) -> str | None:
 def undecided(finding: Finding, claim: Claim) -> str | None:
     """Why it is undecided whether ``claim`` allows ``finding``, as a sentence; None if it is decided.
 
-    At-most-once allows a loss, and at-least-once a duplicate, depending on its cause. If the history does not show the cause, the
-    claim may or may not be violated.
+    At-most-once allows a loss, and at-least-once a duplicate, depending on its cause. If the history does not show the cause,
+    the claim may or may not be violated.
     """
     if finding.source != "unknown" or finding.unsettled is None or allowance(finding, claim) is not None:
         return None

@@ -36,7 +36,7 @@ class Outcome(StrEnum):
 
 
 def worst(outcomes: list[Outcome]) -> Outcome:
-    """The worst outcome: violated > error > inconclusive > held. Interrupted outranks all, since the other scenarios did not run."""
+    """The worst: violated > error > inconclusive > held. Interrupted outranks all, since the other scenarios did not run."""
     order = [Outcome.HELD, Outcome.INCONCLUSIVE, Outcome.ERROR, Outcome.VIOLATED, Outcome.INTERRUPTED]
     return max(outcomes, key=order.index, default=Outcome.INCONCLUSIVE)
 
@@ -68,7 +68,7 @@ class Finding:
     summary: str
     witnesses: tuple[Witness, ...] = ()
     source: str | None = None
-    """The kind of cause, for an anomaly that makes one finding per kind of cause: a claim may allow one kind and not another."""
+    """The kind of cause, if the anomaly makes one finding per kind of cause: a claim may allow one kind and not another."""
     attribution: dict[str, int] = field(default_factory=dict)
     """Origin -> number of effects, e.g. ``{"from the replay of batch 2 (query flights)": 6000}``."""
     batches: dict[str, int] = field(default_factory=dict)

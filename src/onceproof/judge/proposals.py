@@ -1,7 +1,7 @@
 """Proposes columns for ``ignore``: those that differ between fault-free runs of one scenario.
 
-A load time or a generated id differs in every run, and therefore also in a correct replay. Two or more fault-free runs show which
-columns these are. Nothing is ignored automatically: the owner of the scenario decides.
+A load time or a generated id differs in every run, and therefore also in a correct replay. Two or more fault-free runs show
+which columns these are. Nothing is ignored automatically: the owner of the scenario decides.
 """
 
 from __future__ import annotations

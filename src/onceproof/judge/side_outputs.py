@@ -4,8 +4,8 @@
 
 ``dead_letter_of: OUTPUT``: a row accounts for one expected row of that output, the main output. The two rows are matched by
 identity (this output's identity columns correspond, in order, to the main output's) or, if this output has a ``source``, by the
-input record. The matched row is then no longer expected in the main output, and the dead letter is expected, once. A dead letter
-matches nothing if the main output holds the row all the same, or if that row was not expected: the dead letter is then
+input record. The matched row is then no longer expected in the main output, and the dead letter is expected, once. A dead
+letter matches nothing if the main output holds the row all the same, or if that row was not expected: the dead letter is then
 unexplained. With a ``source``, a committed input record without any effect in the main output explains it, too.
 """
 
@@ -39,7 +39,8 @@ def _columns(case: Case, output: str, spec: OutputSpec) -> dict[str, str] | None
     main_identity = case.scenario.outputs[str(spec.dead_letter_of)].identity
     if len(main_identity) != len(spec.identity):
         case.unreadable[output] = (
-            f"its identity has {times(len(spec.identity), 'column')}, and that of {spec.dead_letter_of!r} has {len(main_identity)}"
+            f"its identity has {times(len(spec.identity), 'column')}, "
+            f"and that of {spec.dead_letter_of!r} has {len(main_identity)}"
         )
         return None
     return {name: main.columns[main_name] for name, main_name in zip(spec.identity, main_identity, strict=True)}

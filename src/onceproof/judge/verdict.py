@@ -1,7 +1,7 @@
 """From a stored run to its verdict: run all checkers, apply the claim, then decide whether the run proves anything.
 
-A violation outranks every doubt (the doubts are reported in addition), and a doubt outranks ``held``. If the job died before any
-fault, the job itself is broken, and its output says nothing about the claim.
+A violation outranks every doubt (the doubts are reported in addition), and a doubt outranks ``held``. If the job died before
+any fault, the job itself is broken, and its output says nothing about the claim.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _INPUT = "SELECT count(*) FROM history.input WHERE visibility = 'committed'"
 
 
 def check(run_dir: Path) -> Verdict:
-    """Judge a stored run, also from another machine, and write ``verdict.json``, all witnesses and the findings' slices into it.
+    """Judge a stored run, also from another machine. Write ``verdict.json``, all witnesses and the findings' slices into it.
 
     Raises what `judge` raises.
     """
@@ -81,7 +81,7 @@ def _masked(verdict: Verdict) -> Verdict:
 
 
 def _with_slices(case: Case, verdict: Verdict) -> Verdict:
-    """Add slices to a verdict. If that fails (disk full, say), the verdict reports it under ``not_evaluated`` and stays the same."""
+    """Add slices to a verdict. If this fails (disk full, say), ``not_evaluated`` reports it, and the verdict stays the same."""
     try:
         return replace(verdict, slices=slices.export_all(case, verdict, judge_sought))
     except Exception as failure:  # slices only explain the verdict: their failure must not lose it

@@ -1,1 +1,1 @@
-"""Decides when two values are equal, whatever wrote them, checks that positions rise, and reads values from a user's own files."""
+"""Decides when two values are equal, whatever wrote them, checks that positions rise, and reads values from users' files."""

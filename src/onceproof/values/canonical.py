@@ -1,7 +1,7 @@
 """SQL expressions that convert a value to its canonical text, so that equal values have equal texts, whatever wrote them.
 
-Every output arrives as text: from Postgres' output functions, or as the fields of a JSON value. The type that the *oracle* gives a
-column decides how its values are compared. Both sides pass through the same expression, from text to text:
+Every output arrives as text: from Postgres' output functions, or as the fields of a JSON value. The type that the *oracle*
+gives a column decides how its values are compared. Both sides pass through the same expression, from text to text:
 
 ==================  ===========================================================================================
 expected type       two values are equal when
@@ -47,7 +47,7 @@ def literal(text: str) -> str:
 
 
 def member(name: str) -> str:
-    """A SQL string with the JSON pointer (RFC 6901) to a member. A JSON path (``$."name"``) would fail for names with quotes."""
+    """A SQL string with the JSON pointer (RFC 6901) to a member. A JSON path (``$."name"``) fails for names with quotes."""
     return literal("/" + name.replace("~", "~0").replace("/", "~1"))
 
 

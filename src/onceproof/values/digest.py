@@ -1,17 +1,19 @@
 """The digest of an effect: three numbers that represent its identity and content when millions of effects are compared.
 
-They are stored next to the texts, in ``judge.expected`` and ``judge.effect_rows``: ``h`` for the identity's text, and ``digest_1``
-and ``digest_2`` for the content's, both in the encoding of `onceproof.values.canonical`. ``h`` and ``digest_2`` are 64 bits of the
-text's MD5. ``digest_1`` is DuckDB's own hash, and never used alone: it reads a text eight bytes at a time, and the last byte of one
-group can undo a change in the last byte of the previous one, so that texts of one pattern (``{"id":"X","b":"Y"}``, any two
-letters) share 256 hashes. ``hash(h, digest_2)`` identifies a state of a changelog, identity and content together.
+They are stored next to the texts, in ``judge.expected`` and ``judge.effect_rows``: ``h`` for the identity's text, and
+``digest_1`` and ``digest_2`` for the content's, both in the encoding of `onceproof.values.canonical`. ``h`` and ``digest_2``
+are 64 bits of the text's MD5. ``digest_1`` is DuckDB's own hash, and never used alone: it reads a text eight bytes at a time,
+and the last byte of one group can undo a change in the last byte of the previous one, so that texts of one pattern
+(``{"id":"X","b":"Y"}``, any two letters) share 256 hashes. ``hash(h, digest_2)`` identifies a state of a changelog, identity
+and content together.
 
 Digests are compared by their exact sums. No other module of the judge depends on how they are made.
 """
 
 from __future__ import annotations
 
-#: The type of the texts next to them. It names the compression, because letting DuckDB find the best one costs more than storing.
+#: The type of the texts next to them. It names the compression, because letting DuckDB find the best one costs more than
+#: storing.
 TEXT = "VARCHAR USING COMPRESSION zstd"
 
 #: The columns, as in CREATE TABLE. Random numbers cannot be compressed.

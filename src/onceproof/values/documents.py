@@ -1,11 +1,11 @@
 """Reads JSON objects exactly, where DuckDB would lose information.
 
-DuckDB reads a number with a point as a double (of which fifteen digits are certain), takes the first of two members with the same
-name, and cannot have two columns whose names differ only by case. This module keeps every digit, and
+DuckDB reads a number with a point as a double (of which fifteen digits are certain), takes the first of two members with the
+same name, and cannot have two columns whose names differ only by case. This module keeps every digit, and
 
 - of members with the same name, the last counts, as in Spark's ``from_json``, Postgres' ``jsonb`` and most parsers;
-- names that differ only by case become columns with a number appended, in the order of their code points, so capital letters first:
-  ``T`` and ``t`` become ``T_1`` and ``t_2`` (`columns`).
+- names that differ only by case become columns with a number appended, in the order of their code points, so capital letters
+  first: ``T`` and ``t`` become ``T_1`` and ``t_2`` (`columns`).
 
 Reading in Python is several times slower than DuckDB's own parsing, so it is done only for the records or outputs that need it.
 """
@@ -135,7 +135,7 @@ def exact_fields(text: str | None, fields: str) -> str | None:
 
 
 def spellings(column: str) -> list[str]:
-    """The members that may have become this column: the one of this name, and, without the number, one that `columns` renamed."""
+    """The members that may have become this column: the one of this name, and one (without number) that `columns` renamed."""
     plain = re.sub(r"_[0-9]+_*$", "", column)
     return [column, plain] if plain not in ("", column) else [column]
 
@@ -221,7 +221,7 @@ _MOST_DIGITS = 60
 
 
 def _is_double(number: str, value: Decimal, *, whole_number: bool) -> bool:
-    """Whether a double holds the number exactly. One written with an exponent was a double already: it must only read back equal."""
+    """Whether a double holds the number exactly. One with an exponent was a double already: it must only read back equal."""
     double = float(number)
     if double - double != 0:
         return False

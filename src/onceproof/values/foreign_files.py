@@ -1,8 +1,8 @@
 """Reads records and rows from a user's own files, JSON lines or Parquet, one after the other, in constant memory.
 
-A file holds *records* if its first row has ``value`` (or ``value_base64``): rows of ``key``, ``value``, ``partition``, ``offset``,
-``timestamp_ms`` and ``visibility``, all optional except the value. A value that is not text means its JSON text. Any other file
-holds plain *rows*: each row as a whole is the JSON object that a record's value would be.
+A file holds *records* if its first row has ``value`` (or ``value_base64``): rows of ``key``, ``value``, ``partition``,
+``offset``, ``timestamp_ms`` and ``visibility``, all optional except the value. A value that is not text means its JSON text.
+Any other file holds plain *rows*: each row as a whole is the JSON object that a record's value would be.
 
 Numbers keep the digits that the file has: nothing passes through a float.
 """
@@ -248,7 +248,7 @@ def _parquet(path: Path) -> Iterator[Row]:
 
 
 def _microseconds(schema: pa.Schema) -> pa.Schema:
-    """The schema with times in microseconds: Python has no nanoseconds. The cast refuses a time with nanoseconds, and cuts none."""
+    """The schema with times in microseconds: Python has no nanoseconds. The cast refuses a time that has some."""
     return pa.schema([field.with_type(_in_microseconds(field.type)) for field in schema])
 
 

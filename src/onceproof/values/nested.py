@@ -1,9 +1,10 @@
 """The canonical text of a nested value: it depends on what a list or an object holds, not on how it is written.
 
-Objects are equal whatever the order of their members (RFC 8259, section 4); of members with the same name, the last counts. Numbers
-are equal if their values are (``1.0`` and ``1``, ``1e3`` and ``1000``), to the last digit; or, if the expected type has a DOUBLE or
-a FLOAT there, if they are the same double or float. A DECIMAL or a number of 128 bits may be written as a string. Postgres writes
-an array as ``{1,NULL,"a b"}`` (its documentation, section 8.15.6) and not as JSON; if the expected type is a list, both are read.
+Objects are equal whatever the order of their members (RFC 8259, section 4); of members with the same name, the last counts.
+Numbers are equal if their values are (``1.0`` and ``1``, ``1e3`` and ``1000``), to the last digit; or, if the expected type has
+a DOUBLE or a FLOAT there, if they are the same double or float. A DECIMAL or a number of 128 bits may be written as a string.
+Postgres writes an array as ``{1,NULL,"a b"}`` (its documentation, section 8.15.6) and not as JSON; if the expected type is a
+list, both are read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks whether a number is within a tolerance of the expected one, to the last digit.
 
-Most pairs are decided by double arithmetic. Pairs so close to the edge of the tolerance that rounding could matter are decided by
-decimal arithmetic: two numbers of 40 digits may differ by more than the tolerance and be the same double, and as doubles,
+Most pairs are decided by double arithmetic. Pairs so close to the edge of the tolerance that rounding could matter are decided
+by decimal arithmetic: two numbers of 40 digits may differ by more than the tolerance and be the same double, and as doubles,
 0.101 - 0.1 is more than 0.001.
 """
 

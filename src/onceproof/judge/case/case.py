@@ -1,8 +1,8 @@
 """A case: one stored run opened for judging, with the tables that checkers query.
 
 A case is a DuckDB database, in memory or, for larger histories, in a private folder inside the run directory, which is removed
-with the case. `onceproof.judge.open` makes its tables. The oracle queries another database, ``Case.inputs``, which has no outputs
-(`onceproof.oracle.contract.inputs`), and passes its results to this one as files. This one holds:
+with the case. `onceproof.judge.open` makes its tables. The oracle queries another database, ``Case.inputs``, which has no
+outputs (`onceproof.oracle.contract.inputs`), and passes its results to this one as files. This one holds:
 
 ``history``
     The tables of `onceproof.history.schema`, as they were observed.
@@ -10,8 +10,8 @@ with the case. `onceproof.judge.open` makes its tables. The oracle queries anoth
     ``expected``
         One row per expected effect: ``output``, ``id`` (canonical JSON of the identity columns), ``content`` (canonical JSON of
         all compared columns); its cause, if the oracle knows it: ``topic``, ``partition``, ``offset``, ``key`` (text);
-        ``to_partition``, if the oracle gives it; ``nth``: for a changelog, the number of this state among its identity's states;
-        ``closes_us``: when its window closes, if the oracle gives it.
+        ``to_partition``, if the oracle gives it; ``nth``: for a changelog, the number of this state among its identity's
+        states; ``closes_us``: when its window closes, if the oracle gives it.
     ``effects``
         One row per effect that a reader sees after the run (`onceproof.judge.case.sources` defines this): ``output``, ``id``,
         ``content``, and its position: ``partition``, ``offset``, ``key`` (Kafka), ``xid``, ``commit_order`` (Postgres);

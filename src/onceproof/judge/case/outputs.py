@@ -25,7 +25,7 @@ class Reading:
     """How the values of an output are read (`onceproof.values.documents`)."""
 
     exact: bool = False
-    """Read all values in Python: some names differ only by case or occur twice, or there are strings where numbers are expected."""
+    """Read all values in Python: some names differ only by case or occur twice, or strings are where numbers should be."""
     long_numbers: bool = False
     """Read in Python the values with numbers that a double cannot hold."""
     members: Mapping[str, str] = field(default_factory=dict)

@@ -3,9 +3,9 @@
 An output record must carry the key that the oracle's row gives as ``_to_key``, or else as ``_key``: the key of the input record
 that causes it. A job that drops the key breaks the order for every downstream reader.
 
-``_key`` is primarily the key by which effects are ordered, and a job may give its records other keys on purpose. So if all records
-of an output have keys, and none of them is a key that the oracle gives, it is unknown whether that is right. The scenario must
-say so (``compare_key``, or ``_to_key``); until then the run is inconclusive.
+``_key`` is primarily the key by which effects are ordered, and a job may give its records other keys on purpose. So if all
+records of an output have keys, and none of them is a key that the oracle gives, it is unknown whether that is right. The
+scenario must say so (``compare_key``, or ``_to_key``); until then the run is inconclusive.
 """
 
 from __future__ import annotations

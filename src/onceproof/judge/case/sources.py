@@ -60,7 +60,7 @@ _SNAPSHOT = """
 
 
 def record_content(spec: OutputSpec) -> str:
-    """SQL for a Kafka record's value as a JSON object, by the output's ``decode``. NULL if there is no value, or it is not one."""
+    """SQL for a Kafka record's value as a JSON object, by the output's ``decode``; NULL if it is not one."""
     if spec.expected == "empty":
         return "json_object('row', coalesce(content, '\\x' || lower(hex(raw))))::VARCHAR"
     if spec.decode == "string":

@@ -5,11 +5,12 @@ changelog, of identity and content), ``lane`` and ``pos`` (as in ``judge.effects
 ``topic``, ``partition``, ``offset`` and ``scope`` (a hash of its key; NULL without a key); ``nth`` (1: the first effect of this
 cause; above 1: a repetition); the ``query`` and ``batch`` that planned the cause, NULL if none did.
 
-The n-th effect of an identity belongs to its n-th cause, and all further effects to its last cause. In a changelog each state is
-an effect of its own; `onceproof.judge.relations.states` decides which of two equal states it is.
+The n-th effect of an identity belongs to its n-th cause, and all further effects to its last cause. In a changelog each state
+is an effect of its own; `onceproof.judge.relations.states` decides which of two equal states it is.
 
 ``judge.output_batches`` holds the batches of the query that writes an output: the query it names, or the only one there is.
-``judge.progress`` holds how far that query has recorded the input as done; if the output names no query: how far every query has.
+``judge.progress`` holds how far that query has recorded the input as done; if the output names no query: how far every query
+has.
 """
 
 from __future__ import annotations
@@ -111,8 +112,8 @@ def unknown(case: Case) -> list[str]:
         if row["n"]:
             topic, partition, offset = row["first"].values() if isinstance(row["first"], dict) else row["first"]
             doubts.append(
-                f"the oracle's rows for output {output!r} name {times(row['n'], 'input record')} as cause that the committed input "
-                f"does not hold, the first is {topic}/{partition}@{offset}: their order and loss cannot be judged; "
+                f"the oracle's rows for output {output!r} name {times(row['n'], 'input record')} as cause that the committed "
+                f"input does not hold, the first is {topic}/{partition}@{offset}: their order and loss cannot be judged; "
                 "let _topic, _partition and _offset name the input record that causes the row"
             )
     return doubts

@@ -1,18 +1,18 @@
 """Makes the view ``judge.changes``: every write in an output's log, visible or not.
 
-`onceproof.judge.relations.effects` shows the result of the run; this shows how it came about. Columns: those of ``judge.effects``,
-and
+`onceproof.judge.relations.effects` shows the result of the run; this shows how it came about. Columns: those of
+``judge.effects``, and
 
 - ``op``: insert, update, delete (``content`` is then NULL), or truncate (``id`` is then NULL, too);
 - ``visibility``: committed, aborted or open;
-- ``txn``: a name that the writes of one transaction share: ``xid N`` for rows, ``PRODUCER:EPOCH`` for records. If a producer made
-  several transactions in one epoch, the log does not show which of their parts in different partitions belong together: the
-  name is then NULL, unless all of them are in one partition;
-- ``at_ms``: the server's wall clock when the write became visible: the time of the commit, of the transaction's marker, or, without
-  a transaction, of the record. NULL if it is not visible.
+- ``txn``: a name that the writes of one transaction share: ``xid N`` for rows, ``PRODUCER:EPOCH`` for records. If a producer
+  made several transactions in one epoch, the log does not show which of their parts in different partitions belong together:
+  the name is then NULL, unless all of them are in one partition;
+- ``at_ms``: the server's wall clock when the write became visible: the time of the commit, of the transaction's marker, or,
+  without a transaction, of the record. NULL if it is not visible.
 
-Each query decodes the view again, and only the columns it selects. What no query selects, such as a value in an aborted transaction,
-may be undecodable.
+Each query decodes the view again, and only the columns it selects. What no query selects, such as a value in an aborted
+transaction, may be undecodable.
 """
 
 from __future__ import annotations

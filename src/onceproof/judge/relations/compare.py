@@ -1,11 +1,11 @@
 """Compares expected and actual effects as multisets: makes the tables that the checkers of single effects select from.
 
 Digests first (`onceproof.values.digest`): identities are divided into buckets, and both sides are reduced to a count and two
-independent 64-bit hashes per bucket, summed exactly (with XOR, a duplicated pair would cancel out). In unequal buckets the same is
-done per identity, and only identities that differ are compared text by text: a clean run costs one scan of some numbers.
+independent 64-bit hashes per bucket, summed exactly (with XOR, a duplicated pair would cancel out). In unequal buckets the same
+is done per identity, and only identities that differ are compared text by text: a clean run costs one scan of some numbers.
 
-For one identity, an effect is *unmatched* if fewer effects with its content are expected, and *missing* if it is expected and not
-there:
+For one identity, *unmatched* effects are those beyond the expected number with the same content, and *missing* effects are
+expected and not there:
 
 - ``wrong``: an unmatched effect that takes the place of a missing one; effects whose content was never expected come first, and
   are wrong also if none is missing;
@@ -15,10 +15,11 @@ there:
 
 Tables (schema ``judge``): ``tally`` (``output``, ``id``, ``expected``, ``actual``, ``wrong``, ``extra``, ``lost``,
 ``unexplained``), ``counts`` (``output``, ``id``, ``content``, ``expected``, ``actual``) for the identities in it, and
-``missing``: one row per lost effect with its cause, its batch, and whether progress covers it (``covered``). ``hidden``: the effect
-is in the output's log, in a transaction that is still open (or after one). ``fault``: what struck the batch (or the consumer that
-had the message); ``active``: faults that were active at that time and struck another batch; ``reason``: ``fault``, ``no fault`` or
-``unknown``; ``found_by``: how the batch was determined: from the ``input``, or as in `onceproof.judge.relations.struck`.
+``missing``: one row per lost effect with its cause, its batch, and whether progress covers it (``covered``). ``hidden``: the
+effect is in the output's log, in a transaction that is still open (or after one). ``fault``: what struck the batch (or the
+consumer that had the message); ``active``: faults that were active at that time and struck another batch; ``reason``:
+``fault``, ``no fault`` or ``unknown``; ``found_by``: how the batch was determined: from the ``input``, or as in
+`onceproof.judge.relations.struck`.
 """
 
 from __future__ import annotations

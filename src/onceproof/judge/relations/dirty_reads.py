@@ -3,9 +3,9 @@
 Without this table they would count as ``unexplained``, or as wrong values of effects that committed input explains.
 
 One row per identity and content: ``output``, ``id``, ``content``, ``n`` (effects), ``part`` (how
-`onceproof.judge.relations.compare` classified them: ``unexplained`` or ``wrong``), ``kind`` (``aborted``: the input's transaction was
-aborted; ``open``: it had not ended when the history was collected), and the cause, if the oracle names it: ``topic``,
-``partition``, ``offset``.
+`onceproof.judge.relations.compare` classified them: ``unexplained`` or ``wrong``), ``kind`` (``aborted``: the input's
+transaction was aborted; ``open``: it had not ended when the history was collected), and the cause, if the oracle names it:
+``topic``, ``partition``, ``offset``.
 
 An effect is a dirty read if the oracle would expect its identity and content with uncommitted input counted too. If committed
 input explains no effect of its identity, the identity alone is enough. If the cause is unknown (sums, windows), the kind is

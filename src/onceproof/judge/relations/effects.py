@@ -226,7 +226,8 @@ def _undecodable(case: Case, output: str) -> str | None:
         return None
     spec = case.scenario.outputs[output]
     has = "has" if row["n"] == 1 else "have"
-    return f"{times(row['n'], store_of(spec).words.item)} {has} no JSON object as value, the first at {spec.place}/{row['first']}"
+    records = times(row["n"], store_of(spec).words.item)
+    return f"{records} {has} no JSON object as value, the first at {spec.place}/{row['first']}"
 
 
 def _missing_identity(case: Case, output: str, found: set[str]) -> str | None:
@@ -251,7 +252,8 @@ def _unnamed_columns(case: Case, output: str, found: set[str]) -> str | None:
     known = {*expectation.columns, *case.scenario.outputs[output].ignore} - BESIDE_THE_VALUE
     if not (extra := sorted(found - known)):
         return None
-    return f"the oracle does not give its columns {', '.join(extra)}: select them in the oracle's query, or list them under ignore"
+    names = ", ".join(extra)
+    return f"the oracle does not give its columns {names}: select them in the oracle's query, or list them under ignore"
 
 
 def _insert(case: Case, output: str, source: str) -> None:

@@ -1,7 +1,7 @@
-"""Makes ``judge.expected``, what the outputs must hold according to the oracle, and similar tables for other views of the input.
+"""Makes ``judge.expected``, what the outputs must hold according to the oracle, and like tables for other views of the input.
 
-The oracle gives the rows and the input that caused them (`onceproof.oracle.contract.expectation`). This module decides which of their
-columns are compared, which key and headers a record must carry, and which rows are due already.
+The oracle gives the rows and the input that caused them (`onceproof.oracle.contract.expectation`). This module decides which of
+their columns are compared, which key and headers a record must carry, and which rows are due already.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def create(case: Case) -> None:
-    """Ask the oracle, and store its answer as ``judge.expected``. Raises `NotEvaluated`, and `UsageError` if it omits an output."""
+    """Ask the oracle, and store its answer as ``judge.expected``. Raises `NotEvaluated`; `UsageError` if it omits an output."""
     inputs = case.inputs.seen()
     _create_table(case, "judge.expected")
     case.answer = _ask(case, inputs)
@@ -43,7 +43,7 @@ def create(case: Case) -> None:
 
 
 def again(case: Case, table: str, view: View = COMMITTED, *, still_open: bool = False) -> None:
-    """Ask the oracle again, about another view of the input, and store its answer for the outputs that can be judged in ``table``.
+    """Ask the oracle again, about another view of the input. Store its answer for outputs that can be judged in ``table``.
 
     With ``still_open``, store only rows whose window had not closed when the run ended. Raises `NotEvaluated`.
     """

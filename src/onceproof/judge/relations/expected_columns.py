@@ -1,4 +1,4 @@
-"""The columns of an oracle's rows: which are compared, which are missing, and their causes if the output carries those itself."""
+"""The columns of an oracle's rows: which are compared, which are missing, and the causes if the output itself carries them."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Handles late records and open windows: decides which rows are judged, and against which of two expectations.
 
-Some late records may or may not count (`onceproof.oracle.contract.windows`). An identity is correct if it has the rows expected without
-them, or the rows expected with them. If such records are in several batches, some might count and others not: any other rows then
-make the run inconclusive.
+Some late records may or may not count (`onceproof.oracle.contract.windows`). An identity is correct if it has the rows expected
+without them, or the rows expected with them. If such records are in several batches, some might count and others not: any other
+rows then make the run inconclusive.
 
-The oracle's column ``_closes`` says when a row's window closes, for outputs that get the row only then. A window that closes above
-the last committed watermark is *open*, and effects of its identity are not judged.
+The oracle's column ``_closes`` says when a row's window closes, for outputs that get the row only then. A window that closes
+above the last committed watermark is *open*, and effects of its identity are not judged.
 """
 
 from __future__ import annotations

@@ -5,20 +5,20 @@ Tables (schema ``judge``), made once by `create`:
 ``misplaced``
     One row per misplaced effect: ``how`` (``topic``, ``row`` or ``partition``), where it belongs: ``output``, ``id``,
     ``content``, and its cause (``topic``, ``partition``, ``offset``, NULL if unknown) with its ``query`` and ``batch``;
-    where it was found: ``found_output``, ``found_id``, ``place``, ``pos``; ``due`` (for ``partition`` only: the right partition);
-    ``missing_row`` (the ``rowid`` in ``judge.missing`` of the loss that it explains; NULL for ``partition``).
+    where it was found: ``found_output``, ``found_id``, ``place``, ``pos``; ``due`` (for ``partition`` only: the right
+    partition); ``missing_row`` (the ``rowid`` in ``judge.missing`` of the loss that it explains; NULL for ``partition``).
 ``remaining``
-    ``judge.tally`` without what misplaced effects and dirty reads (`onceproof.judge.relations.dirty_reads`) explain: what is really wrong,
-    extra or unexplained.
+    ``judge.tally`` without what misplaced effects and dirty reads (`onceproof.judge.relations.dirty_reads`) explain: what is
+    really wrong, extra or unexplained.
 ``lost``
     ``judge.missing`` without the effects that are in another place.
 
 An effect is misplaced by
 
 - **topic**: it is missing in one output, and an unexplained effect in another output has the same identity and content;
-- **row**: an unexplained effect has the content, except for the identity, of exactly one expected effect, which is missing in the
-  same output, and no other unexplained effect has that content. At least two columns must agree, or one value of 16 characters or
-  more: two effects may share one short value by chance;
+- **row**: an unexplained effect has the content, except for the identity, of exactly one expected effect, which is missing in
+  the same output, and no other unexplained effect has that content. At least two columns must agree, or one value of 16
+  characters or more: two effects may share one short value by chance;
 - **partition**: it is not in the partition that the oracle gives (``_to_partition``), or, with ``placement: key``, not in the
   partition with the most records of its key (if several have the most: the lowest of them).
 """
@@ -54,7 +54,8 @@ _MISSING = """
     CREATE OR REPLACE TEMP TABLE missing_effects AS
     SELECT rowid AS missing_row, * FROM judge.missing WHERE NOT hidden"""
 
-# The two sides are never in the same output: the identity of a missing effect is expected there, so it is not unexplained there.
+# The two sides are never in the same output: the identity of a missing effect is expected there, so it is not unexplained
+# there.
 _WRONG_TOPIC = """
     INSERT INTO judge.misplaced
     SELECT 'topic', g.output, g.id, g.content, g.topic, g."partition", g."offset", g.query, g.batch,

@@ -1,9 +1,9 @@
 """Decides which states of a changelog must be there. A batch may write one state for many, so only the last one is mandatory.
 
-An identity may return to an earlier state (a count that goes up and down). The neighbours of an effect decide which of two equal
-states it is: if the effects of an identity, in their order, are a subsequence of its states that ends with the last one, exactly
-these states are expected. Otherwise something is wrong with the effects. Then, of equal states, the latest are expected, as many as
-were found, and the last state in any case.
+An identity may return to an earlier state (a count that goes up and down). The neighbours of an effect decide which of two
+equal states it is: if the effects of an identity, in their order, are a subsequence of its states that ends with the last one,
+exactly these states are expected. Otherwise something is wrong with the effects. Then, of equal states, the latest are
+expected, as many as were found, and the last state in any case.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _left_out(case: Case, output: str) -> Iterator[int]:
 
 
 def _as_subsequence(effects: Sequence[int], states: Sequence[int]) -> set[int] | None:
-    """Indices of the states that the effects match, from the last backwards. None if they are no subsequence with the last state."""
+    """Indices of the states that the effects match, from the last one backwards; None if they are no such subsequence."""
     kept: set[int] = set()
     before = len(states)
     for effect in reversed(effects):

@@ -1,7 +1,7 @@
 """Checks that an oracle is a function of its input: asked again, with the same rows in another order, it must expect the same.
 
-Asking again costs as much as asking. So this is done only if the input is small, or if a query uses something that depends on the
-order of rows (`onceproof.oracle.contract.query.unordered`). An output for which the two answers differ is not judged.
+Asking again costs as much as asking. So this is done only if the input is small, or if a query uses something that depends on
+the order of rows (`onceproof.oracle.contract.query.unordered`). An output for which the two answers differ is not judged.
 """
 
 from __future__ import annotations

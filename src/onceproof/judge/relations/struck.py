@@ -1,13 +1,13 @@
-"""Determines whether a fault struck the batch of a lost effect: fills in ``reason`` and, if needed, ``batch`` in ``judge.missing``.
+"""Determines whether a fault struck the batch of a lost effect: fills in ``reason`` and ``batch`` in ``judge.missing``.
 
-The reason is ``fault`` if a fault struck the batch, ``no fault`` if none was active in it, and ``unknown`` otherwise: the batch is
-unknown, or a fault was active at that time and struck another batch. Happening at the same time does not make it the cause.
+The reason is ``fault`` if a fault struck the batch, ``no fault`` if none was active in it, and ``unknown`` otherwise: the batch
+is unknown, or a fault was active at that time and struck another batch. Happening at the same time does not make it the cause.
 
 An effect of several records (a sum, a window, a join) has no single record that determines its batch. Its batch is found
 
 - by when its **window** closes (``_closes``): the first batch whose watermark reaches that time writes the effect;
-- by what it **follows** from: the oracle expects exactly this effect from the input of the struck batch alone, and expects no effect
-  of this identity from all input except that of struck batches.
+- by what it **follows** from: the oracle expects exactly this effect from the input of the struck batch alone, and expects no
+  effect of this identity from all input except that of struck batches.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
 """Makes the table ``judge.torn``: effects that became visible in another step than most effects of their batch.
 
-One row per such effect: ``output``, ``query``, ``batch``, ``id``, its cause (``topic``, ``partition``, ``offset``; NULL if unknown),
-``place``, and ``main_place``, the position of the batch's main step: the step with the most effects, and of several such the first.
-If batches are known by time only, the number of their effects is unknown, and the first step is the main one.
+One row per such effect: ``output``, ``query``, ``batch``, ``id``, its cause (``topic``, ``partition``, ``offset``; NULL if
+unknown), ``place``, and ``main_place``, the position of the batch's main step: the step with the most effects, and of several
+such the first. If batches are known by time only, the number of their effects is unknown, and the first step is the main one.
 
-A step is one commit in Postgres, or one transaction in Kafka. A Kafka record outside of a transaction is a step of its own (which
-matters only if atomicity is claimed: `of_output` skips such outputs otherwise). The batch of an effect is known
+A step is one commit in Postgres, or one transaction in Kafka. A Kafka record outside of a transaction is a step of its own
+(which matters only if atomicity is claimed: `of_output` skips such outputs otherwise). The batch of an effect is known
 
-- **by cause**, for appends and changelogs: the batch whose ranges hold the cause. Only first effects count, so replaying a batch
-  that was whole at first does not tear it;
+- **by cause**, for appends and changelogs: the batch whose ranges hold the cause. Only first effects count, so replaying a
+  batch that was whole at first does not tear it;
 - **by time**, for upserts, rows that are written again, and if the oracle names no cause: the commits between the batch's
   ``offsets/N`` and its ``commits/N``. An effect that a later one of these commits writes again was visible since the first
   commit, so it is not late.
 
 If a producer makes several transactions in one epoch, the log does not show which of their parts in different partitions belong
-together. Its transactions follow each other: two parts are of different transactions if the marker of one is older than the first
-record of the other, and of the same one if their records were created in overlapping times; otherwise this is unknown.
+together. Its transactions follow each other: two parts are of different transactions if the marker of one is older than the
+first record of the other, and of the same one if their records were created in overlapping times; otherwise this is unknown.
 """
 
 from __future__ import annotations

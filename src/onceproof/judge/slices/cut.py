@@ -1,11 +1,11 @@
-"""Cuts the smallest slice of a history that still shows a finding, as a run directory that ``onceproof check`` judges the same way.
+"""Cuts the smallest slice of a history that still shows a finding: a run directory that ``onceproof check`` judges the same.
 
-The search starts from the positions that the witness names: it tries an excerpt around these, then wider ones. It reduces the first
-excerpt that shows the finding, as long as the excerpt still shows it (delta debugging: A. Zeller, R. Hildebrandt, Simplifying and
-Isolating Failure-Inducing Input, 2002).
+The search starts from the positions that the witness names: it tries an excerpt around these, then wider ones. It reduces the
+first excerpt that shows the finding, as long as the excerpt still shows it (delta debugging: A. Zeller, R. Hildebrandt,
+Simplifying and Isolating Failure-Inducing Input, 2002).
 
-A slice counts only if judging it gives the same finding with the same witness, word for word, and no anomaly that the run does not
-have, and if the same rows are expected for the identities in it as in the run.
+A slice counts only if judging it gives the same finding with the same witness, word for word, and no anomaly that the run does
+not have, and if the same rows are expected for the identities in it as in the run.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class _Search:
         return {"output": self._finding.output, "id": row and row[0]}
 
     def _shows(self, excerpt: Excerpt, keep: set[Part]) -> bool:
-        """Whether these parts of the excerpt, judged alone, show the same finding with the same witness, and nothing else new."""
+        """Whether these parts of the excerpt, judged alone, show the same finding with the same witness, and nothing new."""
         if self._judgings >= MAX_JUDGINGS:
             return False
         self._judgings += 1

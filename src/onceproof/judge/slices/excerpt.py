@@ -1,7 +1,7 @@
 """An excerpt of a history: a few identities with everything that belongs to them, small enough to be held in memory.
 
-An excerpt is *closed*, because otherwise correct effects would look wrong: it holds, with an identity, all its writes (visible or
-not), its rows in the snapshot and the input records that cause it; and with an input record, all identities that it causes.
+An excerpt is *closed*, because otherwise correct effects would look wrong: it holds, with an identity, all its writes (visible
+or not), its rows in the snapshot and the input records that cause it; and with an input record, all identities that it causes.
 What an output must hold is either asked of the oracle again, from that input, or stored (`onceproof.oracle.slice`).
 
 Rows belong to *parts*, which are kept or removed as a whole: ``("effects", "0")`` is one such closed group of identities,

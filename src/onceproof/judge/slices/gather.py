@@ -149,7 +149,7 @@ class Gatherer:
             self._excerpt.decoded[topic] = pq.read_table(file, filters=pc.field("offset").isin(sorted(offsets)))
 
     def _around(self) -> None:
-        """Add batches, faults, progress and partitions. Those of the excerpt's records are near; the others may be needed, too."""
+        """Add batches, faults, progress and partitions. Those of the excerpt's records are near; others may be needed, too."""
         excerpt, case = self._excerpt, self._case
         partitions = {(row["topic"], row["partition"]) for row, _ in excerpt.rows["input"]}
         partitions |= {(topic, partition) for topic, partition, _ in self._mentions.records}

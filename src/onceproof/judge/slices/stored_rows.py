@@ -35,7 +35,7 @@ class StoredRows:
 
     @classmethod
     def of_kept(cls, case: Case, outputs: Collection[str]) -> Self:
-        """The rows of the identities in table ``kept``. Raises `duckdb.Error` for values that do not fit their column's type."""
+        """The rows of the identities in table ``kept``. Raises `duckdb.Error` for values that do not fit a column's type."""
         some_uncommitted = case.rows(
             "SELECT 1 FROM judge.uncommitted LIMIT 1"
         )  # read to its end: DuckDB needs this for Arrow

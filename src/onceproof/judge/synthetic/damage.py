@@ -16,7 +16,7 @@ Named = dict[tuple[str, str], Counter[Identity]]
 
 
 class Choices(Protocol):
-    """Makes a damage's choices, so that it is tried in many places. Every method skips the world if there is nothing to choose."""
+    """Makes a damage's choices, so that it is tried in many places. Skips a world if there is nothing to choose from."""
 
     def one(self, items: Sequence[T]) -> T: ...
 

@@ -1,7 +1,7 @@
-"""A synthetic run of a correct pipeline, for testing checkers: input, batches, restarts, and its writes to outputs of every kind.
+"""A synthetic run of a correct pipeline, for testing checkers: input, batches, restarts, and writes to outputs of every kind.
 
-A `World` holds writes in transactions, without positions: a damage removes, adds or changes a write, and offsets, commits and times
-are assigned when the world is stored as a run. The tests generate worlds at random.
+A `World` holds writes in transactions, without positions: a damage removes, adds or changes a write, and offsets, commits and
+times are assigned when the world is stored as a run. The tests generate worlds at random.
 """
 
 from __future__ import annotations
