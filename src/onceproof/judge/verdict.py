@@ -66,18 +66,16 @@ def _verdict(run_dir: Path, *, sliced: bool) -> Verdict:
     run = RunRecord.read(run_dir)
     # The job's logs are masked already, but its output may hold secrets.
     with hiding(of_environment(run.scenario.pipeline.secrets)):
-        if not run.observed:
-            return _masked(unobserved(run_dir, run))
-        with open_case(run_dir) as case:
-            verdict = _Evidence.of(case, WitnessFiles(run_dir) if sliced else None).verdict()
-            if sliced:
-                verdict = _with_slices(case, verdict)
-            return _masked(replace(verdict, seconds=round(time.monotonic() - started, 3)))
-
-
-def _masked(verdict: Verdict) -> Verdict:
-    masked: Verdict = masked_value(verdict)
-    return masked
+        if run.observed:
+            with open_case(run_dir) as case:
+                verdict = _Evidence.of(case, WitnessFiles(run_dir) if sliced else None).verdict()
+                if sliced:
+                    verdict = _with_slices(case, verdict)
+                verdict = replace(verdict, seconds=round(time.monotonic() - started, 3))
+        else:
+            verdict = unobserved(run_dir, run)
+        masked: Verdict = masked_value(verdict)
+        return masked
 
 
 def _with_slices(case: Case, verdict: Verdict) -> Verdict:

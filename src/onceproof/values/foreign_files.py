@@ -282,7 +282,7 @@ def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
         as_float = np.float32 if pa.types.is_float32(kind) else np.float16
         return lambda value: value if value is None or value - value != 0 else Number(as_float(value))
     if pa.types.is_map(kind):
-        inner = _converter(kind.item_type) or _same
+        inner = _converter(kind.item_type) or (lambda value: value)
         return lambda entries: None if entries is None else _as_dict(entries, inner)
     if pa.types.is_struct(kind):
         members = {kind.field(n).name: _converter(kind.field(n).type) for n in range(kind.num_fields)}
@@ -296,10 +296,6 @@ def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
         element = _converter(kind.value_type)
         return (lambda items: None if items is None else [element(item) for item in items]) if element else None
     return None
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _as_dict(entries: list[tuple[Any, Any]], inner: Callable[[Any], Any]) -> dict[str, Any]:

@@ -74,10 +74,10 @@ class Plain:
         self.found: dict[tuple[str, str], Counter[Identity]] = {}
         self.outputs = list(run.scenario["outputs"])
         self.seen = {output: self._seen(output) for output in self.outputs}
-        self.due = {output: self._due(output, dirty=False) for output in self.outputs}
+        self.due = {output: self._due(output, with_uncommitted=False) for output in self.outputs}
         self.open = {output: self._open(output) for output in self.outputs}
         self.tallies = {output: self._compare(output) for output in self.outputs}
-        self.dirty = {output: self._dirty(output) for output in self.outputs}
+        self.dirty_reads = {output: self._dirty_reads(output) for output in self.outputs}
         self._misplaced()
         for output in self.outputs:
             self._single_effects(output)
@@ -91,13 +91,13 @@ class Plain:
 
     # Expected and visible effects.
 
-    def _due(self, output: str, *, dirty: bool) -> list[Due]:
+    def _due(self, output: str, *, with_uncommitted: bool) -> list[Due]:
         model = MODELS[output]
         effects: list[Due] = []
         states: dict[str, tuple[int, int]] = {}
         for row in sorted(self.run.tables["input"], key=lambda r: (r["partition"], r["offset"])):
             value = json.loads(row["value"])
-            if (row["visibility"] != "committed" and not dirty) or value["n"] <= 0:
+            if (row["visibility"] != "committed" and not with_uncommitted) or value["n"] <= 0:
                 continue
             cause = row["partition"], row["offset"]
             if model.kind == "append":
@@ -112,7 +112,9 @@ class Plain:
         last = {effect.id: effect for effect in effects}
         if model.kind == "upsert":
             return list(last.values())
-        if model.kind == "changelog" and not dirty:  # a batch may leave states out, but not the last of an identity
+        if (
+            model.kind == "changelog" and not with_uncommitted
+        ):  # a batch may leave states out, but not the last of an identity
             contents = {s.content for s in self.seen[output]}
             return [e for e in effects if e is last[e.id] or e.content in contents]
         return effects
@@ -164,16 +166,16 @@ class Plain:
             tally.lost = missing[min(len(missing), unmatched) :]
         return tallies
 
-    def _dirty(self, output: str) -> Counter[Identity]:
+    def _dirty_reads(self, output: str) -> Counter[Identity]:
         """Effects that no committed input explains, and aborted input does."""
         clean = {(e.id, e.content) for e in self.due[output]}
-        would = {(e.id, e.content) for e in self._due(output, dirty=True)} - clean
-        dirty: Counter[Identity] = Counter()
+        would = {(e.id, e.content) for e in self._due(output, with_uncommitted=True)} - clean
+        found: Counter[Identity] = Counter()
         for who, tally in self.tallies[output].items():
             for content in tally.foreign:
                 if (who, content) in would or (tally.unexplained and any(who == other for other, _ in would)):
-                    dirty[who] += 1
-        return dirty
+                    found[who] += 1
+        return found
 
     def _misplaced(self) -> None:
         """Find misplaced effects, and subtract them from the tallies."""
@@ -181,7 +183,7 @@ class Plain:
             (output, effect)
             for output in self.outputs
             for effect in self.seen[output]
-            if self.tallies[output][effect.id].unexplained and effect.id not in self.dirty[output]
+            if self.tallies[output][effect.id].unexplained and effect.id not in self.dirty_reads[output]
         ]
         gone = [
             (output, effect)
@@ -236,12 +238,12 @@ class Plain:
     def _single_effects(self, output: str) -> None:
         done = {p["partition"]: p["end_offset"] for p in self.run.tables["progress"]}
         for who, tally in self.tallies[output].items():
-            dirty = self.dirty[output][who]
-            self.add("aborted-read", output, who, dirty)
+            dirty_reads = self.dirty_reads[output][who]
+            self.add("aborted-read", output, who, dirty_reads)
             if tally.unexplained:
-                self.add("unexplained", output, who, tally.unexplained - dirty)
+                self.add("unexplained", output, who, tally.unexplained - dirty_reads)
             else:
-                tally.wrong = max(tally.wrong - dirty, 0)
+                tally.wrong = max(tally.wrong - dirty_reads, 0)
             self.add("wrong-value", output, who, tally.wrong)
             self.add("duplicate", output, who, tally.extra)
             for effect in tally.lost:

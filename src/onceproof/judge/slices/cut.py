@@ -23,7 +23,7 @@ from onceproof.history.run_record import SliceRecord, StruckRecord
 from onceproof.judge.case.case import Case
 from onceproof.judge.findings import Finding, Verdict, Witness
 from onceproof.judge.open import open_case
-from onceproof.judge.slices.excerpt import Excerpt, Identity, Mentions, Part
+from onceproof.judge.slices.excerpt import Excerpt, Mentions, Part
 from onceproof.judge.slices.gather import WRITES, Gatherer
 from onceproof.judge.slices.stored_rows import StoredRows
 from onceproof.oracle import oracles
@@ -197,7 +197,9 @@ class _Search:
                 verdict = self._judge(trial, self._finding.anomaly, self._is_sought)
                 if verdict is None or not set(verdict.anomalies()) <= self._anomalies:
                     return False
-                shows = _expected(trial) == self._expected_of(excerpt.identities(keep))
+                identities = excerpt.identities(keep)
+                expected = _expected(self._case, "SEMI JOIN kept USING (output, id)")
+                shows = _expected(trial) == [row for row in expected if (row[0], row[1]) in identities]
                 self._shown = verdict if shows else self._shown
                 return shows
         except HistoryError:  # what remains is no longer a valid history
@@ -209,12 +211,6 @@ class _Search:
         wanted = self._finding
         same = (name_of(found), found.allowed, found.transient) == (name_of(wanted), wanted.allowed, wanted.transient)
         return same and self._witness in found.witnesses
-
-    def _expected_of(self, identities: set[Identity]) -> list[Any]:
-        return [row for row in self._expected() if (row[0], row[1]) in identities]
-
-    def _expected(self) -> list[Any]:
-        return _expected(self._case, "SEMI JOIN kept USING (output, id)")
 
 
 _EXPECTED = """
