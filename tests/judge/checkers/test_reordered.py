@@ -264,9 +264,9 @@ def test_causes_that_the_input_does_not_hold_are_inconclusive(
 ) -> None:
     verdict = ordered(stored_run, ["a", "a", "a"], cause=cause, order=order)
     assert verdict.outcome is Outcome.INCONCLUSIVE, verdict.reasons
-    assert (
-        f"name {n} input record{'s' if n > 1 else ''} as cause that the committed input does not hold, the first is {first}"
-        in (verdict.reasons[0])
+    rows = "1 expected row of output 'rows' names" if n == 1 else f"{n} expected rows of output 'rows' name"
+    assert verdict.reasons[0].startswith(
+        f"{rows} a cause that the committed input does not hold, the first is {first}:"
     )
 
 

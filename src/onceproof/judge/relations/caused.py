@@ -111,9 +111,10 @@ def unknown(case: Case) -> list[str]:
         row = case.rows(_UNKNOWN, {"output": output})[0]
         if row["n"]:
             topic, partition, offset = row["first"].values() if isinstance(row["first"], dict) else row["first"]
+            name = "names" if row["n"] == 1 else "name"
             doubts.append(
-                f"the oracle's rows for output {output!r} name {times(row['n'], 'input record')} as cause that the committed "
-                f"input does not hold, the first is {topic}/{partition}@{offset}: their order and loss cannot be judged; "
+                f"{times(row['n'], 'expected row')} of output {output!r} {name} a cause that the committed input does not "
+                f"hold, the first is {topic}/{partition}@{offset}: their order and loss cannot be judged; "
                 "let _topic, _partition and _offset name the input record that causes the row"
             )
     return doubts

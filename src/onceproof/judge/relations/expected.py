@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from onceproof.base.errors import NotEvaluated, UsageError
+from onceproof.base.words import are, times
 from onceproof.judge.case import record_key
 from onceproof.judge.case.outputs import OutputExpectation
 from onceproof.judge.relations import expected_columns
@@ -80,9 +81,10 @@ def check_identities(case: Case) -> None:
                            SELECT h FROM judge.expected WHERE output = $output GROUP BY h HAVING count(*) > 1) GROUP BY h)"""
         row = case.rows(query, {"output": output})[0]
         if row["n"]:
+            columns = ", ".join(case.scenario.outputs[output].identity)
             why = (
-                f"outputs: {output}: identity: [{', '.join(case.scenario.outputs[output].identity)}] does not name a single row: "
-                f"{row['n']} identities are expected more than once, the first is {row['first']}; add a column that distinguishes them"
+                f"outputs: {output}: identity: [{columns}] does not name a single row: {times(row['n'], 'identity')} "
+                f"{are(row['n'])} expected more than once, the first is {row['first']}; add a column that distinguishes them"
             )
             if kind == "upsert":
                 case.unreadable[output] = why
@@ -98,8 +100,8 @@ def _check_states(case: Case, output: str) -> None:
     row = case.rows(query, {"output": output})[0]
     if row["n"]:
         case.unreadable[output] = (
-            f"outputs: {output}: kind: changelog: the states of {row['n']} identities come from several input partitions "
-            f"(the first is {row['first']}), and states from different partitions have no order; declare it as upsert"
+            f"outputs: {output}: kind: changelog: the states of {times(row['n'], 'identity')} come from several input "
+            f"partitions (the first is {row['first']}), and states from different partitions have no order; declare it as upsert"
         )
 
 
