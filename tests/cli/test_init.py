@@ -310,7 +310,7 @@ def test_what_does_not_load_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) 
         (("--", "python", "jbo.py"), "job file 'jbo.py' does not exist\n  did you mean 'job.py'"),
         (("--", "no-such-program"), "program 'no-such-program' is not found"),
         (("--", "job.py"), "python job.py"),
-        (("--sample", "orders.json", "--", "python", "job.py"), "orders.json is of no known kind"),
+        (("--sample", "orders.json", "--", "python", "job.py"), "orders.json has an unknown ending: .json"),
         (("--sample", "order.jsonl", "--", "python", "job.py"), "did you mean 'orders.jsonl'?"),
         (("--topic", "a b", "--", "python", "job.py"), "'a b' is not a valid name of a Kafka topic"),
         (("--topic", "a", "--output-topic", "a", "--", "python", "job.py"), "topic 'a' is both read and written"),
@@ -331,7 +331,7 @@ def test_wrong_usage_names_the_value_and_the_mend(words: tuple[str, ...], said: 
             ['{"a": 1}', "not json at all"],
             "s.jsonl:2: not JSON: Expecting value: line 1 column 1 (char 0): 'not json at all'",
         ),
-        (['{"a": 1}', "", "[1, 2]"], "s.jsonl:3: [1, 2] is no JSON object"),
+        (['{"a": 1}', "", "[1, 2]"], "s.jsonl:3: [1, 2] is not a JSON object"),
         (['{"key": "k", "value": {"a": 1}}'], "holds records with their keys, not values"),
     ],
 )

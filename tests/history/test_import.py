@@ -99,7 +99,9 @@ def test_claims_that_need_a_stream_of_commits_are_in_doubt(scenario: Path, sourc
     lines(sources.outputs["totals"], *({"id": o["id"]} for o in ORDERS))
     verdict = check(import_history(scenario, sources, runs_dir=tmp_path / "runs"))
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    says = "reordered could not be evaluated on output totals: it was imported as a snapshot, and its commits are not known"
+    says = (
+        "reordered could not be evaluated on output totals: it was imported as a snapshot, so its commits are unknown"
+    )
     assert says in verdict.reasons, verdict.reasons
 
 
@@ -204,16 +206,16 @@ def test_rows_of_parquet_as_values(tmp_path: Path) -> None:
     ("content", "says"),
     [
         ('{"value": 1}\n{"value": }\n', ":2: not JSON"),
-        ('{"value": 1}\n[1]\n', ":2: [1] is no JSON object"),
-        ('{"value": NaN}\n', "NaN is no JSON value"),
+        ('{"value": 1}\n[1]\n', ":2: [1] is not a JSON object"),
+        ('{"value": NaN}\n', "NaN is not a JSON value"),
         ('{"value": 1, "ofset": 3}\n', ":1: a record has no field 'ofset'; did you mean 'offset'?"),
-        ('{"value": 1, "offset": -3}\n', ":1: offset '-3' is no whole number from 0 on"),
-        ('{"value": 1, "offset": 1.5}\n', "offset '1.5' is no whole number"),
-        ('{"value": 1, "partition": true}\n', "partition True is no whole number"),
-        ('{"value": 1, "offset": 3}\n{"value": 1, "offset": 3}\n', ":2: offset 3 of partition 0 comes behind 3"),
-        ('{"value": 1, "offset": 3}\n{"value": 1}\n', ":2: some rows have an offset and others have none"),
-        ('{"value": 1, "visibility": "gone"}\n', "visibility 'gone' is none of committed, aborted, open"),
-        ('{"value_base64": "%%"}\n', "value_base64 is no base64"),
+        ('{"value": 1, "offset": -3}\n', ":1: offset '-3' is not a whole number from 0 up"),
+        ('{"value": 1, "offset": 1.5}\n', "offset '1.5' is not a whole number"),
+        ('{"value": 1, "partition": true}\n', "partition True is not a whole number"),
+        ('{"value": 1, "offset": 3}\n{"value": 1, "offset": 3}\n', ":2: offset 3 of partition 0 comes after 3"),
+        ('{"value": 1, "offset": 3}\n{"value": 1}\n', ":2: some rows have an offset and others do not"),
+        ('{"value": 1, "visibility": "gone"}\n', "visibility 'gone' is not one of committed, aborted, open"),
+        ('{"value_base64": "%%"}\n', "value_base64 is not base64"),
         ('{"value": "\xff"}\n', "not UTF-8 text"),
         ("[" * 100_000, "not JSON"),
     ],
@@ -310,10 +312,10 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"does not exist\n.*did you mean 'orders\.jsonl'"):
         rows(tmp_path / "order.jsonl")
     (tmp_path / "orders.csv").write_text("n\n1\n")
-    with pytest.raises(UsageError, match=r"of no known kind: \.csv"):
+    with pytest.raises(UsageError, match=r"has an unknown ending: \.csv"):
         rows(tmp_path / "orders.csv")
     (tmp_path / "cut.parquet").write_bytes(b"PAR1 and then nothing")
-    with pytest.raises(UsageError, match="cannot be read behind row 0"):
+    with pytest.raises(UsageError, match="cannot be read after row 0"):
         list(rows(tmp_path / "cut.parquet"))
 
 

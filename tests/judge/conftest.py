@@ -14,9 +14,10 @@ from onceproof.history.writer import HistoryWriter
 
 
 class StoredRun:
-    """A small stored run, written row by row: what the judge's tests build, damage and have judged.
+    """A small stored run, written row by row, for tests that build, damage and judge it.
 
-    Offsets count up by themselves. A Postgres snapshot is what the decoded changes leave, unless a test sets ``snapshot``.
+    Offsets are assigned in order. A Postgres snapshot is what replaying the decoded changes gives, unless a test sets
+    ``snapshot``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -33,14 +34,14 @@ class StoredRun:
             "outputs": {},
         }
         self.keyed: set[str] = set()
-        """Outputs of which a record was given a key; of the others keys are not compared, unless a test wants it."""
+        """Outputs with a record that has a key. Keys of other outputs are not compared, unless a test asks for it."""
         self._ends: dict[tuple[str, int], int] = {}
         self._commits = 0
 
     def send(
         self, key: str | None, value: Any, *, partition: int = 0, topic: str = "in", visibility: str = "committed"
     ) -> int:
-        """One input record; its offset. ``value`` is made JSON unless it is bytes or None."""
+        """Add one input record and return its offset. ``value`` is stored as JSON unless it is bytes or None."""
         offset = self.skip(topic, partition)
         raw = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
         row = {"topic": topic, "partition": partition, "offset": offset, "key": key and key.encode(), "value": raw}
@@ -50,7 +51,7 @@ class StoredRun:
         return offset
 
     def add(self, table: str, row: dict[str, Any]) -> None:
-        """One row; columns left out are null."""
+        """Add one row; missing columns are null."""
         self.tables[table].append({**dict.fromkeys(TABLES[table].names), **row})
 
     def skip(self, topic: str, partition: int) -> int:
@@ -62,7 +63,7 @@ class StoredRun:
     def record(
         self, output: str, row: Any, *, partition: int = 0, visibility: str = "committed", key: str | None = None
     ) -> None:
-        """One record of a Kafka output. ``row`` is made JSON unless it is text or None."""
+        """Add one record of a Kafka output. ``row`` is stored as JSON unless it is text or None."""
         content = row if row is None or isinstance(row, str) else json.dumps(row)
         where = {"partition": partition, "offset": self.skip(output, partition)}
         self.keyed |= {output} if key is not None else set()
@@ -70,7 +71,7 @@ class StoredRun:
         self.add("output", {**row, "visibility": visibility})
 
     def commit(self, output: str, *changes: tuple[str, dict[str, Any] | None, dict[str, Any] | None]) -> None:
-        """One Postgres transaction of (op, before, after); values as any type, stored as text."""
+        """Add one Postgres transaction of (op, before, after). Values of any type are stored as text."""
         order, xid = self._commits, 700 + self._commits
         self._commits += 1
         for op, before, after in changes:
@@ -82,7 +83,7 @@ class StoredRun:
         self.commit(output, *(("insert", None, row) for row in rows))
 
     def batch(self, number: int, ranges: dict[int, tuple[int, int]], *, by: tuple[int, int | None] = (0, 0)) -> None:
-        """A batch of query ``q``: partition -> offsets; ``by`` is which start of the driver planned and committed it."""
+        """Add a batch of query ``q``: partition -> offsets. ``by``: the driver starts that planned and committed it."""
         times = {"planned_at": float(number), "committed_at": None if by[1] is None else number + 0.5}
         for partition, (start, end) in ranges.items():
             where = {"query": "q", "batch": number, "topic": "in", "partition": partition}
@@ -104,14 +105,14 @@ class StoredRun:
             self.add("progress", {**where, "end_offset": end})
 
     def fault(self, *, batch: int, hit: bool = True, fired: bool = True) -> None:
-        """A crash of the driver in that batch, healed at once."""
+        """Add a crash of the driver in that batch, healed at once."""
         kind = {"fault": "crash", "target": "driver", "query": "q", "batch": batch, "point": "after-sink-commit"}
         at = {"armed_at": 0.0, "fired_at": batch + 0.1 if fired else None, "healed_at": batch + 0.2}
         index = len(self.tables["faults"])
         self.add("faults", {"index": index, **kind, **at, "hit": hit, "evidence": "it was seen"})
 
     def save(self) -> Path:
-        """Write it, and give its directory."""
+        """Write the run and return its directory."""
         self.path.mkdir(parents=True, exist_ok=True)
         for output, spec in self.scenario["outputs"].items():
             if spec.get("topic") is not None and output not in self.keyed:
@@ -140,7 +141,7 @@ class StoredRun:
 
 
 def _text(row: dict[str, Any] | None) -> str | None:
-    """As the collector writes a Postgres row: every value as text."""
+    """A Postgres row as the collector writes it: every value as text."""
     if row is None:
         return None
     texts = {name: None if value is None else str(value) for name, value in row.items()}
@@ -149,7 +150,7 @@ def _text(row: dict[str, Any] | None) -> str | None:
 
 @pytest.fixture
 def make_run() -> Callable[[Path], StoredRun]:
-    """An empty stored run in a folder of the test's choice."""
+    """Makes an empty stored run in a folder that the test chooses."""
     return StoredRun
 
 
@@ -161,7 +162,7 @@ def stored_run(tmp_path: Path) -> StoredRun:
 
 @pytest.fixture
 def clean_run(stored_run: StoredRun) -> StoredRun:
-    """Twelve records with three keys in two partitions, in two batches, to a table and a topic, and nothing wrong."""
+    """A correct run: twelve records with three keys in two partitions, in two batches, written to a table and a topic."""
     run = stored_run
     query = 'SELECT _partition AS p, _offset AS o, k, n, _topic, _partition, _offset, _key FROM "in" WHERE n >= 0'
     run.scenario["outputs"] = {
@@ -180,7 +181,7 @@ def clean_run(stored_run: StoredRun) -> StoredRun:
         run.insert("rows", *rows)
         for row in rows:
             run.record("events", row, partition=row["p"])
-        # The marker of a transaction: a hole in the offsets, which is no loss.
+        # The marker of a transaction: a gap in the offsets that is not a loss.
         ends = {partition: run.skip("in", partition) for partition in range(2)}
         start = 4 * number
         run.batch(number, {p: (start, end + 1) for p, end in ends.items()})

@@ -1,4 +1,4 @@
-"""Every anomaly is explained, on the command line, from its checker's own file."""
+"""`onceproof explain` explains every anomaly, from its checker's own file."""
 
 from __future__ import annotations
 
@@ -30,32 +30,35 @@ def test_what_claims_allow_is_explained() -> None:
         for name in ("lost-write", "unexplained", "stale-tail")
     }
     assert of["lost-write"] == ("With delivery: at-most-once, a loss in a batch that a fault struck.",)
-    assert of["unexplained"] == ("Nothing of it.",)
+    assert of["unexplained"] == ("Nothing.",)
     assert of["stale-tail"] == ("With liveness: none, all of it.",)
 
 
-def test_the_list_names_each_and_how_to_read_on() -> None:
+def test_the_list_names_every_anomaly_and_the_command_for_more() -> None:
     text = explained(None, as_json=False)
     assert all(one.name in text for one in anomalies())
     assert "onceproof explain NAME" in text
     assert {one["name"] for one in json.loads(explained(None, as_json=True))["anomalies"]} == set(checkers.names())
 
 
-def test_one_anomaly_fits_a_terminal() -> None:
+def test_an_explanation_fits_a_terminal() -> None:
     text = explained("duplicate", as_json=False)
     assert max(map(len, text.splitlines())) <= 80
     assert text.startswith("duplicate\n\nwhat it means\n")
-    told = json.loads(explained("duplicate", as_json=True))
-    assert told["anomaly"] == "duplicate" and told["causes"] and told["sources"]
-    assert told["allowed"][0]["claim"] == {"delivery": "at-least-once"} and "torn-batch" in told["comes_with"]
+    explanation = json.loads(explained("duplicate", as_json=True))
+    assert explanation["anomaly"] == "duplicate" and explanation["causes"] and explanation["sources"]
+    assert (
+        explanation["allowed"][0]["claim"] == {"delivery": "at-least-once"}
+        and "torn-batch" in explanation["comes_with"]
+    )
 
 
-def test_a_name_that_is_nearly_right() -> None:
+def test_a_misspelled_name_gets_a_suggestion() -> None:
     with pytest.raises(UsageError, match="did you mean 'duplicate'"):
         explained("duplicat", as_json=False)
 
 
-def test_the_command() -> None:
+def test_the_explain_command() -> None:
     runner = CliRunner()
     assert "torn-batch" in runner.invoke(app, ["explain"]).stdout
     assert runner.invoke(app, ["explain", "torn-batch"]).stdout.startswith("torn-batch\n")
@@ -63,10 +66,10 @@ def test_the_command() -> None:
     assert unknown.exit_code == 2 and "did you mean 'torn-batch'" in unknown.output
 
 
-def test_a_checker_of_somebody_else_may_come_without_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checker_of_another_package_needs_no_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
     class Theirs(Checker):
         meaning = "what only they look for"
 
-    checkers.names()  # loads the real ones, before there is another
+    checkers.names()  # loads the registered checkers before another one is added
     monkeypatch.setattr(checkers, "_items", {"theirs": Theirs})
     assert [heading for heading, _ in sections(anomaly("theirs"))] == ["what it means", "what a claim allows"]

@@ -8,12 +8,12 @@ from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import judge
 
 
-def told(run: Any) -> list[tuple[str, int, int, Outcome]]:
+def batch_verdicts(run: Any) -> list[tuple[str, int, int, Outcome]]:
     return [(b.query, b.batch, b.records, b.verdict) for b in judge(run.save()).batches]
 
 
 def test_clean_batches_are_held(clean_run: Any) -> None:
-    clean_run.send("k0", {"k": "k0", "n": -1}, visibility="aborted")  # beyond every batch
+    clean_run.send("k0", {"k": "k0", "n": -1}, visibility="aborted")  # in no batch
     clean_run.tables["input"][-1]["txn_end_ms"] = 2_000
     clean_run.fault(batch=1)
     verdict = judge(clean_run.save())
@@ -23,7 +23,7 @@ def test_clean_batches_are_held(clean_run: Any) -> None:
     assert (first.planned_by, first.committed_by, first.anomalies) == (0, 0, {})
 
 
-def test_batch_of_which_an_effect_is_missing(clean_run: Any) -> None:
+def test_batch_with_a_missing_effect_is_violated(clean_run: Any) -> None:
     clean_run.tables["output"] = [c for c in clean_run.tables["output"] if '"o": 5' not in c["content"]]
     first, second = judge(clean_run.save()).batches
     assert (first.verdict, first.anomalies) == (Outcome.HELD, {})
@@ -34,25 +34,25 @@ def test_batch_of_which_an_effect_is_missing(clean_run: Any) -> None:
 def test_batch_that_was_never_committed_is_not_held(clean_run: Any) -> None:
     for batch in clean_run.tables["batches"][-2:]:
         batch.update(committed_at=None, committed_by=None)
-    assert told(clean_run) == [("q", 0, 6, Outcome.HELD), ("q", 1, 6, Outcome.INCONCLUSIVE)]
+    assert batch_verdicts(clean_run) == [("q", 0, 6, Outcome.HELD), ("q", 1, 6, Outcome.INCONCLUSIVE)]
 
 
-def test_violation_of_no_known_batch_casts_doubt_on_all(clean_run: Any) -> None:
+def test_violation_in_an_unknown_batch_makes_all_batches_inconclusive(clean_run: Any) -> None:
     clean_run.record("events", {"p": 9, "o": 9, "k": "k", "n": 1})
-    assert told(clean_run) == [("q", 0, 6, Outcome.INCONCLUSIVE), ("q", 1, 6, Outcome.INCONCLUSIVE)]
+    assert batch_verdicts(clean_run) == [("q", 0, 6, Outcome.INCONCLUSIVE), ("q", 1, 6, Outcome.INCONCLUSIVE)]
 
 
-def test_what_was_not_evaluated_casts_doubt_on_all(clean_run: Any) -> None:
+def test_an_unevaluated_checker_makes_all_batches_inconclusive(clean_run: Any) -> None:
     clean_run.record("events", "{not json")
     assert {b.verdict for b in judge(clean_run.save()).batches} == {Outcome.INCONCLUSIVE}
 
 
-def test_run_without_batches(clean_run: Any) -> None:
+def test_run_without_batches_has_no_batch_reports(clean_run: Any) -> None:
     clean_run.tables["batches"].clear()
     assert judge(clean_run.save()).batches == ()
 
 
-def test_batches_go_to_json(clean_run: Any) -> None:
+def test_batch_reports_are_in_the_json(clean_run: Any) -> None:
     clean_run.scenario["outputs"]["events"]["ignore"] = ["loaded_at"]
     document = judge(clean_run.save()).to_json()
     assert document["batches"][0]["verdict"] == "held"

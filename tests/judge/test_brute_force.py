@@ -1,4 +1,4 @@
-"""The judge against one of some plain lines, on histories that nobody thought of, damaged in several ways at once."""
+"""Compares the judge with a simple one in plain Python, on random histories that are damaged in several ways at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .properties.world import DAMAGES, Drawn, histories, store, worlds
 
 @histories(200)
 @given(world=worlds(only=CAUSED), data=st.data())
-def test_same_findings(make_run: Callable[[Path], Any], world: World, data: st.DataObject) -> None:
+def test_both_judges_find_the_same(make_run: Callable[[Path], Any], world: World, data: st.DataObject) -> None:
     fitting = [name for name, (_, damage) in DAMAGES.items() if set(world.outputs) <= set(damage.only)]
     applied = []
     for name in data.draw(st.lists(st.sampled_from(fitting), min_size=1, max_size=4)):
@@ -57,7 +57,7 @@ def test_same_findings(make_run: Callable[[Path], Any], world: World, data: st.D
 
 
 def _applies(name: str, world: World, data: st.DataObject) -> bool:
-    """Apply one damage, if there is anything in this world that it could break."""
+    """Apply one damage if it fits this world; return whether it did."""
     try:
         DAMAGES[name][1].plant(world, Drawn(data))
     except UnsatisfiedAssumption:
@@ -73,7 +73,7 @@ _EFFECTS = st.tuples(st.integers(0, 4), st.sampled_from(["a", "b", None]))
 
 
 def counts(expected: list[Effect], actual: list[Effect]) -> Counter[str]:
-    """One identity after another, one effect after another."""
+    """Count anomalies identity by identity and effect by effect."""
     found: Counter[str] = Counter()
     for identity in {i for i, _ in expected + actual}:
         wanted = [content for i, content in expected if i == identity]
@@ -105,13 +105,13 @@ def counts(expected: list[Effect], actual: list[Effect]) -> Counter[str]:
     batches=st.lists(st.booleans(), min_size=3, max_size=3),
     table=st.booleans(),
 )
-def test_same_counts_of_equal_effects(
+def test_both_judges_count_equal_effects_alike(
     make_run: Callable[[Path], Any], expected: list[Effect], actual: list[Effect], batches: list[bool], table: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = make_run(Path(folder))
         run.scenario["outputs"] = {"out": {"table" if table else "topic": "out", "identity": ["i"]}}
-        # With the identity a second time, so that no content can be taken for another effect's in the wrong row.
+        # Repeat the identity in the content, so that no content counts as that of another effect in the wrong row.
         query = 'SELECT i, i AS j, v, _partition, _offset, _key FROM "in"'
         run.scenario["oracle"] = {"kind": "sql", "queries": {"out": query}}
         for identity, content in expected:
@@ -135,7 +135,7 @@ def test_same_counts_of_equal_effects(
 
 @histories(60)
 @given(history=values())
-def test_same_findings_of_values(make_run: Callable[[Path], Any], history: Values) -> None:
+def test_both_judges_find_the_same_in_values(make_run: Callable[[Path], Any], history: Values) -> None:
     """Numbers of any size, several kinds in one field, batches without input, and several outputs."""
     with tempfile.TemporaryDirectory() as folder:
         run = make_run(Path(folder))

@@ -1,4 +1,4 @@
-"""Equal values have equal canonical texts whatever spelled them, and different values never have."""
+"""Equal values have equal canonical texts, however they are written, and different values have different ones."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def canon() -> Canon:
         ("VARCHAR[]", '{a,"b c","say \\"x\\"","{}",NULL,"NULL",1}', '["a","b c","say \\"x\\"","{}",null,"NULL","1"]'),
     ],
 )
-def test_equal(canon: Canon, sql_type: str, one: str, other: str) -> None:
+def test_equal_values_have_equal_texts(canon: Canon, sql_type: str, one: str, other: str) -> None:
     assert canon(sql_type, one) == canon(sql_type, other)
 
 
@@ -123,7 +123,7 @@ def test_equal(canon: Canon, sql_type: str, one: str, other: str) -> None:
         ("INTEGER[]", "{1", "[1]"),
     ],
 )
-def test_different(canon: Canon, sql_type: str, one: str, other: str) -> None:
+def test_different_values_have_different_texts(canon: Canon, sql_type: str, one: str, other: str) -> None:
     assert canon(sql_type, one) != canon(sql_type, other)
 
 
@@ -150,7 +150,7 @@ _JSON = st.recursive(
 
 
 @given(_JSON.filter(lambda value: isinstance(value, list | dict)), st.randoms(use_true_random=False))
-def test_nested_value_in_any_order_and_spacing(value: Any, shuffle: Random) -> None:
+def test_nested_values_are_equal_in_any_order_and_spacing(value: Any, shuffle: Random) -> None:
     def shuffled(inner: Any) -> Any:
         if isinstance(inner, dict):
             names = list(inner)
@@ -164,7 +164,7 @@ def test_nested_value_in_any_order_and_spacing(value: Any, shuffle: Random) -> N
 
 
 @given(st.text(alphabet='{}[],:"\\ 1eaN.-', max_size=20), st.sampled_from(["JSON", "INTEGER[]", "VARCHAR[][]"]))
-def test_text_that_is_nothing_nested_stays(text: str, sql_type: str) -> None:
+def test_text_that_is_not_a_nested_value_stays_unchanged(text: str, sql_type: str) -> None:
     once = nested.canonical_nested(text, sql_type)
     assert nested.canonical_nested(once, sql_type) == once
 
@@ -183,7 +183,7 @@ def test_text_that_is_nothing_nested_stays(text: str, sql_type: str) -> None:
         ("TIMESTAMP_NS '2013-01-01 10:15:00'", "2013-01-01T10:15:00Z"),
         ("DATE '2013-01-01'", "2013-01-01"),
         ("DATE '0044-03-15 (BC)'", "0044-03-15 (BC)"),
-        ("DATE '5877641-06-23'", "5877641-06-23"),  # no instant of it fits 64 bits
+        ("DATE '5877641-06-23'", "5877641-06-23"),  # outside the range of a 64-bit timestamp
         ("'infinity'::TIMESTAMP", "infinity"),
         ("'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'::UUID", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11"),
         ("true", "t"),

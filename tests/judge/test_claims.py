@@ -1,4 +1,4 @@
-"""What a claim allows, rule by rule; and a claim that nobody judges is never held."""
+"""What a claim allows, rule by rule. A claim that no checker judges is never held."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def allowed(claim: Claim, anomaly: str, source: str | None = None, *, transient:
 
 
 @pytest.mark.parametrize("anomaly", checkers.names())
-def test_strictest_claim_allows_nothing_that_stays(anomaly: str) -> None:
+def test_strictest_claim_allows_no_lasting_anomaly(anomaly: str) -> None:
     for source in (None, "fault", "no fault", "batch", "transaction", "duplicate", "unknown"):
         assert allowed(STRICT, anomaly, source) is None
 
 
 @pytest.mark.parametrize("anomaly", [*OF_AN_OPTIONAL_PROMISE, *OTHERS])
-def test_what_stays_violates_unless_its_promise_is_left_out(anomaly: str) -> None:
+def test_a_lasting_anomaly_violates_unless_its_promise_is_left_out(anomaly: str) -> None:
     assert (allowed(LOOSE, anomaly) is None) == (anomaly in OTHERS)
 
 
 @pytest.mark.parametrize("anomaly", ON_THE_WAY)
-def test_what_is_gone_in_the_end_is_allowed(anomaly: str) -> None:
+def test_a_transient_anomaly_is_allowed(anomaly: str) -> None:
     for claim in (STRICT, LOOSE):
         assert (allowed(claim, anomaly, transient=True) or "").startswith("transient: ")
 
@@ -57,7 +57,7 @@ def test_no_other_anomaly_can_be_transient(anomaly: str) -> None:
     assert allowed(LOOSE, anomaly, transient=True) is None
 
 
-def test_disagreement_before_a_quiet_point_says_so() -> None:
+def test_the_reason_names_a_disagreement_before_a_quiet_point() -> None:
     assert "no quiet point" in (allowed(STRICT, "sink-disagreement", transient=True) or "")
 
 
@@ -81,7 +81,7 @@ def test_torn_batch_against_atomic(atomic: Any, source: str, transient: bool, vi
 
 
 @pytest.mark.parametrize(("order", "violates"), [("per-key", True), ("per-partition", True), ("none", False)])
-def test_order(order: Any, violates: bool) -> None:
+def test_reordering_against_the_claimed_order(order: Any, violates: bool) -> None:
     claim = STRICT.model_copy(update={"order": order})
     assert (allowed(claim, "reordered") is None) == violates
     assert (allowed(claim, "zombie-write", "older state", transient=True) is None) == violates
@@ -108,7 +108,7 @@ def test_at_least_once_allows_nothing_else(anomaly: str, source: str | None) -> 
     assert allowed(STRICT.model_copy(update={"delivery": "at-least-once"}), anomaly, source) is None
 
 
-def test_at_least_once_allows_copies_that_a_zombie_left() -> None:
+def test_at_least_once_allows_copies_by_a_zombie() -> None:
     assert allowed(STRICT.model_copy(update={"delivery": "at-least-once"}), "zombie-write", "duplicate") is not None
 
 
@@ -125,23 +125,23 @@ def test_at_most_once_allows_nothing_else(anomaly: str) -> None:
 
 
 @pytest.mark.parametrize(("liveness", "violates"), [("recovers", True), ("none", False)])
-def test_liveness(liveness: Any, violates: bool) -> None:
+def test_stale_tail_against_the_claimed_liveness(liveness: Any, violates: bool) -> None:
     assert (allowed(STRICT.model_copy(update={"liveness": liveness}), "stale-tail") is None) == violates
 
 
-def test_what_a_claim_needs() -> None:
+def test_which_anomalies_a_claim_needs_evaluated() -> None:
     known = [*OF_AN_OPTIONAL_PROMISE, *OTHERS]
     assert {name for name in known if not needs(name, STRICT)} == {*ON_THE_WAY, "precommitted-read"}
     left_out = {*ON_THE_WAY, "precommitted-read", *OF_AN_OPTIONAL_PROMISE}
     assert {name for name in known if not needs(name, LOOSE)} == left_out
 
 
-def test_what_breaks_a_promise() -> None:
+def test_which_anomalies_break_a_promise() -> None:
     assert [breaks(name, "liveness") for name in OF_AN_OPTIONAL_PROMISE] == [False, True, False]
     assert not any(breaks(name, promise) for name in OTHERS for promise in ("order", "atomic", "liveness"))
 
 
-def test_every_promise_is_judged_by_what_is_registered() -> None:
+def test_registered_checkers_judge_every_promise() -> None:
     assert unjudged(STRICT) == []
 
 
@@ -154,20 +154,24 @@ class Silent(Checker):
 
 
 @pytest.mark.parametrize("atomic", ["batch", "transaction"])
-def test_claim_without_a_checker(clean_run: Any, monkeypatch: pytest.MonkeyPatch, atomic: str) -> None:
-    checkers.names()  # the real ones are loaded before they are hidden
+def test_a_claim_that_no_checker_judges_is_inconclusive(
+    clean_run: Any, monkeypatch: pytest.MonkeyPatch, atomic: str
+) -> None:
+    checkers.names()  # load the registered checkers before hiding them
     known = {name: checkers.get(name) for name in checkers.names() if name != "torn-batch"}
     monkeypatch.setattr(checkers, "_items", known)
     clean_run.scenario["claim"] = {"order": "per-key", "atomic": atomic}
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    # One reason, although two outputs make the claim.
+    # One reason, although two outputs have the claim.
     assert verdict.reasons == (f"claim atomic: {atomic} is not judged: no registered checker looks for what breaks it",)
     monkeypatch.setattr(checkers, "_items", {**known, "torn-batch": Silent})
     assert judge(clean_run.save()).outcome is Outcome.HELD
 
 
-def test_own_claim_of_one_output_without_a_checker(clean_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_s_own_claim_that_no_checker_judges_is_inconclusive(
+    clean_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = {name: checkers.get(name) for name in checkers.names() if name != "stale-tail"}
     monkeypatch.setattr(checkers, "_items", known)
     clean_run.scenario["claim"] = {"order": "none", "liveness": "none"}

@@ -1,4 +1,4 @@
-"""The contract of a checker: it says all of its anomaly, finds it where it is planted, and is silent where it is not."""
+"""The contract of a checker: it describes its anomaly completely, finds each planted one, and nothing in a correct history."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from .properties.world import DAMAGES, Drawn, fit_for, histories, store
 
 
 @pytest.mark.parametrize("name", checkers.names())
-def test_a_checker_says_everything_in_its_own_file(name: str) -> None:
+def test_a_checker_describes_its_anomaly_completely_in_its_own_file(name: str) -> None:
     checker = checkers.get(name)
     assert issubclass(checker, Checker)
-    assert checker.__module__ == f"onceproof.checkers.{name.replace('-', '_')}", "one file per anomaly, of its name"
+    assert checker.__module__ == f"onceproof.checkers.{name.replace('-', '_')}", "one file per anomaly, named after it"
     assert vars(checker).keys() >= {"meaning", "explanation", "rule", "comes_with", "damages", "check"}
     assert checker.__doc__ and checker.damages
     for field in fields(Explanation):
-        assert getattr(checker.explanation, field.name), f"{name} says nothing under {field.name}"
+        assert getattr(checker.explanation, field.name), f"{name} has no {field.name}"
     assert checker.comes_with.keys() <= {*checkers.names()} - {name} and all(checker.comes_with.values())
 
 
 @pytest.mark.parametrize("name", checkers.names())
-def test_what_a_checker_says_of_claims_is_about_claims_that_there_are(name: str) -> None:
+def test_a_checker_s_rule_names_existing_claims(name: str) -> None:
     for allowed in checkers.get(name).rule.allows:
         assert allowed.fits(Claim.model_validate(dict(allowed.claim)))
         assert allowed.what and allowed.why.format(source="source", transient="")
-        if allowed.when is None:  # then the claim is held without this anomaly
+        if allowed.when is None:  # then the claim can be held without evaluating this anomaly
             assert list(allowed.claim.values()) == ["none"]
 
 
 @pytest.mark.parametrize("name", DAMAGES)
 @histories(1)
 @given(data=st.data())
-def test_what_is_planted_is_found_and_nothing_where_it_is_not(
+def test_a_checker_finds_planted_damages_and_nothing_else(
     make_run: Callable[[Path], Any], name: str, data: st.DataObject
 ) -> None:
     anomaly, damage = DAMAGES[name]
@@ -57,7 +57,7 @@ def test_what_is_planted_is_found_and_nothing_where_it_is_not(
     named = damage.plant(broken, Drawn(data))
     note(f"{damage.about}: {named}")
     planted = {output: sum(who.values()) for (of, output), who in named.items() if of == anomaly}
-    assert planted, "a damage of another anomaly"
+    assert planted, "the damage plants no anomaly of this checker"
     with tempfile.TemporaryDirectory() as folder:
         found = {}
         for kind, world in (("clean", clean), ("broken", broken)):
@@ -73,7 +73,7 @@ def test_what_is_planted_is_found_and_nothing_where_it_is_not(
     assert totals == planted
 
 
-def test_names_of_damages_are_taken_once() -> None:
+def test_names_of_damages_are_unique() -> None:
     names = [damage.name for _, damage in DAMAGES.values()]
     assert len(names) == len(set(names)) == sum(len(checker.damages) for _, checker in checkers.items())
 
@@ -88,7 +88,7 @@ def test_a_checker_of_another_package_inherits_the_defaults() -> None:
     assert "theirs" not in checkers.names()
 
 
-def test_no_checker_loads_the_library_of_the_property_tests() -> None:
+def test_no_checker_imports_the_library_of_the_property_tests() -> None:
     script = """
 import sys
 from onceproof.judge.checker import checkers

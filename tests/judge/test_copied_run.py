@@ -1,4 +1,4 @@
-"""A run directory that was copied to another place, and is judged there by another process, gives the same verdict."""
+"""A run directory that is copied elsewhere, and judged there by another process, gives the same verdict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def stored_verdict(run_dir: Path) -> dict[str, Any]:
     return document
 
 
-def test_verdict_on_a_copy_after_the_original_is_gone(clean_run: Any, tmp_path: Path) -> None:
+def test_a_copy_gives_the_same_verdict_after_the_original_is_removed(clean_run: Any, tmp_path: Path) -> None:
     clean_run.scenario["chaos"] = [{"fault": "crash"}]
     clean_run.fault(batch=1)
     clean_run.record("events", {"p": 0, "o": 0, "k": "k0", "n": 0})

@@ -1,4 +1,4 @@
-"""Decoders: built-in ones when a run is judged, functions once when it has ended."""
+"""Decoders: built-in ones run when a run is judged, functions once when it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onceproof.judge.verdict import judge
 from onceproof.oracle.contract import decoders
 from onceproof.scenario.model import Scenario
 
-# Two bytes a field, as a wire format of somebody's own.
+# A custom wire format: two bytes per field.
 WIRE = """
     def decode(value):
         if len(value) != 4:
@@ -35,7 +35,7 @@ def wire(key: str, n: int) -> bytes:
 
 @pytest.fixture
 def coded(stored_run: Any, tmp_path: Path) -> Any:
-    """Three records on the wire, in and out: 0xFFFF is no UTF-8 text, 0x0041 is."""
+    """Three records in the wire format, in and out: 0xFFFF is not UTF-8 text, 0x0041 is."""
     (tmp_path / "wire_of_test.py").write_text(textwrap.dedent(WIRE))
     run = stored_run
     run.scenario["input"][0]["decode"] = DECODE
@@ -78,48 +78,48 @@ def test_a_function_decodes_inputs_and_outputs(coded: Any, tmp_path: Path) -> No
     assert kept[1] == {"raw": wire("bb", 0x41), "content": '{"k":"bb","n":65}'}
 
 
-def test_a_wrong_value_is_found_behind_a_decoder(coded: Any, tmp_path: Path) -> None:
+def test_a_wrong_value_is_found_after_decoding(coded: Any, tmp_path: Path) -> None:
     coded.tables["output"][-1]["content"] = wire("cc", 8).decode()
     assert judge(decoded(coded, tmp_path)).anomalies() == {"wrong-value": 1}
 
 
-def test_judging_again_runs_nothing(coded: Any, tmp_path: Path) -> None:
+def test_judging_again_runs_no_code(coded: Any, tmp_path: Path) -> None:
     path = decoded(coded, tmp_path)
     (tmp_path / "wire_of_test.py").unlink()
     assert judge(path).outcome == "held"
 
 
-def test_a_value_that_cannot_be_decoded_is_told_with_its_place(coded: Any, tmp_path: Path) -> None:
+def test_a_value_that_cannot_be_decoded_is_reported_with_its_position(coded: Any, tmp_path: Path) -> None:
     put(coded, b"three")
     verdict = judge(decoded(coded, tmp_path))
     assert verdict.outcome == "inconclusive"
     assert any("first at 0@3: ValueError: 5 bytes, not 4" in reason for reason in verdict.reasons)
 
 
-def test_what_nobody_reads_need_not_be_decoded(coded: Any, tmp_path: Path) -> None:
+def test_uncommitted_records_need_not_be_decodable(coded: Any, tmp_path: Path) -> None:
     put(coded, b"three", "aborted")
     assert judge(decoded(coded, tmp_path)).outcome == "held"
 
 
-def test_a_tombstone_is_no_value(coded: Any, tmp_path: Path) -> None:
+def test_a_tombstone_is_not_decoded(coded: Any, tmp_path: Path) -> None:
     coded.scenario["outputs"]["out"]["kind"] = "upsert"
     put(coded, None)
     assert judge(decoded(coded, tmp_path)).outcome == "held"
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [("import no_such_package_anywhere", "No module named"), ("def other(): pass", "has no attribute 'decode'")],
 )
-def test_a_function_that_cannot_be_loaded(coded: Any, tmp_path: Path, code: str, told: str) -> None:
+def test_a_function_that_cannot_be_loaded_is_inconclusive(coded: Any, tmp_path: Path, code: str, message: str) -> None:
     (tmp_path / "wire_of_test.py").write_text(code)
     verdict = judge(decoded(coded, tmp_path))
     assert verdict.outcome == "inconclusive"
-    assert any(reason.startswith("input: in: decode: ") and told in reason for reason in verdict.reasons)
+    assert any(reason.startswith("input: in: decode: ") and message in reason for reason in verdict.reasons)
 
 
-def test_a_history_that_was_never_decoded_is_not_judged_as_it_is(coded: Any) -> None:
-    """Even where the values happen to be JSON: they are not what the scenario says they are."""
+def test_a_history_that_was_not_decoded_is_not_judged(coded: Any) -> None:
+    """Even if the values happen to be JSON: the scenario says that they must be decoded."""
     coded.tables["output"].clear()
     coded.scenario["input"][0]["decode"] = "bytes"
     coded.scenario["oracle"]["queries"]["out"] = (
@@ -157,7 +157,7 @@ def test_built_in_decoders_of_an_output(stored_run: Any, decode: str, expected: 
     assert judge(run.save()).anomalies() == {"lost-write": 1, "unexplained": 1}
 
 
-def test_what_a_function_returns_is_written_as_it_is_compared() -> None:
+def test_a_function_s_result_is_stored_in_the_compared_form() -> None:
     given = {
         "float": [float("nan"), float("inf"), -float("inf"), 1.5],
         "decimal": Decimal("1.10"),
@@ -180,7 +180,7 @@ def test_what_a_function_returns_is_written_as_it_is_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("decode", "told"),
+    ("decode", "message"),
     [
         ("json", None),
         ("my_package.wire:decode", None),
@@ -190,9 +190,9 @@ def test_what_a_function_returns_is_written_as_it_is_compared() -> None:
         ("module:", "does not name a function"),
     ],
 )
-def test_what_names_a_decoder(decode: str, told: str | None) -> None:
+def test_validate_checks_the_name_of_a_decoder(decode: str, message: str | None) -> None:
     problem = decoders.problem(decode)
-    assert (problem is None) == (told is None)
-    if told is not None:
+    assert (problem is None) == (message is None)
+    if message is not None:
         assert problem is not None
-        assert told in problem[0]
+        assert message in problem[0]

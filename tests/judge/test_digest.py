@@ -1,4 +1,4 @@
-"""Names of one pattern have digests of their own: two that share one would be taken for one identity, or one key."""
+"""Texts of one pattern have different digests: two with the same digest would count as one identity, or as one key."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from onceproof.values import digest
 
 from .conftest import StoredRun
 
-# Letters at the ends of two neighbouring eights of bytes.
+# Letters at the ends of two neighbouring groups of eight bytes.
 LETTERS = list(product(ascii_lowercase, repeat=2))
 
 
-def test_names_of_one_pattern_have_digests_of_their_own() -> None:
+def test_texts_of_one_pattern_have_different_digests() -> None:
     names = """SELECT '{"id":"' || chr(97 + a.range::INTEGER) || '","b":"' || chr(97 + b.range::INTEGER) || '"}' AS name
                FROM range(26) a, range(26) b"""
     query = f"SELECT count(*), count(DISTINCT hash(name)), count(DISTINCT {digest.of_text('name')}) FROM ({names})"
     names_, by_duckdb, by_digest = duckdb.connect().execute(query).fetchone() or ()
     assert (names_, by_digest) == (676, 676)
-    assert by_duckdb < 676  # or the digest could be DuckDB's own hash, which is quicker
+    assert by_duckdb < 676  # otherwise DuckDB's own hash, which is faster, would do
 
 
 @pytest.mark.parametrize("kind", ["append", "upsert", "changelog"])
-def test_identities_of_one_pattern_are_told_apart(stored_run: StoredRun, kind: str) -> None:
-    order = "none" if kind == "upsert" else "per-key"  # last states show no order
+def test_identities_of_one_pattern_are_distinguished(stored_run: StoredRun, kind: str) -> None:
+    order = "none" if kind == "upsert" else "per-key"  # an upsert's last states show no order
     verdict = judge(_run(stored_run, kind, ["id", "b"], order).save())
     assert verdict.findings == ()
     assert (verdict.outcome, verdict.not_evaluated) == (Outcome.HELD, {})
 
 
-def test_keys_of_one_pattern_are_told_apart(stored_run: StoredRun) -> None:
+def test_keys_of_one_pattern_are_distinguished(stored_run: StoredRun) -> None:
     verdict = judge(_run(stored_run, "append", ["n"], "per-key").save())
     assert verdict.findings == ()
     assert verdict.outcome == Outcome.HELD
 
 
 def _run(run: StoredRun, kind: str, identity: list[str], order: str) -> StoredRun:
-    """Each key has one record, so that their effects may stand in any order."""
+    """Each key has one record, so that their effects may be in any order."""
     run.scenario["outputs"] = {"events": {"topic": "events", "identity": identity, "kind": kind}}
     query = 'SELECT id, b, n, _topic, _partition, _offset, _key FROM "in"'
     run.scenario["oracle"] = {"kind": "sql", "queries": {"events": query}}

@@ -1,4 +1,4 @@
-"""The checker of docs/add-a-checker.md: registered beside the real ones, it keeps the contract, and its test passes."""
+"""The checker in docs/add-a-checker.md, registered with the real ones, fulfils the contract, and its test passes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAGE = Path(__file__).parents[2] / "docs/add-a-checker.md"
 def documented(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     """The page's two files, as modules."""
     real = {name: checkers.get(name) for name in checkers.names()}
-    monkeypatch.setattr(checkers, "_items", real)  # a copy: what registers from here on is gone after the test
+    monkeypatch.setattr(checkers, "_items", real)  # a copy: checkers registered from here on are removed after the test
     modules = {}
     for name, code in zip(
         ("checker", "test"),
@@ -42,18 +42,18 @@ def documented(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     return modules
 
 
-def test_it_is_explained(documented: dict[str, ModuleType]) -> None:
+def test_the_documented_checker_is_explained(documented: dict[str, ModuleType]) -> None:
     assert "Progress in the transaction of the data" in explained("progress-behind", as_json=False)
     assert issubclass(documented["checker"].ProgressBehind, Checker)
 
 
-def test_its_test_passes(documented: dict[str, ModuleType], clean_run: Any) -> None:
+def test_the_documented_test_passes(documented: dict[str, ModuleType], clean_run: Any) -> None:
     documented["test"].test_last_batch_that_was_never_recorded(clean_run)
 
 
 @histories(1)
 @given(data=st.data())
-def test_its_damage_is_found_and_nothing_else(
+def test_the_documented_damage_is_found_and_nothing_else(
     documented: dict[str, ModuleType], make_run: Callable[[Path], Any], data: st.DataObject
 ) -> None:
     (damage,) = documented["checker"].ProgressBehind.damages

@@ -1,4 +1,4 @@
-"""Evidence is a list of items from the fault to the verdict; a sentence is made of one where it is shown."""
+"""Evidence stays a list of items from the fault to the verdict. A report turns each item into a sentence."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from onceproof.judge.verdict import judge
 TOLD = (Evidence("the sink reported", "batch 2 of q at after-sink-commit", 1.5, "two\nlines"), Evidence("it is gone"))
 
 
-def test_items_come_back_from_a_row_as_they_were() -> None:
+def test_items_are_read_back_unchanged_from_a_row() -> None:
     row = to_row(TOLD)
     assert row["evidence"] == "the sink reported: two\nlines\nit is gone"
     assert from_row(**row) == TOLD
 
 
-def test_what_an_earlier_version_or_another_program_stored_is_read() -> None:
+def test_evidence_of_earlier_versions_and_other_programs_is_read() -> None:
     for seen in (None, "", "[1]", "{}", '[{"where": "x"}]'):
         assert from_row("one\ntwo", seen) == (Evidence("one"), Evidence("two"))
     assert from_row(None, None) == ()
 
 
-def test_where_and_when_are_added_and_do_not_replace_what_is_said() -> None:
+def test_position_and_time_are_added_to_the_sentence() -> None:
     own = Evidence("seen", "elsewhere", 0.5)
     assert items(["text", own], "here", 2.0) == (Evidence("text", "here", 2.0), own)
 
 
-def test_what_is_quoted_is_masked_and_cut() -> None:
+def test_quoted_text_is_masked_and_cut() -> None:
     with hiding(["hush-hush"]):
         brief = Evidence("it said", detail=f"hush-hush {'x ' * 2000}").brief()
     assert brief.detail.startswith("*** x x") and len(brief.detail) <= 1000 and brief.what == "it said"
 
 
-def test_a_verdict_has_the_items_and_the_sentences(clean_run: Any) -> None:
+def test_a_verdict_holds_the_items_and_the_sentences(clean_run: Any) -> None:
     clean_run.fault(batch=1)
     clean_run.tables["faults"][0] |= to_row(TOLD)
     verdict = judge(clean_run.save())

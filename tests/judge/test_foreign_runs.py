@@ -1,4 +1,4 @@
-"""A run directory from a stranger: whatever is planted in it, judging it touches nothing outside of it."""
+"""Judging a run directory from an untrusted source touches no file outside of it, whatever it contains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECRET = "what nobody else may read or write\n"
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """A folder outside of every run, with one file in it."""
+    """A folder outside of all runs, with one file in it."""
     folder = tmp_path / "victim"
     folder.mkdir()
     (folder / "file").write_text(SECRET)
@@ -36,14 +36,14 @@ def untouched(victim: Path) -> None:
 
 
 def violated(run: Any) -> Path:
-    """A run with a finding, so that a slice of it is written."""
+    """A run with a finding, so that judging it writes a slice."""
     run.record("events", {"p": 0, "o": 0, "k": "k0", "n": 0}, key="k0")
     folder: Path = run.save()
     return folder
 
 
 @pytest.mark.parametrize("name", ["verdict.json", "verdict.json.part", ".verdict.json", "slices"])
-def test_a_link_where_check_writes_is_replaced_and_not_followed(clean_run: Any, victim: Path, name: str) -> None:
+def test_check_replaces_links_that_it_would_write_to(clean_run: Any, victim: Path, name: str) -> None:
     run = violated(clean_run)
     (run / name).symlink_to(victim if name == "slices" else victim / "file")
     verdict = check(run)
@@ -55,7 +55,7 @@ def test_a_link_where_check_writes_is_replaced_and_not_followed(clean_run: Any, 
     assert all((run / place / "run.json").is_file() for place in verdict.slices.values())
 
 
-def test_links_inside_the_slices_of_an_earlier_check(clean_run: Any, victim: Path) -> None:
+def test_links_inside_earlier_slices_are_not_followed(clean_run: Any, victim: Path) -> None:
     run = violated(clean_run)
     (run / "slices").mkdir()
     (run / "slices" / "duplicate-events-unknown").symlink_to(victim)
@@ -64,8 +64,8 @@ def test_links_inside_the_slices_of_an_earlier_check(clean_run: Any, victim: Pat
     untouched(victim)
 
 
-def copied(run: Path, name: str, elsewhere: Path) -> None:
-    """Puts what the run has there somewhere else, and a link in its place: what is read is right, and not the run's."""
+def replace_by_link(run: Path, name: str, elsewhere: Path) -> None:
+    """Move a file of the run elsewhere and put a link in its place: the content is valid, but not the run's own."""
     (run / name).rename(elsewhere / "moved")
     (run / name).symlink_to(elsewhere / "moved")
 
@@ -73,11 +73,11 @@ def copied(run: Path, name: str, elsewhere: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["run.json", "history/input.parquet", "history/output.parquet", "history", "history/faults.parquet"]
 )
-def test_a_link_where_a_run_is_read_is_refused(clean_run: Any, tmp_path: Path, name: str) -> None:
+def test_a_link_to_a_file_of_the_run_is_refused(clean_run: Any, tmp_path: Path, name: str) -> None:
     run = clean_run.save()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    copied(run, name, elsewhere)
+    replace_by_link(run, name, elsewhere)
     with pytest.raises(HistoryError) as refused:
         check(run)
     assert f"{name} is a symbolic link to {elsewhere / 'moved'}" in str(refused.value)
@@ -86,7 +86,7 @@ def test_a_link_where_a_run_is_read_is_refused(clean_run: Any, tmp_path: Path, n
 
 
 @pytest.mark.parametrize("folder", ["tables", "expected", "decoded"])
-def test_links_among_the_other_files_of_a_history(clean_run: Any, victim: Path, folder: str) -> None:
+def test_links_among_the_other_files_of_a_history_are_refused(clean_run: Any, victim: Path, folder: str) -> None:
     run = clean_run.save()
     (run / "history" / folder).mkdir(exist_ok=True)
     (run / "history" / folder / "x.parquet").symlink_to(victim / "file")
@@ -94,7 +94,7 @@ def test_links_among_the_other_files_of_a_history(clean_run: Any, victim: Path, 
         check(run)
 
 
-def test_a_folder_of_the_history_that_lies_elsewhere(clean_run: Any, victim: Path) -> None:
+def test_a_link_to_a_folder_of_the_history_is_refused(clean_run: Any, victim: Path) -> None:
     run = clean_run.save()
     (run / "history" / "tables").symlink_to(victim)
     with pytest.raises(HistoryError, match="history/tables is a symbolic link"):
@@ -102,7 +102,7 @@ def test_a_folder_of_the_history_that_lies_elsewhere(clean_run: Any, victim: Pat
 
 
 @pytest.mark.parametrize("name", ["run.json", "history/input.parquet", "events.jsonl"])
-def test_a_pipe_that_nobody_writes_to(clean_run: Any, name: str) -> None:
+def test_a_pipe_without_a_writer_does_not_block(clean_run: Any, name: str) -> None:
     run = clean_run.save()
     (run / name).unlink(missing_ok=True)
     os.mkfifo(run / name)
@@ -110,7 +110,7 @@ def test_a_pipe_that_nobody_writes_to(clean_run: Any, name: str) -> None:
         check(run)
 
 
-def test_the_timeline_of_a_run_that_was_not_observed(clean_run: Any, victim: Path) -> None:
+def test_a_linked_timeline_of_an_unobserved_run_is_not_read(clean_run: Any, victim: Path) -> None:
     clean_run.document["observed"] = False
     run = clean_run.save()
     (run / "events.jsonl").symlink_to(victim / "file")
@@ -118,8 +118,8 @@ def test_the_timeline_of_a_run_that_was_not_observed(clean_run: Any, victim: Pat
         check(run)
 
 
-def test_sql_that_reads_a_link(clean_run: Any, victim: Path) -> None:
-    """The scenario's SQL reads the history and nothing else: not what lies beside it."""
+def test_sql_cannot_read_through_a_link(clean_run: Any, victim: Path) -> None:
+    """The scenario's SQL can read the history only, not the files next to it."""
     run = clean_run.path
     query = f"SELECT content AS p, 0 AS o FROM read_text('{run}/notes')"
     clean_run.scenario["oracle"]["queries"]["rows"] = query
@@ -130,7 +130,7 @@ def test_sql_that_reads_a_link(clean_run: Any, victim: Path) -> None:
     assert SECRET.strip() not in (run / "verdict.json").read_text()
 
 
-def test_a_run_that_is_named_by_a_link(clean_run: Any, tmp_path: Path) -> None:
+def test_a_run_may_be_named_by_a_link(clean_run: Any, tmp_path: Path) -> None:
     run = clean_run.save()
     (tmp_path / "latest").symlink_to(run)
     assert check(tmp_path / "latest").outcome is Outcome.HELD
@@ -157,7 +157,7 @@ def test_a_picture_does_not_open_the_file_that_a_data_set_names(stored_run: Any,
     run.scenario["outputs"] = {"done": {"topic": "done", "identity": ["id"]}}
     run.scenario["pipeline"] = {"consumers": {"names": ["a"]}}
     private = tmp_path / "private.jsonl"
-    os.mkfifo(private)  # whoever opens it waits for good
+    os.mkfifo(private)  # opening it would block forever
     options = {"file": str(private)}
     run.scenario["input"] = [{"topic": "in", "dataset": "file", "partitions": 1, "options": options}]
     run.send("mine", {"id": 1})

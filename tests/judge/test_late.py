@@ -1,4 +1,4 @@
-"""Late records and open windows: judged by the ranges and watermarks that Spark logged, and by nothing else."""
+"""Late records and open windows are judged only by the offset ranges and watermarks that Spark logged."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from onceproof.oracle.contract.windows import WindowSpec, problems
 from onceproof.oracle.sql import SqlOracle, SqlSpec
 from onceproof.scenario.model import Scenario
 
-# Tumbling windows of 10 ms over the field `t` (ms since 1970).
+# Tumbling windows of 10 ms over the field `t` (in ms since 1970).
 START, CLOSES = "t - t % 10", "make_timestamp(1000 * (t - t % 10 + 10))"
 UPDATE = f'SELECT {START} AS start, count(*) AS n FROM "in" GROUP BY ALL'
 APPEND = f'SELECT {START} AS start, count(*) AS n, {CLOSES} AS _closes FROM "in" GROUP BY ALL'
 
 
 class Windowed:
-    """Batches of records into windows. Each batch has its watermark: W(0), W(1), ..."""
+    """A run that counts records in windows. Batch N has the watermark W(N)."""
 
     def __init__(self, run: Any, query: str, **output: Any) -> None:
         self.run = run
@@ -42,7 +42,7 @@ class Windowed:
         self.run.progress({0: self.end})
 
     def wrote(self, **windows: int) -> None:
-        """``w10=3``: the window from 10 holds 3."""
+        """Write the output. ``w10=3``: the window from 10 counts 3 records."""
         self.run.insert("out", *({"start": int(name[1:]), "n": n} for name, n in windows.items()))
 
     def verdict(self) -> Any:
@@ -61,7 +61,7 @@ def append(stored_run: Any) -> Windowed:
     return Windowed(stored_run, APPEND)
 
 
-def test_a_record_below_the_watermark_of_the_batch_before_is_dropped_and_counted(update: Windowed) -> None:
+def test_a_record_below_the_previous_batch_s_watermark_is_dropped_and_reported(update: Windowed) -> None:
     update.batch(0, 11, 12, 25)
     update.batch(20, 31)
     update.batch(25, 13, 32)  # W(1) is 20: the window from 10 closed at 20
@@ -71,7 +71,7 @@ def test_a_record_below_the_watermark_of_the_batch_before_is_dropped_and_counted
     assert "may.in" not in verdict.counts
 
 
-def test_a_dropped_record_that_counted_is_a_wrong_value(update: Windowed) -> None:
+def test_a_late_record_that_was_counted_anyway_is_a_wrong_value(update: Windowed) -> None:
     update.batch(0, 11, 12, 25)
     update.batch(20, 31)
     update.batch(25, 13)
@@ -80,7 +80,7 @@ def test_a_dropped_record_that_counted_is_a_wrong_value(update: Windowed) -> Non
 
 
 @pytest.mark.parametrize(("closes_at", "late_records"), [(19, 0), (20, 1), (21, 1)])
-def test_the_watermark_itself_is_late(update: Windowed, closes_at: int, late_records: int) -> None:
+def test_a_window_that_closes_at_the_watermark_is_late(update: Windowed, closes_at: int, late_records: int) -> None:
     update.batch(0, 11)
     update.batch(closes_at, 40)
     update.batch(closes_at, 12)
@@ -90,7 +90,7 @@ def test_the_watermark_itself_is_late(update: Windowed, closes_at: int, late_rec
 
 
 @pytest.mark.parametrize("counted", [1, 2])
-def test_between_two_watermarks_a_record_may_count_or_not(update: Windowed, counted: int) -> None:
+def test_a_record_between_two_watermarks_may_count_or_not(update: Windowed, counted: int) -> None:
     update.batch(0, 11, 25)
     update.batch(20, 12)  # W(0) is 0 and W(1) is 20
     update.wrote(w10=counted, w20=1)
@@ -98,7 +98,7 @@ def test_between_two_watermarks_a_record_may_count_or_not(update: Windowed, coun
     assert (verdict.outcome, verdict.counts["may.in"]) == ("held", 1)
 
 
-def test_what_neither_explains_is_wrong(update: Windowed) -> None:
+def test_a_value_that_neither_expectation_explains_is_wrong(update: Windowed) -> None:
     update.batch(0, 11, 25)
     update.batch(20, 12)
     update.wrote(w10=3, w20=1)
@@ -114,14 +114,14 @@ def test_a_lost_window_is_lost_whether_or_not_a_record_may_count(update: Windowe
     assert update.verdict().anomalies() == {"lost-write": 1}
 
 
-def test_a_window_that_only_such_a_record_opens_may_be_missing(update: Windowed) -> None:
+def test_a_window_that_only_a_borderline_record_opens_may_be_missing(update: Windowed) -> None:
     update.batch(0, 25)
     update.batch(20, 12)
     update.wrote(w20=1)
     assert update.verdict().outcome == "held"
 
 
-def test_a_duplicate_beside_such_a_record_stays_a_duplicate(append: Windowed) -> None:
+def test_a_duplicate_next_to_a_borderline_record_is_a_duplicate(append: Windowed) -> None:
     append.batch(0, 11, 25)
     append.batch(20, 12)
     append.wrote(w10=2)
@@ -129,11 +129,11 @@ def test_a_duplicate_beside_such_a_record_stays_a_duplicate(append: Windowed) ->
     assert append.verdict().anomalies() == {"duplicate": 1}
 
 
-def test_in_several_batches_some_may_count_and_others_not(update: Windowed) -> None:
+def test_borderline_records_in_several_batches_are_inconclusive(update: Windowed) -> None:
     update.batch(0, 11, 25)
     update.batch(20, 12)
     update.batch(30, 26)
-    update.wrote(w10=2, w20=1)  # the first counted, the second did not: each window is explained
+    update.wrote(w10=2, w20=1)  # the first record counted and the second did not: each window alone is explained
     assert update.verdict().outcome == "held"
     update.run.tables["output"].clear()
     update.wrote(w10=3, w20=1)
@@ -142,7 +142,7 @@ def test_in_several_batches_some_may_count_and_others_not(update: Windowed) -> N
     assert any("neither with nor without the records" in reason for reason in verdict.reasons)
 
 
-def test_tolerance_holds_for_either_explanation(stored_run: Any) -> None:
+def test_tolerance_applies_to_both_expectations(stored_run: Any) -> None:
     query = f'SELECT {START} AS start, avg(t)::DOUBLE AS n FROM "in" GROUP BY ALL'
     run = Windowed(stored_run, query, kind="upsert", tolerance={"n": {"absolute": 0.1}})
     run.batch(0, 11, 25)
@@ -153,7 +153,7 @@ def test_tolerance_holds_for_either_explanation(stored_run: Any) -> None:
 
 def test_windows_that_are_still_open_are_not_judged(append: Windowed) -> None:
     append.batch(0, 11, 12, 25)
-    append.batch(20, 31)  # closes the window from 10, and no other
+    append.batch(20, 31)  # closes only the window from 10
     append.wrote(w10=2)
     verdict = append.verdict()
     assert (verdict.outcome, verdict.counts["open.out"]) == ("held", 2)
@@ -176,14 +176,14 @@ def test_a_window_is_due_once_a_batch_with_its_watermark_is_committed(append: Wi
     assert append.verdict().outcome == "held"
 
 
-def test_a_window_of_no_record_is_unexplained(append: Windowed) -> None:
+def test_a_window_without_a_record_is_unexplained(append: Windowed) -> None:
     append.batch(0, 11, 25)
     append.batch(20)
     append.wrote(w10=1, w70=1)
     assert append.verdict().anomalies() == {"unexplained": 1}
 
 
-def test_all_records_and_what_became_of_them_can_be_asked_for(update: Windowed) -> None:
+def test_the_oracle_can_ask_for_all_records_and_whether_they_were_late(update: Windowed) -> None:
     update.batch(0, 11, 25)
     update.batch(20, 12)
     update.batch(25, 13)
@@ -208,7 +208,7 @@ def test_a_record_that_no_batch_planned_must_count(update: Windowed) -> None:
     assert verdict.outcome != "held"
 
 
-def test_two_queries_that_read_it_must_be_told_apart(update: Windowed) -> None:
+def test_with_two_queries_the_scenario_must_name_one(update: Windowed) -> None:
     update.batch(0, 11)
     update.run.add("batches", {**update.run.tables["batches"][-1], "query": "other", "watermark_ms": 99})
     update.wrote(w10=1)
@@ -220,7 +220,7 @@ def test_two_queries_that_read_it_must_be_told_apart(update: Windowed) -> None:
 
 
 @pytest.mark.parametrize("closes", ["no_such_field", "'yesterday'"])
-def test_an_expression_that_does_not_serve_is_inconclusive_with_its_place(update: Windowed, closes: str) -> None:
+def test_an_unusable_closes_expression_is_inconclusive_and_named(update: Windowed, closes: str) -> None:
     update.batch(0, 11)
     update.run.scenario["oracle"]["windows"]["in"]["closes"] = closes
     update.wrote(w10=1)
@@ -230,7 +230,7 @@ def test_an_expression_that_does_not_serve_is_inconclusive_with_its_place(update
 
 
 def spark(batches: list[tuple[int, list[int]]], *, one_watermark: bool, append: bool) -> dict[int, int]:
-    """What Spark writes of batches (W(N), times of records), by its rules alone: windows of 10 ms, counted."""
+    """The counts that Spark writes for batches of (W(N), times of records): windows of 10 ms, by Spark's rules alone."""
     kept: dict[int, int] = {}
     written: dict[int, int] = {}
     before = 0
@@ -254,7 +254,7 @@ BATCHES = st.lists(st.tuples(st.integers(0, 15), st.lists(st.integers(1, 60), ma
 @pytest.mark.parametrize("mode", [UPDATE, APPEND])
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=BATCHES)
-def test_what_spark_would_write_is_held_and_one_more_is_not(
+def test_spark_s_output_is_held_and_one_record_more_is_not(
     make_run: Any, tmp_path_factory: Any, mode: str, one_watermark: bool, steps: list[tuple[int, list[int]]]
 ) -> None:
     run = Windowed(make_run(tmp_path_factory.mktemp("late") / "run"), mode, kind="upsert")
@@ -273,13 +273,13 @@ def test_what_spark_would_write_is_held_and_one_more_is_not(
 
 
 @pytest.mark.parametrize(
-    ("windows", "told"),
+    ("windows", "message"),
     [
         ({"inn": {"closes": "t"}}, "there is no input topic 'inn'"),
         ({"in": {"closes": "t; DROP TABLE x"}}, "this is not SQL"),
     ],
 )
-def test_validate(windows: Any, told: str) -> None:
+def test_validate(windows: Any, message: str) -> None:
     scenario = Scenario.model_validate(
         {
             "name": "small",
@@ -292,5 +292,5 @@ def test_validate(windows: Any, told: str) -> None:
     spec = SqlSpec(kind="sql", queries={"out": "SELECT 1 AS p"}, windows=windows)
     (problem,) = SqlOracle.problems(spec, scenario)
     assert problem.loc[:2] == ("windows", next(iter(windows)))
-    assert told in problem.message
+    assert message in problem.message
     assert problems({"in": WindowSpec(closes="t", query=None)}, scenario) == []

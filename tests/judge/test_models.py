@@ -1,4 +1,4 @@
-"""What counts as an effect, by the output's model: kinds, compared columns, tolerance, decoding, identities."""
+"""What counts as an effect depends on the output's model: kind, compared columns, tolerance, decoding, identity."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_identities_with_nulls_in_different_places_are_different(stored_run: Any
     assert anomalies(run) == {}
 
 
-def test_upsert_into_a_table_is_its_rows(stored_run: Any) -> None:
+def test_effects_of_an_upserted_table_are_its_rows(stored_run: Any) -> None:
     run = scenario(stored_run, LAST, table="out", kind="upsert")
     run.send("a", {"k": "a", "n": 1})
     run.send("a", {"k": "a", "n": 2})
@@ -86,11 +86,11 @@ def test_an_upsert_whose_identity_is_expected_twice_is_not_judged(stored_run: An
     run.insert("out", {"k": "a", "n": 2})
     verdict = judge(run.save())
     assert verdict.outcome == "inconclusive"
-    assert any("outputs: out: identity: [k] names no single effect" in reason for reason in verdict.reasons)
+    assert any("outputs: out: identity: [k] does not name a single row" in reason for reason in verdict.reasons)
 
 
 @pytest.mark.parametrize("where", ["topic", "table"])
-def test_changelog_may_leave_states_out_but_not_the_last(stored_run: Any, where: str) -> None:
+def test_a_changelog_may_leave_out_states_except_the_last(stored_run: Any, where: str) -> None:
     run = scenario(stored_run, STATES, kind="changelog", **{where: "out"})
 
     def write(total: int) -> None:
@@ -111,7 +111,7 @@ def test_changelog_may_leave_states_out_but_not_the_last(stored_run: Any, where:
     assert anomalies(run) == {"duplicate": 1, "wrong-value": 1}
 
 
-def test_changelog_that_goes_back_is_reordered(stored_run: Any) -> None:
+def test_a_changelog_that_goes_back_is_reordered(stored_run: Any) -> None:
     run = scenario(stored_run, STATES, kind="changelog", topic="out")
     run.scenario["claim"] = {"order": "per-key"}
     for n in (1, 2, 3):
@@ -122,7 +122,7 @@ def test_changelog_that_goes_back_is_reordered(stored_run: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("states", "found", "said"),
+    ("states", "found", "expected"),
     [
         ("ABAC", "ABC", {}),
         ("ABAC", "BAC", {}),
@@ -138,25 +138,27 @@ def test_changelog_that_goes_back_is_reordered(stored_run: Any) -> None:
         ("ABAC", "BAAC", {"reordered": 1}),
     ],
 )
-def test_changelog_that_comes_to_a_state_again(stored_run: Any, states: str, found: str, said: dict[str, int]) -> None:
+def test_a_changelog_that_returns_to_a_state(
+    stored_run: Any, states: str, found: str, expected: dict[str, int]
+) -> None:
     run = scenario(stored_run, 'SELECT k, s, _partition, _offset, _key FROM "in"', kind="changelog", topic="out")
     run.scenario["claim"] = {"order": "per-key"}
     for state in states:
         run.send("a", {"k": "a", "s": state})
     for state in found:
         put(run, "a", {"k": "a", "s": state})
-    assert anomalies(run) == said
+    assert anomalies(run) == expected
 
 
 @pytest.mark.parametrize(("twice", "found"), [('"n": 2, "n": 1', {}), ('"n": 1, "n": 2', {"wrong-value": 1})])
-def test_of_a_name_twice_in_one_object_the_last_counts(stored_run: Any, twice: str, found: dict[str, int]) -> None:
+def test_the_last_of_two_members_with_the_same_name_counts(stored_run: Any, twice: str, found: dict[str, int]) -> None:
     run = scenario(stored_run, 'SELECT k, n FROM "in"', topic="out")
     run.send("a", {"k": "a", "n": 1})
     put(run, "a", f'{{"k": "a", {twice}}}')
     assert anomalies(run) == found
 
 
-def test_changelog_whose_states_nobody_can_order(stored_run: Any) -> None:
+def test_a_changelog_whose_states_have_no_order_is_not_judged(stored_run: Any) -> None:
     run = scenario(stored_run, STATES, kind="changelog", topic="out")
     for partition, n in ((0, 1), (0, 2), (1, 3)):
         run.send("a", {"k": "a", "n": n}, partition=partition)
@@ -183,13 +185,13 @@ def test_columns_may_have_any_name(stored_run: Any, name: str, where: str) -> No
     assert (finding.anomaly, finding.total, finding.witnesses[0].identity) == ("wrong-value", 1, {name: "b"})
 
 
-def test_changelog_needs_causes(stored_run: Any) -> None:
+def test_a_changelog_needs_causes(stored_run: Any) -> None:
     run = scenario(stored_run, LAST, kind="changelog", topic="out")
     run.send("a", {"k": "a", "n": 1})
     put(run, "a", {"k": "a", "n": 1})
     verdict = judge(run.save())
     assert verdict.outcome == "inconclusive"
-    assert any("needs _partition and _offset" in reason for reason in verdict.reasons)
+    assert any("must give _partition and _offset" in reason for reason in verdict.reasons)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,9 @@ def test_changelog_needs_causes(stored_run: Any) -> None:
         ({"absolute": 1.0}, "ten", "violated"),
     ],
 )
-def test_tolerance(stored_run: Any, tolerance: dict[str, float], found: Any, outcome: str) -> None:
+def test_numbers_within_the_tolerance_are_equal(
+    stored_run: Any, tolerance: dict[str, float], found: Any, outcome: str
+) -> None:
     query = 'SELECT k, n::DOUBLE AS n, NULL::INT AS m FROM "in"'
     run = scenario(stored_run, query, table="out", tolerance={"n": tolerance})
     run.send("a", {"k": "a", "n": 10})
@@ -232,7 +236,7 @@ def test_tolerance_beyond_the_digits_of_a_double(
     assert judge(run.save()).outcome == outcome
 
 
-def test_tolerance_is_for_its_column_only(stored_run: Any) -> None:
+def test_a_tolerance_applies_to_its_column_only(stored_run: Any) -> None:
     query = 'SELECT k, n::DOUBLE AS n, n::DOUBLE AS m FROM "in"'
     run = scenario(stored_run, query, topic="out", tolerance={"n": {"absolute": 1}})
     run.send("a", {"k": "a", "n": 10})
@@ -242,24 +246,24 @@ def test_tolerance_is_for_its_column_only(stored_run: Any) -> None:
     assert "m" in finding.summary
 
 
-def test_compare_names_the_columns_that_matter(stored_run: Any) -> None:
+def test_only_the_columns_under_compare_are_compared(stored_run: Any) -> None:
     run = scenario(stored_run, 'SELECT k, n FROM "in"', topic="out", compare=["n"])
     run.send("a", {"k": "a", "n": 1})
     put(run, "a", {"k": "a", "n": 1, "noise": 7})
     assert anomalies(run) == {}
 
 
-def test_a_compared_column_that_the_oracle_lacks(stored_run: Any) -> None:
+def test_a_compared_column_that_the_oracle_lacks_is_inconclusive(stored_run: Any) -> None:
     run = scenario(stored_run, 'SELECT k FROM "in"', topic="out", compare=["n"])
     run.send("a", {"k": "a", "n": 1})
     put(run, "a", {"k": "a", "n": 1})
     verdict = judge(run.save())
     assert verdict.outcome == "inconclusive"
-    assert any("gives no column 'n'" in reason for reason in verdict.reasons)
+    assert any("has no column 'n'" in reason for reason in verdict.reasons)
 
 
 @pytest.mark.parametrize(("decode", "of"), [("string", "decode(value)"), ("bytes", "value")])
-def test_values_that_are_no_json(stored_run: Any, decode: str, of: str) -> None:
+def test_values_that_are_not_json(stored_run: Any, decode: str, of: str) -> None:
     query = f'SELECT {of} AS value, _topic, _partition, _offset, _key FROM (SELECT *, _value AS value FROM "in")'
     run = scenario(stored_run, query, topic="out", decode=decode, identity=["value"])
     for text in ("one", 'two"'):
@@ -270,7 +274,7 @@ def test_values_that_are_no_json(stored_run: Any, decode: str, of: str) -> None:
     assert anomalies(run) == {"lost-write": 1}
 
 
-def test_bytes_that_are_no_text(stored_run: Any) -> None:
+def test_bytes_that_are_not_text(stored_run: Any) -> None:
     run = scenario(stored_run, 'SELECT _value AS value FROM "in"', topic="out", decode="bytes", identity=["value"])
     run.send("k", b"\xff\x00")
     put(run, "k", None)
@@ -278,7 +282,7 @@ def test_bytes_that_are_no_text(stored_run: Any) -> None:
     assert anomalies(run) == {}
 
 
-def test_identity_that_names_no_single_effect_is_a_doubt(stored_run: Any) -> None:
+def test_an_identity_that_is_expected_twice_is_inconclusive(stored_run: Any) -> None:
     run = scenario(stored_run, 'SELECT k, n FROM "in"', topic="out")
     for n in (1, 2):
         run.send("a", {"k": "a", "n": n})
@@ -288,7 +292,7 @@ def test_identity_that_names_no_single_effect_is_a_doubt(stored_run: Any) -> Non
     assert any("expected more than once" in reason for reason in verdict.reasons)
 
 
-def test_what_uncommitted_input_would_explain(clean_run: Any) -> None:
+def test_uncommitted_holds_what_only_uncommitted_input_explains(clean_run: Any) -> None:
     clean_run.send("k0", {"k": "k0", "n": 77}, visibility="aborted")
     with open_case(clean_run.save()) as case:
         assert case.uncommitted()
@@ -299,7 +303,7 @@ def test_what_uncommitted_input_would_explain(clean_run: Any) -> None:
     ]
 
 
-def test_every_write_with_its_transaction_and_time(stored_run: Any) -> None:
+def test_changes_lists_every_write_with_its_transaction_and_time(stored_run: Any) -> None:
     run = scenario(stored_run, LAST, topic="out", kind="upsert")
     run.send("a", {"k": "a", "n": 1})
     for visibility, marker in (("committed", 10), ("aborted", 11), ("open", None)):
@@ -317,7 +321,7 @@ def test_every_write_with_its_transaction_and_time(stored_run: Any) -> None:
     ]
 
 
-def test_deletes_keep_their_identity(stored_run: Any) -> None:
+def test_changes_lists_deletes_with_their_identity(stored_run: Any) -> None:
     run = scenario(stored_run, LAST, table="out", kind="upsert")
     run.send("a", {"k": "a", "n": 1})
     run.insert("out", {"k": "a", "n": 1}, {"k": "b", "n": 1})
@@ -332,7 +336,7 @@ def test_deletes_keep_their_identity(stored_run: Any) -> None:
     ]
 
 
-def test_causes_with_their_batches(clean_run: Any) -> None:
+def test_caused_lists_causes_with_their_batches(clean_run: Any) -> None:
     again = clean_run.tables["output"][0]
     clean_run.add("output", {**again, "offset": 12, "xid": 900, "commit_order": 9})
     with open_case(clean_run.save()) as case:
@@ -345,7 +349,7 @@ def test_causes_with_their_batches(clean_run: Any) -> None:
 
 
 @pytest.mark.parametrize("expected", ["nan", "inf"])
-def test_no_number_is_near_to_nan_or_an_infinity(stored_run: Any, expected: str) -> None:
+def test_no_number_is_within_a_tolerance_of_nan_or_an_infinity(stored_run: Any, expected: str) -> None:
     tolerance = {"x": {"absolute": 0.5, "relative": 0.5}}
     query = f"""SELECT k, '{expected}'::DOUBLE AS x FROM "in" """
     run = scenario(stored_run, query, table="out", tolerance=tolerance)
@@ -371,8 +375,8 @@ def test_a_decimal_in_json_keeps_all_its_digits(stored_run: Any, digits: str, ou
     assert all("in d: " in finding.summary for finding in verdict.findings)
 
 
-def test_decimals_in_json_beside_long_numbers_and_without(stored_run: Any) -> None:
-    """Of a row with a long number anywhere all decimals are read a second time; of the others none is."""
+def test_decimals_in_json_with_and_without_long_numbers(stored_run: Any) -> None:
+    """In a row with a long number, all decimals are read a second time; in other rows, none is."""
     run = scenario(stored_run, 'SELECT k, a::DECIMAL(38, 18) AS a, b::DECIMAL(9, 2) AS b, t FROM "in"', topic="out")
     for k, a, b, text in (
         ("short", "1.50", "2", '"x"'),

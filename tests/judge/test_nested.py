@@ -1,4 +1,4 @@
-"""Nested values in outputs: what is right is held and what is wrong is found, in topics and in tables, and nothing crashes."""
+"""Nested values in topics and tables: correct ones are held, wrong ones are found, and none crashes the judge."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onceproof.judge.verdict import judge
 
 
 def same(run: Any, where: str, columns: str = "*") -> Any:
-    """A scenario whose output holds of each record what ``columns`` say."""
+    """A scenario whose output holds ``columns`` of each record."""
     meta = ("_topic", "_partition", "_offset", "_key", "_timestamp_ms", "_value")
     chosen = f"* EXCLUDE ({', '.join(meta)})" if columns == "*" else columns
     run.scenario["outputs"] = {"out": {where: "out", "identity": ["id"]}}
@@ -35,14 +35,14 @@ def verdict(run: Any) -> Any:
         ('{"id":1,"e":[1e400]}', '{"id":1,"e":[1e400]}'),
     ],
 )
-def test_same_value_written_otherwise(stored_run: Any, sent: str, written: str) -> None:
+def test_the_same_value_written_in_another_way_is_held(stored_run: Any, sent: str, written: str) -> None:
     run = same(stored_run, "topic")
     run.send("k", sent.encode())
     run.record("out", written)
     assert verdict(run).outcome == "held"
 
 
-def test_decimals_in_a_list_beside_a_long_number(stored_run: Any) -> None:
+def test_decimals_in_a_list_next_to_a_long_number(stored_run: Any) -> None:
     run = same(stored_run, "topic", "id::DECIMAL(20,0) AS id, prices::DECIMAL(10,2)[] AS prices")
     run.send("k", b'{"id":12345678901234567,"prices":[1.50,2.00]}')
     run.record("out", '{"id":12345678901234567,"prices":[1.50,2.00]}')
@@ -60,7 +60,7 @@ def test_a_field_of_mixed_types_passed_through(stored_run: Any) -> None:
 
 
 @pytest.mark.parametrize(("text", "anomaly"), [("{1,2}", {}), ("{2,1}", {"wrong-value": 1})])
-def test_array_of_a_table(stored_run: Any, text: str, anomaly: dict[str, int]) -> None:
+def test_an_array_in_a_table(stored_run: Any, text: str, anomaly: dict[str, int]) -> None:
     run = same(stored_run, "table")
     run.send("k", {"id": 1, "a": [1, 2]})
     run.insert("out", {"id": 1, "a": text})
@@ -68,14 +68,14 @@ def test_array_of_a_table(stored_run: Any, text: str, anomaly: dict[str, int]) -
 
 
 @pytest.mark.parametrize("odd", ["[1e99999999999999999999]", r'{"p":"\ud800"}', "[" * 3000 + "]" * 3000])
-def test_value_that_cannot_be_read_is_wrong(stored_run: Any, odd: str) -> None:
+def test_a_value_that_cannot_be_read_is_wrong(stored_run: Any, odd: str) -> None:
     run = same(stored_run, "table")
     run.send("k", {"id": 1, "a": [1]})
     run.insert("out", {"id": 1, "a": odd})
     assert verdict(run).anomalies() == {"wrong-value": 1}
 
 
-def test_what_an_aborted_transaction_held_may_be_anything(stored_run: Any) -> None:
+def test_values_in_an_aborted_transaction_are_not_read(stored_run: Any) -> None:
     run = same(stored_run, "topic")
     for number in (1, 2):
         run.send("k", {"id": number, "v": number})
@@ -87,7 +87,9 @@ def test_what_an_aborted_transaction_held_may_be_anything(stored_run: Any) -> No
     assert verdict(run).outcome == "held"
 
 
-def test_tables_that_cannot_be_made_are_the_same_cause_for_all(clean_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_checkers_report_the_same_cause_if_a_table_cannot_be_made(
+    clean_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = []
 
     def broken(_case: Case) -> None:
@@ -95,7 +97,7 @@ def test_tables_that_cannot_be_made_are_the_same_cause_for_all(clean_run: Any, m
         raise ArithmeticError("no such number")
 
     monkeypatch.setitem(ON_DEMAND, "compare", broken)
-    told = verdict(clean_run).not_evaluated
+    not_evaluated_why = verdict(clean_run).not_evaluated
     assert len(calls) == 1
-    assert {"lost-write", "duplicate", "wrong-value"} <= told.keys()
-    assert all("no such number" in why for why in told.values()), json.dumps(told, indent=1)
+    assert {"lost-write", "duplicate", "wrong-value"} <= not_evaluated_why.keys()
+    assert all("no such number" in why for why in not_evaluated_why.values()), json.dumps(not_evaluated_why, indent=1)

@@ -1,6 +1,6 @@
-"""Histories at the edges: a clear error or the right verdict, and never a wrong ``held``.
+"""Unusual histories give a clear error or the right verdict, and never a wrong ``held``.
 
-Each kind of value is judged twice: once right, which must be held, and once with one thing wrong, which must be found.
+Each kind of value is judged twice: a correct one must be held, and one with a single error must be found.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def scenario(run: Any, query: str, *, identity: str = "i", order: str = "none", 
 
 
 def done(run: Any) -> Any:
-    """The verdict; the job's progress covers all of the input."""
+    """The verdict if the job's progress covers all input."""
     ends: dict[int, int] = {}
     for row in run.tables["input"]:
         ends[row["partition"]] = max(ends.get(row["partition"], 0), row["offset"] + 1)
@@ -48,11 +48,11 @@ def violated(run: Any, **anomalies: int) -> None:
     assert verdict.anomalies() == {name.replace("_", "-"): count for name, count in anomalies.items()}
 
 
-# --- files that are no history ----------------------------------------------------------------------------------------
+# --- files that are not a history -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_any_table_cut_off(clean_run: Any, table: str) -> None:
+def test_a_truncated_table_is_refused(clean_run: Any, table: str) -> None:
     run_dir = clean_run.save()
     path = run_dir / "history" / f"{table}.parquet"
     path.write_bytes(path.read_bytes()[:-200])
@@ -61,7 +61,7 @@ def test_any_table_cut_off(clean_run: Any, table: str) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_any_table_missing(clean_run: Any, table: str) -> None:
+def test_a_missing_table_is_refused(clean_run: Any, table: str) -> None:
     run_dir = clean_run.save()
     (run_dir / "history" / f"{table}.parquet").unlink()
     with pytest.raises(HistoryError, match=rf"incomplete: there is no .*{table}\.parquet"):
@@ -69,7 +69,7 @@ def test_any_table_missing(clean_run: Any, table: str) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_any_table_of_another_version(clean_run: Any, table: str) -> None:
+def test_a_table_of_another_version_is_refused(clean_run: Any, table: str) -> None:
     run_dir = clean_run.save()
     path = run_dir / "history" / f"{table}.parquet"
     older = pq.read_table(path).replace_schema_metadata({VERSION_KEY: str(VERSION - 1).encode()})
@@ -78,7 +78,7 @@ def test_any_table_of_another_version(clean_run: Any, table: str) -> None:
         judge(run_dir)
 
 
-def test_table_written_by_somebody_else_as_one_large_row_group(clean_run: Any) -> None:
+def test_a_table_in_one_large_row_group_is_read(clean_run: Any) -> None:
     run_dir = clean_run.save()
     for table in TABLES:
         path = run_dir / "history" / f"{table}.parquet"
@@ -87,14 +87,14 @@ def test_table_written_by_somebody_else_as_one_large_row_group(clean_run: Any) -
 
 
 @pytest.mark.parametrize("table", ["input", "output"])
-def test_record_ids_that_stand_twice(clean_run: Any, table: str) -> None:
+def test_repeated_record_ids_are_refused(clean_run: Any, table: str) -> None:
     clean_run.tables[table].append(dict(clean_run.tables[table][-1]))
     with pytest.raises(HistoryError, match=rf"{table}\.parquet, row \d+: .* occurs twice"):
         judge(clean_run.save())
 
 
-def test_identities_that_the_input_holds_twice(stored_run: Any) -> None:
-    """Two input records that cannot be told apart are two effects: one of them missing is a loss."""
+def test_a_lost_one_of_two_equal_input_records_is_found(stored_run: Any) -> None:
+    """Two equal input records are two effects: if one of these is missing, it is a loss."""
     run = scenario(stored_run, f'SELECT i, {PLAIN} FROM "in"')
     for _ in range(2):
         run.send("k", {"i": 1})
@@ -102,7 +102,7 @@ def test_identities_that_the_input_holds_twice(stored_run: Any) -> None:
     violated(run, lost_write=1)
 
 
-def test_times_that_run_backwards(clean_run: Any) -> None:
+def test_times_that_run_backwards_are_refused(clean_run: Any) -> None:
     clean_run.tables["batches"][-1].update(planned_at=9.0, committed_at=3.0)
     with pytest.raises(
         HistoryError, match=r"batches\.parquet, row \d+: planned_at 9\.0 is behind its committed_at 3\.0"
@@ -120,7 +120,7 @@ def test_value_of_64_mib(stored_run: Any, wrong: bool) -> None:
     run.send("k", {"i": 1, "s": large})
     run.record("out", {"i": 1, "s": large[:-1] + "y" if wrong else large})
     verdict = done(run)
-    # To say in what way it is wrong may take more memory than there is: then it is in doubt, and never held.
+    # Describing the difference may take more memory than there is: then the run is inconclusive, and never held.
     assert verdict.outcome in ((Outcome.VIOLATED, Outcome.INCONCLUSIVE) if wrong else (Outcome.HELD,)), verdict.reasons
 
 
@@ -133,7 +133,7 @@ def test_keys_that_are_not_utf_8(stored_run: Any) -> None:
         run.record("out", {"i": i})
         run.tables["output"][-1]["key"] = keys[i % 4]
     held(run)
-    # Records of different keys may stand in any order, those of one key may not.
+    # Records with different keys may be in any order, records with the same key may not.
     rows = [row["content"] for row in run.tables["output"]]
     for place, content in zip(run.tables["output"], [rows[1], rows[0], *rows[2:]], strict=True):
         place["content"] = content
@@ -144,7 +144,7 @@ def test_keys_that_are_not_utf_8(stored_run: Any) -> None:
 
 
 def test_records_without_key_or_value(stored_run: Any) -> None:
-    """A record without a value has NULL in every column; the oracle says whether it counts."""
+    """A record without a value has NULL in every column. The oracle decides whether it counts."""
     run = scenario(stored_run, f'SELECT _offset AS i, n, {PLAIN} FROM "in"', order="per-key")
     for key, value in ((None, {"n": 1}), ("k", None), (None, None), ("k", {"n": None})):
         run.send(key, value)
@@ -161,14 +161,14 @@ def violated_again(run: Any, **anomalies: int) -> None:
     assert verdict.anomalies() == {name.replace("_", "-"): count for name, count in anomalies.items()}
 
 
-def test_tombstone_in_an_append_output_is_no_effect_that_can_be_read(stored_run: Any) -> None:
+def test_a_tombstone_in_an_append_output_cannot_be_judged(stored_run: Any) -> None:
     run = scenario(stored_run, f'SELECT i, {PLAIN} FROM "in"')
     run.send("k", {"i": 1})
     run.record("out", {"i": 1})
     run.record("out", None)
     verdict = done(run)
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "without a JSON object as value, the first at out/0@1" in " ".join(verdict.reasons)
+    assert "no JSON object as value, the first at out/0@1" in " ".join(verdict.reasons)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_numbers_and_times(
     for i in range(2):
         run.send("k", {"i": i, "v": sent})
     put = run.insert if "table" in place else run.record
-    # In a topic a text is not the number that it spells; a table gives all values as texts.
+    # In a topic, "1" is not the number 1; a table gives all values as text.
     value = {"DOUBLE": float, "BIGINT": int}.get(sql_type, str) if "topic" in place else str
     put("out", {"i": 0, "v": value(right)})
     put("out", {"i": 1, "v": value(wrong)})
@@ -210,7 +210,7 @@ def test_numbers_and_times(
     assert [w.identity for w in finding.witnesses] == [{"i": "1"}]
 
 
-def test_null_is_not_the_word_null_nor_an_empty_text(stored_run: Any) -> None:
+def test_null_is_neither_the_word_null_nor_an_empty_string(stored_run: Any) -> None:
     run = scenario(stored_run, f'SELECT i, v, {PLAIN} FROM "in"')
     for i, (sent, found) in enumerate([(None, None), (None, "null"), ("", None), ("NULL", "NULL"), (None, "")]):
         run.send("k", {"i": i, "v": sent})
@@ -231,21 +231,21 @@ def test_one_key_or_many(stored_run: Any, keys: int) -> None:
     held(run)
     outputs = run.tables["output"]
     outputs[70_000]["content"], outputs[70_001]["content"] = outputs[70_001]["content"], outputs[70_000]["content"]
-    # Two neighbours change places: with one key that is an order broken, with a key for each it is none.
+    # Swap two neighbours: this breaks the order if they have the same key, and does not if they have different keys.
     verdict = judge(run.save())
     assert verdict.anomalies() == ({"reordered": 1} if keys == 1 else {})
     outputs[99_999]["content"] = outputs[99_998]["content"]
     assert judge(run.save()).anomalies() == {"duplicate": 1, "lost-write": 1, **verdict.anomalies()}
 
 
-def test_empty_input(stored_run: Any) -> None:
+def test_empty_input_is_inconclusive(stored_run: Any) -> None:
     run = scenario(stored_run, 'SELECT 1 AS i FROM "in"')
     verdict = judge(run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "the input topics hold no committed record" in verdict.reasons
 
 
-def test_input_of_which_nothing_is_committed(stored_run: Any) -> None:
+def test_input_without_a_committed_record_is_inconclusive(stored_run: Any) -> None:
     run = scenario(stored_run, f'SELECT i, {PLAIN} FROM "in"')
     run.send("k", {"i": 1}, visibility="aborted")
     verdict = done(run)
@@ -253,13 +253,13 @@ def test_input_of_which_nothing_is_committed(stored_run: Any) -> None:
     assert "the input topics hold no committed record" in verdict.reasons
 
 
-def test_output_that_is_empty(stored_run: Any) -> None:
+def test_an_empty_output_is_not_held(stored_run: Any) -> None:
     run = scenario(stored_run, f'SELECT i, {PLAIN} FROM "in"')
     run.send("k", {"i": 1})
     violated(run, lost_write=1)
 
 
-def test_oracle_that_expects_nothing(stored_run: Any) -> None:
+def test_an_oracle_that_expects_nothing_is_inconclusive(stored_run: Any) -> None:
     run = scenario(stored_run, f'SELECT i, {PLAIN} FROM "in" WHERE i > 5')
     run.send("k", {"i": 1})
     verdict = done(run)
@@ -267,7 +267,7 @@ def test_oracle_that_expects_nothing(stored_run: Any) -> None:
     assert "the oracle expects nothing in output out" in verdict.reasons
 
 
-def test_columns_of_a_table_that_is_no_history(clean_run: Any) -> None:
+def test_a_table_without_the_columns_of_a_history_is_refused(clean_run: Any) -> None:
     run_dir = clean_run.save()
     schema = pa.schema([pa.field("topic", pa.string())], metadata={VERSION_KEY: str(VERSION).encode()})
     pq.write_table(schema.empty_table(), run_dir / "history" / "input.parquet")

@@ -1,4 +1,4 @@
-"""Proposals of columns to ignore: what differs between fault-free runs, and nothing else."""
+"""Proposes to ignore the columns that differ between fault-free runs, and no others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Make = Callable[..., Path]
 
 @pytest.fixture
 def make(make_run: Any, tmp_path: Path) -> Make:
-    """A run that writes three rows to a table and the same to a topic; ``change(row)`` makes it differ."""
+    """Makes a run that writes three rows to a table and to a topic; ``change(row)`` changes the rows."""
     made = []
 
     def run(change: Callable[[dict[str, Any]], dict[str, Any]] = dict, **scenario: Any) -> Path:
@@ -44,7 +44,7 @@ def make(make_run: Any, tmp_path: Path) -> Make:
     return run
 
 
-def test_nothing_differs(make: Make) -> None:
+def test_runs_that_agree_give_no_proposal(make: Make) -> None:
     assert propose([make(), make()]) == ()
     assert as_text((), 2) == "# nothing differs between these 2 fault-free runs\n"
 
@@ -58,7 +58,7 @@ def test_a_load_time_is_proposed_with_an_example(make: Make) -> None:
     assert events.ignore == ("at",)
 
 
-def test_what_is_ignored_already_stays_so(make: Make) -> None:
+def test_columns_that_are_ignored_already_stay_in_the_proposal(make: Make) -> None:
     outputs = {"events": {"topic": "events", "identity": ["k"], "ignore": ["at"]}}
 
     def other(row: dict[str, Any]) -> dict[str, Any]:
@@ -75,11 +75,11 @@ def test_only_compared_columns_are_proposed(make: Make) -> None:
     assert propose([make(outputs=outputs), make(lambda row: {**row, "at": "10:05"}, outputs=outputs)]) == ()
 
 
-def test_a_generated_identity_is_told_and_nothing_is_proposed_for_it(make: Make) -> None:
+def test_a_generated_identity_is_reported_without_a_proposal(make: Make) -> None:
     rows, _ = propose([make(), make(lambda row: {**row, "k": row["k"] + "'"})])
     assert rows.ignore == ()
     assert (rows.differences.unmatched, rows.differences.unmatched_example) == (6, '{"k":"a"}')
-    assert "identity: does it name a column that is generated?" in as_text((rows,), 2)
+    assert "identity: does it name a generated column?" in as_text((rows,), 2)
 
 
 def test_a_column_that_one_run_lacks_differs(make: Make) -> None:
@@ -88,47 +88,47 @@ def test_a_column_that_one_run_lacks_differs(make: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"chaos": [{"fault": "crash"}]}, "is a run with faults"),
         ({"name": "other"}, "are runs of different scenarios: name differs"),
         ({"pipeline": {"command": ["other"]}}, "are runs of different scenarios: pipeline differs"),
     ],
 )
-def test_runs_that_cannot_be_compared_are_refused(make: Make, change: dict[str, Any], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_runs_that_cannot_be_compared_are_refused(make: Make, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         propose([make(), make(**change)])
 
 
-def test_other_chunks_are_the_same_scenario(make: Make) -> None:
+def test_runs_with_other_chunks_are_of_the_same_scenario(make: Make) -> None:
     chunked = [{"topic": "in", "dataset": "numbers", "chunks": 3}]
     assert propose([make(), make(input=chunked)]) == ()
 
 
-def test_a_fault_that_fired_other_input_an_undrained_run_and_a_single_one(make: Make, make_run: Any) -> None:
+def test_runs_with_faults_other_input_or_no_drain_and_single_runs_are_refused(make: Make, make_run: Any) -> None:
     clean, second = make(), make()
-    for damage, told in (
+    for damage, message in (
         (lambda run: run.fault(batch=1), "is a run with faults"),
         (lambda run: run.send("d", {"k": "d"}), "not fed the same committed input"),
         (lambda run: run.document.update(drained=False), "did not drain"),
     ):
-        other = make_run(second.with_name(f"damaged-{len(told)}"))
+        other = make_run(second.with_name(f"damaged-{len(message)}"))
         other.scenario = json.loads((second / "run.json").read_text())["scenario"]
         for n, key in enumerate("abc"):
             other.send(key, {"k": key, "n": n})
         damage(other)
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             propose([clean, other.save()])
     with pytest.raises(UsageError, match="one run shows no difference"):
         propose([clean])
 
 
-def test_the_command_prints_what_to_put_into_the_scenario(make: Make) -> None:
+def test_the_command_prints_yaml_for_the_scenario(make: Make) -> None:
     runs = [str(make()), str(make(lambda row: {**row, "at": "10:05"}))]
-    told = CliRunner().invoke(app, ["propose", *runs])
-    assert told.exit_code == 0
-    assert "  rows:\n    # column at of 3 effects" in told.stdout
-    assert "    ignore: [at]\n" in told.stdout
+    message = CliRunner().invoke(app, ["propose", *runs])
+    assert message.exit_code == 0
+    assert "  rows:\n    # column at of 3 effects" in message.stdout
+    assert "    ignore: [at]\n" in message.stdout
     asked = CliRunner().invoke(app, ["propose", "--json", *runs])
     assert [p["ignore"] for p in json.loads(asked.stdout)["proposals"]] == [["at"], ["at"]]
     assert CliRunner().invoke(app, ["propose", runs[0]]).exit_code == 2

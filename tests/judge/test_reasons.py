@@ -1,4 +1,4 @@
-"""What a verdict says about the reason of a loss or a copy is known, and what is not known it calls unknown."""
+"""A verdict gives a reason for a loss or a duplicate only if it is known, and otherwise calls it unknown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def of(verdict: Verdict, anomaly: str) -> Finding:
 
 
 def counted(run: Any, hours: list[list[int]], *, query: str = COUNTS, missing: tuple[int, ...] = ()) -> Any:
-    """One batch for each list of hours, a record for each hour in it; a topic gets the count of each hour but the missing ones."""
+    """One batch per list of hours, one record per hour in it. The topic gets each hour's count, except the missing ones."""
     run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["hour"]}}
     run.scenario["oracle"] = {"kind": "sql", "queries": {"out": query}}
     run.scenario["claim"] = {"delivery": "at-most-once"}
@@ -36,7 +36,7 @@ def counted(run: Any, hours: list[list[int]], *, query: str = COUNTS, missing: t
     return run
 
 
-def test_a_window_whose_input_is_all_in_one_struck_batch_was_lost_there(stored_run: Any) -> None:
+def test_a_window_with_all_input_in_one_struck_batch_was_lost_there(stored_run: Any) -> None:
     run = counted(stored_run, [[1, 1, 2], [3, 3, 4], [5]], missing=(3, 4))
     run.fault(batch=1)
     verdict = judge(run.save())
@@ -52,7 +52,7 @@ def test_a_window_whose_input_is_all_in_one_struck_batch_was_lost_there(stored_r
     assert verdict.outcome is Outcome.HELD
 
 
-def test_a_window_with_input_in_two_batches_was_lost_nobody_knows_where(stored_run: Any) -> None:
+def test_a_window_with_input_in_two_batches_was_lost_in_an_unknown_batch(stored_run: Any) -> None:
     run = counted(stored_run, [[1, 3], [3, 3, 4], [5]], missing=(3,))
     run.fault(batch=1)
     verdict = judge(run.save())
@@ -66,7 +66,7 @@ def test_a_window_with_input_in_two_batches_was_lost_nobody_knows_where(stored_r
     assert judge(run.save()).outcome is Outcome.VIOLATED, "a loss is a loss"
 
 
-def test_without_any_fault_none_is_the_reason(stored_run: Any) -> None:
+def test_without_faults_the_reason_of_a_loss_is_no_fault(stored_run: Any) -> None:
     verdict = judge(counted(stored_run, [[1, 3], [3, 4], [5]], missing=(3,)).save())
     assert of(verdict, "lost-write").source == "no fault"
     assert of(verdict, "lost-write").summary == "1 record missing; no fault was injected"
@@ -92,7 +92,7 @@ def lose(run: Any, *offsets: int) -> None:
     ]
 
 
-def test_that_a_fault_was_still_active_is_no_reason(clean_run: Any) -> None:
+def test_a_fault_that_was_only_still_active_does_not_excuse_a_loss(clean_run: Any) -> None:
     clean_run.scenario["claim"] = {"delivery": "at-most-once"}
     clean_run.fault(batch=0)
     clean_run.tables["faults"][0]["healed_at"] = 1.2  # batch 1 had begun by then
@@ -107,7 +107,7 @@ def test_that_a_fault_was_still_active_is_no_reason(clean_run: Any) -> None:
     assert verdict.outcome is Outcome.INCONCLUSIVE
 
 
-def test_that_a_fault_was_still_active_explains_no_copy(clean_run: Any) -> None:
+def test_a_fault_that_was_only_still_active_does_not_explain_a_duplicate(clean_run: Any) -> None:
     clean_run.scenario["claim"] = {"delivery": "at-least-once"}
     clean_run.fault(batch=0)
     clean_run.tables["faults"][0]["healed_at"] = 1.2
@@ -128,7 +128,7 @@ def imported(run: Any, *, drained: bool = True) -> Any:
     return run
 
 
-def test_what_an_import_that_was_not_drained_lacks_may_still_come(clean_run: Any) -> None:
+def test_missing_effects_of_an_undrained_import_may_still_come(clean_run: Any) -> None:
     lose(imported(clean_run, drained=False), 1, 4)
     verdict = judge(clean_run.save())
     assert verdict.findings == ()
@@ -138,19 +138,19 @@ def test_what_an_import_that_was_not_drained_lacks_may_still_come(clean_run: Any
     )
 
 
-def test_an_import_records_no_progress_and_no_faults(clean_run: Any) -> None:
+def test_a_loss_in_an_import_does_not_mention_progress_or_faults(clean_run: Any) -> None:
     lose(imported(clean_run), 1)
     verdict = judge(clean_run.save())
     finding = of(verdict, "lost-write")
     assert (verdict.outcome, finding.source) == (Outcome.VIOLATED, "unknown")
-    said = " ".join([finding.summary, finding.witnesses[0].argument, *verdict.reasons])
-    assert "recorded progress" not in said and "no fault " not in said
+    text = " ".join([finding.summary, finding.witnesses[0].argument, *verdict.reasons])
+    assert "recorded progress" not in text and "no fault " not in text
     assert "it records no progress" in finding.witnesses[0].argument
     clean_run.scenario["claim"] = {"delivery": "at-most-once"}
     assert judge(clean_run.save()).outcome is Outcome.INCONCLUSIVE
 
 
-def test_whether_at_least_once_allows_a_copy_in_an_import_is_not_known(clean_run: Any) -> None:
+def test_whether_at_least_once_allows_a_duplicate_in_an_import_is_undecided(clean_run: Any) -> None:
     imported(clean_run).record("events", {"p": 0, "o": 4, "k": "k0", "n": 10})
     clean_run.scenario["claim"] = {"delivery": "at-least-once"}
     verdict = judge(clean_run.save())
@@ -159,7 +159,7 @@ def test_whether_at_least_once_allows_a_copy_in_an_import_is_not_known(clean_run
 
 
 @pytest.mark.parametrize(("topic", "table", "found"), [(1, 0, [("events", 1)]), (1, 1, []), (2, 1, [("events", 1)])])
-def test_outputs_disagree_in_how_often_they_hold_a_record(clean_run: Any, topic: int, table: int, found: Any) -> None:
+def test_outputs_may_disagree_in_the_number_of_copies(clean_run: Any, topic: int, table: int, found: Any) -> None:
     copy = {"p": 0, "o": 4, "k": "k0", "n": 10}
     for _ in range(topic):
         clean_run.record("events", copy)
@@ -177,7 +177,7 @@ def test_outputs_disagree_in_how_often_they_hold_a_record(clean_run: Any, topic:
 
 
 @pytest.mark.parametrize("output", ["rows", "events"])
-def test_an_identity_column_that_the_output_lacks_is_said_once(clean_run: Any, output: str) -> None:
+def test_a_missing_identity_column_is_reported_once(clean_run: Any, output: str) -> None:
     clean_run.scenario["oracle"]["queries"][output] = clean_run.scenario["oracle"]["queries"][output].replace(
         "_offset AS o", "_offset AS seq"
     )
@@ -185,14 +185,14 @@ def test_an_identity_column_that_the_output_lacks_is_said_once(clean_run: Any, o
     verdict = judge(clean_run.save())
     assert [f for f in verdict.findings if f.output == output] == []
     kind = "row" if output == "rows" else "record"
-    (said,) = [reason for reason in verdict.reasons if "seq" in reason]
-    assert said == (
-        f"output {output} cannot be judged: no {kind} of it has a column 'seq', which is part of its identity; "
+    (text,) = [reason for reason in verdict.reasons if "seq" in reason]
+    assert text == (
+        f"output {output} cannot be judged: no {kind} has a column 'seq', which is part of the identity; "
         "the columns are k, n, o, p"
     )
 
 
-def test_one_small_value_in_common_does_not_make_a_foreign_row_a_lost_one(stored_run: Any) -> None:
+def test_a_row_is_not_misplaced_for_one_small_value_in_common(stored_run: Any) -> None:
     run = stored_run
     run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["id"]}}
     run.scenario["oracle"] = {"kind": "sql", "queries": {"out": 'SELECT id, n, _partition, _offset FROM "in"'}}
@@ -203,7 +203,7 @@ def test_one_small_value_in_common_does_not_make_a_foreign_row_a_lost_one(stored
     assert judge(run.save()).anomalies() == {"lost-write": 1, "unexplained": 1}
 
 
-def test_every_witness_is_in_a_file(clean_run: Any) -> None:
+def test_all_witnesses_are_in_a_file(clean_run: Any) -> None:
     run = clean_run
     run.tables["output"] = [row for row in run.tables["output"] if row["output"] == "rows"]
     for number in range(40):
@@ -225,7 +225,7 @@ def test_every_witness_is_in_a_file(clean_run: Any) -> None:
     }
 
 
-def test_many_witnesses_come_in_pages(clean_run: Any) -> None:
+def test_many_witnesses_are_all_written(clean_run: Any) -> None:
     for number in range(2_500):
         clean_run.record("events", {"p": 7, "o": number, "k": "x", "n": 1})
     finding = of(check(clean_run.save()), "unexplained")
@@ -233,7 +233,7 @@ def test_many_witnesses_come_in_pages(clean_run: Any) -> None:
     assert len({json.loads(line)["identity"]["o"] for line in lines}) == finding.total == 2_500
 
 
-def test_a_link_in_the_place_of_the_folder_is_not_followed(clean_run: Any, tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_witness_folder_is_not_followed(clean_run: Any, tmp_path: Path) -> None:
     victim = tmp_path / "elsewhere"
     victim.mkdir()
     (victim / "lost-write-events-no-fault.jsonl").write_text("mine")

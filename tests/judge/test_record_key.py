@@ -1,4 +1,4 @@
-"""The key of a Kafka record is compared with that of its input, unless the scenario says that it is another one on purpose."""
+"""The key of a Kafka record is compared with its input's key, unless the scenario says that it differs on purpose."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEYS = ["a", "b", None, "a"]
 
 
 def copied(run: Any, keys: list[str | None], *, oracle: str = "sql", columns: str = "", **output: Any) -> Verdict:
-    """A topic copied record by record, of which the copies have these keys."""
+    """The verdict on a topic that is copied record by record; the copies have these keys."""
     run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["i"], "compare_key": None, **output}}
     if oracle == "sql":
         query = f'SELECT i, v{columns}, _partition, _offset, _key FROM "in"'
@@ -32,7 +32,7 @@ def copied(run: Any, keys: list[str | None], *, oracle: str = "sql", columns: st
 
 
 @pytest.mark.parametrize("oracle", ["sql", "identity"])
-def test_right_keys(stored_run: Any, oracle: str) -> None:
+def test_records_with_their_input_s_keys_are_held(stored_run: Any, oracle: str) -> None:
     verdict = copied(stored_run, KEYS, oracle=oracle)
     assert (verdict.outcome, verdict.anomalies()) == (Outcome.HELD, {}), verdict.reasons
 
@@ -42,7 +42,9 @@ def test_right_keys(stored_run: Any, oracle: str) -> None:
     ("keys", "wrong"),
     [([None, None, None, None], 3), (["a", None, None, "a"], 1), (["b", "b", None, "a"], 1), (["a", "b", "x", "a"], 1)],
 )
-def test_a_copy_that_drops_or_changes_keys(stored_run: Any, oracle: str, keys: list[str | None], wrong: int) -> None:
+def test_dropped_and_changed_keys_are_wrong_values(
+    stored_run: Any, oracle: str, keys: list[str | None], wrong: int
+) -> None:
     verdict = copied(stored_run, keys, oracle=oracle)
     assert (verdict.outcome, verdict.anomalies()) == (Outcome.VIOLATED, {"wrong-value": wrong})
     (finding,) = verdict.findings
@@ -65,25 +67,25 @@ def test_keys_that_are_not_compared_are_listed(stored_run: Any) -> None:
     assert verdict.ignored == {"out": ["record key"]}
 
 
-def test_an_output_with_keys_of_its_own_needs_a_word(stored_run: Any) -> None:
+def test_an_output_with_its_own_keys_is_inconclusive_until_declared(stored_run: Any) -> None:
     verdict = copied(stored_run, ["k0", "k1", "k2", "k3"])
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "every record of output 'out' has another key than any input record" in verdict.reasons[0]
+    assert "no record of output 'out' has the key of an input record" in verdict.reasons[0]
     assert "compare_key: false" in verdict.reasons[0]
 
 
-def test_an_output_with_keys_of_its_own_that_should_have_the_inputs(stored_run: Any) -> None:
+def test_its_own_keys_are_wrong_values_with_compare_key(stored_run: Any) -> None:
     verdict = copied(stored_run, ["k0", "k1", "k2", "k3"], compare_key=True)
     assert verdict.anomalies() == {"wrong-value": 4}
 
 
 @pytest.mark.parametrize(("last", "anomalies"), [("k3", {}), ("k9", {"wrong-value": 1})])
-def test_the_oracle_gives_the_key_of_the_output(stored_run: Any, last: str, anomalies: dict[str, int]) -> None:
+def test_keys_are_compared_with_the_oracle_s_to_key(stored_run: Any, last: str, anomalies: dict[str, int]) -> None:
     verdict = copied(stored_run, ["k0", "k1", "k2", last], columns=", 'k' || i AS _to_key")
     assert verdict.anomalies() == anomalies
 
 
-def test_input_without_keys(make_run: Callable[[Path], Any], tmp_path: Path) -> None:
+def test_keys_are_not_compared_if_the_input_has_none(make_run: Callable[[Path], Any], tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["i"], "compare_key": None}}
     run.scenario["oracle"] = {"kind": "identity", "columns": {"out": {"i": "i"}}}
@@ -94,15 +96,15 @@ def test_input_without_keys(make_run: Callable[[Path], Any], tmp_path: Path) -> 
     assert judge(run.save()).outcome is Outcome.HELD
 
 
-def test_records_imported_without_keys(stored_run: Any) -> None:
+def test_keys_are_not_compared_if_they_were_not_imported(stored_run: Any) -> None:
     stored_run.document["imported"] = True
     verdict = copied(stored_run, [None, None, None, None])
     assert verdict.outcome is Outcome.HELD, verdict.reasons
     assert verdict.not_evaluated == {"record key@out": "its records were imported without keys"}
 
 
-def test_a_copy_with_a_dropped_key_twice_is_wrong_and_not_a_duplicate_alone(stored_run: Any) -> None:
-    """The second copy has no key: it is neither equal to the first nor to what is expected."""
+def test_a_second_copy_without_its_key_is_a_wrong_value(stored_run: Any) -> None:
+    """The second copy has no key, so it equals neither the first copy nor the expected record."""
     run = stored_run
     run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["i"], "compare_key": None}}
     run.scenario["oracle"] = {"kind": "identity", "columns": {"out": {"i": "i"}}}
@@ -122,7 +124,7 @@ def test_a_field_named_record_key_is_not_overlooked(stored_run: Any) -> None:
     run.progress({0: 1})
     verdict = judge(run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "says nothing of its columns record key" in verdict.reasons[0]
+    assert "does not give its columns record key" in verdict.reasons[0]
 
 
 HEADERS = ['[["trace","1"]]', None, '[["trace","2"],["trace","3"]]', "[]"]
@@ -143,12 +145,12 @@ def with_headers(run: Any, headers: list[str | None], *, oracle: str = "identity
 
 
 @pytest.mark.parametrize("oracle", ["sql", "identity"])
-def test_headers_on_request(stored_run: Any, oracle: str) -> None:
+def test_headers_are_compared_on_request(stored_run: Any, oracle: str) -> None:
     assert with_headers(stored_run, HEADERS, oracle=oracle).outcome is Outcome.HELD
 
 
 @pytest.mark.parametrize("oracle", ["sql", "identity"])
-def test_a_dropped_header(stored_run: Any, oracle: str) -> None:
+def test_a_dropped_header_is_a_wrong_value(stored_run: Any, oracle: str) -> None:
     verdict = with_headers(stored_run, [None, *HEADERS[1:]], oracle=oracle)
     assert verdict.anomalies() == {"wrong-value": 1}
     assert "in record headers" in verdict.findings[0].summary
@@ -157,8 +159,8 @@ def test_a_dropped_header(stored_run: Any, oracle: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["[['a', 'x']]", """'[["a", "x"]]'::JSON""", """'[["a","x"]]'"""])
-def test_headers_that_an_oracle_makes(stored_run: Any, form: str) -> None:
-    """As a list or as JSON they are the same headers as in the text that the views have."""
+def test_headers_from_an_oracle_are_compared(stored_run: Any, form: str) -> None:
+    """As a list or as JSON, they equal the headers in the text of the views."""
     run = stored_run
     run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["i"], "headers": "compare"}}
     query = f'SELECT i, _partition, _offset, _key, {form} AS _headers FROM "in"'
@@ -172,7 +174,7 @@ def test_headers_that_an_oracle_makes(stored_run: Any, form: str) -> None:
     assert check(run.save()).anomalies() == {"wrong-value": 1}
 
 
-def test_headers_in_a_history_that_has_none(stored_run: Any) -> None:
+def test_headers_of_a_history_without_them_are_inconclusive(stored_run: Any) -> None:
     with_headers(stored_run, HEADERS)
     for table in ("input", "output"):
         path = stored_run.path / "history" / f"{table}.parquet"
@@ -182,7 +184,7 @@ def test_headers_in_a_history_that_has_none(stored_run: Any) -> None:
     assert "this history was written without them" in verdict.reasons[0]
 
 
-def test_a_history_from_before_headers_is_judged(clean_run: Any) -> None:
+def test_a_history_written_before_headers_were_stored_is_judged(clean_run: Any) -> None:
     run = clean_run.save()
     for table in ("input", "output"):
         path = run / "history" / f"{table}.parquet"
@@ -190,7 +192,7 @@ def test_a_history_from_before_headers_is_judged(clean_run: Any) -> None:
     assert judge(run).outcome is Outcome.HELD
 
 
-def test_headers_as_the_history_has_them() -> None:
+def test_headers_in_the_format_of_a_history() -> None:
     class Message:
         def __init__(self, found: Any) -> None:
             self._found = found
@@ -199,5 +201,5 @@ def test_headers_as_the_history_has_them() -> None:
             return self._found
 
     assert headers_text(Message(None)) is None  # type: ignore[arg-type]
-    said = headers_text(Message([("a", b"1"), ("a", None), ("b", b"\xff\x00x"), ("c", "ü".encode())]))  # type: ignore[arg-type]
-    assert said == '[["a","1"],["a",null],["b","\\\\xFF\\\\x00x"],["c","ü"]]'
+    text = headers_text(Message([("a", b"1"), ("a", None), ("b", b"\xff\x00x"), ("c", "ü".encode())]))  # type: ignore[arg-type]
+    assert text == '[["a","1"],["a",null],["b","\\\\xFF\\\\x00x"],["c","ü"]]'

@@ -1,4 +1,4 @@
-"""What no history can say is refused, with its file, row and value; what one may say is not."""
+"""A history with impossible values is refused, with the file, row and value; a possible one is not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refused(run: Any) -> str:
     return str(caught.value)
 
 
-def test_every_table_has_rules_for_columns_that_it_has() -> None:
+def test_rules_name_existing_columns_of_their_table() -> None:
     assert set(sanity.RULES) == set(TABLES)
     for table, rules in sanity.RULES.items():
         pairs = [name for pair in rules.ascending for name in pair]
@@ -42,23 +42,23 @@ def test_clean_run_passes(clean_run: Any) -> None:
 
 
 @pytest.mark.parametrize("table", ["input", "output"])
-def test_a_row_that_stands_twice(clean_run: Any, table: str) -> None:
+def test_a_repeated_row_is_refused(clean_run: Any, table: str) -> None:
     rows = clean_run.tables[table]
     row = next(n for n, r in enumerate(rows) if r["partition"] == 1 and r["offset"] == 1)
     rows.insert(row + 1, dict(rows[row]))
-    said = refused(clean_run)
-    assert f"{table}.parquet, row {row + 1}:" in said
-    assert "partition 1, offset 1 occurs twice: it must rise from row to row" in said
+    refusal = refused(clean_run)
+    assert f"{table}.parquet, row {row + 1}:" in refusal
+    assert "partition 1, offset 1 occurs twice: it must rise from row to row" in refusal
 
 
-def test_offsets_out_of_order(clean_run: Any) -> None:
+def test_offsets_out_of_order_are_refused(clean_run: Any) -> None:
     rows = clean_run.tables["input"]
     one, other = (n for n, r in enumerate(rows) if r["partition"] == 0 and r["offset"] in (4, 5))
     rows[one], rows[other] = rows[other], rows[one]
     assert f"input.parquet, row {other}: topic 'in', partition 0, offset 4 comes behind 5" in refused(clean_run)
 
 
-def test_commits_out_of_order(clean_run: Any) -> None:
+def test_commits_out_of_order_are_refused(clean_run: Any) -> None:
     clean_run.tables["commits"].reverse()
     assert "commits.parquet, row 1: commit_order 0 comes behind 1" in refused(clean_run)
 
@@ -82,38 +82,38 @@ DAMAGES: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("table", "change", "says"), DAMAGES)
-def test_values_that_no_row_can_have(clean_run: Any, table: str, change: dict[str, Any], says: str) -> None:
+@pytest.mark.parametrize(("table", "change", "message"), DAMAGES)
+def test_impossible_values_are_refused(clean_run: Any, table: str, change: dict[str, Any], message: str) -> None:
     clean_run.fault(batch=1)
     rows = clean_run.tables[table]
     rows[-1].update(change)
-    said = refused(clean_run)
-    assert f"{table}.parquet, row {len(rows) - 1}: {says}" in said
-    assert "docs/history.md" in said
+    refusal = refused(clean_run)
+    assert f"{table}.parquet, row {len(rows) - 1}: {message}" in refusal
+    assert "docs/history.md" in refusal
 
 
 @pytest.mark.parametrize("table", ["batches", "progress", "faults"])
-def test_names_that_stand_twice(clean_run: Any, table: str) -> None:
+def test_repeated_names_are_refused(clean_run: Any, table: str) -> None:
     clean_run.fault(batch=1)
     rows = clean_run.tables[table]
     rows.append(dict(rows[0]))
-    assert f"{table}.parquet, row {len(rows) - 1}: " in (said := refused(clean_run))
-    assert "is in row 0 already" in said
+    assert f"{table}.parquet, row {len(rows) - 1}: " in (refusal := refused(clean_run))
+    assert "is in row 0 already" in refusal
 
 
-def test_partitions_that_end_before_they_begin(clean_run: Any) -> None:
+def test_partitions_that_end_before_they_begin_are_refused(clean_run: Any) -> None:
     row = {"topic": "in", "partition": 0, "start_offset": 0, "stable_offset": 9, "end_offset": 8}
     clean_run.add("partitions", row)
     assert "stable_offset 9 is behind its end_offset 8" in refused(clean_run)
 
 
-def test_times_that_rounding_put_out_of_order(clean_run: Any) -> None:
+def test_times_that_rounding_put_out_of_order_are_accepted(clean_run: Any) -> None:
     clean_run.fault(batch=1)
     clean_run.tables["faults"][0].update(armed_at=1.0000004, fired_at=1.0)
     sanity.check(open_history(clean_run.save()))
 
 
-def test_version_in_the_document(clean_run: Any) -> None:
+def test_another_version_in_the_document_is_refused(clean_run: Any) -> None:
     clean_run.document["schema"] = VERSION + 1
     assert f"run.json says schema {VERSION + 1}; this onceproof reads version {VERSION}" in refused(clean_run)
 
@@ -132,7 +132,7 @@ def large(folder: Path, rows: int, group: int) -> Path:
     return path
 
 
-def test_a_damaged_page_in_any_row_group(clean_run: Any) -> None:
+def test_a_damaged_page_in_any_row_group_is_refused(clean_run: Any) -> None:
     run_dir = clean_run.save()
     path = large(run_dir / "history", 6_000, 1_000)
     sanity.check(open_history(run_dir))
@@ -153,7 +153,7 @@ def test_a_damaged_page_in_any_row_group(clean_run: Any) -> None:
 
 
 def test_no_flipped_bit_changes_the_verdict(clean_run: Any, tmp_path: Path) -> None:
-    """Refused, of no account, or (where only one of two readers of Parquet objects) in doubt: never another verdict."""
+    """It is refused, irrelevant, or (if only one of two Parquet readers objects) inconclusive: never another verdict."""
     here = clean_run.save()
     right = replace(judge(here), seconds=0)
     dice = random.Random(11)
@@ -163,7 +163,7 @@ def test_no_flipped_bit_changes_the_verdict(clean_run: Any, tmp_path: Path) -> N
         shutil.copytree(here, there)
         path = there / "history" / f"{dice.choice(['input', 'output', 'snapshot', 'batches', 'progress'])}.parquet"
         content = bytearray(path.read_bytes())
-        # The data, and the footer that says where it is; its text ("created by ...") is of no account.
+        # The data, and the footer with its positions; the footer's text ("created by ...") is irrelevant.
         content[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
         path.write_bytes(bytes(content))
         try:
@@ -177,7 +177,7 @@ def test_no_flipped_bit_changes_the_verdict(clean_run: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.9, 0.999])
-def test_truncated_file(clean_run: Any, keep: float) -> None:
+def test_a_truncated_file_is_refused(clean_run: Any, keep: float) -> None:
     run_dir = clean_run.save()
     path = run_dir / "history" / "output.parquet"
     content = path.read_bytes()
@@ -186,7 +186,7 @@ def test_truncated_file(clean_run: Any, keep: float) -> None:
         judge(run_dir)
 
 
-def test_text_that_is_not_utf_8(clean_run: Any) -> None:
+def test_text_that_is_not_utf_8_is_refused(clean_run: Any) -> None:
     run_dir = clean_run.save()
     path = run_dir / "history" / "snapshot.parquet"
     table = pq.read_table(path)
@@ -196,7 +196,7 @@ def test_text_that_is_not_utf_8(clean_run: Any) -> None:
         judge(run_dir)
 
 
-def test_one_lane_or_many_interleaved() -> None:
+def test_positions_rise_within_one_lane_or_many_interleaved_lanes() -> None:
     names = pa.chunked_array([["a", "b", None] * 4])
     rising = pa.chunked_array([np.repeat(np.arange(4), 3)])
     lanes = Lanes()
@@ -231,7 +231,7 @@ def plainly(rows: list[tuple[str, int | None]], values: list[int]) -> int | None
 
 
 def by_lanes(rows: list[tuple[str, int | None]], values: list[int], cut: int) -> int | None:
-    """In two pieces, as two row groups would come."""
+    """The result for the rows in two pieces, like two row groups."""
     lanes = Lanes()
     for begin, end in ((0, cut), (cut, len(rows))):
         names = [

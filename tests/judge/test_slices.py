@@ -1,4 +1,4 @@
-"""The smallest slice of a history shows its finding by the same witness, and nothing that the run does not show."""
+"""A slice of a history shows its finding with the same witness, and nothing that the run does not show."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rows(folder: Path, table: str) -> list[dict[str, Any]]:
 
 
 def sliced(run: Any, anomaly: str, output: str | None = None) -> tuple[Path, Finding, Verdict]:
-    """The slice of the one finding of that anomaly (in that output), the finding, and the verdict on the slice."""
+    """The slice of the only finding of that anomaly (in that output), the finding, and the verdict on the slice."""
     whole = check(run.save())
     assert not any("Error" in why for why in whole.not_evaluated.values()), whole.not_evaluated
     (finding,) = [f for f in whole.findings if f.anomaly == anomaly and output in (None, f.output)]
@@ -67,7 +67,7 @@ def test_a_clean_run_has_no_slices(clean_run: Any) -> None:
     assert not (clean_run.path / "slices").exists()
 
 
-def test_who_seeks_a_finding_gets_the_whole_verdict_or_none(clean_run: Any) -> None:
+def test_judge_sought_gives_the_whole_verdict_or_none(clean_run: Any) -> None:
     clean_run.record("events", {"p": 0, "o": 5, "k": "k1", "n": 11})
     with open_case(clean_run.save()) as case:
         whole = judge_case(case)
@@ -76,13 +76,13 @@ def test_who_seeks_a_finding_gets_the_whole_verdict_or_none(clean_run: Any) -> N
     with open_case(clean_run.path) as case:
         assert judge_sought(case, "duplicate", lambda found: found.total == 0) is None
     with open_case(clean_run.path) as case:
-        assert judge_sought(case, "lost-write", lambda _found: True) is None, "there is none, whatever else is found"
+        assert judge_sought(case, "lost-write", lambda _found: True) is None, "there is no such finding, only others"
     with open_case(clean_run.path) as case:
         assert judge_sought(case, "named-otherwise", lambda found: found.anomaly == "duplicate") == whole
 
 
 def lose(run: Any, output: str, p: int, o: int) -> None:
-    """Take out every write of one record's effect."""
+    """Remove every write of one record's effect."""
     for table in ("output", "snapshot"):
         run.tables[table] = [
             r
@@ -92,7 +92,7 @@ def lose(run: Any, output: str, p: int, o: int) -> None:
         ]
 
 
-def test_a_lost_write_keeps_its_input_and_what_says_that_it_counts_as_done(clean_run: Any) -> None:
+def test_a_lost_write_keeps_its_input_and_the_recorded_progress(clean_run: Any) -> None:
     lose(clean_run, "rows", 1, 4)
     folder, _, verdict = sliced(clean_run, "lost-write")
     assert verdict.anomalies() == {"lost-write": 1}
@@ -108,8 +108,8 @@ def test_a_disagreement_keeps_both_outputs(clean_run: Any) -> None:
     assert len(rows(folder, "input")) == 1
 
 
-def test_reordering_keeps_both_members(clean_run: Any) -> None:
-    # The marker at offset 3 parts the batches: k0 stands at 0 and 4.
+def test_reordering_keeps_both_records(clean_run: Any) -> None:
+    # The marker at offset 3 separates the batches: k0 is at offsets 0 and 4.
     events = [r for r in clean_run.tables["output"] if r["output"] == "events" and r["partition"] == 0]
     first, last = events[0], events[3]
     first["content"], last["content"] = last["content"], first["content"]
@@ -119,7 +119,7 @@ def test_reordering_keeps_both_members(clean_run: Any) -> None:
     assert len(rows(folder, "output")) == 2
 
 
-def test_a_wrong_value_of_a_sum_is_held_against_what_the_run_expected(stored_run: Any) -> None:
+def test_a_wrong_value_of_a_sum_stores_the_expected_rows(stored_run: Any) -> None:
     run = stored_run
     run.scenario["outputs"] = {"sums": {"table": "sums", "kind": "upsert", "identity": ["k"]}}
     run.scenario["oracle"] = {"kind": "sql", "queries": {"sums": 'SELECT k, sum(n) AS n FROM "in" GROUP BY k'}}
@@ -134,7 +134,7 @@ def test_a_wrong_value_of_a_sum_is_held_against_what_the_run_expected(stored_run
     assert finding.witnesses[0].identity == {"k": "k1"}
 
 
-def test_a_state_of_a_changelog(stored_run: Any) -> None:
+def test_a_slice_of_a_changelog_keeps_its_states(stored_run: Any) -> None:
     run = stored_run
     states = 'SELECT k, sum(n) OVER (PARTITION BY k ORDER BY _offset) AS total, _partition, _offset, _key FROM "in"'
     run.scenario["outputs"] = {"log": {"topic": "log", "kind": "changelog", "identity": ["k"]}}
@@ -156,7 +156,7 @@ def test_an_aborted_read_keeps_the_aborted_record(clean_run: Any) -> None:
     assert [r["visibility"] for r in rows(folder, "input")] == ["aborted"]
 
 
-def test_an_aborted_read_in_a_sum(stored_run: Any) -> None:
+def test_an_aborted_read_in_a_sum_keeps_the_aborted_record(stored_run: Any) -> None:
     run = stored_run
     run.scenario["outputs"] = {"sums": {"table": "sums", "kind": "upsert", "identity": ["k"]}}
     run.scenario["oracle"] = {"kind": "sql", "queries": {"sums": 'SELECT k, sum(n) AS n FROM "in" GROUP BY k'}}
@@ -172,7 +172,7 @@ def test_an_aborted_read_in_a_sum(stored_run: Any) -> None:
     assert len(rows(folder, "output")) == 1
 
 
-def test_a_row_that_was_updated_comes_with_all_its_changes(stored_run: Any) -> None:
+def test_an_updated_row_keeps_all_its_changes(stored_run: Any) -> None:
     run = stored_run
     run.scenario["outputs"] = {"last": {"table": "last", "kind": "upsert", "identity": ["k"]}}
     query = 'SELECT k, max_by(n, _offset) AS n FROM "in" GROUP BY k'
@@ -207,7 +207,7 @@ def decode(value):
 """
 
 
-def test_values_that_a_function_decoded_come_decoded(stored_run: Any, tmp_path: Path) -> None:
+def test_a_slice_keeps_decoded_values(stored_run: Any, tmp_path: Path) -> None:
     run = stored_run
     (tmp_path / "wire_of_slice.py").write_text(WIRE)
     run.scenario["input"][0]["decode"] = "{here}/wire_of_slice.py:decode"
@@ -229,7 +229,7 @@ def test_values_that_a_function_decoded_come_decoded(stored_run: Any, tmp_path: 
     assert json.loads((folder / "run.json").read_text())["scenario"]["oracle"]["kind"] == "sql"
 
 
-def test_the_static_tables_that_the_oracle_joins_come_along(clean_run: Any) -> None:
+def test_a_slice_keeps_the_static_tables_of_the_oracle(clean_run: Any) -> None:
     run = clean_run
     query = run.scenario["oracle"]["queries"]["rows"].replace('FROM "in"', 'FROM "in" SEMI JOIN planes USING (k)')
     run.scenario["oracle"]["queries"] = {"rows": query, "events": query}
@@ -242,7 +242,7 @@ def test_the_static_tables_that_the_oracle_joins_come_along(clean_run: Any) -> N
     assert (folder / "history" / "tables" / "planes.parquet").is_file()
 
 
-def test_types_survive_where_what_is_expected_is_stored(stored_run: Any) -> None:
+def test_stored_expected_rows_keep_their_types(stored_run: Any) -> None:
     run = stored_run
     run.scenario["outputs"] = {"sums": {"table": "sums", "kind": "upsert", "identity": ["day"]}}
     query = """SELECT day::DATE AS day, sum(n)::DECIMAL(12, 2) AS total, max(n)::DOUBLE AS highest, list(n ORDER BY n) AS every,
@@ -261,7 +261,7 @@ def test_types_survive_where_what_is_expected_is_stored(stored_run: Any) -> None
     assert verdict.anomalies() == {"wrong-value": 1}
 
 
-def test_a_slice_that_cannot_be_made_costs_no_verdict(clean_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verdict_is_kept_if_a_slice_cannot_be_made(clean_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> Any:
         raise OSError("no space left on device")
 

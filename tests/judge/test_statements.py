@@ -1,4 +1,4 @@
-"""A signal ends the judging: at once, whatever the statement is busy with, and as the error that the handler raised."""
+"""A signal ends the judging at once, whatever statement is running, with the error that the handler raised."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from onceproof.history.statements import execute
 from onceproof.judge.checker import Checker, checkers
 from onceproof.judge.verdict import check
 
-# Some hundred times longer than a test may take: a signal that is not heeded fails by its outcome, not by a clock.
+# Some hundred times longer than a test may take: if a signal is ignored, the test fails by its outcome, not by a clock.
 LONG = "SELECT count(*) AS n FROM range(100000) a, range(60000) b WHERE (a.range * b.range) % 7 = 3"
 
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """As a run is: the handler of SIGINT raises."""
+    """Install a handler of SIGINT that raises, as a run does."""
 
     def interrupt(_number: int, _frame: object) -> None:
         raise Interrupted("interrupted by SIGINT")
@@ -45,12 +45,12 @@ def interrupt_the_next_statement() -> None:
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("query", [LONG, f"CREATE TABLE t AS {LONG}", f"CREATE TABLE t AS FROM ({LONG}) ORDER BY ALL"])
-def test_statement_that_is_running(query: str) -> None:
+def test_a_signal_interrupts_a_running_statement(query: str) -> None:
     db = duckdb.connect()
     interrupt_the_next_statement()
     with pytest.raises(Interrupted):
         execute(db, query, None).fetchall()
-    # It has really ended: the connection takes another.
+    # It has really ended: the connection accepts another statement.
     assert execute(db, "SELECT 1", None).fetchall() == [(1,)]
 
 
@@ -64,7 +64,7 @@ class Slow(Checker):
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_judging_that_is_interrupted_gives_no_verdict(clean_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_judging_gives_no_verdict(clean_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     checkers.names()
     monkeypatch.setattr(checkers, "_items", {"slow": Slow})
     folder = clean_run.save()
@@ -75,7 +75,7 @@ def test_judging_that_is_interrupted_gives_no_verdict(clean_run: Any, monkeypatc
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_oracle_that_is_interrupted(clean_run: Any) -> None:
+def test_a_signal_interrupts_the_oracle(clean_run: Any) -> None:
     query = f"SELECT n AS p, n AS o FROM ({LONG})"
     clean_run.scenario["oracle"]["queries"] = {"rows": query, "events": query}
     folder = clean_run.save()
@@ -85,7 +85,7 @@ def test_oracle_that_is_interrupted(clean_run: Any) -> None:
     assert not list(folder.glob(".judge-*"))
 
 
-def test_errors_and_results_are_those_of_the_statement() -> None:
+def test_interruptible_passes_on_results_and_errors() -> None:
     db = duckdb.connect()
     with pytest.raises(duckdb.CatalogException, match="nowhere"):
         execute(db, "FROM nowhere", None)

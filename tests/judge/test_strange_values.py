@@ -1,4 +1,4 @@
-"""Values that Python or UTF-8 cannot say: a verdict or a clear error, and never a crash."""
+"""Values that Python or UTF-8 cannot represent give a verdict or a clear error, and never a crash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from onceproof.cli.app import app
 
-#: Written into the record's JSON as it stands here.
+#: Written into the record's JSON as it is here.
 VALUES = [
     '"half \\ud800"',
     '"\\udfff\\ud800"',

@@ -1,4 +1,4 @@
-"""What a fault of consumers explains: the copies and losses of its own group, and not those of another."""
+"""A fault in one consumer group explains the duplicates and losses of that group, and not those of another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def crash_over_the_third(run: Any, *, query: str) -> None:
 
 @pytest.fixture
 def groups(stored_run: Any) -> Any:
-    """Four messages, read by two groups, each with an output of its own, and nothing wrong."""
+    """A correct run: four messages, read by two groups, each with its own output."""
     run = stored_run
     run.scenario["outputs"] = {
         name: {"topic": name, "identity": ["id"], "query": group} for name, group in GROUPS.items()
@@ -40,10 +40,10 @@ def groups(stored_run: Any) -> Any:
     [
         ("billing", "billed", "fault"),
         ("billing", "shipped", "unknown"),
-        ("", "shipped", "fault"),  # no groups: there is but one
+        ("", "shipped", "fault"),  # without groups, there is only one
     ],
 )
-def test_a_fault_explains_the_duplicates_of_its_own_group_alone(
+def test_a_fault_explains_the_duplicates_of_its_own_group_only(
     groups: Any, query: str, output: str, source: str
 ) -> None:
     crash_over_the_third(groups, query=query)
@@ -56,7 +56,7 @@ def test_a_fault_explains_the_duplicates_of_its_own_group_alone(
 
 
 @pytest.mark.parametrize(("output", "source"), [("billed", "fault"), ("shipped", "no fault")])
-def test_a_fault_explains_the_losses_of_its_own_group_alone(groups: Any, output: str, source: str) -> None:
+def test_a_fault_explains_the_losses_of_its_own_group_only(groups: Any, output: str, source: str) -> None:
     crash_over_the_third(groups, query="billing")
     rows = groups.tables["output"]
     groups.tables["output"] = [r for r in rows if (r["output"], r["content"]) != (output, '{"id": 3}')]

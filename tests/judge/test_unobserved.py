@@ -1,4 +1,4 @@
-"""A run that was not observed to its end is never examined: what is missing there may well have happened."""
+"""A run that was not observed to its end is never examined: what its history lacks may still have happened."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onceproof.judge.verdict import check, write_verdict
 
 
 def broken_off(run: Any, **document: Any) -> Path:
-    """A run that would be violated: all effects are missing, as they are while nothing was collected."""
+    """A run that would be violated: all effects are missing, as they are before the history is collected."""
     run.document.pop("observed")
     run.document.update(drained=False, seconds=4.5, **document)
     run.tables["output"].clear()
@@ -31,7 +31,7 @@ def broken_off(run: Any, **document: Any) -> Path:
     ],
 )
 @pytest.mark.parametrize("history", [True, False])
-def test_same_verdict_as_the_run_left(
+def test_the_verdict_is_the_one_that_the_run_left(
     clean_run: Any, document: dict[str, Any], outcome: Outcome, why: str, history: bool
 ) -> None:
     folder = broken_off(clean_run, **document)
@@ -44,7 +44,7 @@ def test_same_verdict_as_the_run_left(
     assert (folder / "verdict.json").read_text() == left
 
 
-def test_harness_that_was_killed(clean_run: Any) -> None:
+def test_a_run_whose_harness_was_killed_is_inconclusive(clean_run: Any) -> None:
     folder = broken_off(clean_run)
     events = [{"at": 0.1, "kind": "phase", "name": "run"}, {"at": 0.2, "kind": "phase", "name": "drain"}, {"kind": "x"}]
     lines = [json.dumps(event) for event in events]
@@ -55,13 +55,13 @@ def test_harness_that_was_killed(clean_run: Any) -> None:
     assert "not observed to its end: the harness died in phase drain" in verdict.reasons[0]
 
 
-def test_harness_that_was_killed_before_its_first_event(clean_run: Any) -> None:
+def test_a_run_whose_harness_was_killed_before_its_first_event(clean_run: Any) -> None:
     verdict = check(broken_off(clean_run))
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "in phase unknown" in verdict.reasons[0]
 
 
-def test_run_without_a_scenario(tmp_path: Path) -> None:
+def test_a_run_without_a_scenario_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"scenario": {}}')
     with pytest.raises(HistoryError, match="has no 'name'"):
         check(tmp_path)

@@ -1,4 +1,4 @@
-"""Values on their way from the input to the verdict: each case is a history, and what must be said of it."""
+"""Values from the input to the verdict: each case is a history with its expected anomalies."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from onceproof.judge.verdict import judge
 
 @dataclass(frozen=True)
 class History:
-    """Input values and output values as JSON texts, record by record, and what the judge must find."""
+    """Input values and output values as JSON texts, record by record, and what the judge must find in them."""
 
     name: str
     sent: list[str]
     written: list[str]
     found: dict[str, int] = field(default_factory=dict)
-    """Anomaly -> how often; nothing: the run is held."""
+    """Anomaly -> number; empty if the run is held."""
     columns: str = "*"
-    """What the oracle selects of each record."""
+    """The columns that the oracle selects of each record."""
     table: bool = False
-    """The output is a table: its values are texts."""
+    """Whether the output is a table: its values are then text."""
     identity: str = "id"
 
 
 def copied(name: str, *sent: str, **more: Any) -> History:
-    """The output holds what the input holds."""
+    """The output holds the same values as the input."""
     return History(name, list(sent), list(sent), **more)
 
 
 def changed(name: str, sent: list[str], *written: str, **more: Any) -> History:
-    """One value of the output is another one."""
+    """One value of the output differs."""
     return History(name, sent, list(written), {"wrong-value": 1}, **more)
 
 
@@ -86,13 +86,13 @@ HISTORIES = [
         ['{"id":1,"v":12345678901234568}'],
         '{"id":1,"v":12345678901234567.6}',
     ),
-    # Tables hold texts.
+    # Tables hold text.
     History("big numbers in a table", [*BIG, '{"id":3,"v":0.5}'], [*BIG, '{"id":3,"v":0.50}'], table=True),
     changed("another one in a table", MIXED, '{"id":1,"v":"9007199254740992"}', MIXED[1], table=True),
     History(
         "an array of a table", LISTS, ['{"id":1,"v":"{12345678901234567.89}"}', '{"id":2,"v":"{1.00}"}'], table=True
     ),
-    # Texts and numbers.
+    # Strings and numbers.
     changed("a text where a whole number is expected", ['{"id":1,"v":5}'], '{"id":1,"v":"5"}'),
     changed("a text where a fraction is expected", ['{"id":1,"v":5.5}'], '{"id":1,"v":"5.5"}'),
     changed("a number where a text is expected", ['{"id":1,"v":"5"}'], '{"id":1,"v":5}'),
@@ -113,7 +113,7 @@ HISTORIES = [
     ),
     History("an escaped name", ['{"id":1,"v":5}'], ['{"id":1,"\\u0076":5}']),
     changed("a text under an escaped name", ['{"id":1,"v":5}'], '{"id":1,"\\u0076":"5"}'),
-    # Names twice in one object: the last counts.
+    # The same name twice in one object: the last counts.
     History("a name twice in the input", ['{"id":1,"v":"a","v":"b"}'], ['{"id":1,"v":"b"}']),
     changed("its first value", ['{"id":1,"v":"a","v":"b"}'], '{"id":1,"v":"a"}'),
     History("a name twice within", ['{"id":1,"v":{"a":1,"a":2}}'], ['{"id":1,"v":{"a":2}}']),
@@ -157,7 +157,7 @@ HISTORIES = [
 
 
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
-def test_history(stored_run: Any, history: History) -> None:
+def test_the_judge_finds_the_expected_anomalies(stored_run: Any, history: History) -> None:
     run = stored_run
     meta = "_topic, _partition, _offset, _key, _timestamp_ms, _value"
     chosen = f"* EXCLUDE ({meta})" if history.columns == "*" else history.columns
@@ -185,7 +185,7 @@ def test_history(stored_run: Any, history: History) -> None:
 @pytest.mark.parametrize(("more", "found"), [(1, {}), (5, {"wrong-value": 1})])
 @pytest.mark.parametrize("digits", [10, 20, 30, 38, 45, 300])
 def test_a_tolerance_of_large_numbers(stored_run: Any, digits: int, more: int, found: dict[str, int]) -> None:
-    """Two numbers of many digits that differ by more than it may be one double."""
+    """Two numbers of many digits may be the same double although they differ by more than the tolerance."""
     run, least = stored_run, 10 ** (digits - 1)
     run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["id"], "tolerance": {"v": {"absolute": 1}}}}
     query = 'SELECT id, v, _partition, _offset, _key FROM "in"'

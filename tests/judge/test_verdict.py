@@ -1,4 +1,4 @@
-"""From stored runs to verdicts: what holds, what is in doubt, and that a violation outranks a doubt."""
+"""From stored runs to verdicts: what is held, what is inconclusive, and that a violation outranks a doubt."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_clean_run_is_held(clean_run: Any) -> None:
     }
 
 
-def test_fault_that_hit_leaves_it_held(clean_run: Any) -> None:
+def test_a_run_is_held_if_its_fault_hit(clean_run: Any) -> None:
     clean_run.scenario["chaos"] = [{"fault": "crash"}]
     clean_run.fault(batch=1)
     verdict = judge(clean_run.save())
@@ -41,7 +41,7 @@ def test_fault_that_hit_leaves_it_held(clean_run: Any) -> None:
     assert [(f.fault, f.batch, f.hit) for f in verdict.faults] == [("crash", 1, True)]
 
 
-def test_check_gives_the_same_verdict_in_another_place(clean_run: Any, tmp_path: Any) -> None:
+def test_check_gives_the_same_verdict_in_another_folder(clean_run: Any, tmp_path: Any) -> None:
     clean_run.record("events", {"p": 9, "o": 9, "k": "k", "n": 1})
     here = clean_run.save()
     there = tmp_path / "elsewhere"
@@ -57,14 +57,14 @@ def test_check_gives_the_same_verdict_in_another_place(clean_run: Any, tmp_path:
     assert not list(here.glob(".judge-*"))
 
 
-def test_run_that_did_not_drain(clean_run: Any) -> None:
+def test_a_run_that_did_not_drain_is_inconclusive(clean_run: Any) -> None:
     clean_run.document.update(drained=False, drain_note="stuck at 3")
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "did not drain, so more output may still come: stuck at 3" in verdict.reasons[0]
 
 
-def test_tail_that_one_output_may_lack_does_not_excuse_another_that_must_recover(clean_run: Any) -> None:
+def test_an_allowed_stale_tail_does_not_excuse_an_output_that_must_recover(clean_run: Any) -> None:
     clean_run.document["drained"] = False
     clean_run.scenario["outputs"]["events"]["claim"] = {"liveness": "none"}
     kept = [row for row in clean_run.tables["output"] if (row["output"], row["offset"]) != ("events", 5)]
@@ -77,14 +77,14 @@ def test_tail_that_one_output_may_lack_does_not_excuse_another_that_must_recover
     assert verdict.outcome is Outcome.INCONCLUSIVE, verdict.reasons
 
 
-def test_job_that_ended_too_early_has_its_last_words(clean_run: Any) -> None:
+def test_the_log_of_a_job_that_ended_too_early_is_shown(clean_run: Any) -> None:
     clean_run.document.update(drained=False, drain_note="no checkpoint in 60 s")
     clean_run.document["job"]["traceback"] = "AnalysisException: no such topic"
     (reason,) = judge(clean_run.save()).reasons
-    assert reason.endswith("no checkpoint in 60 s; the job's last words:\nAnalysisException: no such topic")
+    assert reason.endswith("no checkpoint in 60 s; from the job's log:\nAnalysisException: no such topic")
 
 
-def test_job_that_cannot_start_is_told_with_the_cause_first_and_what_to_do(clean_run: Any) -> None:
+def test_a_job_that_cannot_start_is_reported_with_the_cause_first_and_a_hint(clean_run: Any) -> None:
     refused = "org.postgresql.util.PSQLException: Connection to localhost:5432 refused."
     clean_run.document["job"] |= {
         "died_before_fault": True,
@@ -93,20 +93,20 @@ def test_job_that_cannot_start_is_told_with_the_cause_first_and_what_to_do(clean
     }
     (reason,) = judge(clean_run.save()).reasons
     first, cause, log, hint = reason.splitlines()
-    assert first == "the job died before any fault, so it is broken by itself:"
+    assert first == "the job died before any fault, so the job itself is broken:"
     assert cause == refused
     assert log == "full log: logs/driver-0.log in the run directory"
     assert hint.startswith("localhost:5432 is not an address of this run") and "{postgres.jdbc}" in hint
 
 
-def test_job_that_fails_without_an_exception_is_told_with_its_last_lines(clean_run: Any) -> None:
+def test_a_job_that_fails_without_an_exception_is_reported_with_its_last_lines(clean_run: Any) -> None:
     failure = {"causes": [], "foreign_address": None, "log": "logs/driver-0.log"}
     clean_run.document["job"] |= {"died_before_fault": True, "failure": failure, "log_tail": "no table named x"}
     (reason,) = judge(clean_run.save()).reasons
     assert reason.splitlines()[1:] == ["no table named x", "full log: logs/driver-0.log in the run directory"]
 
 
-def test_job_that_never_reads_its_topic_is_told_that_and_nothing_else(clean_run: Any) -> None:
+def test_a_job_that_never_reads_its_topic_has_no_other_reason(clean_run: Any) -> None:
     clean_run.document.update(
         drained=False, stuck=False, never_reads=True, drain_note="the job never reads topic in: query q reads x"
     )
@@ -116,10 +116,10 @@ def test_job_that_never_reads_its_topic_is_told_that_and_nothing_else(clean_run:
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
     (reason,) = verdict.reasons
-    assert reason == "the job never reads topic in: query q reads x; the job's last words:\nwaiting for x"
+    assert reason == "the job never reads topic in: query q reads x; from the job's log:\nwaiting for x"
 
 
-def test_job_that_wrote_nothing_is_told_so_first_with_its_last_lines(clean_run: Any) -> None:
+def test_a_job_that_wrote_nothing_has_this_as_first_reason_with_its_last_lines(clean_run: Any) -> None:
     clean_run.document["job"]["log_tail"] = "batch 1: dry run"
     clean_run.tables["output"] = [row for row in clean_run.tables["output"] if row["output"] != "events"]
     verdict = judge(clean_run.save())
@@ -131,7 +131,7 @@ def test_job_that_wrote_nothing_is_told_so_first_with_its_last_lines(clean_run: 
 
 
 @pytest.mark.parametrize("outcome", [Outcome.HELD, Outcome.INCONCLUSIVE, Outcome.VIOLATED])
-def test_restart_by_the_harness_is_told(clean_run: Any, outcome: Outcome) -> None:
+def test_a_restart_by_the_harness_is_reported(clean_run: Any, outcome: Outcome) -> None:
     clean_run.document["nudged"] = True
     clean_run.scenario["limits"] = {"stuck_s": 45}
     if outcome is Outcome.VIOLATED:
@@ -145,9 +145,9 @@ def test_restart_by_the_harness_is_told(clean_run: Any, outcome: Outcome) -> Non
 
 
 @pytest.mark.parametrize(
-    ("fired", "reason"), [(True, "fired and did not hit: it was seen"), (False, "was armed and never fired")]
+    ("fired", "reason"), [(True, "fired but did not hit: it was seen"), (False, "was armed and never fired")]
 )
-def test_fault_that_did_not_hit(clean_run: Any, fired: bool, reason: str) -> None:
+def test_a_fault_that_did_not_hit_is_inconclusive(clean_run: Any, fired: bool, reason: str) -> None:
     clean_run.fault(batch=1, hit=False, fired=fired)
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
@@ -155,14 +155,14 @@ def test_fault_that_did_not_hit(clean_run: Any, fired: bool, reason: str) -> Non
     assert reason in verdict.reasons[0]
 
 
-def test_fault_without_a_trace(clean_run: Any) -> None:
+def test_a_fault_that_the_history_does_not_mention_is_inconclusive(clean_run: Any) -> None:
     clean_run.scenario["chaos"] = [{"fault": "crash"}]
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "left no trace" in verdict.reasons[0]
+    assert "does not mention 1 of the scenario's faults" in verdict.reasons[0]
 
 
-def test_broken_job_is_neither_held_nor_violated(clean_run: Any) -> None:
+def test_a_broken_job_is_neither_held_nor_violated(clean_run: Any) -> None:
     clean_run.document["job"] = {"starts": 1, "died_before_fault": True, "traceback": "SyntaxError: oops"}
     clean_run.document["drained"] = False
     clean_run.tables["output"].clear()
@@ -172,7 +172,7 @@ def test_broken_job_is_neither_held_nor_violated(clean_run: Any) -> None:
     assert "SyntaxError: oops" in verdict.reasons[0]
 
 
-def test_violation_outranks_doubts_and_tells_them(clean_run: Any) -> None:
+def test_a_violation_outranks_doubts_and_lists_them(clean_run: Any) -> None:
     clean_run.fault(batch=1, hit=False)
     clean_run.record("events", {"p": 0, "o": 0, "k": "k0", "n": 0})
     verdict = judge(clean_run.save())
@@ -181,7 +181,7 @@ def test_violation_outranks_doubts_and_tells_them(clean_run: Any) -> None:
     assert any("did not hit" in reason for reason in verdict.reasons[1:])
 
 
-def test_no_committed_input(stored_run: Any) -> None:
+def test_a_run_without_committed_input_is_inconclusive(stored_run: Any) -> None:
     stored_run.scenario["outputs"] = {"events": {"topic": "events", "identity": ["n"]}}
     stored_run.scenario["oracle"] = {"kind": "sql", "queries": {"events": 'SELECT 1 AS n FROM "in"'}}
     stored_run.send("k", {"n": 1}, visibility="aborted")
@@ -190,17 +190,17 @@ def test_no_committed_input(stored_run: Any) -> None:
     assert "no committed record" in verdict.reasons[0]
 
 
-def test_where_nothing_was_fed_the_reason_for_it_stands_alone(stored_run: Any) -> None:
+def test_if_no_input_was_fed_the_reason_for_this_is_the_only_one(stored_run: Any) -> None:
     stored_run.scenario["chaos"] = [{"fault": "crash"}]
     stored_run.scenario["outputs"] = {"events": {"topic": "events", "identity": ["n"]}}
     stored_run.scenario["oracle"] = {"kind": "sql", "queries": {"events": 'SELECT n FROM "in"'}}
     stored_run.document.update(drained=False, drain_note="the query has no checkpoint")
     verdict = judge(stored_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert verdict.reasons == ("nothing was fed: the query has no checkpoint",)
+    assert verdict.reasons == ("no input was fed: the query has no checkpoint",)
 
 
-def test_oracle_that_expects_nothing(clean_run: Any) -> None:
+def test_an_oracle_that_expects_nothing_is_inconclusive(clean_run: Any) -> None:
     clean_run.scenario["outputs"].pop("rows")
     clean_run.scenario["oracle"] = {
         "kind": "sql",
@@ -212,14 +212,14 @@ def test_oracle_that_expects_nothing(clean_run: Any) -> None:
     assert "expects nothing in output events" in verdict.reasons[0]
 
 
-def test_undecodable_record(clean_run: Any) -> None:
+def test_an_undecodable_record_is_inconclusive(clean_run: Any) -> None:
     clean_run.record("events", "{not json")
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "1 effect of it without a JSON object as value, the first at events/0@6" in verdict.reasons[0]
+    assert "1 record has no JSON object as value, the first at events/0@6" in verdict.reasons[0]
 
 
-def test_column_of_which_the_oracle_is_silent(clean_run: Any) -> None:
+def test_a_column_that_the_oracle_does_not_give_is_inconclusive(clean_run: Any) -> None:
     for change in clean_run.tables["output"]:
         if change["output"] == "events":
             change["content"] = json.dumps({**json.loads(change["content"]), "loaded_at": "now"})
@@ -241,7 +241,7 @@ def test_column_of_which_the_oracle_is_silent(clean_run: Any) -> None:
         ("SELECT 1 AS p, 2 AS o; SELECT 1", "2 statements"),
     ],
 )
-def test_oracle_that_fails(clean_run: Any, query: str, reason: str) -> None:
+def test_an_oracle_that_fails_is_inconclusive(clean_run: Any, query: str, reason: str) -> None:
     clean_run.scenario["oracle"]["queries"]["events"] = query
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
@@ -249,7 +249,7 @@ def test_oracle_that_fails(clean_run: Any, query: str, reason: str) -> None:
     assert reason in verdict.reasons[0]
 
 
-def test_crashed_checker_is_a_doubt(clean_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crashed_checker_makes_the_run_inconclusive(clean_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from onceproof.checkers.unexplained import Unexplained
 
     def crash(self: Any, case: Any) -> Any:
@@ -262,11 +262,11 @@ def test_crashed_checker_is_a_doubt(clean_run: Any, monkeypatch: pytest.MonkeyPa
     assert "ZeroDivisionError" in verdict.not_evaluated["unexplained"]
 
 
-def test_decoded_commits_that_do_not_replay_to_the_snapshot(clean_run: Any) -> None:
+def test_commits_that_do_not_replay_to_the_snapshot_are_not_used(clean_run: Any) -> None:
     clean_run.snapshot["rows"] = [*clean_run._replayed("rows")]
     clean_run.tables["output"] = [c for c in clean_run.tables["output"] if c["output"] != "rows" or c["commit_order"]]
     verdict = judge(clean_run.save())
-    # The snapshot is judged all the same; what the order needs is gone.
+    # The snapshot is still judged; its rows have no order.
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert verdict.findings == ()
     assert list(verdict.not_evaluated) == ["reordered@rows"]
@@ -274,20 +274,20 @@ def test_decoded_commits_that_do_not_replay_to_the_snapshot(clean_run: Any) -> N
     assert judge(clean_run.save()).outcome is Outcome.HELD
 
 
-def test_deleted_and_rewritten_rows_are_the_right_effects(clean_run: Any) -> None:
-    """A sink that deletes its batch's rows before it writes them again is right."""
+def test_deleted_and_rewritten_rows_are_correct_effects(clean_run: Any) -> None:
+    """A sink that deletes a batch's rows before it writes them again is correct."""
     last = [json.loads(c["content"]) for c in clean_run.tables["output"] if c["output"] == "rows" and c["commit_order"]]
     clean_run.commit("rows", *(("delete", row, None) for row in last), *(("insert", None, row) for row in last))
     verdict = judge(clean_run.save())
-    # In which order they first became visible, the rows that stand there do not show.
+    # The remaining rows do not show in which order they first became visible.
     assert (verdict.outcome, verdict.findings) == (Outcome.INCONCLUSIVE, ())
     assert list(verdict.not_evaluated) == ["reordered@rows"]
     clean_run.scenario["claim"] = {"order": "none"}
     assert judge(clean_run.save()).outcome is Outcome.HELD
 
 
-def test_update_and_truncate(clean_run: Any) -> None:
-    clean_run.scenario["claim"] = {"order": "none"}  # the updated row stands where its last commit stands
+def test_updates_and_truncates_are_replayed(clean_run: Any) -> None:
+    clean_run.scenario["claim"] = {"order": "none"}  # the updated row has the position of its last commit
     first, *others = clean_run._replayed("rows")
     clean_run.commit("rows", ("truncate", None, None))
     clean_run.insert("rows", {**first, "n": "99"}, *others)
@@ -297,7 +297,7 @@ def test_update_and_truncate(clean_run: Any) -> None:
     assert list(verdict.not_evaluated) == ["reordered@rows"]
 
 
-def test_own_claim_of_an_output(clean_run: Any) -> None:
+def test_an_output_may_have_its_own_claim(clean_run: Any) -> None:
     clean_run.scenario["outputs"]["events"]["claim"] = {"delivery": "at-least-once"}
     clean_run.tables["batches"][-1]["committed_by"] = clean_run.tables["batches"][-2]["committed_by"] = 1
     clean_run.record("events", {"p": 0, "o": 4, "k": "k0", "n": 10})
@@ -307,12 +307,12 @@ def test_own_claim_of_an_output(clean_run: Any) -> None:
     assert verdict.claim["outputs"]["events"]["delivery"] == "at-least-once"
 
 
-def test_run_that_is_none(tmp_path: Any) -> None:
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Any) -> None:
     with pytest.raises(HistoryError, match="is not a run: it is an empty folder"):
         judge(tmp_path)
 
 
-def test_damaged_history(clean_run: Any) -> None:
+def test_a_damaged_history_is_refused(clean_run: Any) -> None:
     folder = clean_run.save()
     file = folder / "history" / "output.parquet"
     file.write_bytes(file.read_bytes()[:-20])
@@ -320,9 +320,9 @@ def test_damaged_history(clean_run: Any) -> None:
         judge(folder)
 
 
-def test_imported_history_exercised_no_fault(clean_run: Any) -> None:
+def test_the_verdict_on_an_import_says_that_no_fault_was_exercised(clean_run: Any) -> None:
     clean_run.document["imported"] = True
-    clean_run.scenario["claim"] = {"order": "none"}  # a snapshot shows none
+    clean_run.scenario["claim"] = {"order": "none"}  # a snapshot shows no order
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.HELD
     assert verdict.reasons[0].endswith("match the claim; imported history: no fault was exercised")
@@ -337,22 +337,22 @@ def test_ignored_columns_are_always_listed(clean_run: Any) -> None:
     assert judge(clean_run.save()).to_json()["ignored"] == {"rows": ["loaded_at", "id"]}
 
 
-def test_what_the_oracle_counted_is_among_the_counts(clean_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_counts_include_those_of_the_oracle(clean_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expected, "check_identities", lambda case: case.notes.update({"late.in": 3}))
     assert judge(clean_run.save()).counts["late.in"] == 3
 
 
-def test_identity_that_names_no_single_effect_is_a_doubt_beside_the_findings(clean_run: Any) -> None:
+def test_an_identity_that_is_expected_twice_is_a_doubt_in_addition_to_findings(clean_run: Any) -> None:
     for output in ("rows", "events"):
         clean_run.scenario["outputs"][output]["identity"] = ["k"]
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "identity: [k] names no single effect" in verdict.reasons[0]
+    assert "identity: [k] does not name a single row" in verdict.reasons[0]
     assert {batch.verdict for batch in verdict.batches} == {Outcome.INCONCLUSIVE}
 
 
 @pytest.mark.parametrize("claim", [{"liveness": "none"}, {"delivery": "at-most-once", "liveness": "none"}])
-def test_an_output_that_never_had_an_effect_is_not_held(stored_run: Any, claim: dict[str, str]) -> None:
+def test_an_empty_output_is_not_held(stored_run: Any, claim: dict[str, str]) -> None:
     run = stored_run
     run.scenario["outputs"] = {"rows": {"table": "rows", "identity": ["n"]}}
     run.scenario["oracle"] = {"kind": "sql", "queries": {"rows": 'SELECT n, _partition, _offset FROM "in"'}}
@@ -367,7 +367,7 @@ def test_an_output_that_never_had_an_effect_is_not_held(stored_run: Any, claim: 
     assert judge(run.save()).outcome == "held"
 
 
-def test_an_input_topic_may_be_called_input(stored_run: Any) -> None:
+def test_an_input_topic_may_be_named_input(stored_run: Any) -> None:
     run = stored_run
     run.scenario["input"] = [{"topic": topic, "dataset": "numbers"} for topic in ("input", "other")]
     run.scenario["outputs"] = {"rows": {"table": "rows", "identity": ["n"]}}

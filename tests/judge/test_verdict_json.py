@@ -1,4 +1,4 @@
-"""A verdict goes to JSON and comes back the same, in one call each way."""
+"""A verdict is written to JSON, and read back as an equal one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ VERDICTS = st.builds(
 
 
 @given(VERDICTS)
-def test_a_verdict_comes_back_from_its_file_its_text_and_its_object(verdict: Verdict) -> None:
+def test_a_verdict_is_read_back_from_its_file_its_text_and_its_object(verdict: Verdict) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_verdict(Path(folder), verdict)
         file = Path(folder) / VERDICT_FILE
@@ -71,7 +71,7 @@ def test_a_verdict_comes_back_from_its_file_its_text_and_its_object(verdict: Ver
     assert Verdict.from_json(verdict.to_json()) == verdict
 
 
-def test_a_judged_run_comes_back(clean_run: Any) -> None:
+def test_the_verdict_on_a_run_is_read_back(clean_run: Any) -> None:
     clean_run.record("events", {"p": 0, "o": 0, "k": "k0", "n": 0}, key="k0")
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.VIOLATED and verdict.findings[0].witnesses
@@ -85,7 +85,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_what_is_no_verdict_is_refused(text: str, tmp_path: Path) -> None:
+def test_anything_else_than_a_verdict_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / VERDICT_FILE).write_text(text)
     for source in (text, tmp_path / VERDICT_FILE):
         with pytest.raises(ValueError):

@@ -43,11 +43,11 @@ def test_a_query_that_can_be_run_has_no_warning(tmp_path: Path) -> None:
     [
         (
             {"outputs": {"events": {"topic": "events", "identity": ["order_id"]}}},
-            ["gives no column 'order_id', which is part of its identity; it gives id, amount"],
+            ["has no column 'order_id', which is part of its identity; it has id, amount"],
         ),
         (
             {"outputs": {"events": {"topic": "events", "identity": ["id"], "compare": ["price"]}}},
-            ["gives no column 'price', which the output wants compared; it gives id, amount"],
+            ["has no column 'price', which the output wants compared; it has id, amount"],
         ),
         (
             {"oracle": sql("SELECT id, amout FROM orders")},
@@ -57,7 +57,10 @@ def test_a_query_that_can_be_run_has_no_warning(tmp_path: Path) -> None:
         ({"oracle": sql("SELECT id, upper(amount + 1, 2) FROM orders")}, ["No function matches the given name"]),
         ({"oracle": sql("SELECT id, amount + placed FROM orders")}, ["No function matches"]),
         ({"oracle": sql("FROM '{here}/x.parquet'")}, ["file system operations are disabled"]),
-        ({"oracle": sql("SELECT id, _offset FROM orders")}, ["gives one of _partition and _offset; it needs both"]),
+        (
+            {"oracle": sql("SELECT id, _offset FROM orders")},
+            ["selects only one of _partition and _offset; it needs both"],
+        ),
         (
             {"oracle": sql("SELECT id, first(placed) FROM orders GROUP BY id")},
             ["`first(placed)` (line 1) takes whichever row"],

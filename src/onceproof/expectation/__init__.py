@@ -1,1 +1,1 @@
-"""What the outputs must hold where code has to say it: asked once at the end of a run, and stored with the history."""
+"""Runs the user's code that decodes values or says what outputs must hold: once at the end of a run. Stores its results."""

@@ -1,4 +1,4 @@
-"""The last phase of a run before it is judged: an oracle that runs code is asked, and what it says is stored."""
+"""The last phase of a run before it is judged: asks an oracle that runs code, and stores its answer."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from onceproof.stack.processes.owner import Owner
 
 
 def ask_oracle(execution: Execution, execute: Callable[[Execution], None]) -> None:
-    """Ask the oracle of a run that was observed; does nothing for one that needs no code.
+    """Ask the oracle of an observed run. Does nothing for an oracle that runs no code.
 
-    ``execute`` runs a scenario and judges nothing. An oracle that fails is noted in ``run.json``: the run is then
-    inconclusive. Raises what ``execute`` raises, and `Interrupted`.
+    ``execute`` runs a scenario without judging it. If the oracle fails, ``run.json`` records it, and the run is inconclusive.
+    Raises what ``execute`` raises, and `Interrupted`.
     """
     scenario, directory, timeline = execution.scenario, execution.directory, execution.timeline
     oracle = oracles.get(scenario.oracle.kind)(scenario.oracle)
@@ -32,7 +32,7 @@ def ask_oracle(execution: Execution, execute: Callable[[Execution], None]) -> No
     fetched = components.ensure()
     secrets = scenario.pipeline.secrets
 
-    def once_more(other: Scenario, where: Path) -> RunDir:
+    def run_scenario(other: Scenario, where: Path) -> RunDir:
         inner = execution.of(other, where)
         try:
             execute(inner)
@@ -56,5 +56,5 @@ def ask_oracle(execution: Execution, execute: Callable[[Execution], None]) -> No
             own={name: fill(value, values) for name, value in scenario.pipeline.env.items()},
             secrets=secrets,
         )
-        runner = OracleRunner(scenario, directory, owner, timeline, environment, values, once_more, store_rows)
+        runner = OracleRunner(scenario, directory, owner, timeline, environment, values, run_scenario, store_rows)
         work_out(oracle, scenario.oracle.kind, runner)

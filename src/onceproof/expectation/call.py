@@ -29,14 +29,14 @@ def main(request_file: Path) -> None:
 
 
 def tables_of(answer: Any, outputs: Mapping[str, list[str]]) -> dict[str, pa.Table]:
-    """What the function returned, as a table for each output. Raises `TypeError` or `ValueError` for anything else."""
+    """The function's answer as one table per output. Raises `TypeError` or `ValueError` if it is anything else."""
     if not isinstance(answer, Mapping):
-        raise TypeError(f"the function returned a {type(answer).__name__}; wanted is a dict: output -> its rows")
+        raise TypeError(f"the function returned a {type(answer).__name__}; it must return a dict: output -> its rows")
     for output in answer:
         if output not in outputs:
             raise ValueError(f"the function returned rows for {output!r}; {suggest(str(output), list(outputs))}")
     if missing := [output for output in outputs if output not in answer]:
-        raise ValueError(f"the function returned nothing for output {missing[0]!r}; no rows are an empty list")
+        raise ValueError(f"the function returned nothing for output {missing[0]!r}; for no rows, return an empty list")
     return {output: _table(answer[output], output, identity) for output, identity in outputs.items()}
 
 
@@ -47,22 +47,22 @@ def _table(rows: Any, output: str, identity: list[str]) -> pa.Table:
     elif hasattr(rows, "__arrow_c_stream__"):
         table = pa.table(rows)
     elif isinstance(rows, str | bytes | Mapping) or not hasattr(rows, "__iter__"):
-        raise TypeError(f"the rows of output {output!r} are a {type(rows).__name__}; wanted are dicts, or a table")
+        raise TypeError(f"the rows of output {output!r} are a {type(rows).__name__}; they must be dicts, or a table")
     else:
         table = _from_dicts(list(rows), output)
-    if "__index_level_0__" in table.column_names:  # pandas' index is no column of an output
+    if "__index_level_0__" in table.column_names:  # pandas' index is not a column of the output
         table = table.drop_columns(["__index_level_0__"])
     if not table.num_columns and not table.num_rows:
         table = pa.table({name: pa.array([], pa.string()) for name in identity})
-    nothing = {field.name: pa.string() for field in table.schema if pa.types.is_null(field.type)}
-    return table.cast(pa.schema([pa.field(f.name, nothing.get(f.name, f.type)) for f in table.schema]))
+    nulls_only = {field.name: pa.string() for field in table.schema if pa.types.is_null(field.type)}
+    return table.cast(pa.schema([pa.field(f.name, nulls_only.get(f.name, f.type)) for f in table.schema]))
 
 
 def _from_dicts(rows: list[Any], output: str) -> pa.Table:
     for row in rows:
         if not isinstance(row, Mapping):
-            raise TypeError(f"a row of output {output!r} is a {type(row).__name__}; wanted is a dict: column -> value")
-    # The columns of all rows: pyarrow would take those of the first.
+            raise TypeError(f"a row of output {output!r} is a {type(row).__name__}; it must be a dict: column -> value")
+    # The columns of all rows: PyArrow would take only those of the first.
     names = list(dict.fromkeys(name for row in rows for name in row))
     return pa.table({name: [row.get(name) for row in rows] for name in names})
 

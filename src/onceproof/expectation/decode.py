@@ -1,7 +1,7 @@
-"""Decodes the values of a run's topics with a user's function, once, and stores what it says. Also a program (``python -m``).
+"""Decodes the values of a run's topics with a user's function, once, and stores the results. Also a program (``python -m``).
 
-As a program it is a child of the run: the function is somebody's code, and may do anything but spoil the run. What it stores
-is told in `onceproof.oracle.contract.decoders`.
+The program is a child process of the run, so that the user's code cannot break the run. `onceproof.oracle.contract.decoders`
+describes what it stores.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Decode = Callable[[bytes], Any]
 
 
 def decode_topics(scenario: Scenario, here: Path, directory: RunDir) -> None:
-    """Decode what names a function. A function that cannot be loaded is noted in ``run.json``: the run is then inconclusive."""
+    """Decode inputs and outputs that name a function. If this fails, ``run.json`` records it, and the run is inconclusive."""
     values = {"here": str(here)}
     outputs = {n: o.decode for n, o in scenario.outputs.items() if o.topic is not None and needs_code(o.decode)}
     inputs = {i.topic: i.decode for i in scenario.input if needs_code(i.decode)}
@@ -48,23 +48,23 @@ def decode_topics(scenario: Scenario, here: Path, directory: RunDir) -> None:
         return
     with Owner() as owner:
         request, answer = owner.scratch / "request.json", owner.scratch / "answer.json"
-        asked = {
+        parameters = {
             "run_dir": str(directory.path),
             "answer": str(answer),
             "outputs": {name: fill(decode, values) for name, decode in outputs.items()},
             "inputs": {topic: fill(decode, values) for topic, decode in inputs.items()},
         }
-        request.write_text(json.dumps(asked), encoding="utf-8")
+        request.write_text(json.dumps(parameters), encoding="utf-8")
         failed = _run(owner, request, directory.logs / "decode.log", scenario.limits.deadline_s)
-        said = {"outputs": {}, "inputs": {}} if failed else json.loads(answer.read_text(encoding="utf-8"))
+        notes = {"outputs": {}, "inputs": {}} if failed else json.loads(answer.read_text(encoding="utf-8"))
     for kind, named in (("outputs", outputs), ("inputs", inputs)):
-        for name, note in said[kind].items():
-            note["decode"] = named[name]  # as in the scenario, whatever folder that lies in
-    directory.update(decoded=DecodedRecord(failed=failed, **said))
+        for name, note in notes[kind].items():
+            note["decode"] = named[name]  # as the scenario writes it, independent of its folder
+    directory.update(decoded=DecodedRecord(failed=failed, **notes))
 
 
 def _run(owner: Owner, request: Path, log: Path, limit_s: float) -> str | None:
-    """Run the program; what went wrong, or None."""
+    """Run the program. Returns what went wrong, or None."""
     environment = job_environment(
         class_path=(), archive=None, scratch=owner.scratch, passfile=None, failpoints=None, own={}, secrets=[]
     )
@@ -75,27 +75,27 @@ def _run(owner: Owner, request: Path, log: Path, limit_s: float) -> str | None:
     except WaitTimeout:
         program.kill()
         return f"it did not end within {limit_s:g} s (limits.deadline_s)"
-    words = program.log_tail(_LAST_LINES).rstrip()
-    return None if program.returncode == 0 else f"it ended with exit code {program.returncode}\n{words}"
+    tail = program.log_tail(_LAST_LINES).rstrip()
+    return None if program.returncode == 0 else f"it ended with exit code {program.returncode}\n{tail}"
 
 
 def main(request_file: Path) -> None:
     request = json.loads(request_file.read_text(encoding="utf-8"))
     run_dir = Path(request["run_dir"])
-    said: dict[str, dict[str, Any]] = {"outputs": {}, "inputs": {}}
+    notes: dict[str, dict[str, Any]] = {"outputs": {}, "inputs": {}}
     if request["outputs"]:
-        said["outputs"] = _outputs(run_dir / "history" / "output.parquet", _loaded(request["outputs"]))
-    for topic, decode in _loaded(request["inputs"]).items():
-        said["inputs"][topic] = _input(run_dir, topic, decode)
-    Path(request["answer"]).write_text(json.dumps(said), encoding="utf-8")
+        notes["outputs"] = _decode_outputs(run_dir / "history" / "output.parquet", _load_all(request["outputs"]))
+    for topic, decode in _load_all(request["inputs"]).items():
+        notes["inputs"][topic] = _decode_input(run_dir, topic, decode)
+    Path(request["answer"]).write_text(json.dumps(notes), encoding="utf-8")
 
 
-def _loaded(named: Mapping[str, str]) -> dict[str, Decode]:
+def _load_all(named: Mapping[str, str]) -> dict[str, Decode]:
     return {name: load_decoder(decode) for name, decode in named.items()}
 
 
 def load_decoder(name: str) -> Decode:
-    """A function by its name, or the one that a package registers under entry point ``onceproof.decoders``."""
+    """Load a function by its name, or the one that a package registers under entry point ``onceproof.decoders``."""
     for entry in entry_points(group=GROUP):
         if entry.name == name:
             found: Decode = entry.load()
@@ -103,20 +103,21 @@ def load_decoder(name: str) -> Decode:
     return load_function(name)
 
 
-class _Count:
-    """How many values could not be decoded, and which was the first."""
+class _Decoder:
+    """Decodes values, and counts those that could not be decoded."""
 
-    def __init__(self) -> None:
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
         self.undecodable = 0
         self.first: str | None = None
 
-    def document(self, decode: Decode, value: bytes | None, place: str) -> str | None:
-        """The JSON object of one value; None for no value and for one that cannot be decoded."""
+    def document(self, value: bytes | None, place: str) -> str | None:
+        """The JSON object of one value; None if there is no value or it cannot be decoded."""
         if value is None:
             return None
         try:
-            return as_document(decode(value))
-        except Exception as error:  # it is somebody else's code
+            return as_document(self._decode(value))
+        except Exception as error:  # the user's code may raise anything
             self.undecodable += 1
             if self.first is None:
                 self.first = f"{place}: {type(error).__name__}: {error}"
@@ -126,49 +127,50 @@ class _Count:
         return {"undecodable": self.undecodable, "first": self.first}
 
 
-def _outputs(file: Path, decoders: Mapping[str, Decode]) -> dict[str, Any]:
-    """Rewrite table ``output``: ``content`` is what the function says, ``raw`` the bytes as they were."""
-    counts = {name: _Count() for name in decoders}
-    unseen = _Count()  # of aborted and open records: nobody reads them
+def _decode_outputs(file: Path, functions: Mapping[str, Decode]) -> dict[str, Any]:
+    """Rewrite table ``output``: ``content`` becomes the function's result, ``raw`` the original bytes."""
+    committed = {name: _Decoder(decode) for name, decode in functions.items()}
+    # Aborted and open records are not counted: no reader sees them.
+    uncommitted = {name: _Decoder(decode) for name, decode in functions.items()}
 
     def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
         names = batch["output"].to_pylist()
-        if decoders.keys().isdisjoint(names):
+        if functions.keys().isdisjoint(names):
             return batch
         columns = [batch[column].to_pylist() for column in ("partition", "offset", "visibility", "content", "raw")]
         contents, raws = columns[3], columns[4]
-        for row, (name, partition, offset, seen, content, raw) in enumerate(zip(names, *columns, strict=True)):
-            if name in decoders:
-                count = counts[name] if seen == "committed" else unseen
+        for row, (name, partition, offset, visibility, content, raw) in enumerate(zip(names, *columns, strict=True)):
+            if name in functions:
+                decoder = (committed if visibility == "committed" else uncommitted)[name]
                 raws[row] = raw if content is None else content.encode()
-                contents[row] = count.document(decoders[name], raws[row], f"{partition}@{offset}")
+                contents[row] = decoder.document(raws[row], f"{partition}@{offset}")
         for column, given in (("content", contents), ("raw", raws)):
             at = batch.schema.get_field_index(column)
             batch = batch.set_column(at, batch.schema.field(at), pa.array(given, batch.schema.field(at).type))
         return batch
 
     _copy(file, file, decoded)
-    return {name: count.note() for name, count in counts.items()}
+    return {name: decoder.note() for name, decoder in committed.items()}
 
 
-def _input(run_dir: Path, topic: str, decode: Decode) -> dict[str, Any]:
-    """Write the topic's rows of table ``input``, with what the function says of each value."""
-    count = _Count()
+def _decode_input(run_dir: Path, topic: str, decode: Decode) -> dict[str, Any]:
+    """Write the topic's rows of table ``input``, with the function's result for each value."""
+    decoder = _Decoder(decode)
     target = decoded_file(run_dir, topic)
     target.parent.mkdir(exist_ok=True)
 
     def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = batch.filter(pc.equal(batch["topic"], topic))
         places = zip(*(rows[column].to_pylist() for column in ("value", "partition", "offset")), strict=True)
-        documents = [count.document(decode, value, f"{partition}@{offset}") for value, partition, offset in places]
+        documents = [decoder.document(value, f"{partition}@{offset}") for value, partition, offset in places]
         return rows.append_column("document", pa.array(documents, pa.string()))
 
     _copy(run_dir / "history" / "input.parquet", target, decoded)
-    return count.note()
+    return decoder.note()
 
 
 def _copy(source: Path, target: Path, change: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
-    """Copy a table batch by batch, in bounded memory; whoever reads it sees all of it, or none."""
+    """Copy a table batch by batch, in bounded memory. The target appears atomically: a reader never sees part of it."""
     part = target.with_name(target.name + ".part")
     with pq.ParquetFile(source) as stored:
         schema = change(pa.RecordBatch.from_pylist([], stored.schema_arrow)).schema
@@ -179,14 +181,14 @@ def _copy(source: Path, target: Path, change: Callable[[pa.RecordBatch], pa.Reco
 
 
 def as_document(value: Any) -> str:
-    """What a decoder returned as a JSON object. Raises `TypeError` for what is no dict, or has no JSON form."""
+    """A decoder's result as a JSON object. Raises `TypeError` if it is not a dict, or has no JSON form."""
     if not isinstance(value, Mapping):
-        raise TypeError(f"the decoder returned a {type(value).__name__}; wanted is a dict: column -> value")
+        raise TypeError(f"the decoder returned a {type(value).__name__}; it must return a dict: column -> value")
     return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
 
 
 def _plain(value: Any) -> Any:
-    """In the texts that are compared: numbers that JSON lacks and times as text, bytes as base64."""
+    """The value in the form that is compared: times, and numbers that JSON lacks, as text; bytes as base64."""
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,1 +1,1 @@
-"""From history and oracle to findings, from findings and claim to a verdict. Never touches a live service."""
+"""Judges stored runs: from history and oracle to findings, from findings and claim to a verdict. Needs no live service."""

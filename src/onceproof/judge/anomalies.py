@@ -1,4 +1,4 @@
-"""What is said of each anomaly, as its checker states it: the text of `onceproof explain` and of the generated parts of ``docs/``."""
+"""The explanation of each anomaly, from its checker: the text of `onceproof explain` and of generated parts of ``docs/``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onceproof.judge.checker import Checker, Explanation, checkers
 
 @dataclass(frozen=True)
 class Anomaly:
-    """One anomaly as it is explained."""
+    """One anomaly with its explanation."""
 
     name: str
     checker: type[Checker]
@@ -27,8 +27,8 @@ class Anomaly:
 
     @property
     def allowed(self) -> tuple[tuple[str, str], ...]:
-        """(claim in words, what it allows), in the order in which a finding is held against them."""
-        return tuple((_words(dict(one.claim)), one.what) for one in self.checker.rule.allows)
+        """(claim in words, what it allows), in the order in which a finding is checked against them."""
+        return tuple((_in_words(dict(one.claim)), one.what) for one in self.checker.rule.allows)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -41,30 +41,30 @@ class Anomaly:
         }
 
 
-def _words(claim: dict[str, str]) -> str:
+def _in_words(claim: dict[str, str]) -> str:
     return ", ".join(f"{promise}: {level}" for promise, level in claim.items()) or "any claim"
 
 
 def anomalies() -> Iterator[Anomaly]:
-    """All that are registered, by name."""
+    """All registered anomalies, sorted by name."""
     for name, checker in checkers.items():
         yield Anomaly(name, checker)
 
 
 def anomaly(name: str) -> Anomaly:
-    """Raises `KeyError` with a suggestion for a name that no checker has."""
+    """Look up one anomaly. Raises `KeyError`, with a suggestion, if no checker has this name."""
     return Anomaly(name, checkers.get(name))
 
 
 def sections(one: Anomaly) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Heading and paragraphs (several: a list), in the order in which they are read; empty ones are left out."""
+    """Headings and their paragraphs (several: a list), in reading order, without the empty ones."""
     text = one.explanation
     yield "what it means", (f"{one.meaning[:1].upper()}{one.meaning[1:]}.",)
     for heading, paragraphs in (
         ("for example", (text.example,)),
         ("how it comes about", text.causes),
         ("how it is decided", (text.decided,)),
-        ("what a claim allows", tuple(f"With {claim}, {what}." for claim, what in one.allowed) or ("Nothing of it.",)),
+        ("what a claim allows", tuple(f"With {claim}, {what}." for claim, what in one.allowed) or ("Nothing.",)),
         ("what may come with it", tuple(f"{other}: {why}." for other, why in one.checker.comes_with.items())),
         ("what stops it", text.stops),
         ("read on", text.sources),

@@ -1,4 +1,4 @@
-"""A verdict for each micro-batch: what was found of it, and whether that says anything good of the others."""
+"""A verdict for each micro-batch. A batch is held only if every violation is known to be in other batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onceproof.judge.findings import BatchReport, Finding, Outcome
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
 
-# An ASOF join against the few planned ranges: the input is scanned once, whatever the number of batches.
+# An ASOF join against the few planned ranges scans the input once, whatever the number of batches.
 _BATCHES = """
     WITH planned AS (FROM history.batches WHERE end_offset > start_offset),
     taken AS (
@@ -31,21 +31,21 @@ _BATCHES = """
 
 
 def reports(case: Case, findings: Iterable[Finding], *, conclusive: bool) -> tuple[BatchReport, ...]:
-    """One a batch. ``conclusive``: everything that the claims promise was evaluated.
+    """One report per batch. ``conclusive``: everything that the claims promise was evaluated.
 
-    A violation whose batch is not known casts doubt on every batch: none is held then.
+    A violation in an unknown batch may be in any of them, so no batch is held then.
     """
     violations = [finding for finding in findings if finding.violates]
-    spread: dict[str, dict[str, int]] = {}
+    by_batch: dict[str, dict[str, int]] = {}
     for finding in violations:
         for name, effects in finding.batches.items():
-            of = spread.setdefault(name, {})
-            of[finding.anomaly] = of.get(finding.anomaly, 0) + effects
-    clear = conclusive and all(sum(f.batches.values()) >= f.total for f in violations)
+            counts = by_batch.setdefault(name, {})
+            counts[finding.anomaly] = counts.get(finding.anomaly, 0) + effects
+    all_located = all(sum(f.batches.values()) >= f.total for f in violations)
     result = []
     for row in case.rows(_BATCHES):
-        anomalies = spread.get(f"{row['query']}/{row['batch']}", {})
-        held = clear and row["committed"]
+        anomalies = by_batch.get(f"{row['query']}/{row['batch']}", {})
+        held = conclusive and all_located and row["committed"]
         verdict = Outcome.VIOLATED if anomalies else Outcome.HELD if held else Outcome.INCONCLUSIVE
         result.append(
             BatchReport(

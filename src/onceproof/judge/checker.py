@@ -1,8 +1,8 @@
-"""What a checker is: all that one anomaly is, in one file under ``checkers/``.
+"""The base class of checkers. A checker defines one anomaly completely, in one file under ``checkers/``.
 
-It is a pure function from a case (history + expected output) to findings, and what there is to say of the anomaly: its
-text, what claims allow of it, what comes with it, and how a right history is damaged so that it is there. Pages, lists,
-legends and property tests take it from here (see docs/add-a-checker.md).
+It has a pure function from a case (history and expected output) to findings, and everything else about the anomaly: its
+explanation, which claims allow it, which anomalies accompany it, and how to damage a correct history so that it occurs.
+Pages, lists, legends and property tests are made from these (see docs/add-a-checker.md).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gap:
-    """Why one output could not be judged for this anomaly: the others are."""
+    """One output that a checker could not judge for its anomaly, and why. It did judge the others."""
 
     output: str
     why: str
 
 
-#: Kinds of output systems, as they are named where something holds for one of them only.
+#: Names of output systems, for text that applies to one of them only.
 STORES = ("Kafka", "Postgres")
 #: Likewise for what only helps where the input itself is at fault.
 INPUT = "Input"
@@ -36,40 +36,43 @@ INPUT = "Input"
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `onceproof explain` and ``docs/anomalies.md`` say of an anomaly. Empty parts are left out."""
+    """The text of `onceproof explain` and ``docs/anomalies.md`` about an anomaly. Empty parts are left out."""
 
     example: str = ""
-    """What somebody who uses the output would see, in a case small enough to follow."""
+    """What a user of the output would see, in a case small enough to follow."""
     causes: tuple[str, ...] = ()
-    """How it comes about in Spark, Kafka or Postgres, each with the fault that shows it."""
+    """How the anomaly comes about in Spark, Kafka or Postgres, each with the fault that shows it."""
     decided: str = ""
-    """What in a history shows it, and what leaves it undecided."""
+    """What in a history shows the anomaly, and what leaves it undecided."""
     stops: tuple[str, ...] = ()
-    """What a pipeline does so that it cannot happen. What helps only with one kind of output begins with its name, as in
-    ``Kafka: ...`` (`STORES`); what concerns those who write the input, with ``Input: ...``."""
+    """What can be done to prevent the anomaly. Advice for one output system only begins with its name, as in ``Kafka: ...``
+    (`STORES`), and advice for the producers of the input with ``Input: ...``."""
     sources: tuple[str, ...] = ()
-    """Where to read on: a KIP, a ticket, a report, a chapter."""
+    """Further reading: a KIP, a ticket, a report, a chapter."""
 
     def stops_for(self, stores: Collection[str]) -> tuple[str, ...]:
-        """What a pipeline whose outputs are of these kinds, e.g. ``{"Kafka"}``, can do itself."""
-        elsewhere = tuple(f"{name}:" for name in (*STORES, INPUT) if name not in stores)
-        return tuple(text for text in self.stops if not text.startswith(elsewhere))
+        """The advice for a pipeline with these output systems, e.g. ``{"Kafka"}``, and with a correct input."""
+        others = tuple(f"{name}:" for name in (*STORES, INPUT) if name not in stores)
+        return tuple(text for text in self.stops if not text.startswith(others))
 
 
 class Checker:
-    """The docstring of a checker is the exact rule. Those of this package state everything; only ``meaning`` has no default."""
+    """Finds one anomaly. A checker's docstring states the exact rule.
+
+    Only ``meaning`` and `check` are required. The checkers that onceproof ships define every attribute.
+    """
 
     meaning: ClassVar[str]
     """One sentence: the anomaly."""
     explanation: ClassVar[Explanation] = Explanation()
     rule: ClassVar[ClaimRule] = FORBIDDEN
     comes_with: ClassVar[Mapping[str, str]] = {}
-    """Other anomalies that the same broken write may show -> why. No others may be found where only this is damaged."""
+    """Other anomalies that the same broken write may cause -> why. A history with only this damage shows no others."""
     damages: ClassVar[tuple[Damage, ...]] = ()
-    """How to break a right history so that this anomaly is there."""
+    """How to break a correct history so that this anomaly occurs."""
 
     def check(self, case: Case) -> Iterable[Finding | Gap]:
-        """All findings of this anomaly, and what could not be evaluated. Raises `NotEvaluated` where nothing could."""
+        """All findings of this anomaly, and the outputs that could not be judged. Raises `NotEvaluated` if none could."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""What an anomaly means for a claim, as its checker states it: which claims allow it, and for what reason."""
+"""How claims treat an anomaly, as its checker states it: which claims allow it, and why."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Allows:
     """Findings that some claims allow, and the reason that the report shows."""
 
     claim: Mapping[str, str]
-    """The parts of a claim that must be so, as in a scenario: ``{"delivery": "at-least-once"}``; empty: any claim."""
+    """The parts that a claim must have, as in a scenario: ``{"delivery": "at-least-once"}``; empty: any claim."""
     what: str
-    """Which findings, for ``docs/claims.md`` and `onceproof explain`."""
+    """Which findings are allowed, for ``docs/claims.md`` and `onceproof explain`."""
     why: str
-    """The reason in a report; ``{source}`` is the finding's, ``{transient}`` is ``transient: `` for one that is."""
+    """The reason in a report. ``{source}`` is the finding's source, ``{transient}`` is ``transient: `` if it is transient."""
     when: Callable[[Finding], bool] | None = None
-    """Whether this finding is one of them; None: all are, so a claim with these parts does not need the anomaly judged."""
+    """Whether a finding is allowed; None: all are, so a claim with these parts does not need the anomaly judged."""
     by_cause: bool = False
-    """It depends on the cause: whether a claim allows a finding whose cause is unknown is undecided."""
+    """Whether a finding is allowed depends on its cause. If the cause is unknown, it is undecided."""
 
     def fits(self, claim: Claim) -> bool:
         return all(getattr(claim, promise) == level for promise, level in self.claim.items())
@@ -35,32 +35,32 @@ class Allows:
 
 @dataclass(frozen=True)
 class ClaimRule:
-    """The first of ``allows`` that fits allows a finding. Without any, every claim forbids it and needs it judged."""
+    """The first fitting entry of ``allows`` allows a finding. Without one, a claim forbids the anomaly and needs it judged."""
 
     allows: tuple[Allows, ...] = ()
     counted_as: str = ""
-    """Which anomalies count what it leaves behind: a claim can then be held where this one could not be evaluated."""
+    """Which other anomalies count its lasting effects: a claim can then be held although this anomaly was not evaluated."""
 
     def leaves_out(self, claim: Claim) -> bool:
-        """Whether ``claim`` allows each of its findings."""
+        """Whether ``claim`` allows every finding of this anomaly."""
         return any(allowed.when is None and allowed.fits(claim) for allowed in self.allows)
 
     def judges(self, promise: str) -> bool:
-        """Whether it is this anomaly that breaks ``promise``: it is allowed where nothing is promised."""
+        """Whether this anomaly is what breaks ``promise``: it is then allowed if ``promise`` is ``none``."""
         return any(allowed.when is None and dict(allowed.claim) == {promise: "none"} for allowed in self.allows)
 
 
 FORBIDDEN = ClaimRule()
 
-#: What could be seen for a while. It breaks no claim about the end.
+#: Anomalies that were visible only for a while. Claims are about the state at the quiet point.
 TRANSIENT = Allows(
     claim={},
-    what="what is gone at the quiet point",
-    why="transient: it could be seen on the way, and is gone at the quiet point",
+    what="findings that are gone at the quiet point",
+    why="transient: it was visible during the run, and is gone at the quiet point",
     when=lambda finding: finding.transient,
 )
 
-#: At-most-once allows a loss by its cause.
+#: At-most-once allows a loss if a fault caused it.
 STRUCK = Allows(
     claim={"delivery": "at-most-once"},
     what="a loss in a batch that a fault struck",

@@ -1,7 +1,8 @@
-"""What a claim allows, and what it needs to be judged. Every anomaly is computed; this subtracts, with a reason.
+"""Which findings a claim allows, and which anomalies it needs evaluated.
 
-What is allowed each checker says itself (`onceproof.judge.claim_rule`). A finding that its rule does not allow violates the
-claim, and so does one of an anomaly that no checker is named after.
+All anomalies are computed, and the claim then allows some of them, each with a reason. Each checker says which claims allow its
+findings (`onceproof.judge.claim_rule`). A finding that this rule does not allow violates the claim, and so does a finding of an
+anomaly that no checker is named after.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from onceproof.judge.claim_rule import FORBIDDEN, ClaimRule
 from onceproof.judge.findings import Finding
 from onceproof.scenario.outputs import Claim
 
-# What can be left unclaimed (``none``). ``delivery`` is always claimed.
+# Promises that a claim can leave out (``none``). ``delivery`` is always claimed.
 _OPTIONAL = ("order", "atomic", "liveness")
 
 
@@ -20,7 +21,7 @@ def _rule(anomaly: str) -> ClaimRule:
 
 
 def allowance(finding: Finding, claim: Claim) -> str | None:
-    """Why ``claim`` allows ``finding``, as a sentence; None: it does not, and the claim is violated."""
+    """Why ``claim`` allows ``finding``, as a sentence; None if it does not."""
     for allowed in _rule(finding.anomaly).allows:
         if allowed.fits(claim) and (why := allowed.reason(finding)) is not None:
             return why
@@ -28,9 +29,10 @@ def allowance(finding: Finding, claim: Claim) -> str | None:
 
 
 def undecided(finding: Finding, claim: Claim) -> str | None:
-    """Why nobody can say whether ``claim`` allows ``finding``, as a sentence; None: it can be said.
+    """Why it is undecided whether ``claim`` allows ``finding``, as a sentence; None if it is decided.
 
-    At-most-once allows a loss by its cause, at-least-once a copy: where the history does not show the cause, neither is broken for sure.
+    At-most-once allows a loss, and at-least-once a duplicate, depending on its cause. If the history does not show the cause,
+    the claim may or may not be violated.
     """
     if finding.source != "unknown" or finding.unsettled is None or allowance(finding, claim) is not None:
         return None
@@ -39,18 +41,18 @@ def undecided(finding: Finding, claim: Claim) -> str | None:
 
 
 def needs(anomaly: str, claim: Claim) -> bool:
-    """Whether ``claim`` cannot be said to hold while ``anomaly`` is not evaluated."""
+    """Whether ``claim`` can be held only if ``anomaly`` was evaluated."""
     rule = _rule(anomaly)
     return not rule.counted_as and not rule.leaves_out(claim)
 
 
 def breaks(anomaly: str, promise: str) -> bool:
-    """Whether it is this anomaly that breaks ``promise`` (``order``, ``atomic`` or ``liveness``)."""
+    """Whether ``anomaly`` is what breaks ``promise`` (``order``, ``atomic`` or ``liveness``)."""
     return _rule(anomaly).judges(promise)
 
 
 def unjudged(claim: Claim) -> list[str]:
-    """Why ``claim`` cannot be said to hold with these checkers: what it promises that none of them looks for."""
+    """The promises in ``claim`` that no registered checker judges, so that it cannot be held."""
     return [
         f"claim {promise}: {level} is not judged: no registered checker looks for what breaks it"
         for promise in _OPTIONAL

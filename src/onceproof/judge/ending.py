@@ -1,4 +1,4 @@
-"""How a run ends: whatever happens in it, its directory says so, and its timeline is closed."""
+"""Records how a run ended, in its directory and timeline, whatever happened in it."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from onceproof.judge.verdict import write_verdict
 
 @contextmanager
 def accounted_for(execution: Execution) -> Iterator[None]:
-    """Note in the run directory how this block ended where it ends early. Raises `OnceproofError` and `Interrupted` only."""
+    """Record in the run directory if this block fails or is interrupted. Raises `OnceproofError` and `Interrupted` only."""
     run_dir = execution.directory.path
     try:
         yield
     except Interrupted as interrupted:
         with uninterrupted("noting how the run ended"):
             interrupted.run_dir = run_dir
-            _note(execution, Outcome.INTERRUPTED, "interrupted")
+            _record(execution, Outcome.INTERRUPTED, "interrupted")
         raise
     except Exception as failure:
         try:
             with uninterrupted("noting how the run ended"):
                 problem = _as_problem(failure, run_dir)
                 problem.run_dir = run_dir
-                _note(execution, Outcome.ERROR, masked(str(problem)))
-        except Interrupted as interrupted:  # it came after the failure, which is what the directory says
+                _record(execution, Outcome.ERROR, masked(str(problem)))
+        except Interrupted as interrupted:  # it came after the failure, which the directory records
             interrupted.run_dir = run_dir
             raise
         if problem is failure:
@@ -43,13 +43,13 @@ def accounted_for(execution: Execution) -> Iterator[None]:
         execution.timeline.close()
 
 
-def _note(execution: Execution, outcome: Outcome, why: str) -> None:
-    """Leave a run directory that says how the run ended, as far as it can still be written."""
+def _record(execution: Execution, outcome: Outcome, why: str) -> None:
+    """Write to the run directory how the run ended, as far as it can still be written."""
     scenario, directory = execution.scenario, execution.directory
     execution.timeline.emit("phase", name="stopped", outcome=str(outcome), why=why)
     seconds = execution.seconds()
     try:
-        if not directory.run.observed:  # a judge that fails leaves a whole history: check can try again
+        if not directory.run.observed:  # if judging failed, the history is complete, and `check` can try again
             directory.update(interrupted=outcome is Outcome.INTERRUPTED, error=why, seconds=seconds)
         verdict = Verdict(
             scenario=scenario.name,
@@ -61,16 +61,16 @@ def _note(execution: Execution, outcome: Outcome, why: str) -> None:
         )
         write_verdict(directory.path, verdict)
     except OSError:
-        return  # the disk that failed is the reason why we are here, and the caller says so
+        return  # the caller reports the failing disk
 
 
 def _as_problem(failure: Exception, run_dir: Path) -> OnceproofError:
-    """What went wrong, as an error that carries an exit code and, where there is one, a hint."""
+    """The failure as an error with an exit code and, if there is one, a hint."""
     if isinstance(failure, OnceproofError):
         return failure
     if isinstance(failure, OSError) and is_disk_trouble(failure):
         return run_dir_problem(failure, run_dir)
     return EnvironmentProblem(
         f"the harness failed: {type(failure).__name__}: {failure}",
-        hint=f"the logs are in {run_dir / 'logs'}; if this machine is in order, it is a defect of onceproof",
+        hint=f"see the logs in {run_dir / 'logs'}; if this machine is in order, report it as a defect of onceproof",
     )

@@ -1,4 +1,4 @@
-"""Findings and verdicts: frozen values that print well and go to JSON and back."""
+"""Findings and verdicts: immutable values that are stored as JSON and read back."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from onceproof.history import run_files
 
 VERDICT_FILE = "verdict.json"
 MAX_WITNESSES = 32
-#: How the reason of a held run begins in which nothing was broken.
+#: The reason of a held run without faults begins with this.
 NO_FAULT = "no fault injected"
 
 
 class Outcome(StrEnum):
-    """What a run comes to. `worst` orders them."""
+    """The outcome of a run. `worst` orders them."""
 
     HELD = "held"
     INCONCLUSIVE = "inconclusive"
@@ -36,24 +36,24 @@ class Outcome(StrEnum):
 
 
 def worst(outcomes: list[Outcome]) -> Outcome:
-    """violated > error > inconclusive > held; an interruption outranks all, since the rest did not run."""
+    """The worst: violated > error > inconclusive > held. Interrupted outranks all, since the other scenarios did not run."""
     order = [Outcome.HELD, Outcome.INCONCLUSIVE, Outcome.ERROR, Outcome.VIOLATED, Outcome.INTERRUPTED]
     return max(outcomes, key=order.index, default=Outcome.INCONCLUSIVE)
 
 
 @dataclass(frozen=True)
 class Witness:
-    """One effect that shows the anomaly, named so that a person can look it up."""
+    """One effect that shows the anomaly, with what a person needs to look it up."""
 
     identity: dict[str, Any]
     """Identity column -> value."""
     argument: str
-    """Premises with their positions, then the contradiction; two lines at most."""
+    """The premises with their positions, then the contradiction: two lines at most."""
     cause: str | None = None
-    """``topic/partition@offset`` of the input, where known."""
+    """``topic/partition@offset`` of the input record, if known."""
     batch: int | None = None
     positions: tuple[str, ...] = ()
-    """Where in the output: ``topic/partition@offset``, or ``table xid N``."""
+    """Its positions in the output: ``topic/partition@offset``, or ``table xid N``."""
 
 
 @dataclass(frozen=True)
@@ -62,30 +62,29 @@ class Finding:
 
     anomaly: str
     output: str
-    """The output, or the input topic that is found faulty itself."""
+    """The output, or the input topic if that is at fault."""
     total: int
-    """Offending effects, not only those among the witnesses."""
+    """The number of offending effects, not only of the witnesses."""
     summary: str
     witnesses: tuple[Witness, ...] = ()
     source: str | None = None
-    """The kind of cause that all of these effects share, where the anomaly has several (one finding each): a claim may
-    allow one kind and not another."""
+    """The kind of cause, if the anomaly makes one finding per kind of cause: a claim may allow one kind and not another."""
     attribution: dict[str, int] = field(default_factory=dict)
-    """Where they come from -> effects, e.g. ``{"from the replay of batch 2 (query flights)": 6000}``."""
+    """Origin -> number of effects, e.g. ``{"from the replay of batch 2 (query flights)": 6000}``."""
     batches: dict[str, int] = field(default_factory=dict)
-    """``query/batch`` -> effects, where the batch is known, e.g. ``{"flights/2": 666}``: what per-batch verdicts add up."""
+    """``query/batch`` -> number of effects whose batch is known, e.g. ``{"flights/2": 666}``; for the verdicts per batch."""
     transient: bool = False
-    """It could be seen on the way and is gone at the quiet point."""
+    """It was visible during the run and is gone at the quiet point."""
     allowed: str | None = None
-    """Why the claim allows it; None: it does not."""
+    """Why the claim allows it; None if it does not."""
     unsettled: str | None = None
-    """What the history does not say about the cause, where a claim that allows some causes would need to know."""
+    """What the history does not show about the cause, for claims that allow some causes only."""
     undecided: str | None = None
-    """Why nobody can say whether the claim allows it: the run is inconclusive, and not violated, for this finding."""
+    """Why it is undecided whether the claim allows this finding. It then makes the run inconclusive, not violated."""
     every: Callable[[], Iterator[Witness]] | None = field(default=None, repr=False, compare=False)
-    """All witnesses, one after the other. Called at once, before the checker goes on; not kept."""
+    """Gives all witnesses, one after the other. Called before the checker continues, and not kept."""
     witness_file: str | None = None
-    """File with all witnesses, one JSON object per line, relative to the run directory; filled in after judging."""
+    """The file with all witnesses, one JSON object per line, relative to the run directory; set after judging."""
 
     @property
     def violates(self) -> bool:
@@ -103,33 +102,33 @@ class FaultReport:
     fired: bool
     hit: bool
     seen: tuple[Evidence, ...] = ()
-    """What was seen that proves the hit, or what was missing."""
+    """The evidence that proves the hit, or what was missing."""
 
     @property
     def evidence(self) -> tuple[str, ...]:
-        """As sentences."""
+        """`seen` as sentences."""
         return tuple(map(str, self.seen))
 
 
 @dataclass(frozen=True)
 class BatchReport:
-    """One micro-batch of one query: what it took, who ran it, and what was found of it."""
+    """One micro-batch of one query: its input, which driver starts ran it, and its anomalies."""
 
     query: str
     batch: int
     planned_by: int | None
-    """Which start of the driver wrote ``offsets/N``, from 0; None: not known."""
+    """The driver start that wrote ``offsets/N``, from 0; None if unknown."""
     committed_by: int | None
-    """Which start wrote ``commits/N``; None: none did."""
+    """The driver start that wrote ``commits/N``; None if none did."""
     records: int
-    """Committed input records in its ranges."""
+    """The number of committed input records in its offset ranges."""
     faults: tuple[str, ...]
-    """Faults that were active in it."""
+    """The faults that were active during the batch."""
     verdict: Outcome
-    """``violated``: an effect of it is among what violates the claim. ``held``: it was committed, and everything that
-    violates is known to be of other batches. Else ``inconclusive``."""
+    """``violated``: one of its effects violates the claim. ``held``: it was committed, and every violation is known to be in
+    other batches. ``inconclusive`` otherwise."""
     anomalies: dict[str, int] = field(default_factory=dict)
-    """Anomaly -> effects of this batch, after the claim."""
+    """Anomaly -> number of effects of this batch that the claim does not allow."""
 
 
 @dataclass(frozen=True)
@@ -138,31 +137,31 @@ class Verdict:
     outcome: Outcome
     claim: dict[str, Any]
     reasons: tuple[str, ...]
-    """Why this outcome, most telling first."""
+    """Why this outcome, the most important reason first."""
     findings: tuple[Finding, ...] = ()
     faults: tuple[FaultReport, ...] = ()
     not_evaluated: dict[str, str] = field(default_factory=dict)
-    """Checker (or checker@output) -> why."""
+    """Checker (or checker@output) -> why it was not evaluated."""
     counts: dict[str, int] = field(default_factory=dict)
     """input, expected.OUTPUT, effects.OUTPUT, batches, restarts, and what the oracle counted: late records, open windows, ..."""
     batches: tuple[BatchReport, ...] = ()
-    """In the order of query and batch."""
+    """Ordered by query and batch."""
     ignored: dict[str, list[str]] = field(default_factory=dict)
-    """Output -> columns that were not compared, by the scenario's wish."""
+    """Output -> columns that the scenario excludes from the comparison."""
     slices: dict[str, str] = field(default_factory=dict)
-    """``anomaly/output`` (``/source``) -> the run directory that holds the smallest slice of history that still shows it,
-    relative to this run's; filled in after judging."""
+    """``anomaly/output`` (``/source``) -> the run directory with the smallest slice of history that still shows it, relative to
+    this run's directory; set after judging."""
     seed: int = 0
     seconds: float = 0.0
 
     @property
     def word(self) -> str:
-        """The outcome for people: ``held`` alone would claim that faults were survived."""
-        calm = self.outcome is Outcome.HELD and any(reason.startswith(NO_FAULT) for reason in self.reasons)
-        return f"{self.outcome.value}, {NO_FAULT}" if calm else self.outcome.value
+        """The outcome for people. It says if no fault was injected: ``held`` alone would imply that the job survived faults."""
+        faultless = self.outcome is Outcome.HELD and any(reason.startswith(NO_FAULT) for reason in self.reasons)
+        return f"{self.outcome.value}, {NO_FAULT}" if faultless else self.outcome.value
 
     def anomalies(self) -> dict[str, int]:
-        """Anomaly -> offending effects, after the claim."""
+        """Anomaly -> number of effects that violate the claim."""
         total: dict[str, int] = {}
         for finding in self.findings:
             if finding.violates:
@@ -170,7 +169,7 @@ class Verdict:
         return total
 
     def to_json(self) -> dict[str, Any]:
-        """The object that ``verdict.json`` is. `from_json` makes the same verdict of it."""
+        """The object stored as ``verdict.json``. `from_json` reads it back as an equal verdict."""
         document = asdict(replace(self, findings=tuple(replace(finding, every=None) for finding in self.findings)))
         for finding in document["findings"]:
             del finding["every"]
@@ -182,18 +181,18 @@ class Verdict:
 
     @classmethod
     def from_json(cls, source: Path | str | Mapping[str, Any]) -> Verdict:
-        """From a ``verdict.json``, its text, or its object. Raises `OSError`, and `ValueError` for what is no verdict."""
+        """Read a ``verdict.json``, given as path, text or object. Raises `OSError`, and `ValueError` if it is not a verdict."""
         text = run_files.read_text(source) if isinstance(source, Path) else source
         document = json.loads(text) if isinstance(text, str) else text
         try:
-            faults = [_with_items(fault) for fault in document.get("faults", ())]
+            faults = [_with_evidence_items(fault) for fault in document.get("faults", ())]
             return _adapter().validate_python({**document, "faults": faults, "outcome": document["verdict"]})
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"it is no verdict: {type(error).__name__}: {error}") from error
+            raise ValueError(f"this is not a verdict: {type(error).__name__}: {error}") from error
 
 
-def _with_items(fault: Any) -> Any:
-    """An earlier version stored sentences only."""
+def _with_evidence_items(fault: Any) -> Any:
+    """A stored fault with evidence items: an earlier version stored sentences only."""
     if not isinstance(fault, Mapping) or "seen" in fault:
         return fault
     return {**fault, "seen": [{"what": sentence} for sentence in fault.get("evidence", ())]}

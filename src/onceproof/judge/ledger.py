@@ -1,7 +1,7 @@
-"""The producer's ledger: whether the input is the one that was meant.
+"""Checks the producer's ledger: whether all records that were sent are in the input topics.
 
-The oracle goes by what the input topics hold. A record that never got there is not expected by any oracle, so its missing
-effect would be no loss. (One that a broker lost after it had acknowledged it is the anomaly ``input-lost``.)
+The oracle works from what the input topics hold. It expects nothing from a record that never got there, so the record's missing
+effect would not count as a loss. (A record that a broker lost after acknowledging it is the anomaly ``input-lost``.)
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _UNACKED = """
 
 
 def doubts(case: Case) -> list[str]:
-    """One sentence for each topic of which records were sent and not acknowledged."""
+    """One sentence per topic with records that were sent and not acknowledged."""
     found = []
     for row in case.rows(_UNACKED):
         first = row["first"]
         error = f", {first['error']}" if first["error"] else ""
         found.append(
-            f"{times(row['n'], 'record')} of {row['topic']} were not acknowledged (the first is number {first['seq']}: "
-            f"{first['status']}{error}): what the input holds is not what was meant"
+            f"{times(row['n'], 'record')} sent to {row['topic']} {'was' if row['n'] == 1 else 'were'} not acknowledged "
+            f"(the first is number {first['seq']}: {first['status']}{error}): the topic may not hold the intended input"
         )
     return found

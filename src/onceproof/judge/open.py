@@ -1,4 +1,4 @@
-"""Opens a stored run for judging: what is made of it at once, in this order, and what is made when a checker asks for it."""
+"""Opens a stored run for judging: makes some tables at once, in this order, and others when a checker asks for them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import duckdb
 from onceproof.base.errors import HistoryError, NotEvaluated
 from onceproof.history import sanity
 from onceproof.history.reader import open_history
-from onceproof.judge import aside
+from onceproof.judge import side_outputs
 from onceproof.judge.case import observed, sources
 from onceproof.judge.case.case import Case
 from onceproof.judge.relations import caused, changes, compare, effects, expected, late, steady
 
-#: Name -> what makes the tables that `Case` has a method of that name for.
+#: Method of `Case` -> the function that makes its tables.
 ON_DEMAND = {
     "compare": compare.create,
     "changes": changes.create,
@@ -28,9 +28,9 @@ ON_DEMAND = {
 
 @contextmanager
 def open_case(run_dir: Path) -> Iterator[Case]:
-    """The run, with its tables made, the oracle asked and the effects loaded.
+    """Open a run: make its tables, ask the oracle and load the effects.
 
-    Raises `HistoryError` for a run that is no whole history. An oracle that fails leaves `Case.no_oracle`.
+    Raises `HistoryError` if the run does not hold a complete history. If the oracle fails, `Case.no_oracle` says why.
     """
     history = open_history(run_dir)
     sanity.check(history)
@@ -60,18 +60,18 @@ def _prepare(case: Case) -> None:
     except NotEvaluated as gap:
         case.no_oracle = str(gap)
     else:
-        aside.expect(case)
+        side_outputs.add_expectations(case)
         expected.check_identities(case)
         case.doubts += caused.unknown(case)
         late.admit(case)
         effects.load(case)
         late.settle(case)
-        aside.settle(case)
+        side_outputs.match_dead_letters(case)
 
 
 def _private_folder(run_dir: Path) -> tempfile.TemporaryDirectory[str]:
     try:
         return tempfile.TemporaryDirectory(prefix=".judge-", dir=run_dir)
     except OSError as error:
-        hint = "judging needs room in the run directory; copy the run to where you can write"
+        hint = "judging needs space in the run directory; copy the run to a folder that you can write to"
         raise HistoryError(f"{run_dir} cannot be written to: {error}", hint=hint) from error

@@ -1,7 +1,7 @@
-"""What differs between fault-free runs of one scenario: columns that say nothing of faults, proposed for ``ignore``.
+"""Proposes columns for ``ignore``: those that differ between fault-free runs of one scenario.
 
-A load time or a generated id differs on every run, so also on a replay that did nothing wrong. Two fault-free runs or more show
-which columns these are. Nothing is ignored by itself: whoever owns the scenario decides.
+A load time or a generated id differs in every run, and therefore also in a correct replay. Two or more fault-free runs show
+which columns these are. Nothing is ignored automatically: the owner of the scenario decides.
 """
 
 from __future__ import annotations
@@ -30,36 +30,34 @@ from onceproof.values.canonical import literal
 
 _BATCH_ROWS = 16_384
 
-#: Parts of a scenario in which fault-free runs may differ and still be runs of one scenario.
-_FREE = {"about", "chaos", "claim", "expect", "limits", "oracle"}
+#: Sections in which the scenarios of the compared runs may differ.
+_MAY_DIFFER = {"about", "chaos", "claim", "expect", "limits", "oracle"}
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What several fault-free runs propose for one output."""
+    """The columns to ignore in one output, and the differences that suggest them."""
 
     output: str
     ignore: tuple[str, ...]
-    """The whole list: what the scenario ignores already, and what differed."""
+    """The complete list: the columns that the scenario ignores already, and those that differed."""
     differences: Differences
 
 
 def propose(runs: Sequence[Path]) -> tuple[Proposal, ...]:
-    """Compare stored fault-free runs of one scenario; one proposal for each output that differs.
+    """Compare stored fault-free runs of one scenario; return one proposal for each output that differs.
 
-    Raises `UsageError` for fewer than two runs, a run with faults, one that did not drain, runs of different scenarios or
-    of different input; `HistoryError` for one that cannot be read.
+    Raises `UsageError` for fewer than two runs, a run with faults, a run that did not drain, and runs of different scenarios or
+    with different input; `HistoryError` for a run that cannot be read.
     """
     if len(runs) < 2:
-        raise UsageError("one run shows no difference", hint="name two fault-free runs of the scenario, or more")
+        raise UsageError("one run shows no difference", hint="name two or more fault-free runs of the scenario")
     with TemporaryDirectory() as folder:
         observed = [_observe(run, Path(folder) / str(number)) for number, run in enumerate(runs)]
         for run, (scenario, digest, _) in zip(runs[1:], observed[1:], strict=True):
-            _same(runs[0], run, observed[0][0], scenario)
+            _check_same_scenario(runs[0], run, observed[0][0], scenario)
             if digest != observed[0][1]:
-                hint = (
-                    "a data set and a seed give the same records at the same offsets, unless a producer was disturbed"
-                )
+                hint = "the same data set and seed give the same records at the same offsets, unless a producer was disturbed"
                 raise UsageError(f"{runs[0]} and {run} were not fed the same committed input", hint=hint)
         outputs = observed[0][2]
         found = []
@@ -72,10 +70,10 @@ def propose(runs: Sequence[Path]) -> tuple[Proposal, ...]:
 
 
 def as_text(proposals: Sequence[Proposal], runs: int) -> str:
-    """What a person puts into the scenario, as YAML with the reasons as comments."""
+    """The proposals as YAML for the scenario file, with the reasons as comments."""
     if not proposals:
         return f"# nothing differs between these {runs} fault-free runs\n"
-    lines = [f"# what differs between these {runs} fault-free runs differs on a replay too", "outputs:"]
+    lines = [f"# these columns differ between {runs} fault-free runs, so a replay may change them too", "outputs:"]
     for proposal in proposals:
         lines.append(f"  {proposal.output}:")
         lines += [f"    # {sentence}" for sentence in proposal.differences.sentences()]
@@ -83,7 +81,7 @@ def as_text(proposals: Sequence[Proposal], runs: int) -> str:
             lines.append(f"    ignore: [{', '.join(proposal.ignore)}]")
         if proposal.differences.unmatched:
             lines.append(
-                "    # identity: does it name a column that is generated? Then nothing is compared under its right name"
+                "    # identity: does it name a generated column? Then no row can be matched with the same row of another run"
             )
     return "\n".join(lines) + "\n"
 
@@ -93,9 +91,9 @@ def as_json(proposals: Sequence[Proposal]) -> str:
 
 
 def store_rows(run: Path, files: Mapping[str, Path]) -> None:
-    """Write the rows that a reader of these outputs sees after that run, each column as the text that was observed.
+    """Write to ``files`` what a reader of these outputs sees after the run, each column as the observed text.
 
-    Raises `NotEvaluated` for an output that cannot be read, or with values that have no columns.
+    Raises `NotEvaluated` for an output that cannot be read, or whose values have no columns.
     """
     with open_case(run) as case:
         for output, file in files.items():
@@ -105,11 +103,11 @@ def store_rows(run: Path, files: Mapping[str, Path]) -> None:
 
 
 def store_observed(case: Case, output: str, file: Path) -> None:
-    """As `store_rows`, of one output of an open case."""
+    """Do what `store_rows` does, for one output of an open case."""
     try:
         _store_observed(case, output, file)
     except duckdb.Error as error:
-        raise NotEvaluated(f"output {output} has values that have no columns: {error}") from error
+        raise NotEvaluated(f"output {output} has values without columns: {error}") from error
 
 
 def _store_observed(case: Case, output: str, file: Path) -> None:
@@ -135,14 +133,14 @@ def _store_observed(case: Case, output: str, file: Path) -> None:
 
 
 def _observe(run: Path, folder: Path) -> tuple[dict[str, Any], tuple[Any, ...], dict[str, OutputSpec]]:
-    """Store what one run shows of each output; its scenario as stored, the digest of its input, and its outputs."""
+    """Store the rows of each output of one run; return its stored scenario, the digest of its input, and its outputs."""
     folder.mkdir()
     with open_case(run) as case:
         fired = case.number("SELECT count(*) FROM history.faults WHERE fired_at IS NOT NULL")
         if fired or case.run.scenario.chaos:
-            raise UsageError(f"{run} is a run with faults: what differs there may be a fault's work", hint=_FAULT_FREE)
+            raise UsageError(f"{run} is a run with faults: a fault may have caused the differences", hint=_FAULT_FREE)
         if not case.run.observed or not case.drained:
-            raise UsageError(f"{run} did not drain: its outputs are not complete", hint="run the scenario again")
+            raise UsageError(f"{run} did not drain, so its outputs are incomplete", hint="run the scenario again")
         for index, output in enumerate(case.scenario.outputs):
             try:
                 store_observed(case, output, folder / f"{index}.parquet")
@@ -151,17 +149,17 @@ def _observe(run: Path, folder: Path) -> tuple[dict[str, Any], tuple[Any, ...], 
         return case.run.scenario.to_json(), input_digest(run), dict(case.scenario.outputs)
 
 
-def _same(first: Path, run: Path, one: dict[str, Any], other: dict[str, Any]) -> None:
-    for part in sorted((one.keys() | other.keys()) - _FREE):
-        if _without_chunks(part, one.get(part)) != _without_chunks(part, other.get(part)):
-            raise UsageError(f"{first} and {run} are runs of different scenarios: {part} differs")
+def _check_same_scenario(first: Path, run: Path, one: dict[str, Any], other: dict[str, Any]) -> None:
+    for section in sorted((one.keys() | other.keys()) - _MAY_DIFFER):
+        if _without_chunks(section, one.get(section)) != _without_chunks(section, other.get(section)):
+            raise UsageError(f"{first} and {run} are runs of different scenarios: {section} differs")
 
 
-def _without_chunks(part: str, value: Any) -> Any:
-    """The input without the size of its chunks: other batches, the same records."""
-    if part != "input" or not isinstance(value, list):
+def _without_chunks(section: str, value: Any) -> Any:
+    """A section of a scenario, the input without the size of its chunks: it changes the batches and not the records."""
+    if section != "input" or not isinstance(value, list):
         return value
     return [{name: inner for name, inner in item.items() if name != "chunks"} for item in value]
 
 
-_FAULT_FREE = "run the scenario with chaos: [] twice"
+_FAULT_FREE = "run the scenario twice with chaos: []"

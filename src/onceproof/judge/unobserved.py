@@ -1,4 +1,4 @@
-"""The verdict on a run that was not observed to its end: how it ended is all that can be said, and nothing of its history."""
+"""The verdict on a run that was not observed to its end. It says how the run ended, and does not judge the history."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onceproof.judge.findings import Outcome, Verdict
 
 
 def unobserved(run_dir: Path, run: RunRecord) -> Verdict:
-    """From ``run.json`` alone, the same verdict that the run itself left. Raises `HistoryError` where it names no scenario."""
+    """The verdict that the run itself left, from ``run.json`` alone. Raises `HistoryError` if that names no scenario."""
     scenario, claim = run.scenario.name, run.scenario.claim
     if scenario is None or claim is None:
         lacks = "'name'" if scenario is None else "'claim'"
@@ -23,7 +23,7 @@ def unobserved(run_dir: Path, run: RunRecord) -> Verdict:
     else:
         phase = _last_phase(run_dir / "events.jsonl")
         outcome = Outcome.INCONCLUSIVE
-        why = f"the run was not observed to its end: the harness died in phase {phase}, or is still in it"
+        why = f"the run was not observed to its end: the harness died in phase {phase}, or is still running it"
     return Verdict(
         scenario=scenario,
         outcome=outcome,
@@ -35,7 +35,7 @@ def unobserved(run_dir: Path, run: RunRecord) -> Verdict:
 
 
 def _last_phase(events: Path) -> str:
-    """The phase that began last. The last line may be cut off, and there may be no file: who wrote it was killed."""
+    """The phase that began last. If the harness was killed, the last line may be cut off, or the file may be missing."""
     phase = "unknown"
     try:
         with events.open(encoding="utf-8", errors="replace") as lines:

@@ -1,7 +1,7 @@
-"""From a stored run to its verdict: all checkers, then the claim, then whether the run proves anything.
+"""From a stored run to its verdict: run all checkers, apply the claim, then decide whether the run proves anything.
 
-The order of judgement: a violation outranks every doubt (which is told beside it); a doubt outranks ``held``. A job that
-died before any fault is a broken job: nothing it left behind says anything about the claim.
+A violation outranks every doubt (the doubts are reported in addition), and a doubt outranks ``held``. If the job died before
+any fault, the job itself is broken, and its output says nothing about the claim.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ from onceproof.judge.witness_files import WitnessFiles
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.outputs import Claim
 
-# Not the view ``input``: that name is a topic's where there is one.
+# Not the view ``input``: an input topic may have that name.
 _INPUT = "SELECT count(*) FROM history.input WHERE visibility = 'committed'"
 
 
 def check(run_dir: Path) -> Verdict:
-    """Judge a stored run, also one from another machine; write ``verdict.json``, all witnesses and the findings' slices into it. Raises as `judge`."""
+    """Judge a stored run, also from another machine. Write ``verdict.json``, all witnesses and the findings' slices into it.
+
+    Raises what `judge` raises.
+    """
     with private_files():
         verdict = _verdict(run_dir, sliced=True)
         try:
@@ -50,10 +53,10 @@ def check(run_dir: Path) -> Verdict:
 
 
 def judge(run_dir: Path) -> Verdict:
-    """The verdict on a stored run. The same run gives the same verdict but for ``seconds``.
+    """The verdict on a stored run. The same run always gives the same verdict, except for ``seconds``.
 
-    A run that was not observed to its end is not examined: what is missing from its history may well have happened.
-    Raises `HistoryError` for a run directory that holds no whole history of this version.
+    A run that was not observed to its end is not examined: what its history lacks may still have happened.
+    Raises `HistoryError` if the run directory does not hold a complete history of this version.
     """
     return _verdict(run_dir, sliced=False)
 
@@ -61,42 +64,40 @@ def judge(run_dir: Path) -> Verdict:
 def _verdict(run_dir: Path, *, sliced: bool) -> Verdict:
     started = time.monotonic()
     run = RunRecord.read(run_dir)
-    # What the run's job said of its secrets is masked already, and what it wrote is not.
+    # The job's logs are masked already, but its output may hold secrets.
     with hiding(of_environment(run.scenario.pipeline.secrets)):
-        if not run.observed:
-            return _masked(unobserved(run_dir, run))
-        with open_case(run_dir) as case:
-            verdict = _Evidence.of(case, WitnessFiles(run_dir) if sliced else None).verdict()
-            if sliced:
-                verdict = _with_slices(case, verdict)
-            return _masked(replace(verdict, seconds=round(time.monotonic() - started, 3)))
-
-
-def _masked(verdict: Verdict) -> Verdict:
-    without: Verdict = masked_value(verdict)
-    return without
+        if run.observed:
+            with open_case(run_dir) as case:
+                verdict = _Evidence.of(case, WitnessFiles(run_dir) if sliced else None).verdict()
+                if sliced:
+                    verdict = _with_slices(case, verdict)
+                verdict = replace(verdict, seconds=round(time.monotonic() - started, 3))
+        else:
+            verdict = unobserved(run_dir, run)
+        masked: Verdict = masked_value(verdict)
+        return masked
 
 
 def _with_slices(case: Case, verdict: Verdict) -> Verdict:
-    """A slice explains a verdict. That one cannot be made (no room, say) is told beside it, and changes nothing of it."""
+    """Add slices to a verdict. If this fails (disk full, say), ``not_evaluated`` reports it, and the verdict stays the same."""
     try:
         return replace(verdict, slices=slices.export_all(case, verdict, judge_sought))
-    except Exception as failure:  # the verdict was hard-won: nothing that only explains it may lose it
+    except Exception as failure:  # slices only explain the verdict: their failure must not lose it
         return replace(verdict, not_evaluated={**verdict.not_evaluated, "slices": _brief(failure)})
 
 
 def judge_case(case: Case) -> Verdict:
-    """The verdict on an open case, without ``seconds`` and slices."""
+    """The verdict on an open case, without ``seconds`` and without slices."""
     return _Evidence.of(case).verdict()
 
 
 def judge_sought(case: Case, anomaly: str, is_sought: Callable[[Finding], bool]) -> Verdict | None:
-    """As `judge_case`, or None if no such finding is made: most of the others are then not even asked for."""
+    """The verdict of `judge_case` if it has such a finding, else None, usually without running most of the checkers."""
     evidence = _Evidence(case)
     if not evidence.can_be_examined:
         return None
     others = checkers.names()
-    if anomaly in others:  # a checker is named after what it finds; one that is not is asked in its turn
+    if anomaly in others:  # run first the checker named after the anomaly; if there is none, run all
         others.remove(anomaly)
         evidence.examine([anomaly])
         if not any(map(is_sought, evidence.findings)):
@@ -106,24 +107,24 @@ def judge_sought(case: Case, anomaly: str, is_sought: Callable[[Finding], bool])
 
 
 def write_verdict(run_dir: Path, verdict: Verdict) -> None:
-    """Replace ``verdict.json`` in one step: a reader never sees half of one. Raises `OSError`."""
+    """Replace ``verdict.json`` atomically: a reader never sees half of it. Raises `OSError`."""
     run_files.write_text(run_dir / VERDICT_FILE, json.dumps(verdict.to_json(), indent=2, default=str) + "\n")
 
 
 @dataclass
 class _Evidence:
-    """What is known of one case while it is being judged."""
+    """The results on one case while it is being judged."""
 
     case: Case
     findings: list[Finding] = field(default_factory=list)
     not_evaluated: dict[str, str] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
     files: WitnessFiles | None = None
-    """Where all witnesses go; None: nowhere."""
+    """Where all witnesses are written; None: nowhere."""
 
     @classmethod
     def of(cls, case: Case, files: WitnessFiles | None = None) -> _Evidence:
-        """All that the checkers find."""
+        """Run all checkers on a case."""
         evidence = cls(case, files=files)
         if evidence.can_be_examined:
             evidence.examine(checkers.names())
@@ -142,20 +143,20 @@ class _Evidence:
         return self.case.no_oracle is None and not self.died_early
 
     def examine(self, names: Iterable[str]) -> None:
-        """Run these checkers. One that crashes is a doubt, never a pass."""
+        """Run these checkers. A checker that crashes makes the run inconclusive."""
         for name in names:
             try:
                 self._take(name, checkers.get(name)().check(self.case))
             except NotEvaluated as gap:
-                self._missing(name, None, str(gap))
-            except Exception as crash:  # a checker may be somebody else's
+                self._not_evaluated(name, None, str(gap))
+            except Exception as crash:  # checkers can come from other packages
                 self.not_evaluated[name] = _brief(crash)
                 self.doubts.append(f"checker {name} crashed: {crash}")
 
     def _take(self, name: str, results: Iterable[Finding | Gap]) -> None:
         for result in results:
             if isinstance(result, Gap):
-                self._missing(name, result.output, result.why)
+                self._not_evaluated(name, result.output, result.why)
             else:
                 self.findings.append(self._judged(result))
 
@@ -164,10 +165,10 @@ class _Evidence:
         finding = replace(found, allowed=allowance(found, claim), undecided=undecided(found, claim))
         if finding.undecided is not None:
             self.doubts.append(f"{finding.anomaly} in {self._where(finding)}: {finding.summary}. {finding.undecided}")
-        return replace(finding, witness_file=self._written(finding), every=None)
+        return replace(finding, witness_file=self._write_witnesses(finding), every=None)
 
-    def _written(self, finding: Finding) -> str | None:
-        """The file with all witnesses. That it cannot be written (no room, say) changes nothing of the verdict."""
+    def _write_witnesses(self, finding: Finding) -> str | None:
+        """Write the file with all witnesses. If that fails (disk full, say), the verdict stays the same."""
         if self.files is None or finding.allowed is not None:
             return None
         try:
@@ -177,10 +178,10 @@ class _Evidence:
             return None
 
     def _where(self, finding: Finding) -> str:
-        outputs = self.case.scenario.outputs  # a finding may be of an input topic
+        outputs = self.case.scenario.outputs  # a finding may be about an input topic
         return f"{'output' if finding.output in outputs else 'input'} {finding.output}"
 
-    def _missing(self, name: str, output: str | None, why: str) -> None:
+    def _not_evaluated(self, name: str, output: str | None, why: str) -> None:
         self.not_evaluated[name if output is None else f"{name}@{output}"] = why
         scenario = self.case.scenario
         claims = [scenario.claim_of(o) for o in ([output] if output is not None else scenario.outputs)]
@@ -228,17 +229,16 @@ class _Evidence:
         )
 
     def _doubts(self, faults: list[FaultReport]) -> list[str]:
-        """Why this run proves nothing good, most telling first."""
+        """Why this run cannot be held, the most important reason first."""
         case, run = self.case, self.case.run
+        log = self.job.last_words()
         if self.died_early:
-            said = self.job.last_words() or "it said nothing"
-            return [f"the job died before any fault, so it is broken by itself:\n{said}"]
-        said = self.job.last_words()
-        words = f"; the job's last words:\n{said}" if said else ""
+            return [f"the job died before any fault, so the job itself is broken:\n{log or 'it logged nothing'}"]
+        from_log = f"; from the job's log:\n{log}" if log else ""
         if run.drain_note and not case.number("SELECT count(*) FROM history.input"):
-            return [f"nothing was fed: {run.drain_note}{words}"]  # what else is missing, is missing for that
+            return [f"no input was fed: {run.drain_note}{from_log}"]  # this explains all other doubts
         if run.never_reads:
-            return [f"{run.drain_note}{words}"]  # and so with what is missing of its effects
+            return [f"{run.drain_note}{from_log}"]  # likewise
         doubts = []
         doubts += _emptiness(case)
         doubts += ledger.doubts(case)
@@ -249,11 +249,13 @@ class _Evidence:
         doubts += _missed(case, faults)
         doubts += _unjudged(case)
         doubts += self.doubts
-        stale = any(breaks(f.anomaly, "liveness") and f.violates for f in self.findings)  # an allowed one says no more
+        stale = any(
+            breaks(f.anomaly, "liveness") and f.violates for f in self.findings
+        )  # then a finding says so already
         if not case.drained and not stale and self._must_recover():
             note = run.drain_note or "no reason was recorded"
-            ended = "history" if run.imported else "run"
-            doubts.append(f"the {ended} did not drain, so more output may still come: {note}{words}")
+            subject = "history" if run.imported else "run"
+            doubts.append(f"the {subject} did not drain, so more output may still come: {note}{from_log}")
         return doubts
 
     def _conclusive(self) -> bool:
@@ -265,7 +267,7 @@ class _Evidence:
 
 
 def _ignored(scenario: Scenario) -> dict[str, list[str]]:
-    """What the scenario wants not to be compared, by output."""
+    """Output -> columns that the scenario excludes from the comparison."""
     ignored = {
         name: [*spec.ignore, *([record_key.COLUMN] if spec.compare_key is False else [])]
         for name, spec in scenario.outputs.items()
@@ -274,13 +276,13 @@ def _ignored(scenario: Scenario) -> dict[str, list[str]]:
 
 
 def _missed(case: Case, faults: list[FaultReport]) -> list[str]:
-    """Faults that prove nothing, because they never hit."""
+    """One sentence per fault that did not hit."""
     doubts = []
     for fault in faults:
         if not fault.hit:
             where = "" if fault.batch is None else f" (batch {fault.batch} at {fault.point})"
             how = (
-                "fired and did not hit"
+                "fired but did not hit"
                 if fault.fired
                 else "was armed and never fired"
                 if fault.armed
@@ -290,19 +292,19 @@ def _missed(case: Case, faults: list[FaultReport]) -> list[str]:
             doubts.append(f"fault {fault.fault} {fault.target}{where} {how}{evidence}")
     unknown = len(case.run.scenario.chaos or []) - len(faults)
     if unknown > 0:
-        doubts.append(f"{unknown} of the scenario's faults left no trace in the history")
+        doubts.append(f"the history does not mention {unknown} of the scenario's faults")
     return doubts
 
 
 def _unjudged(case: Case) -> list[str]:
-    """Promises that no checker holds against the effects, each once however many outputs make it."""
+    """One sentence per promise that no checker judges, however many outputs make it."""
     scenario = case.scenario
     return list(dict.fromkeys(why for output in scenario.outputs for why in unjudged(scenario.claim_of(output))))
 
 
 def _emptiness(case: Case) -> list[str]:
-    """A run without input or without effects to expect would hold whatever the pipeline did."""
-    # A slice of effects that have no single cause holds no input, and stores what is expected.
+    """Why this run would hold whatever the pipeline did: it has no input, or nothing is expected of it."""
+    # A slice with effects that have no single cause holds no input: it stores what is expected.
     if case.oracle.kind != "slice" and not case.number(_INPUT):
         return ["the input topics hold no committed record"]
     doubts = []
@@ -310,31 +312,31 @@ def _emptiness(case: Case) -> list[str]:
         if case.scenario.outputs[output].is_aside:
             continue
         if not case.number("SELECT count(*) FROM judge.expected WHERE output = $output", {"output": output}):
-            letters = [n for n, s in case.outputs.items() if s.dead_letter_of == output and f"dead.{n}" in case.notes]
-            all_dead = f"every row that output {output} must hold is in {' and '.join(letters)}"
-            doubts.append(all_dead if letters else f"the oracle expects nothing in output {output}")
-        elif (claim := _allows_nothing(case.scenario.claim_of(output))) and not case.effects_of(output):
-            doubts.append(f"output {output} is empty, which {claim} would always allow")
+            dead_in = [n for n, s in case.outputs.items() if s.dead_letter_of == output and f"dead.{n}" in case.notes]
+            all_dead = f"every row that output {output} must hold is in {' and '.join(dead_in)}"
+            doubts.append(all_dead if dead_in else f"the oracle expects nothing in output {output}")
+        elif (claim := _claim_that_allows_emptiness(case.scenario.claim_of(output))) and not case.effects_of(output):
+            doubts.append(f"output {output} is empty, which {claim} always allows")
     return doubts
 
 
 def _wrote_nothing(case: Case) -> list[str]:
-    """Outputs that are empty: of a job that wrote nothing it would say little to count what is lost."""
-    if case.oracle.kind == "slice":  # which holds a few effects of a run, and those that are missing may be all of them
+    """One sentence per empty output that should not be empty: more useful than the number of lost effects alone."""
+    if case.oracle.kind == "slice":  # all effects in a slice may be lost ones
         return []
-    said = []
+    sentences = []
     for output in case.expectations:
         query = "SELECT count(*) FROM judge.expected WHERE output = $output"
         expected = case.number(query, {"output": output})
         if expected and not case.effects_of(output):
             kind = times(expected, noun(case, output))
-            said.append(f"nothing was written to output {output}, where {kind} {are(expected)} expected")
+            sentences.append(f"nothing was written to output {output}, where {kind} {are(expected)} expected")
     tail = case.run.job.log_tail if case.run.job is not None else None
-    return [*said[:-1], f"{said[-1]}; the job's last log lines:\n{tail}"] if said and tail else said
+    return [*sentences[:-1], f"{sentences[-1]}; the job's last log lines:\n{tail}"] if sentences and tail else sentences
 
 
-def _allows_nothing(claim: Claim) -> str | None:
-    """What of a claim a pipeline keeps that never writes anything."""
+def _claim_that_allows_emptiness(claim: Claim) -> str | None:
+    """The part of a claim that a pipeline keeps without ever writing anything, in words."""
     if claim.delivery == "at-most-once":
         return "at-most-once"
     return "a claim without recovery" if claim.liveness == "none" else None
@@ -381,11 +383,12 @@ def _held(case: Case, faults: list[FaultReport]) -> str:
     basis = f", {case.answer.basis}" if case.answer.basis else ""
     for output in case.expectations:
         if dead := case.notes.get(f"dead.{output}"):
-            of = case.scenario.outputs[output].dead_letter_of
-            basis += f"; {times(dead, 'record')} of {of} {'is' if dead == 1 else 'are'} in {output}"
+            main = case.scenario.outputs[output].dead_letter_of
+            basis += f"; {times(dead, 'record')} of {main} {are(dead)} in {output}"
         if unordered := case.notes.get(f"unordered.{output}"):
-            of = times(counts[f"expected.{output}"], "row")
-            basis += f"; {unordered:,} of {of} in {output} have no cause or no key, so no place in the claimed order"
+            rows = times(counts[f"expected.{output}"], "row")
+            has = "has" if unordered == 1 else "have"
+            basis += f"; {unordered:,} of {rows} in {output} {has} no cause or no key, so the claimed order does not cover them"
     kinds = {noun(case, output) for output in case.expectations}
     kind = f"output {kinds.pop()}" if len(kinds) == 1 else "output row"
     no_fault = "" if faults or case.run.imported else f"{NO_FAULT}: "
@@ -395,7 +398,7 @@ def _held(case: Case, faults: list[FaultReport]) -> str:
 
 
 def _brief(crash: Exception) -> str:
-    """The traceback without the folders of this machine, so that a verdict is the same on another."""
+    """The traceback with file names only, so that the verdict is the same on every machine."""
     frames = traceback.extract_tb(crash.__traceback__)
     lines = [f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}\n" for frame in frames]
     return "".join([*lines, *traceback.format_exception_only(crash)]).rstrip()

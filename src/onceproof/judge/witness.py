@@ -1,4 +1,4 @@
-"""Words for findings: what an output holds, and where. Shared by the checkers."""
+"""Builds witnesses and the wording of findings, for all checkers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-#: How many positions one witness names.
+#: The number of positions that one witness names.
 _PLACES = 4
 
 
@@ -28,29 +28,29 @@ class Shown(TypedDict):
 
 
 def shown(make: Callable[[int | None], Iterator[Witness]]) -> Shown:
-    """The first few that ``make`` gives, and all of them when they are asked for. ``make`` takes the limit; None: no limit."""
+    """The first few witnesses that ``make`` gives, and a function that gives all. ``make`` takes the limit; None: no limit."""
     return {"witnesses": tuple(make(MAX_WITNESSES)), "every": lambda: make(None)}
 
 
 def cause_of(row: Row) -> str | None:
-    """``topic/partition@offset``, or None where the oracle names no cause."""
+    """``topic/partition@offset``, or None if the oracle names no cause."""
     return None if row["offset"] is None else f"{row['topic']}/{row['partition']}@{row['offset']}"
 
 
 def input_of(row: Row) -> str:
-    """The input of an effect, at the start of a sentence."""
+    """The input of an effect, as the start of a sentence."""
     cause = cause_of(row)
     return "Its input" if cause is None else f"Input {cause}"
 
 
 def noun(case: Case, output: str) -> str:
-    """What an output holds: rows in a table, records in a topic."""
+    """The singular of what an output holds: a row in a table, a record in a topic."""
     return _words(case, output).item
 
 
 def _words(case: Case, output: str) -> Words:
     spec = case.scenario.outputs.get(output)
-    return (stores.get("kafka") if spec is None else store_of(spec)).words  # a finding may be of an input topic
+    return (stores.get("kafka") if spec is None else store_of(spec)).words  # without a spec, it is an input topic
 
 
 def listed(items: Iterable[str]) -> str:
@@ -61,21 +61,23 @@ def listed(items: Iterable[str]) -> str:
 
 def holding(case: Case, output: str, count: int, where: Iterable[str]) -> str:
     """``the table holds 2 rows, written by transactions 758 and 759``."""
-    known, words = list(where), _words(case, output)
+    positions, words = list(where), _words(case, output)
     commits = [
-        place.rpartition(f" {words.commit} ")[2] for place in known if words.commit and f" {words.commit} " in place
+        position.rpartition(f" {words.commit} ")[2]
+        for position in positions
+        if words.commit and f" {words.commit} " in position
     ]
     if commits:
         at = f", {words.written}{'' if len(commits) == 1 else 's'} {listed(commits)}"
     else:
-        at = f", at {listed(known)}" if any("@" in place for place in known) else ""
-    if at and len(known) < count and len(known) == _PLACES:
+        at = f", at {listed(positions)}" if any("@" in position for position in positions) else ""
+    if at and len(positions) < count and len(positions) == _PLACES:
         at += " among others"
     return f"the {words.whole} holds {times(count, words.item)}{at}"
 
 
 def labelled(total: int, what: str, labels: Mapping[str, int]) -> str:
-    """``what``, and where all of it comes from if there is only one label (those of a finding's ``attribution``)."""
+    """``what``, followed by its origin if ``labels`` (a finding's ``attribution``) has only one."""
     (label,) = labels if len(labels) == 1 else ("",)
     return f"{what}, {'all ' if total > 1 else ''}{label}" if label else what
 
@@ -86,7 +88,7 @@ def identity_of(row: Row) -> dict[str, Any]:
 
 
 def places(case: Case, output: str, ids: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-    """Identity -> where its effects are, in order; the first few of each."""
+    """Identity -> the positions of its effects, in order; the first few of each."""
     query = """SELECT id, place FROM judge.effects WHERE output = $output AND list_contains($ids, id)
                QUALIFY row_number() OVER (PARTITION BY id ORDER BY pos, lane) <= $places ORDER BY id, pos, lane"""
     rows = case.rows(query, {"output": output, "ids": list(ids), "places": _PLACES})
@@ -94,13 +96,13 @@ def places(case: Case, output: str, ids: Iterable[str]) -> Mapping[str, tuple[st
 
 
 def by(rows: list[Row], *columns: str) -> Iterator[tuple[tuple[Any, ...], list[Row]]]:
-    """Rows that are already in the order of ``columns``, in groups of equal values."""
+    """Group rows, which are sorted by ``columns``, by equal values of these."""
     for values, group in groupby(rows, key=lambda row: tuple(row[column] for column in columns)):
         yield values, list(group)
 
 
 def sums(rows: Iterable[Row], column: str) -> dict[str, int]:
-    """Value of ``column`` -> sum of ``total``, in the rows' order; rows without a value are left out."""
+    """Value of ``column`` -> sum of ``total``, in the order of the rows; rows without a value are left out."""
     result: dict[str, int] = {}
     for row in rows:
         if row[column] is not None:

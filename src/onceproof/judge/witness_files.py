@@ -1,7 +1,7 @@
-"""All witnesses of each finding, in files of their own: ``verdict.json`` holds the first few.
+"""Writes all witnesses of each finding to a file of its own: ``verdict.json`` holds only the first few.
 
-One JSON object per line, in ``witnesses/ANOMALY-OUTPUT[-SOURCE].jsonl`` of the run directory. The witnesses are written one by one,
-so their number costs no memory.
+The file is ``witnesses/ANOMALY-OUTPUT[-SOURCE].jsonl`` in the run directory, with one JSON object per line. The witnesses are
+written one by one, so memory does not grow with their number.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ FOLDER = "witnesses"
 
 
 class WitnessFiles:
-    """Writes the files of one run; whatever an earlier verdict, or a run from elsewhere, has there is removed, and no link is
-    followed. Only the owner can read them.
+    """Writes the witness files of one run, readable by their owner only. Removes what is already in the folder (from an earlier
+    verdict, or copied from elsewhere), and follows no links.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -31,7 +31,7 @@ class WitnessFiles:
         run_files.remove(self._folder)
 
     def write(self, finding: Finding) -> str | None:
-        """The file's path, relative to the run directory; None for a finding that has no witness."""
+        """Write one file; return its path relative to the run directory, or None for a finding without witnesses."""
         if finding.every is None or not finding.witnesses:
             return None
         name = self._name(finding)
@@ -49,7 +49,7 @@ class WitnessFiles:
         parts = [finding.anomaly, finding.output, *([finding.source] if finding.source is not None else [])]
         stem = re.sub(r"[^\w.-]+", "-", "-".join(parts))[:200]
         name, number = f"{stem}.jsonl", 1
-        while name in self._names:  # one anomaly of one output may make two findings: what stays, and what does not
+        while name in self._names:  # one anomaly in one output may make two findings: lasting and transient
             number += 1
             name = f"{stem}-{number}.jsonl"
         self._names.add(name)

@@ -1,1 +1,1 @@
-"""When two values are equal, whatever wrote them; which positions rise; and values as a user's own files hold them."""
+"""Decides when two values are equal, whatever wrote them, checks that positions rise, and reads values from users' files."""

@@ -1,24 +1,24 @@
-"""SQL expressions that bring a value to one canonical text, so that equal values have equal texts whatever wrote them.
+"""SQL expressions that convert a value to its canonical text, so that equal values have equal texts, whatever wrote them.
 
-Every output arrives as text: Postgres' output functions, or the fields of a JSON value. The type that decides is the
-one that the *oracle* gives the column. Both sides go through the same expression, from text to text:
+Every output arrives as text: from Postgres' output functions, or as the fields of a JSON value. The type that the *oracle*
+gives a column decides how its values are compared. Both sides pass through the same expression, from text to text:
 
 ==================  ===========================================================================================
 expected type       two values are equal when
 ==================  ===========================================================================================
-integer, DECIMAL    their digits are, without trailing zeros after the point (never rounded: 1.7 is not 2)
+integer, DECIMAL    their digits are equal, without trailing zeros after the point (never rounded: 1.7 is not 2)
 FLOAT, DOUBLE       they are the same float or double; -0.0 equals 0.0 and NaN equals NaN
 TIMESTAMP, DATE     they are the same microsecond; a text without a zone is UTC
 TIME                likewise
-INTERVAL            their months are, and their days and times together, a day being 24 hours
-BOOLEAN             ``t`` and ``true`` are the same
-BLOB                their bytes are: Postgres' ``\\x`` hex, or base64 as in JSON
+INTERVAL            their months are equal, and their days and times together, with 24 hours per day
+BOOLEAN             they are equal, ``t`` being ``true`` and ``f`` being ``false``
+BLOB                their bytes are equal, written as Postgres' ``\\x`` hex, or as base64 as in JSON
 UUID                they differ in case only
-JSON, lists, maps   what they hold is: `onceproof.values.nested`
-other               their texts are
+JSON, lists, maps   their contents are equal: `onceproof.values.nested`
+other               their texts are equal
 ==================  ===========================================================================================
 
-A text that is no value of the type stays as it is, and so equals nothing that the oracle can expect. NULL is a value.
+A text that is not a value of the type stays unchanged, and so equals nothing that the oracle can expect. NULL is a value.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from onceproof.values import nested
 WHOLE_NUMBERS = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"}
 _INTEGERS = WHOLE_NUMBERS | nested.EXACT_NUMBERS - {"DECIMAL"}
 
-# Not those of other precisions, whose texts have other digits. Likewise FLOAT: its text names another DOUBLE.
+# Types whose `as_text` is canonical. Not those of other precisions, whose texts have other digits, and not FLOAT, whose text is
+# that of another DOUBLE.
 _INSTANTS = {"TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE"}
 
 
@@ -46,7 +47,7 @@ def literal(text: str) -> str:
 
 
 def member(name: str) -> str:
-    """A SQL string: the JSON pointer (RFC 6901) to a member of an object. A path (``$."name"``) fails for names with quotes."""
+    """A SQL string with the JSON pointer (RFC 6901) to a member. A JSON path (``$."name"``) fails for names with quotes."""
     return literal("/" + name.replace("~", "~0").replace("/", "~1"))
 
 
@@ -58,10 +59,10 @@ def canonical(sql_type: str, text: str) -> str:
 
 
 def canonical_rows(source: str, columns: Mapping[str, str]) -> str:
-    """SQL that gives the rows of ``source`` with these text columns (name -> DuckDB type) in canonical form.
+    """SQL for the rows of ``source`` with these text columns (name -> DuckDB type) in canonical form.
 
-    One nested SELECT a step: each step names its argument several times, and steps put into one another would make an
-    expression so large that planning it takes longer than running it.
+    Each step is a nested SELECT of its own: a step uses its argument several times, so nesting the expressions themselves would
+    make one so large that planning it takes longer than running it.
     """
     steps = {name: _steps(sql_type) for name, sql_type in columns.items()}
     for depth in range(max(map(len, steps.values()), default=0)):
@@ -71,7 +72,7 @@ def canonical_rows(source: str, columns: Mapping[str, str]) -> str:
 
 
 def _steps(sql_type: str) -> list[Callable[[str], str]]:
-    """What is done to a text of this type, one after the other: each from SQL to SQL."""
+    """The conversions of a text of this type, in order: each takes and returns a SQL expression."""
     kind = sql_type.split("(")[0].strip()
     if is_nested(sql_type):
         return [lambda text: f"{nested.FUNCTION}({text}, {literal(sql_type)})"]
@@ -88,21 +89,21 @@ def _steps(sql_type: str) -> list[Callable[[str], str]]:
     if kind == "BOOLEAN":
         return [lambda text: f"CASE {text} WHEN 't' THEN 'true' WHEN 'f' THEN 'false' ELSE {text} END"]
     if kind == "BLOB":
-        return [_hexed]
+        return [_as_hex]
     if kind == "UUID":
         return [lambda text: f"lower({text})"]
     return []
 
 
 def as_text(sql_type: str, value: str) -> str:
-    """SQL for an expected value as text: the canonical one where `is_canonical` says so, or else what `canonical` takes."""
+    """SQL for an expected value as text. It is canonical if `is_canonical` says so; otherwise, apply `canonical` to it."""
     if sql_type == "DOUBLE":
         return f"(({value}) + 0.0)::VARCHAR"
-    if sql_type in _INSTANTS:  # a day may lie beyond the instants
+    if sql_type in _INSTANTS:  # a DATE may be outside the range of TIMESTAMPTZ
         return f"coalesce(TRY_CAST({value} AS TIMESTAMPTZ)::VARCHAR, ({value})::VARCHAR)"
     if sql_type == "BLOB":
         return f"('\\x' || hex({value}))"
-    if sql_type == "JSON":  # as it is: to_json would give some numbers other digits
+    if sql_type == "JSON":  # unchanged: to_json would change the digits of some numbers
         return f"({value})::VARCHAR"
     if is_nested(sql_type):
         return f"to_json({value})::VARCHAR"
@@ -110,7 +111,7 @@ def as_text(sql_type: str, value: str) -> str:
 
 
 def is_canonical(sql_type: str) -> bool:
-    """Whether `as_text` gives the canonical text of such a value, so that nothing is parsed that was just written."""
+    """Whether `as_text` already gives the canonical text for this type, so that `canonical` need not parse it again."""
     return sql_type in {*_INTEGERS, *_INSTANTS, "DOUBLE", "BOOLEAN", "UUID"}
 
 
@@ -124,16 +125,16 @@ def document(fields: dict[str, str]) -> str:
     return f"to_json(struct_pack({packed}))::VARCHAR"
 
 
-# A number with an exponent, as Java writes a small decimal (1E-10) and anybody a round one (1e3).
+# A number with an exponent: Java writes small decimals so (1E-10), and people round ones (1e3).
 _SCIENTIFIC = "[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)[eE][+-]?[0-9]{1,2}"
-# No exponent of two digits moves the point out of these.
+# Padding that is long enough to move the point by any exponent of two digits.
 _ZEROS = "0" * 99
 
 
 def _plain(text: str) -> str:
-    """Without an exponent. Most numbers have none, and looking for a letter is quicker than matching."""
-    some = f"contains({text}, 'e') OR contains({text}, 'E')"
-    scientific = f"({some}) AND regexp_full_match({text}, '{_SCIENTIFIC}')"
+    """SQL for the number without an exponent. Most have none, and searching for a letter is faster than matching."""
+    has_letter = f"contains({text}, 'e') OR contains({text}, 'E')"
+    scientific = f"({has_letter}) AND regexp_full_match({text}, '{_SCIENTIFIC}')"
     return f"CASE WHEN {scientific} THEN {_without_exponent(text)} ELSE {text} END"
 
 
@@ -142,27 +143,27 @@ def _trimmed(text: str) -> str:
 
 
 def _as_number(text: str, kind: str) -> str:
-    # DuckDB would take 1_000 for a number, and blanks around one.
+    # DuckDB would accept 1_000 as a number, and spaces around a number.
     number = f"coalesce((TRY_CAST({text} AS {kind}) + 0.0)::VARCHAR, {text})"
     return f"CASE WHEN contains({text}, '_') OR contains({text}, ' ') THEN {text} ELSE {number} END"
 
 
 def _interval(text: str) -> str:
-    """Months, and days and times as one: a duration of 24 hours is a day."""
+    """SQL for an interval as months and microseconds, with 24 hours per day."""
     value = f"TRY_CAST({text} AS INTERVAL)"
     months = f"(12 * datepart('year', {value}) + datepart('month', {value}))"
     time = f"(epoch_us({value}) - epoch_us(to_months({months}::INTEGER)))"
     return f"coalesce((to_months({months}::INTEGER) + to_microseconds({time}))::VARCHAR, {text})"
 
 
-def _hexed(text: str) -> str:
-    # The mark stays, or a text that is neither would pass for the bytes whose digits it looks like.
+def _as_hex(text: str) -> str:
+    # Keep the prefix, so that a text that is neither hex nor base64 never equals the bytes whose digits it looks like.
     in_base64 = f"coalesce(TRY('\\x' || lower(hex(from_base64({text})))), {text})"
     return f"CASE WHEN starts_with({text}, '\\x') THEN lower({text}) ELSE {in_base64} END"
 
 
 def _without_exponent(text: str) -> str:
-    """The same number with its point moved, digit by digit: a cast would round, and a wrong value would pass for right."""
+    """SQL for the same number with its point moved, digit by digit: a cast would round, and a wrong value could seem right."""
     whole = f"regexp_extract({text}, '^[+-]?([0-9]*)', 1)"
     fraction = f"regexp_extract({text}, '[.]([0-9]*)', 1)"
     exponent = f"TRY_CAST(regexp_extract({text}, '[eE](.*)$', 1) AS INTEGER)"

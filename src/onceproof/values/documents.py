@@ -1,13 +1,13 @@
-"""JSON objects read exactly, where DuckDB would not read all that they say.
+"""Reads JSON objects exactly, where DuckDB would lose information.
 
-DuckDB reads a number with a point as a double (of which fifteen digits are certain), takes the first of two members with
-one name, and knows no two columns whose names differ only by case. What is read here keeps every digit, and
+DuckDB reads a number with a point as a double (of which fifteen digits are certain), takes the first of two members with the
+same name, and cannot have two columns whose names differ only by case. This module keeps every digit, and
 
-- of members with the same name the last counts, as in Spark's ``from_json``, Postgres' ``jsonb`` and most parsers;
-- names that differ only by case become columns with a number appended, in the order of their code points, so capital
-  letters first: ``T`` and ``t`` become ``T_1`` and ``t_2`` (`columns`).
+- of members with the same name, the last counts, as in Spark's ``from_json``, Postgres' ``jsonb`` and most parsers;
+- names that differ only by case become columns with a number appended, in the order of their code points, so capital letters
+  first: ``T`` and ``t`` become ``T_1`` and ``t_2`` (`columns`).
 
-Reading in Python costs a multiple of DuckDB's own parsing, so it is done only for the records or outputs that need it.
+Reading in Python is several times slower than DuckDB's own parsing, so it is done only for the records or outputs that need it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import Any
 import duckdb
 from duckdb.func import SPECIAL
 
-#: The SQL function: (text, fields as JSON: column -> [name, kind]) -> JSON object, or NULL for a text that is no JSON object.
+#: The SQL function: (text, fields as JSON: column -> [name, kind]) -> JSON object, or NULL if the text is not a JSON object.
 FUNCTION = "exact_fields"
 
-#: Kinds for `FUNCTION`: a member becomes its own value, the text of that value in JSON, or the text that is compared.
+#: Kinds for `FUNCTION`: a member becomes its own value (``value``), the JSON text of that value, or the text that is compared.
 VALUE, JSON, WHOLE, FRACTION, DECIMAL, BOOLEAN, TEXT, OTHER = (
     "value",
     "json",
@@ -40,19 +40,19 @@ VALUE, JSON, WHOLE, FRACTION, DECIMAL, BOOLEAN, TEXT, OTHER = (
     "other",
 )
 
-#: A regular expression that every text matches that holds a number that a double may not: sixteen digits and more, with a
-#: point among them or an exponent after them; or an exponent of three digits.
+#: A regular expression that matches every text with a number that a double may not hold: sixteen or more digits with a point
+#: among them or an exponent after them, or an exponent of three digits.
 LONG_FRACTION = "|".join(
     ["[0-9]{16}[.eE]", *(f"[0-9]{{{n}}}[.][0-9]{{{16 - n}}}" for n in range(1, 16)), "[0-9][eE][+-]?[0-9]{3}"]
 )
-#: The same, and whole numbers that a column of fractions, or one of 64 bits, may not hold.
+#: Also matches whole numbers that a column of fractions, or of 64-bit integers, may not hold.
 LONG_NUMBER = f"[0-9]{{16}}|{LONG_FRACTION}"
 
 _WORDS = {"nan", "inf", "infinity", "+inf", "+infinity", "-inf", "-infinity"}
 
 
 class Number(str):
-    """The digits of a JSON number, kept from becoming a float."""
+    """The digits of a JSON number, kept as text so that it does not become a float."""
 
 
 def register(db: duckdb.DuckDBPyConnection) -> None:
@@ -63,12 +63,12 @@ _DECODER = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant
 
 
 def parse(text: str) -> Any:
-    """The value of a JSON text. Raises ValueError or RecursionError for a text that is none."""
+    """The value of a JSON text. Raises ValueError or RecursionError for a text that is not JSON."""
     return _DECODER.decode(text.strip())
 
 
 def written(value: Any) -> str:
-    """Its JSON text, with the digits that it had."""
+    """The JSON text of a parsed value, with its original digits."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{_string(name)}:{written(inner)}" for name, inner in value.items()) + "}"
     if isinstance(value, list):
@@ -81,7 +81,7 @@ def _string(value: Any) -> str:
 
 
 def columns(names: Iterable[str]) -> dict[str, str]:
-    """Member -> the column that it becomes, for members that occur together in a topic or output."""
+    """Member -> its column, for members that occur together in a topic or output."""
     names = sorted(set(names))
     folded = Counter(name.lower() for name in names)
     taken = {name.lower() for name in names if folded[name.lower()] == 1}
@@ -100,12 +100,12 @@ def columns(names: Iterable[str]) -> dict[str, str]:
 
 
 def renamed(names: Iterable[str]) -> dict[str, str]:
-    """Of `columns`, those whose name is not the member's."""
+    """The entries of `columns` whose column is not named like the member."""
     return {name: column for name, column in columns(names).items() if name != column}
 
 
 def with_absent(names: Iterable[str], wanted: Iterable[str]) -> set[str]:
-    """``names``, and members that none of the values has but whose columns are wanted: a null is often left out."""
+    """``names``, and members whose columns are wanted although no value has them: nulls are often left out of JSON."""
     names, wanted = set(names), set(wanted)
     absent = {spelling for column in wanted for spelling in spellings(column)[1:]} - names
     found = columns(names | absent)
@@ -115,7 +115,7 @@ def with_absent(names: Iterable[str], wanted: Iterable[str]) -> set[str]:
 
 
 def exact_fields(text: str | None, fields: str) -> str | None:
-    """A JSON object of these columns of a JSON object; members that are null or not there are left out."""
+    """A JSON object with these columns of the JSON object ``text``, without members that are null or missing."""
     if text is None:
         return None
     try:
@@ -128,14 +128,14 @@ def exact_fields(text: str | None, fields: str) -> str | None:
             if document.get(name) is not None
         }
         result = written(made)
-        result.encode()  # half of a surrogate pair is JSON, and no text
+        result.encode()  # half of a surrogate pair is valid JSON, but not valid text
     except (ValueError, ArithmeticError, RecursionError):
         return None
     return result
 
 
 def spellings(column: str) -> list[str]:
-    """The members that may have become this column: itself, and the one whose name differs from another only by case."""
+    """The members that may have become this column: the one of this name, and one (without number) that `columns` renamed."""
     plain = re.sub(r"_[0-9]+_*$", "", column)
     return [column, plain] if plain not in ("", column) else [column]
 
@@ -157,12 +157,12 @@ def _as(kind: str, value: Any) -> Any:
         return f"{word} (true or false, not text)" if kind == TEXT else word
     text = str(value)
     if kind in (WHOLE, BOOLEAN) or (kind == FRACTION and text.lower() not in _WORDS):
-        return _string(text)  # the quotes stay: a text is not the number that it spells
+        return _string(text)  # keep the quotes: "1" is not the number 1
     return text
 
 
 def _without_exponents(value: Any) -> Any:
-    """As they are, numbers with an exponent are read as doubles."""
+    """The value with its numbers written without exponents: DuckDB would read those as doubles."""
     if isinstance(value, Number) and "e" in value.lower() and abs(Decimal(value).adjusted()) <= _MOST_DIGITS:
         return Number(f"{Decimal(value):f}")
     if isinstance(value, dict):
@@ -172,18 +172,18 @@ def _without_exponents(value: Any) -> Any:
 
 @dataclass
 class Digits:
-    """What the numbers at one place need."""
+    """The digits that the numbers at one path need."""
 
     whole: int = 1
-    """Digits before the point."""
+    """The most digits before the point."""
     scale: int = 0
-    """Digits after it."""
+    """The most digits after the point."""
     least: int = 0
     most: int = 0
     exact_as_double: bool = True
     with_exponent: bool = False
     countable: bool = True
-    """No number is too large, or too small, for decimals."""
+    """Whether all numbers fit into decimals: none is too large or too small."""
 
     def note(self, number: str) -> None:
         try:
@@ -207,7 +207,7 @@ class Digits:
             self.exact_as_double = _is_double(number, value, whole_number=not scale)
 
     def type(self, *, whole_numbers: bool) -> str:
-        """The DuckDB type that holds them all with every digit: ``JSON``, which does as a text, if no number does."""
+        """The DuckDB type that holds all the numbers exactly: ``JSON`` (as text) if no numeric type does."""
         if not self.countable:
             return "JSON"
         if whole_numbers or not self.scale:
@@ -221,7 +221,7 @@ _MOST_DIGITS = 60
 
 
 def _is_double(number: str, value: Decimal, *, whole_number: bool) -> bool:
-    """Whether a double says the same. One that is spelled with an exponent was one already: it must read back as it is."""
+    """Whether a double holds the number exactly. One with an exponent was a double already: it must only read back equal."""
     double = float(number)
     if double - double != 0:
         return False
@@ -231,11 +231,11 @@ def _is_double(number: str, value: Decimal, *, whole_number: bool) -> bool:
 
 
 Path = tuple[str | None, ...]
-"""Names of members; None is the step from a list to its elements."""
+"""The names of nested members; None is the step from a list to its elements."""
 
 
 class Numbers:
-    """The numbers of many JSON objects, place by place, and whether any object has a name twice."""
+    """Collects the numbers of many JSON objects by path, and whether any object has a name twice."""
 
     def __init__(self) -> None:
         self.at: dict[Path, Digits] = {}

@@ -1,10 +1,10 @@
-"""Reads records and rows from a user's own files, JSON lines or Parquet, one after the other, in flat memory.
+"""Reads records and rows from a user's own files, JSON lines or Parquet, one after the other, in constant memory.
 
 A file holds *records* if its first row has ``value`` (or ``value_base64``): rows of ``key``, ``value``, ``partition``,
-``offset``, ``timestamp_ms`` and ``visibility``, all but the value optional. A value that is no text stands for its JSON
-text. Any other file holds plain *rows*: each is, as a whole, the JSON object that a record's value would be.
+``offset``, ``timestamp_ms`` and ``visibility``, all optional except the value. A value that is not text means its JSON text.
+Any other file holds plain *rows*: each row as a whole is the JSON object that a record's value would be.
 
-Numbers keep their digits as they are written in the file: nothing passes through a float.
+Numbers keep the digits that the file has: nothing passes through a float.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from onceproof.base.paths import is_file, is_folder
 from onceproof.base.registry import suggest
 
 Row = tuple[str, dict[str, Any]]
-"""The place where a row stands, for messages, and its columns."""
+"""The position of a row, for messages, and its columns."""
 
 FIELDS = ("key", "key_base64", "value", "value_base64", "partition", "offset", "timestamp_ms", "visibility")
 _VISIBILITY = ("committed", "aborted", "open")
@@ -37,7 +37,7 @@ _ENDINGS = (".jsonl", ".ndjson", ".parquet")
 _BATCH_ROWS = 16_384
 
 
-#: JSON can name one alone, and no encoding can write it.
+#: Half of a surrogate pair: JSON can escape one alone, but no encoding can write it.
 _HALF = re.compile("[\ud800-\udfff]")
 
 
@@ -46,14 +46,15 @@ class Number(str):
 
 
 def rows(path: Path, *, ending: str | None = None) -> Iterator[Row]:
-    """Every row of the file. ``ending``: what its own would be, where it has another one that says the same.
+    """Every row of the file. ``ending`` overrides the file's own ending.
 
-    Raises `UsageError`, with the line or row, for what cannot be read.
+    Raises `UsageError`, with the line or row, if the file cannot be read.
     """
     ending = ending or path.suffix
     if ending not in _ENDINGS:
         raise UsageError(
-            f"{path} is of no known kind: {path.suffix or 'it has no ending'}", hint="use .jsonl or .parquet"
+            f"{path} has {f'an unknown ending: {path.suffix}' if path.suffix else 'no ending'}",
+            hint="use .jsonl or .parquet",
         )
     if not is_file(path):
         near = sorted(p.name for p in path.parent.glob("*") if p.suffix in _ENDINGS) if is_folder(path.parent) else []
@@ -63,10 +64,10 @@ def rows(path: Path, *, ending: str | None = None) -> Iterator[Row]:
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:
-    """Every row of the file as a record: ``key`` and ``value`` as bytes or None, ``partition`` and ``offset`` always there.
+    """Every row of the file as a record: ``key`` and ``value`` as bytes or None, ``partition`` and ``offset`` always set.
 
-    Where the file gives no offsets, records are numbered in their order within each partition; where it gives no
-    partition, that is 0. Raises `UsageError` as `rows`, and for fields that no record has.
+    If the file gives no offsets, records are numbered in their order within each partition; if it gives no partition, it is 0.
+    Raises `UsageError` as `rows` does, and for unknown fields.
     """
     numbered: dict[int, int] = {}
     as_records: bool | None = None
@@ -80,19 +81,19 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
             own_offsets = "offset" in found
         if own_offsets != ("offset" in found):
             raise UsageError(
-                f"{place}: some rows have an offset and others have none", hint="give all of them one, or none"
+                f"{place}: some rows have an offset and others do not", hint="give an offset to all rows, or to none"
             )
         least = numbered.get(partition, 0)
         offset = found.setdefault("offset", least)
         if offset < least:
-            hint = "sort the file by partition and offset; a record may stand in it once"
-            raise UsageError(f"{place}: offset {offset} of partition {partition} comes behind {least - 1}", hint=hint)
+            hint = "sort the file by partition and offset; each record may be in it only once"
+            raise UsageError(f"{place}: offset {offset} of partition {partition} comes after {least - 1}", hint=hint)
         numbered[partition] = offset + 1
         yield found
 
 
 def record(place: str, row: dict[str, Any]) -> dict[str, Any]:
-    """A row as a record: ``key`` and ``value`` as bytes or None, and what else it gives."""
+    """A row as a record: ``key`` and ``value`` as bytes or None, and the other fields that it has."""
     for name in row:
         if name not in FIELDS:
             raise UsageError(f"{place}: a record has no field {name!r}; {suggest(name, list(FIELDS))}")
@@ -103,7 +104,7 @@ def record(place: str, row: dict[str, Any]) -> dict[str, Any]:
     visibility = row.get("visibility")
     if visibility is not None:
         if visibility not in _VISIBILITY:
-            raise UsageError(f"{place}: visibility {visibility!r} is none of {', '.join(_VISIBILITY)}")
+            raise UsageError(f"{place}: visibility {visibility!r} is not one of {', '.join(_VISIBILITY)}")
         found["visibility"] = visibility
     return found
 
@@ -114,7 +115,7 @@ def _bytes(place: str, row: dict[str, Any], name: str) -> bytes | None:
         try:
             return base64.b64decode(encoded, validate=True)
         except (binascii.Error, TypeError, ValueError):
-            raise UsageError(f"{place}: {name}_base64 is no base64: {str(encoded)[:60]!r}") from None
+            raise UsageError(f"{place}: {name}_base64 is not base64: {str(encoded)[:60]!r}") from None
     value = row.get(name)
     if value is None or isinstance(value, bytes):
         return value
@@ -126,12 +127,12 @@ def _count(place: str, name: str, given: Any) -> int:
         return int((given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp() * 1000)
     digits = str(given)
     if isinstance(given, bool) or not digits.isdecimal():
-        raise UsageError(f"{place}: {name} {given!r} is no whole number from 0 on")
+        raise UsageError(f"{place}: {name} {given!r} is not a whole number from 0 up")
     return int(digits)
 
 
 def as_text(value: Any) -> str | None:
-    """A value as a Postgres client would print it: the text that a table's column is compared by."""
+    """A value as a Postgres client would print it: the text that is compared with a table's column."""
     if value is None or type(value) is str:
         return value
     if isinstance(value, bytes):
@@ -141,25 +142,25 @@ def as_text(value: Any) -> str | None:
     if isinstance(value, timedelta):
         return _duration(value)
     if isinstance(value, float) and value - value != 0:
-        return _word(value)
+        return _special_float(value)
     return as_json(value)
 
 
 def _duration(value: timedelta) -> str:
-    """Hours, minutes and seconds, as an INTERVAL is written."""
+    """Hours, minutes and seconds, in the format of an INTERVAL."""
     microseconds = value // timedelta(microseconds=1)
     seconds, rest = divmod(abs(microseconds), 1_000_000)
     sign = "-" if microseconds < 0 else ""
     return f"{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{rest:06}"
 
 
-def _word(value: float) -> str:
-    """NaN and the infinities, for which JSON has no number."""
+def _special_float(value: float) -> str:
+    """NaN or an infinity as text: JSON has no numbers for these."""
     return str(value).replace("inf", "Infinity").replace("nan", "NaN")
 
 
 def as_json(value: Any) -> str:
-    """The JSON text of a value as `rows` gives it; what JSON has no word for becomes a string."""
+    """The JSON text of a value from `rows`; values that JSON cannot express become strings."""
     if isinstance(value, Number):
         return str(value)
     if isinstance(value, dict):
@@ -170,7 +171,7 @@ def as_json(value: Any) -> str:
     if isinstance(value, Decimal):
         return f"{value:f}"
     if isinstance(value, float) and value - value != 0:
-        return json.dumps(_word(value))
+        return json.dumps(_special_float(value))
     if isinstance(value, bytes | datetime | date | time | timedelta):
         return json.dumps(as_text(value))
     return json.dumps(value, ensure_ascii=False, default=str)
@@ -178,7 +179,7 @@ def as_json(value: Any) -> str:
 
 def _json_lines(path: Path) -> Iterator[Row]:
     decoder = json.JSONDecoder(
-        object_pairs_hook=_members, parse_float=Number, parse_int=Number, parse_constant=_no_word
+        object_pairs_hook=_members, parse_float=Number, parse_int=Number, parse_constant=_refuse_constant
     )
     try:
         lines = path.open("rb")
@@ -192,17 +193,20 @@ def _json_lines(path: Path) -> Iterator[Row]:
             try:
                 row = decoder.decode(line.decode("utf-8").strip())
             except _Repeated as repeated:
-                hint = "leave one of them: which of them counts is up to each reader"
+                hint = "keep only one of them: readers disagree on which one counts"
                 raise UsageError(f"{place}: an object has the name {repeated.args[0]!r} twice", hint=hint) from None
             except UnicodeDecodeError as error:
                 raise UsageError(f"{place}: not UTF-8 text (byte {error.start} of the line)") from None
             except (ValueError, RecursionError) as error:
                 shown = line.strip()[:60].decode(errors="replace")
                 raise UsageError(
-                    f"{place}: not JSON: {error}: {shown!r}", hint="each line is one JSON object"
+                    f"{place}: not JSON: {error}: {shown!r}", hint="each line must be one JSON object"
                 ) from None
             if not isinstance(row, dict):
-                raise UsageError(f"{place}: {line.strip().decode()[:60]} is no JSON object", hint="each line is one")
+                raise UsageError(
+                    f"{place}: {line.strip().decode()[:60]} is not a JSON object",
+                    hint="each line must be one JSON object",
+                )
             if b"\\u" in line and (half := _HALF.search(json.dumps(row, ensure_ascii=False))):
                 raise UsageError(
                     f"{place}: \\u{ord(half[0]):04x} is half of a surrogate pair, not a character",
@@ -212,7 +216,7 @@ def _json_lines(path: Path) -> Iterator[Row]:
 
 
 class _Repeated(Exception):
-    """An object has this name twice."""
+    """An object has a name twice: the exception's argument."""
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -222,8 +226,8 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _no_word(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no JSON value; write null, or a string")
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a JSON value; write null, or a string")
 
 
 def _parquet(path: Path) -> Iterator[Row]:
@@ -232,19 +236,19 @@ def _parquet(path: Path) -> Iterator[Row]:
         with pq.ParquetFile(path) as file:
             schema = _microseconds(file.schema_arrow)
             check_names(path, schema)
-            change = {field.name: made for field in schema if (made := _changed(field.type)) is not None}
+            converters = {field.name: convert for field in schema if (convert := _converter(field.type)) is not None}
             for batch in file.iter_batches(_BATCH_ROWS):
                 for row in pa.Table.from_batches([batch]).cast(schema).to_pylist():
-                    for name, made in change.items():
-                        row[name] = made(row[name])
+                    for name, convert in converters.items():
+                        row[name] = convert(row[name])
                     yield f"{path}, row {number}", row
                     number += 1
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read behind row {number}: {error}") from error
+        raise UsageError(f"{path} cannot be read after row {number}: {error}") from error
 
 
 def _microseconds(schema: pa.Schema) -> pa.Schema:
-    """Python knows no nanoseconds. A time that has some is refused by the cast, not cut."""
+    """The schema with times in microseconds: Python has no nanoseconds. The cast refuses a time that has some."""
     return pa.schema([field.with_type(_in_microseconds(field.type)) for field in schema])
 
 
@@ -257,47 +261,45 @@ def _in_microseconds(kind: pa.DataType) -> pa.DataType:
 
 
 def check_names(path: Path, fields: Iterable[pa.Field], within: str = "") -> None:
-    """Refuse a name that occurs twice: of two columns with one name only the last would be read."""
+    """Refuse a name that occurs twice: of two columns with the same name, only the last would be read."""
     names: set[str] = set()
     for field in fields:
         if field.name in names:
             raise UsageError(
-                f"{path}: column {within + field.name!r} occurs twice", hint="leave one of them, or rename one"
+                f"{path}: column {within + field.name!r} occurs twice", hint="remove or rename one of them"
             )
         names.add(field.name)
         if pa.types.is_struct(field.type):
             check_names(path, [field.type.field(n) for n in range(field.type.num_fields)], f"{within}{field.name}.")
 
 
-def _changed(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """What is done to values of a type that Python has not as they are; None: nothing.
+def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """The conversion for values of a type that PyArrow gives to Python in another form; None if none is needed.
 
-    A float of 32 bits has fewer digits than Python would show, and a map's entries are names and values.
+    A 32-bit float has fewer digits than Python would print, and a map arrives as a list of entries.
     """
     if pa.types.is_float32(kind) or pa.types.is_float16(kind):
         as_float = np.float32 if pa.types.is_float32(kind) else np.float16
         return lambda value: value if value is None or value - value != 0 else Number(as_float(value))
     if pa.types.is_map(kind):
-        inner = _changed(kind.item_type) or _same
-        return lambda entries: None if entries is None else _named(entries, inner)
+        inner = _converter(kind.item_type) or (lambda value: value)
+        return lambda entries: None if entries is None else _as_dict(entries, inner)
     if pa.types.is_struct(kind):
-        members = {kind.field(n).name: _changed(kind.field(n).type) for n in range(kind.num_fields)}
-        some = {name: made for name, made in members.items() if made is not None}
+        members = {kind.field(n).name: _converter(kind.field(n).type) for n in range(kind.num_fields)}
+        some = {name: convert for name, convert in members.items() if convert is not None}
         return (
-            (lambda row: None if row is None else row | {n: made(row[n]) for n, made in some.items()}) if some else None
+            (lambda row: None if row is None else row | {n: convert(row[n]) for n, convert in some.items()})
+            if some
+            else None
         )
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        element = _changed(kind.value_type)
-        return (lambda some: None if some is None else [element(one) for one in some]) if element else None
+        element = _converter(kind.value_type)
+        return (lambda items: None if items is None else [element(item) for item in items]) if element else None
     return None
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
-def _named(entries: list[tuple[Any, Any]], inner: Callable[[Any], Any]) -> dict[str, Any]:
-    named = {str(as_text(key)): inner(value) for key, value in entries}
-    if len(named) < len(entries):
-        raise UsageError(f"a map has one key twice: {', '.join(str(key) for key, _ in entries)}"[:200])
-    return named
+def _as_dict(entries: list[tuple[Any, Any]], inner: Callable[[Any], Any]) -> dict[str, Any]:
+    members = {str(as_text(key)): inner(value) for key, value in entries}
+    if len(members) < len(entries):
+        raise UsageError(f"a map has the same key twice: {', '.join(str(key) for key, _ in entries)}"[:200])
+    return members

@@ -1,4 +1,4 @@
-"""Whether positions rise from row to row within each of many lanes, in memory that grows with the lanes only."""
+"""Checks that positions rise from row to row within each of many lanes, in memory that grows only with the number of lanes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Lanes:
-    """Fed with the rows of a table piece by piece, in file order."""
+    """Checks the rows of a table piece by piece, in file order. A lane is a set of rows that must have rising positions."""
 
     def __init__(self) -> None:
         self._codes: dict[tuple[Any, ...], int] = {}
+        """The columns that name a lane -> its number."""
         self._last: dict[int, int] = {}
+        """Number of a lane -> its last position."""
 
     def fall(self, names: list[pa.ChunkedArray], positions: pa.ChunkedArray) -> tuple[int, int] | None:
-        """The first row (within this piece) whose position is not above the one before it in its lane, and that one.
+        """The first row (within this piece) whose position is not above the previous one in its lane, and that position.
 
-        ``names`` are the columns that name a lane; a null names one too. None where all rise.
+        ``names`` are the columns that name a lane; a null is a name like any other. Returns None if all positions rise.
         """
         values = positions.to_numpy()
         if not len(values):
@@ -43,7 +45,7 @@ class Lanes:
         return int(rows[first]), int(before[wrong[first]])
 
     def _lane_of_each(self, names: list[pa.ChunkedArray], rows: int) -> Numbers:
-        """A number for the lane of each row."""
+        """The number of each row's lane."""
         if not names:
             return np.zeros(rows, np.int64)
         inverse = np.zeros(rows, np.int64)

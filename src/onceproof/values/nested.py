@@ -1,10 +1,10 @@
-"""The canonical text of a nested value: what a list or an object holds counts, not how somebody wrote it down.
+"""The canonical text of a nested value: it depends on what a list or an object holds, not on how it is written.
 
-Objects are equal whatever the order of their members (RFC 8259, section 4); of members with one name the last counts. Numbers
-are equal if they say the same (``1.0`` and ``1``, ``1e3`` and ``1000``), to the last digit; only where the expected type has a
-DOUBLE or a FLOAT at their place, if they are the same double or float. A DECIMAL or a number of 128 bits may be written as
-text. Postgres writes an array as ``{1,NULL,"a b"}`` (its documentation, section 8.15.6) and not as JSON; where the expected
-type is a list, both are read.
+Objects are equal whatever the order of their members (RFC 8259, section 4); of members with the same name, the last counts.
+Numbers are equal if their values are (``1.0`` and ``1``, ``1e3`` and ``1000``), to the last digit; or, if the expected type has
+a DOUBLE or a FLOAT there, if they are the same double or float. A DECIMAL or a number of 128 bits may be written as a string.
+Postgres writes an array as ``{1,NULL,"a b"}`` (its documentation, section 8.15.6) and not as JSON; if the expected type is a
+list, both are read.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ def register(db: duckdb.DuckDBPyConnection) -> None:
 
 
 def canonical_nested(text: str, sql_type: str) -> str:
-    """``text`` as minified JSON with members in order and numbers in their shortest digits; what is no such value, as it is."""
+    """``text`` as minified JSON with sorted members and shortest numbers; unchanged if it is not such a value."""
     try:
         array = sql_type.endswith("]") and text.startswith("{")
         value = _array(text, sql_type) if array else parse(text)
         result = _written(value, _tree(sql_type))
-        result.encode()  # half of a surrogate pair is JSON, and no text
+        result.encode()  # half of a surrogate pair is valid JSON, but not valid text
         return result
     except (ValueError, ArithmeticError, RecursionError):
         return text
 
 
-# A point that is moved farther than this stays an exponent.
+# A number whose point would move farther than this is written with an exponent.
 _FARTHEST = 64
 
-#: Types of numbers that many readers of JSON would not keep: they may be written as text.
+#: Types of numbers that many JSON readers would round: they may be written as strings.
 EXACT_NUMBERS = {"DECIMAL", "HUGEINT", "UHUGEINT", "BIGNUM"}
 
 _PIECE = re.compile(r'[{},]|"(?:[^"\\]|\\.)*"|[^{},"\\\s](?:[^{},"\\]|\\.)*', re.DOTALL)
@@ -56,7 +56,7 @@ _NUMERIC = ("INT", "DECIMAL", "DOUBLE", "FLOAT", "BIGNUM")
 
 @dataclass(frozen=True)
 class _Type:
-    """A DuckDB type. ``members``: of a STRUCT; ``element``: of a list or an array, or the values of a MAP."""
+    """A DuckDB type. ``members``: those of a STRUCT; ``element``: of a list or an array, or the values of a MAP."""
 
     name: str
     members: Mapping[str, _Type] = field(default_factory=dict)
@@ -71,21 +71,21 @@ _ANY = _Type("JSON")
 
 @lru_cache(maxsize=256)
 def _tree(sql_type: str) -> _Type:
-    """The type that DuckDB writes so. What is in a UNION, or in a type not known here, counts as it is written."""
+    """Parse the text of a DuckDB type. The values in a UNION or an unknown type are compared as JSON."""
     sql_type = sql_type.strip()
     if sql_type.endswith("]"):
         return _Type("LIST", element=_tree(sql_type[: sql_type.rindex("[")]))
     name, _, rest = sql_type.partition("(")
-    parts = list(_parts(rest[:-1])) if rest.endswith(")") else []
-    if name == "STRUCT" and parts:
-        return _Type(name, members=dict(map(_member, parts)))
-    if name == "MAP" and len(parts) == 2:  # its keys are names in JSON
-        return _Type(name, element=_tree(parts[1]))
+    arguments = list(_split(rest[:-1])) if rest.endswith(")") else []
+    if name == "STRUCT" and arguments:
+        return _Type(name, members=dict(map(_member, arguments)))
+    if name == "MAP" and len(arguments) == 2:  # its keys are names in JSON
+        return _Type(name, element=_tree(arguments[1]))
     return _Type(name)
 
 
-def _parts(text: str) -> Iterator[str]:
-    """What commas separate, outside of quotes and parentheses."""
+def _split(text: str) -> Iterator[str]:
+    """Split at commas outside of quotes and parentheses."""
     depth, quoted, start = 0, "", 0
     for at, letter in enumerate(text):
         if quoted:
@@ -100,10 +100,10 @@ def _parts(text: str) -> Iterator[str]:
     yield text[start:].strip()
 
 
-def _member(part: str) -> tuple[str, _Type]:
-    named = re.match(r'"((?:[^"]|"")*)"\s+(.*)|(\S+)\s+(.*)', part, re.DOTALL)
+def _member(argument: str) -> tuple[str, _Type]:
+    named = re.match(r'"((?:[^"]|"")*)"\s+(.*)|(\S+)\s+(.*)', argument, re.DOTALL)
     if named is None:
-        raise ValueError("no member of a STRUCT")
+        raise ValueError("not a member of a STRUCT")
     if named[1] is not None:
         return named[1].replace('""', '"'), _tree(named[2])
     return named[3], _tree(named[4])
@@ -126,12 +126,12 @@ def _written(value: Any, type_: _Type) -> str:
 
 
 def _digits(number: str, kind: str) -> str:
-    """The one shortest text of a number."""
+    """The shortest text of a number."""
     exact = Decimal(number)
     if kind in ("DOUBLE", "FLOAT"):
         double = float(number)
         if kind == "FLOAT":
-            with suppress(OverflowError):  # then it is no float, and equals none
+            with suppress(OverflowError):  # then it is not a float, and equals none
                 double = struct.unpack("f", struct.pack("f", double))[0]
         if math.isinf(double):
             return json.dumps("Infinity" if double > 0 else "-Infinity")
@@ -153,7 +153,7 @@ def _digits(number: str, kind: str) -> str:
 
 
 def _array(text: str, sql_type: str) -> list[Any]:
-    """A Postgres array as lists. Raises ValueError for a text that is none."""
+    """A Postgres array as lists. Raises ValueError for a text that is not an array."""
     element = re.sub(r"(\[\d*\])+$", "", sql_type)
     pieces = _pieces(text)
     if next(pieces) != "{":
@@ -168,22 +168,22 @@ def _pieces(text: str) -> Iterator[str]:
     end = 0
     for match in _PIECE.finditer(text):
         if text[end : match.start()].strip():
-            raise ValueError("no array")
+            raise ValueError("not an array")
         end = match.end()
         yield match.group().strip()
     if text[end:].strip():
-        raise ValueError("no array")
+        raise ValueError("not an array")
 
 
 def _list(pieces: Iterator[str], element: str) -> list[Any]:
-    """What stands between an opening brace, which was read, and its closing one."""
+    """The values between an opening brace, which was already read, and its closing brace."""
     values: list[Any] = []
     expected = "value or }"
     for piece in pieces:
         if piece == "}" and expected != "value":
             return values
         if (piece == ",") != (expected == ", or }"):
-            raise ValueError("no array")
+            raise ValueError("not an array")
         if piece == ",":
             expected = "value"
             continue

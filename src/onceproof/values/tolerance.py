@@ -1,7 +1,8 @@
-"""Whether a number is within a tolerance of the expected one, to the last digit.
+"""Checks whether a number is within a tolerance of the expected one, to the last digit.
 
-Doubles decide all pairs but those so close to the edge of the tolerance that rounding could decide: two numbers of 40 digits may
-differ by more than it and be one double, and 0.101 - 0.1 is more than 0.001. Those are decided by decimal arithmetic.
+Most pairs are decided by double arithmetic. Pairs so close to the edge of the tolerance that rounding could matter are decided
+by decimal arithmetic: two numbers of 40 digits may differ by more than the tolerance and be the same double, and as doubles,
+0.101 - 0.1 is more than 0.001.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from functools import lru_cache
 
 import duckdb
 
-#: The SQL function: (text found, text expected, absolute, relative) -> whether it is near enough.
+#: The SQL function: (found text, expected text, absolute, relative) -> whether the number is within the tolerance.
 FUNCTION = "exactly_within"
-#: More digits than a double's range has before the point (309), and as many again after it.
+#: Enough digits for a double's range: 309 before the point, and as many after it.
 _EXACT = Context(prec=1_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
-#: Of the numbers and the tolerance: more than what four roundings of a double add up to (2 ** -53 each).
+#: Relative to the numbers and the tolerance: more than four roundings of a double add up to (2 ** -53 each).
 _ROUNDING = 2.0**-50
 
 
@@ -38,7 +39,7 @@ def _decimal(number: float) -> Decimal:
 
 
 def within(found: str, wanted: str, *, absolute: str, relative: str) -> str:
-    """The condition in SQL: ``found`` and ``wanted`` are texts of finite numbers, the others parameters."""
+    """The condition in SQL. ``found`` and ``wanted`` are texts of finite numbers, ``absolute`` and ``relative`` parameters."""
     one, two = f"{found}::DOUBLE", f"{wanted}::DOUBLE"
     limit = f"greatest({absolute}, {relative} * abs({two}))"
     rounding = f"(abs({one}) + abs({two}) + {limit}) * {_ROUNDING!r}"

@@ -18,7 +18,7 @@ def abort(run: Any, n: int) -> int:
 
 
 @pytest.mark.parametrize("output", ["rows", "events"])
-def test_effect_of_an_aborted_record(clean_run: Any, output: str) -> None:
+def test_an_effect_of_an_aborted_record_is_found(clean_run: Any, output: str) -> None:
     row = {"p": 0, "o": abort(clean_run, 50), "k": "k0", "n": 50}
     clean_run.insert("rows", row) if output == "rows" else clean_run.record("events", row)
     verdict = judge(clean_run.save())
@@ -33,13 +33,13 @@ def test_effect_of_an_aborted_record(clean_run: Any, output: str) -> None:
     assert verdict.outcome is Outcome.VIOLATED
 
 
-def test_aborted_input_without_effects_is_right(clean_run: Any) -> None:
+def test_aborted_input_without_effects_is_correct(clean_run: Any) -> None:
     abort(clean_run, 50)
     verdict = judge(clean_run.save())
     assert (verdict.findings, verdict.outcome) == ((), Outcome.HELD)
 
 
-def test_its_batch_is_named(clean_run: Any) -> None:
+def test_the_batch_of_an_aborted_read_is_named(clean_run: Any) -> None:
     offset = abort(clean_run, 50)
     clean_run.batch(2, {0: (8, 10)})
     clean_run.record("events", {"p": 0, "o": offset, "k": "k0", "n": 50})
@@ -48,7 +48,7 @@ def test_its_batch_is_named(clean_run: Any) -> None:
     assert finding.witnesses[0].batch == 2
 
 
-def test_effect_of_nothing_stays_unexplained(clean_run: Any) -> None:
+def test_an_effect_without_any_input_stays_unexplained(clean_run: Any) -> None:
     offset = abort(clean_run, 50)
     clean_run.record("events", {"p": 0, "o": offset, "k": "k0", "n": 50})
     clean_run.record("events", {"p": 0, "o": 77, "k": "k0", "n": 50})
@@ -56,7 +56,7 @@ def test_effect_of_nothing_stays_unexplained(clean_run: Any) -> None:
     assert [(f.anomaly, f.total) for f in findings] == [("aborted-read", 1), ("unexplained", 1)]
 
 
-def test_copy_of_an_aborted_effect_is_one_more(clean_run: Any) -> None:
+def test_a_copy_of_an_aborted_effect_counts_too(clean_run: Any) -> None:
     offset = abort(clean_run, 50)
     for _ in range(2):
         clean_run.record("events", {"p": 0, "o": offset, "k": "k0", "n": 50})
@@ -65,7 +65,7 @@ def test_copy_of_an_aborted_effect_is_one_more(clean_run: Any) -> None:
 
 
 @pytest.mark.parametrize("where", ["topic", "table"])
-def test_sum_that_holds_an_aborted_record(stored_run: Any, where: str) -> None:
+def test_a_sum_that_includes_an_aborted_record_is_found(stored_run: Any, where: str) -> None:
     run = stored_run
     run.scenario["outputs"] = {"out": {where: "out", "identity": ["k"], "kind": "upsert"}}
     run.scenario["oracle"] = {"kind": "sql", "queries": {"out": SUMS}}
@@ -96,8 +96,8 @@ def test_sum_that_holds_an_aborted_record(stored_run: Any, where: str) -> None:
     assert judge(run.save()).findings == ()
 
 
-def test_an_aborted_record_that_was_sent_again_leaves_a_copy(clean_run: Any) -> None:
-    """Equal in all that the oracle sees: its effect cannot be told from the committed one's."""
+def test_the_effect_of_an_aborted_record_that_was_sent_again_is_a_duplicate(clean_run: Any) -> None:
+    """The oracle sees equal records, so the effect cannot be distinguished from that of the committed one."""
     run = clean_run
     query = 'SELECT k, n FROM "in"'
     run.scenario["outputs"] = {"events": {"topic": "events", "identity": ["k", "n"], "ignore": ["p", "o"]}}
@@ -109,7 +109,7 @@ def test_an_aborted_record_that_was_sent_again_leaves_a_copy(clean_run: Any) -> 
     assert [(f.anomaly, f.total) for f in findings] == [("duplicate", 1)]
 
 
-def test_oracle_that_cannot_be_asked_of_aborted_input(clean_run: Any) -> None:
+def test_an_oracle_that_cannot_be_asked_about_aborted_input(clean_run: Any) -> None:
     run = clean_run
     for name, query in run.scenario["oracle"]["queries"].items():
         fails = "CASE WHEN n = 50 THEN error('not this one') ELSE n >= 0 END"

@@ -8,7 +8,7 @@ import pytest
 from onceproof.judge.findings import Outcome
 from onceproof.judge.verdict import judge
 
-OTHER = {"p": 0, "o": 4, "k": "k0", "n": 99}  # its input lies in batch 1; right is n = 10
+OTHER = {"p": 0, "o": 4, "k": "k0", "n": 99}  # its input is in batch 1; the right value is n = 10
 
 
 def replay(run: Any) -> None:
@@ -22,7 +22,7 @@ def of(run: Any, anomaly: str = "diverged-replay") -> list[Any]:
 
 
 @pytest.mark.parametrize("output", ["rows", "events"])
-def test_appended_again_with_other_content(clean_run: Any, output: str) -> None:
+def test_a_row_appended_again_with_other_content_is_found(clean_run: Any, output: str) -> None:
     clean_run.insert("rows", OTHER) if output == "rows" else clean_run.record("events", OTHER)
     assert of(clean_run) == []  # the batch ran once
     replay(clean_run)
@@ -43,14 +43,14 @@ def test_appended_again_with_other_content(clean_run: Any, output: str) -> None:
 
 
 @pytest.mark.parametrize("output", ["rows", "events"])
-def test_replay_with_the_same_content_is_a_duplicate(clean_run: Any, output: str) -> None:
+def test_a_replay_with_the_same_content_is_a_duplicate(clean_run: Any, output: str) -> None:
     replay(clean_run)
     same = {**OTHER, "n": 10}
     clean_run.insert("rows", same) if output == "rows" else clean_run.record("events", same)
     assert [f.anomaly for f in judge(clean_run.save()).findings] == ["duplicate", "sink-disagreement"]
 
 
-def test_two_contents_in_one_commit_are_no_replay(clean_run: Any) -> None:
+def test_two_contents_in_one_commit_are_not_a_replay(clean_run: Any) -> None:
     replay(clean_run)
     last = [change for change in clean_run.tables["output"] if change["commit_order"] == 1][-1]
     other = {**json.loads(last["content"]), "n": "99"}
@@ -58,14 +58,14 @@ def test_two_contents_in_one_commit_are_no_replay(clean_run: Any) -> None:
     assert [f.anomaly for f in judge(clean_run.save()).findings] == ["wrong-value"]
 
 
-def test_what_was_aborted_nobody_saw(clean_run: Any) -> None:
+def test_an_aborted_attempt_is_no_finding(clean_run: Any) -> None:
     replay(clean_run)
     clean_run.record("events", OTHER, visibility="aborted")
     assert judge(clean_run.save()).findings == ()
 
 
-def test_other_content_that_was_deleted_again(stored_run: Any) -> None:
-    """A job that clears away its first attempt: in the end all is right."""
+def test_other_content_that_was_deleted_again_is_transient(stored_run: Any) -> None:
+    """A job deletes the output of its first attempt: in the end, everything is correct."""
     run = appended(stored_run)
     wrong, right = {"o": 0, "n": 99}, {"o": 0, "n": 1}
     run.insert("out", wrong)
@@ -123,7 +123,7 @@ def upsert(run: Any, where: str, total: int, before: int | None, at_ms: int) -> 
 
 
 def write(run: Any, where: str, *states: tuple[int, int]) -> Any:
-    """The output's log: (total, at ms), one after the other."""
+    """Write the output's log: (total, at ms), one after the other."""
     before = None
     for total, at_ms in states:
         upsert(run, where, total, before, at_ms)
@@ -139,7 +139,9 @@ def write(run: Any, where: str, *states: tuple[int, int]) -> Any:
         (((1, 400), (2, 1_050), (3, 1_400), (4, 2_400)), False),  # increments without a guard
     ],
 )
-def test_upserted_again_with_other_content(stored_run: Any, where: str, states: Any, transient: bool) -> None:
+def test_a_row_upserted_again_with_other_content_is_found(
+    stored_run: Any, where: str, states: Any, transient: bool
+) -> None:
     run = write(summed(stored_run, where), where, *states)
     run.fault(batch=1)  # at 1,100 ms
     (finding,) = of(run)
@@ -151,23 +153,23 @@ def test_upserted_again_with_other_content(stored_run: Any, where: str, states: 
 
 
 @pytest.mark.parametrize("where", ["topic", "table"])
-def test_later_batches_write_other_content_by_right(stored_run: Any, where: str) -> None:
+def test_later_batches_may_write_other_content(stored_run: Any, where: str) -> None:
     run = write(summed(stored_run, where), where, (1, 400), (2, 1_050), (2, 1_400), (3, 2_400))
     run.fault(batch=1)
     assert judge(run.save()).findings == ()
 
 
 @pytest.mark.parametrize("where", ["topic", "table"])
-def test_first_attempt_that_was_cut_short(stored_run: Any, where: str) -> None:
-    """A job that writes a state a record: the replay goes through the same states, and further."""
+def test_a_first_attempt_that_was_cut_short_is_no_finding(stored_run: Any, where: str) -> None:
+    """A job writes one state per record: the replay writes the same states, and further ones."""
     run = write(summed(stored_run, where), where, (1, 400), (8, 1_050), (8, 1_300), (2, 1_400), (3, 2_400))
     run.fault(batch=1)
     assert judge(run.save()).findings == ()
 
 
-def test_attempts_are_told_apart_by_producer_or_commit(stored_run: Any) -> None:
+def test_attempts_are_distinguished_by_producer_or_commit(stored_run: Any) -> None:
     run = write(summed(stored_run, "topic"), "topic", (1, 400), (7, 1_050), (2, 1_400), (3, 2_400))
-    assert of(run) == []  # no fault, and nobody knows the producers: it may be one attempt
+    assert of(run) == []  # no fault, and the producers are unknown: it may be one attempt
     for record, producer in zip(run.tables["output"], (1, 1, 2, 2), strict=True):
         record.update(producer_id=producer, producer_epoch=0)
     assert [f.total for f in of(run)] == [1]
@@ -176,12 +178,12 @@ def test_attempts_are_told_apart_by_producer_or_commit(stored_run: Any) -> None:
     assert of(run) == []
 
 
-def test_history_without_times(stored_run: Any) -> None:
+def test_a_history_without_times_is_not_evaluated(stored_run: Any) -> None:
     run = write(summed(stored_run, "topic"), "topic", (1, 400), (2, 1_400), (3, 2_400))
     del run.document["wall_start"]
     verdict = judge(run.save())
     assert "does not say at which wall-clock time" in verdict.not_evaluated["diverged-replay@out"]
-    assert verdict.outcome is Outcome.HELD  # what survived would be a wrong value
+    assert verdict.outcome is Outcome.HELD  # content that survived would be a wrong value
 
 
 def test_changelog_is_not_evaluated(stored_run: Any) -> None:

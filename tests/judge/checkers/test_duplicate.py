@@ -8,11 +8,11 @@ import pytest
 from onceproof.judge.findings import Finding, Outcome, Verdict
 from onceproof.judge.verdict import judge
 
-COPY = {"p": 0, "o": 4, "k": "k0", "n": 10}  # its input lies in batch 1
+COPY = {"p": 0, "o": 4, "k": "k0", "n": 10}  # its input is in batch 1
 
 
 def found(verdict: Verdict) -> list[Finding]:
-    """Without what follows: a copy in one output makes it disagree with the other."""
+    """The findings without sink-disagreement: a copy in one output makes it disagree with the other."""
     return [finding for finding in verdict.findings if finding.anomaly != "sink-disagreement"]
 
 
@@ -22,7 +22,7 @@ def replay(run: Any) -> None:
             row["committed_by"] = 1
 
 
-def test_replayed_batch_in_a_table(clean_run: Any) -> None:
+def test_a_replayed_batch_in_a_table_is_found(clean_run: Any) -> None:
     replay(clean_run)
     clean_run.insert("rows", COPY, {**COPY, "o": 5, "k": "k1", "n": 11})
     verdict = judge(clean_run.save())
@@ -39,7 +39,7 @@ def test_replayed_batch_in_a_table(clean_run: Any) -> None:
     assert verdict.anomalies() == {"duplicate": 2, "sink-disagreement": 2}
 
 
-def test_replayed_batch_in_a_topic(clean_run: Any) -> None:
+def test_a_replayed_batch_in_a_topic_is_found(clean_run: Any) -> None:
     replay(clean_run)
     clean_run.record("events", COPY)
     (finding,) = found(judge(clean_run.save()))
@@ -47,7 +47,7 @@ def test_replayed_batch_in_a_topic(clean_run: Any) -> None:
     assert finding.witnesses[0].positions == ("events/0@3", "events/0@6")
 
 
-def test_two_rows_of_one_transaction_are_no_replay(clean_run: Any) -> None:
+def test_two_rows_of_one_transaction_are_not_a_replay(clean_run: Any) -> None:
     replay(clean_run)
     last = [change for change in clean_run.tables["output"] if change["commit_order"] == 1][-1]
     clean_run.tables["output"].append({**last, "offset": 100})
@@ -55,13 +55,13 @@ def test_two_rows_of_one_transaction_are_no_replay(clean_run: Any) -> None:
     assert (finding.total, finding.source) == (1, "unknown")
 
 
-def test_batch_that_was_not_replayed_explains_nothing(clean_run: Any) -> None:
+def test_a_batch_that_was_not_replayed_explains_no_copy(clean_run: Any) -> None:
     clean_run.record("events", COPY)
     (finding,) = found(judge(clean_run.save()))
     assert (finding.source, finding.attribution) == ("unknown", {"of unknown cause": 1})
 
 
-def test_fault_in_its_batch(clean_run: Any) -> None:
+def test_a_copy_in_a_struck_batch_is_attributed_to_the_fault(clean_run: Any) -> None:
     clean_run.fault(batch=1)
     clean_run.record("events", COPY)
     (finding,) = found(judge(clean_run.save()))
@@ -69,8 +69,8 @@ def test_fault_in_its_batch(clean_run: Any) -> None:
     assert finding.attribution == {"from batch 1 (query q), struck by crash driver in batch 1 at after-sink-commit": 1}
 
 
-def test_input_that_holds_a_record_twice(clean_run: Any) -> None:
-    """The oracle wants one effect of equal records; the job gives each its own."""
+def test_copies_of_equal_input_records_come_from_the_input(clean_run: Any) -> None:
+    """The oracle expects one effect for equal records; the job writes one for each."""
     query = 'SELECT k, n, 0 AS p, min(_offset) AS o, 0 AS _partition, min(_offset) AS _offset, k AS _key FROM "in" GROUP BY ALL'
     run = clean_run
     run.scenario["outputs"] = {"events": {"topic": "events", "identity": ["k", "n"], "ignore": ["p", "o"]}}
@@ -88,8 +88,8 @@ def test_input_that_holds_a_record_twice(clean_run: Any) -> None:
     assert finding.summary.endswith("more than once: 12 input records cannot be told apart from another")
 
 
-def test_input_record_that_a_producer_sent_again(stored_run: Any) -> None:
-    """Equal down to the creation time, and the ledger knows of one."""
+def test_copies_of_an_input_record_that_its_producer_sent_again(stored_run: Any) -> None:
+    """The records are equal including their creation time, and the ledger has only one."""
     run = stored_run
     query = 'SELECT k, n, min(_partition) AS _partition, min(_offset) AS _offset FROM "in" GROUP BY k, n'
     run.scenario["outputs"] = {"events": {"topic": "events", "identity": ["k", "n"]}}
@@ -109,7 +109,7 @@ def test_input_record_that_a_producer_sent_again(stored_run: Any) -> None:
     assert "holds it again, at in/0@1, with one creation time" in findings[1].witnesses[0].argument
 
 
-def test_record_that_the_job_s_producer_sent_again(clean_run: Any) -> None:
+def test_a_record_that_the_job_s_producer_sent_again(clean_run: Any) -> None:
     for record in clean_run.tables["output"]:
         record["timestamp_ms"] = 5_000 + record["offset"]
     clean_run.record("events", COPY)
@@ -119,7 +119,7 @@ def test_record_that_the_job_s_producer_sent_again(clean_run: Any) -> None:
     assert (finding.total, finding.source) == (1, "producer retry")
     assert finding.attribution == {"sent twice by the job's producer": 1}
     assert "Both were created at 5003 ms with one key" in finding.witnesses[0].argument
-    for record in clean_run.tables["output"]:  # an idempotent producer's broker drops what is sent again
+    for record in clean_run.tables["output"]:  # the broker drops what an idempotent producer sends again
         record["producer_id"] = 4
     (finding,) = found(judge(clean_run.save()))
     assert finding.source == "unknown"
@@ -136,7 +136,7 @@ def with_a_third_batch(run: Any) -> None:
 
 
 @pytest.mark.parametrize("output", ["rows", "events"])
-def test_copy_that_comes_after_a_later_batch_is_a_zombie_s(clean_run: Any, output: str) -> None:
+def test_a_copy_after_a_later_batch_is_by_a_zombie(clean_run: Any, output: str) -> None:
     with_a_third_batch(clean_run)
     clean_run.insert("rows", COPY) if output == "rows" else clean_run.record("events", COPY)
     (finding,) = [f for f in judge(clean_run.save()).findings if f.anomaly == "duplicate"]
@@ -147,7 +147,7 @@ def test_copy_that_comes_after_a_later_batch_is_a_zombie_s(clean_run: Any, outpu
     )
 
 
-def test_copy_in_another_partition_has_no_order_but_a_time(clean_run: Any) -> None:
+def test_a_zombie_s_copy_in_another_partition_is_found_by_time(clean_run: Any) -> None:
     with_a_third_batch(clean_run)
     clean_run.document["wall_start"] = 0.0  # batch 2 was committed at 2,500 ms
     clean_run.record("events", COPY, partition=1)
@@ -158,7 +158,7 @@ def test_copy_in_another_partition_has_no_order_but_a_time(clean_run: Any) -> No
         assert [f.source for f in found] == [source]
 
 
-def test_copy_that_was_staged_before_the_successor_s_and_committed_after_it(clean_run: Any) -> None:
+def test_a_copy_staged_before_the_successor_s_and_committed_after_it_is_by_a_zombie(clean_run: Any) -> None:
     with_a_third_batch(clean_run)
     clean_run.document["wall_start"] = 0.0  # batch 2 was committed at 2,500 ms
     for record in clean_run.tables["output"]:
@@ -172,7 +172,7 @@ def test_copy_that_was_staged_before_the_successor_s_and_committed_after_it(clea
         assert [f.source for f in found] == [source]
 
 
-def test_replay_by_the_start_that_goes_on_is_no_zombie(clean_run: Any) -> None:
+def test_a_replay_by_the_start_that_continues_is_not_a_zombie(clean_run: Any) -> None:
     replay(clean_run)
     clean_run.record("events", COPY)
     row = {"p": 0, "o": clean_run.send("k0", {"k": "k0", "n": 70}), "k": "k0", "n": 70}
@@ -184,7 +184,7 @@ def test_replay_by_the_start_that_goes_on_is_no_zombie(clean_run: Any) -> None:
     assert finding.source == "batch replay"
 
 
-def test_task_that_was_retried(clean_run: Any) -> None:
+def test_a_copy_by_a_retried_task(clean_run: Any) -> None:
     run = clean_run
     run.document["wall_start"] = 0.0  # batch 1 ran from 1,000 to 1,500 ms
     run.fault(batch=1)
@@ -198,7 +198,7 @@ def test_task_that_was_retried(clean_run: Any) -> None:
     assert finding.source == "unknown"
 
 
-def test_same_commit_while_a_fault_was_active(clean_run: Any) -> None:
+def test_copies_in_one_commit_while_a_fault_was_active(clean_run: Any) -> None:
     clean_run.fault(batch=1)
     last = [change for change in clean_run.tables["output"] if change["commit_order"] == 1][-1]
     clean_run.tables["output"].append({**last, "offset": 100})
@@ -206,7 +206,7 @@ def test_same_commit_while_a_fault_was_active(clean_run: Any) -> None:
     assert (finding.source, finding.batches) == ("task retry", {"q/1": 1})
 
 
-def test_two_rows_of_one_identity_in_an_upserted_table(stored_run: Any) -> None:
+def test_two_rows_of_one_identity_in_an_upserted_table_are_found(stored_run: Any) -> None:
     run = stored_run
     run.scenario["outputs"] = {"out": {"table": "out", "identity": ["k"], "kind": "upsert"}}
     query = 'SELECT k, max(_offset) AS o, max(_partition) AS _partition, max(_offset) AS _offset FROM "in" GROUP BY k'
@@ -222,8 +222,8 @@ def test_two_rows_of_one_identity_in_an_upserted_table(stored_run: Any) -> None:
     assert finding.witnesses[0].positions == ("out xid 701", "out xid 702")
 
 
-def test_table_whose_commits_are_not_known(clean_run: Any) -> None:
-    """Nobody knows where the copies stand: a replay may have made them."""
+def test_copies_in_a_table_with_unknown_commits_have_an_unknown_source(clean_run: Any) -> None:
+    """The commits of the copies are unknown: a replay may have written them."""
     rows = [
         {k: str(v) for k, v in json.loads(c["content"]).items()}
         for c in clean_run.tables["output"]
@@ -247,7 +247,7 @@ def test_each_copy_has_its_own_source(clean_run: Any) -> None:
     assert found == {"batch replay": 1, "zombie": 1}
 
 
-def test_records_that_are_not_committed_are_no_copies(clean_run: Any) -> None:
+def test_uncommitted_records_are_not_copies(clean_run: Any) -> None:
     clean_run.record("events", COPY, visibility="aborted")
     clean_run.record("events", COPY, visibility="open")
     assert [f.anomaly for f in judge(clean_run.save()).findings] == ["hanging-transaction"]
@@ -264,8 +264,8 @@ def test_at_least_once_allows_known_sources_only(clean_run: Any) -> None:
     assert verdict.findings[0].allowed is not None
 
 
-def test_without_a_cause_the_time_of_a_replayed_batch_tells(stored_run: Any) -> None:
-    """Joins and sums: no single input causes a row, but both copies were written while one batch was in doubt."""
+def test_without_a_cause_the_time_of_a_replayed_batch_decides(stored_run: Any) -> None:
+    """Joins and sums: no single input causes a row, but both copies were written between plan and commit of one batch."""
     run = stored_run
     run.document["wall_start"] = 10.0
     run.scenario["outputs"] = {"out": {"table": "out", "identity": ["k"]}}

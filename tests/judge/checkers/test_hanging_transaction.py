@@ -9,7 +9,7 @@ from onceproof.judge.verdict import judge
 
 
 def hang(run: Any, topic: str, offset: int, end: int) -> None:
-    """The records from ``offset`` on of partition 0 of that topic are open; the first is by producer 41."""
+    """Make the records of partition 0 of that topic open, from ``offset`` on; the first is by producer 41."""
     table, column = ("input", "topic") if topic == "in" else ("output", "output")
     records = [r for r in run.tables[table] if r[column] == topic and r["partition"] == 0 and r["offset"] >= offset]
     for number, record in enumerate(records):
@@ -22,7 +22,7 @@ def log(run: Any, topic: str, stable: int, end: int) -> None:
     run.add("partitions", {"topic": topic, "partition": 0, **ends})
 
 
-def test_open_transaction_in_an_output(clean_run: Any) -> None:
+def test_an_open_transaction_in_an_output_is_found(clean_run: Any) -> None:
     hang(clean_run, "events", 4, 6)
     verdict = judge(clean_run.save())
     (finding,) = [f for f in verdict.findings if f.anomaly == "hanging-transaction"]
@@ -37,8 +37,8 @@ def test_open_transaction_in_an_output(clean_run: Any) -> None:
     assert verdict.outcome is Outcome.VIOLATED
 
 
-def test_committed_records_behind_it_cannot_be_read_either(clean_run: Any) -> None:
-    """The writer of the history may say of them that they are committed; readers see them as little."""
+def test_committed_records_after_an_open_transaction_cannot_be_read_either(clean_run: Any) -> None:
+    """The history may list them as committed, but no read_committed reader sees them."""
     hang(clean_run, "events", 4, 6)
     for record in clean_run.tables["output"]:
         if (record["output"], record["partition"], record["offset"]) == ("events", 0, 5):
@@ -47,7 +47,7 @@ def test_committed_records_behind_it_cannot_be_read_either(clean_run: Any) -> No
     assert finding.total == 2
 
 
-def test_open_transaction_in_the_input(clean_run: Any) -> None:
+def test_an_open_transaction_in_the_input_is_found(clean_run: Any) -> None:
     offset = clean_run.send("k0", {"k": "k0", "n": 50}, visibility="open")
     log(clean_run, "in", offset, offset + 1)
     (finding,) = judge(clean_run.save()).findings
@@ -55,7 +55,7 @@ def test_open_transaction_in_the_input(clean_run: Any) -> None:
     assert "an unknown producer wrote in/0@8, 61.0 s before" in finding.witnesses[0].argument
 
 
-def test_history_that_knows_nothing_of_the_partitions(clean_run: Any) -> None:
+def test_a_history_without_partitions_is_not_evaluated(clean_run: Any) -> None:
     clean_run.record("events", {"p": 0, "o": 90, "k": "k0", "n": 1}, visibility="open")
     (finding,) = judge(clean_run.save()).findings
     assert (finding.anomaly, finding.attribution) == ("hanging-transaction", {"in events/0 from offset 6": 1})
@@ -71,13 +71,13 @@ def test_ended_transactions_do_not_hang(clean_run: Any, visibility: str) -> None
     assert judge(clean_run.save()).outcome is Outcome.HELD
 
 
-def test_stable_offset_that_lags_behind_a_marker_is_no_record(clean_run: Any) -> None:
+def test_a_stable_offset_below_a_marker_hides_no_record(clean_run: Any) -> None:
     log(clean_run, "events", 6, 7)
     assert judge(clean_run.save()).outcome is Outcome.HELD
 
 
-def test_an_open_record_below_the_stable_offset_is_not_passed_over(clean_run: Any) -> None:
-    """A history that contradicts itself: its effect is missing, and somebody must say so."""
+def test_an_open_record_below_the_stable_offset_is_reported(clean_run: Any) -> None:
+    """The history contradicts itself, but the record's effect is missing, so it must be reported."""
     hang(clean_run, "events", 5, 6)
     clean_run.tables["partitions"][-1]["stable_offset"] = 6
     (finding,) = [f for f in judge(clean_run.save()).findings if f.anomaly == "hanging-transaction"]

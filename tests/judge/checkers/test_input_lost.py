@@ -8,7 +8,7 @@ from onceproof.judge.verdict import judge
 
 
 def lose(run: Any, offsets: set[int]) -> None:
-    """Take records of partition 1 from the log, with their effects: to the oracle they never were."""
+    """Remove records of partition 1 from the log, with their effects: the oracle does not expect them."""
     run.tables["input"] = [
         row for row in run.tables["input"] if not (row["partition"] == 1 and row["offset"] in offsets)
     ]
@@ -25,7 +25,7 @@ def log(run: Any, start: int, end: int) -> None:
     run.add("partitions", {"topic": "in", "partition": 1, "start_offset": start, **ends})
 
 
-def test_acknowledged_records_that_are_gone(clean_run: Any) -> None:
+def test_acknowledged_records_that_are_not_in_the_log_are_found(clean_run: Any) -> None:
     lose(clean_run, {5, 6})
     log(clean_run, 0, 8)
     verdict = judge(clean_run.save())
@@ -42,7 +42,7 @@ def test_acknowledged_records_that_are_gone(clean_run: Any) -> None:
     )
 
 
-def test_retention_and_truncation_are_told_apart(clean_run: Any) -> None:
+def test_retention_and_truncation_are_distinguished(clean_run: Any) -> None:
     lose(clean_run, {0, 1, 6})
     log(clean_run, 2, 6)
     (finding,) = judge(clean_run.save()).findings
@@ -51,25 +51,25 @@ def test_retention_and_truncation_are_told_apart(clean_run: Any) -> None:
     assert finding.witnesses[2].argument.endswith("But the log of in/1 ends at offset 6.")
 
 
-def test_history_that_knows_nothing_of_the_partitions(clean_run: Any) -> None:
+def test_a_loss_is_found_without_the_partitions_ends(clean_run: Any) -> None:
     lose(clean_run, {5})
     (finding,) = judge(clean_run.save()).findings
     assert (finding.total, finding.attribution) == (1, {"gone from the log of in/1": 1})
 
 
-def test_markers_and_foreign_records_are_no_losses(clean_run: Any) -> None:
+def test_markers_and_foreign_records_are_not_losses(clean_run: Any) -> None:
     log(clean_run, 0, 8)
     clean_run.tables["sent"].pop()
     assert judge(clean_run.save()).outcome is Outcome.HELD
 
 
-def test_an_aborted_record_is_in_the_log(clean_run: Any) -> None:
+def test_an_aborted_record_is_not_lost(clean_run: Any) -> None:
     clean_run.send("k0", {"k": "k0", "n": 50}, visibility="aborted")
     assert judge(clean_run.save()).findings == ()
 
 
-def test_two_acknowledgements_of_one_offset(clean_run: Any) -> None:
-    """One of the two is not in the log, whichever the other is."""
+def test_two_acknowledgements_of_one_offset_are_a_loss(clean_run: Any) -> None:
+    """One of the two records is not in the log."""
     clean_run.add("sent", {"topic": "in", "seq": 99, "status": "acked", "partition": 1, "offset": 5})
     (finding,) = judge(clean_run.save()).findings
     assert finding.attribution == {"acknowledged at the offset of another of in/1": 1}

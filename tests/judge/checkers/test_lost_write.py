@@ -9,7 +9,7 @@ from onceproof.judge.verdict import judge
 
 
 def lose(run: Any, output: str, offset: int, partition: int = 0) -> None:
-    """Drop the effect of that input record."""
+    """Remove the effect of that input record."""
     texts = (f'"p":"{partition}","o":"{offset}"', f'"p": {partition}, "o": {offset}')
     kept = [c for c in run.tables["output"] if c["output"] != output or not any(t in c["content"] for t in texts)]
     assert len(kept) == len(run.tables["output"]) - 1
@@ -21,7 +21,7 @@ def lost(run: Any) -> Any:
     return finding
 
 
-def test_lost_in_the_middle_without_a_fault(clean_run: Any) -> None:
+def test_a_loss_in_the_middle_without_a_fault_is_found(clean_run: Any) -> None:
     lose(clean_run, "rows", 1)
     finding = lost(clean_run)
     assert (finding.output, finding.total, finding.source) == ("rows", 1, "no fault")
@@ -36,7 +36,7 @@ def test_lost_in_the_middle_without_a_fault(clean_run: Any) -> None:
     assert finding.batches == {"q/0": 1}
 
 
-def test_lost_in_a_fault_window(clean_run: Any) -> None:
+def test_a_loss_in_a_fault_window_names_the_fault(clean_run: Any) -> None:
     clean_run.fault(batch=1)
     lose(clean_run, "events", 5)
     finding = lost(clean_run)
@@ -50,7 +50,7 @@ def test_fault_in_another_batch_is_no_excuse(clean_run: Any) -> None:
     assert lost(clean_run).source == "no fault"
 
 
-def test_progress_decides_where_the_run_did_not_drain(clean_run: Any) -> None:
+def test_progress_decides_if_the_run_did_not_drain(clean_run: Any) -> None:
     clean_run.document["drained"] = False
     clean_run.tables["progress"].clear()
     clean_run.progress({0: 4, 1: 8})
@@ -64,21 +64,21 @@ def test_progress_decides_where_the_run_did_not_drain(clean_run: Any) -> None:
     }
 
 
-def test_slowest_query_decides(clean_run: Any) -> None:
+def test_the_slowest_query_decides(clean_run: Any) -> None:
     clean_run.document["drained"] = False
     clean_run.tables["progress"].append({**clean_run.tables["progress"][0], "query": "other", "end_offset": 1})
     lose(clean_run, "events", 2)
     assert "lost-write" not in judge(clean_run.save()).anomalies()
 
 
-def test_uncommitted_input_and_holes_are_no_losses(clean_run: Any) -> None:
+def test_uncommitted_input_and_gaps_are_not_losses(clean_run: Any) -> None:
     clean_run.send("k0", {"k": "k0", "n": 99}, visibility="aborted")
     clean_run.tables["input"][-1].update(producer_id=1, txn_end_offset=clean_run.skip("in", 0), txn_end_ms=2_000)
     assert judge(clean_run.save()).outcome is Outcome.HELD
 
 
-def test_one_of_two_equal_effects(clean_run: Any) -> None:
-    """Comparison is by multiset: two equal inputs want two equal effects."""
+def test_losing_one_of_two_equal_effects_is_found(clean_run: Any) -> None:
+    """Effects are compared as multisets: two equal inputs need two equal effects."""
     run = clean_run
     run.scenario["outputs"] = {"events": {"topic": "events", "identity": ["k"], "ignore": ["p", "o"]}}
     run.scenario["oracle"] = {"kind": "identity", "columns": {"events": {"k": "k"}}}
@@ -90,7 +90,7 @@ def test_one_of_two_equal_effects(clean_run: Any) -> None:
     assert finding.witnesses[0].identity == {"k": "k1"}
 
 
-def test_without_a_cause_it_needs_a_drained_run(clean_run: Any) -> None:
+def test_a_loss_without_a_cause_needs_a_drained_run(clean_run: Any) -> None:
     query = 'SELECT _partition AS p, _offset AS o, k, n FROM "in"'
     clean_run.scenario["oracle"]["queries"] = {"rows": query, "events": query}
     clean_run.scenario["claim"] = {"order": "none"}
@@ -123,8 +123,8 @@ def test_at_most_once_is_never_held_by_an_empty_output(clean_run: Any) -> None:
     assert "output events is empty" in verdict.reasons[0]
 
 
-def test_done_is_what_the_query_that_writes_the_output_has_recorded(clean_run: Any) -> None:
-    """Another query, that lags or has recorded nothing yet, says nothing of it; where no query is named, it does."""
+def test_the_progress_of_the_query_that_writes_the_output_decides(clean_run: Any) -> None:
+    """The progress of another query, which lags or has recorded nothing yet, matters only if the output names no query."""
     run = clean_run
     run.document |= {"drained": False, "stuck": True}
     run.scenario["claim"] = {"liveness": "none"}
@@ -147,7 +147,7 @@ def kept_back(run: Any, reason: str, note: str) -> None:
 
 
 @pytest.mark.parametrize("reason", ["restarted", "due", "open"])
-def test_what_a_query_may_still_have_in_its_state_is_not_lost(clean_run: Any, reason: str) -> None:
+def test_effects_that_may_still_be_in_a_query_s_state_are_not_lost(clean_run: Any, reason: str) -> None:
     lose(clean_run, "rows", 1)
     kept_back(clean_run, reason, "batch 1 moved the watermark, and the driver was restarted")
     verdict = judge(clean_run.save())
@@ -156,7 +156,7 @@ def test_what_a_query_may_still_have_in_its_state_is_not_lost(clean_run: Any, re
     assert any("the run did not drain" in reason and "driver was restarted" in reason for reason in verdict.reasons)
 
 
-def test_that_spark_planned_no_batch_for_the_last_watermark_is_told_with_the_loss(clean_run: Any) -> None:
+def test_a_loss_mentions_that_spark_planned_no_batch_for_the_last_watermark(clean_run: Any) -> None:
     lose(clean_run, "rows", 1)
     kept_back(clean_run, "none", "batch 1 moved the watermark, and Spark planned no batch for it")
     (witness,) = lost(clean_run).witnesses

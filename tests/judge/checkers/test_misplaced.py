@@ -10,7 +10,7 @@ from onceproof.judge.verdict import judge
 
 
 def split(run: Any) -> Any:
-    """Even numbers belong in ``even``, odd ones in ``odd``; all are there."""
+    """Even numbers belong in ``even`` and odd ones in ``odd``. All are in their place."""
     query = 'SELECT _partition AS p, _offset AS o, k, n, _partition, _offset, _key FROM "in" WHERE n % 2 = {}'
     run.scenario["outputs"] = {
         "even": {"topic": "even", "identity": ["p", "o"]},
@@ -26,7 +26,7 @@ def split(run: Any) -> Any:
 
 
 def take(run: Any, output: str, offset: int) -> dict[str, Any]:
-    """Remove the effect of that offset of partition 0; its row."""
+    """Remove the effect of that offset of partition 0, and return its row."""
     for change in run.tables["output"]:
         row = json.loads(change["content"])
         if change["output"] == output and (int(row["p"]), int(row["o"])) == (0, offset):
@@ -35,19 +35,19 @@ def take(run: Any, output: str, offset: int) -> dict[str, Any]:
     raise AssertionError(f"no effect of offset {offset} in {output}")
 
 
-def told(run: Any) -> list[Any]:
-    """What is found, but for what follows from it: a batch that is not whole, an order that a new place breaks."""
+def findings_of(run: Any) -> list[Any]:
+    """The findings without their consequences: a torn batch, and an order that the wrong place breaks."""
     return [f for f in judge(run.save()).findings if f.anomaly not in {"torn-batch", "sink-disagreement", "reordered"}]
 
 
-def test_all_in_their_place(stored_run: Any) -> None:
+def test_effects_in_their_place_are_no_finding(stored_run: Any) -> None:
     assert judge(split(stored_run).save()).outcome is Outcome.HELD
 
 
-def test_wrong_topic(stored_run: Any) -> None:
+def test_an_effect_in_the_wrong_topic_is_misplaced(stored_run: Any) -> None:
     run = split(stored_run)
     run.insert("odd", take(run, "even", 2))
-    (finding,) = told(run)
+    (finding,) = findings_of(run)
     assert (finding.anomaly, finding.output, finding.total) == ("misplaced", "even", 1)
     assert (finding.attribution, finding.batches) == ({"in odd": 1}, {"q/0": 1})
     (witness,) = finding.witnesses
@@ -56,47 +56,47 @@ def test_wrong_topic(stored_run: Any) -> None:
     assert finding.allowed is None
 
 
-def test_wrong_table(stored_run: Any) -> None:
+def test_an_effect_in_the_wrong_table_is_misplaced(stored_run: Any) -> None:
     run = split(stored_run)
     run.record("even", take(run, "odd", 3))
-    (finding,) = told(run)
+    (finding,) = findings_of(run)
     assert (finding.anomaly, finding.output, finding.witnesses[0].positions) == ("misplaced", "odd", ("even/0@3",))
 
 
 def test_each_misplaced_effect_explains_one_loss(stored_run: Any) -> None:
-    """Written twice into the wrong table: one is the missing effect, the other is of nothing."""
+    """If the row is twice in the wrong table, one is the missing effect, and the other is unexplained."""
     run = split(stored_run)
     row = take(run, "even", 2)
     run.insert("odd", row, row)
-    findings = told(run)
+    findings = findings_of(run)
     assert [(f.anomaly, f.output, f.total) for f in findings] == [("misplaced", "even", 1), ("unexplained", "odd", 1)]
 
 
-def test_effect_that_is_in_both_is_not_misplaced(stored_run: Any) -> None:
+def test_an_effect_in_both_outputs_is_not_misplaced(stored_run: Any) -> None:
     run = split(stored_run)
     run.insert("odd", {"p": 0, "o": 2, "k": "k2", "n": 2})
-    (finding,) = told(run)
+    (finding,) = findings_of(run)
     assert (finding.anomaly, finding.output) == ("unexplained", "odd")
 
 
 @pytest.mark.parametrize("output", ["rows", "events"])
-def test_wrong_row(clean_run: Any, output: str) -> None:
+def test_an_effect_in_the_wrong_row_is_misplaced(clean_run: Any, output: str) -> None:
     row = take(clean_run, output, 5)
     wrong = {**row, "o": 99}
     clean_run.insert("rows", wrong) if output == "rows" else clean_run.record("events", wrong)
-    (finding,) = told(clean_run)
+    (finding,) = findings_of(clean_run)
     assert (finding.anomaly, finding.output, finding.total) == ("misplaced", output, 1)
     (witness,) = finding.witnesses
     assert (witness.identity, witness.cause) == ({"p": "0", "o": "5"}, "in/0@5")
     assert '{"p":"0","o":"99"}' in witness.argument
 
 
-def test_row_that_may_be_of_several_losses_is_of_none(clean_run: Any) -> None:
+def test_a_row_that_may_explain_several_losses_explains_none(clean_run: Any) -> None:
     for offset in (0, 1):
         take(clean_run, "events", offset)
     clean_run.scenario["outputs"]["events"]["ignore"] = ["k", "n"]
     clean_run.record("events", {"p": 0, "o": 99, "k": "k0", "n": 0})
-    found = {f.anomaly: f.total for f in told(clean_run) if f.output == "events"}
+    found = {f.anomaly: f.total for f in findings_of(clean_run) if f.output == "events"}
     assert found == {"lost-write": 2, "unexplained": 1}
 
 
@@ -106,11 +106,11 @@ def to_partition(run: Any) -> Any:
     return run
 
 
-def test_partition_that_the_oracle_gives(clean_run: Any) -> None:
+def test_an_effect_in_another_partition_than_the_oracle_s_is_misplaced(clean_run: Any) -> None:
     run = to_partition(clean_run)
     assert judge(run.save()).findings == ()
     run.record("events", take(run, "events", 4), partition=1)
-    (finding,) = told(run)
+    (finding,) = findings_of(run)
     assert (finding.anomaly, finding.output, finding.total) == ("misplaced", "events", 1)
     (witness,) = finding.witnesses
     assert (witness.cause, witness.batch, witness.positions) == ("in/0@4", 1, ("events/1@6",))
@@ -120,15 +120,15 @@ def test_partition_that_the_oracle_gives(clean_run: Any) -> None:
     )
 
 
-def test_copy_in_another_partition_is_a_duplicate(clean_run: Any) -> None:
+def test_a_copy_in_another_partition_is_a_duplicate(clean_run: Any) -> None:
     run = to_partition(clean_run)
     run.record("events", {"p": 0, "o": 4, "k": "k0", "n": 10}, partition=1)
-    (finding,) = told(run)
+    (finding,) = findings_of(run)
     assert (finding.anomaly, finding.total) == ("duplicate", 1)
 
 
 def keyed(run: Any) -> Any:
-    """Three records of each of two keys, each key in a partition of its own."""
+    """Three records for each of two keys, each key in its own partition."""
     run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["o"], "placement": "key"}}
     query = 'SELECT _offset AS o, k, _partition, _offset, _key FROM "in"'
     run.scenario["oracle"] = {"kind": "sql", "queries": {"out": query}}
@@ -144,11 +144,11 @@ def key(run: Any, offset: int, number: int, partition: int) -> None:
     run.tables["output"][-1]["key"] = f"k{number}".encode()
 
 
-def test_records_of_one_key_in_two_partitions(stored_run: Any) -> None:
+def test_records_of_one_key_in_two_partitions_are_misplaced(stored_run: Any) -> None:
     run = keyed(stored_run)
     assert judge(run.save()).findings == ()
     key(run, run.send("k1", {"k": "k1"}), 1, partition=0)
-    (finding,) = told(run)
+    (finding,) = findings_of(run)
     assert (finding.anomaly, finding.total, finding.attribution) == ("misplaced", 1, {"in another partition": 1})
     assert finding.witnesses[0].positions == ("out/0@3",)
     assert "the other records of its key are in partition 1" in finding.witnesses[0].argument
@@ -156,12 +156,12 @@ def test_records_of_one_key_in_two_partitions(stored_run: Any) -> None:
     assert judge(run.save()).findings == ()
 
 
-def test_state_of_one_key_in_two_partitions(stored_run: Any) -> None:
+def test_the_state_of_one_key_in_two_partitions_is_misplaced(stored_run: Any) -> None:
     run = stored_run
     run.scenario["outputs"] = {"out": {"topic": "out", "identity": ["k"], "kind": "upsert", "placement": "key"}}
     run.scenario["oracle"] = {"kind": "sql", "queries": {"out": 'SELECT k, max(_offset) AS o FROM "in" GROUP BY k'}}
     for partition in (1, 1, 0):
         key(run, run.send("k0", {"k": "k0"}), 0, partition)
     run.progress({0: 3})
-    findings = told(run)
+    findings = findings_of(run)
     assert [(f.anomaly, f.total) for f in findings if f.anomaly != "wrong-value"] == [("misplaced", 1)]

@@ -10,7 +10,7 @@ from onceproof.judge.verdict import judge
 
 
 def timed(run: Any) -> Any:
-    """Each input record is in a transaction that ended a second before its batch's commit, which the records share."""
+    """Each input record is in a transaction that ended one second before the commit of its batch."""
     for record in run.tables["input"]:
         record.update(producer_id=9, producer_epoch=0, txn_end_ms=10_000 + 2_000 * (record["offset"] // 4))
     for commit in run.tables["commits"]:
@@ -27,11 +27,11 @@ def ended(run: Any, partition: int, offset: int, ms: int) -> None:
             record["txn_end_ms"] = ms
 
 
-def test_committed_in_time(clean_run: Any) -> None:
+def test_an_effect_after_its_input_s_commit_is_no_finding(clean_run: Any) -> None:
     assert judge(timed(clean_run).save()).outcome is Outcome.HELD
 
 
-def test_visible_before_the_marker(clean_run: Any) -> None:
+def test_an_effect_visible_before_its_input_s_marker_is_found(clean_run: Any) -> None:
     run = timed(clean_run)
     ended(run, 0, 5, 13_001)
     verdict = judge(run.save())
@@ -58,7 +58,7 @@ def test_the_same_millisecond_proves_nothing(clean_run: Any) -> None:
     assert judge(run.save()).outcome is Outcome.HELD
 
 
-def test_what_is_in_a_transaction_is_visible_when_that_ends(clean_run: Any) -> None:
+def test_an_effect_in_a_transaction_is_visible_when_that_ends(clean_run: Any) -> None:
     run = timed(clean_run)
     ended(run, 0, 5, 13_001)
     run.tables["output"] = [row for row in run.tables["output"] if row["output"] == "events"]
@@ -69,7 +69,7 @@ def test_what_is_in_a_transaction_is_visible_when_that_ends(clean_run: Any) -> N
 
 
 @pytest.mark.parametrize("output", ["rows", "events"])
-def test_transaction_that_has_not_ended(clean_run: Any, output: str) -> None:
+def test_an_effect_of_a_transaction_that_has_not_ended_is_found(clean_run: Any, output: str) -> None:
     run = timed(clean_run)
     row = {"p": 0, "o": run.send("k0", {"k": "k0", "n": 50}, visibility="open"), "k": "k0", "n": 50}
     run.insert("rows", row) if output == "rows" else run.record("events", row)
@@ -83,7 +83,7 @@ def test_transaction_that_has_not_ended(clean_run: Any, output: str) -> None:
 
 
 def summed(run: Any) -> Any:
-    """An output without causes: the batch must tell."""
+    """An output without causes: the batch decides."""
     run.document["wall_start"] = 10.0  # batch 0 was committed at 10,500 ms
     run.scenario["outputs"] = {"out": {"table": "out", "identity": ["k"], "kind": "upsert"}}
     run.scenario["oracle"] = {"kind": "sql", "queries": {"out": 'SELECT k, sum(n) AS total FROM "in" GROUP BY k'}}
@@ -96,7 +96,7 @@ def summed(run: Any) -> Any:
     return run
 
 
-def test_batch_that_was_committed_before_the_marker(stored_run: Any) -> None:
+def test_a_batch_committed_before_its_input_s_marker_is_found(stored_run: Any) -> None:
     run = summed(stored_run)
     assert judge(run.save()).outcome is Outcome.HELD
     ended(run, 0, 1, 10_501)
@@ -110,10 +110,10 @@ def test_batch_that_was_committed_before_the_marker(stored_run: Any) -> None:
     ]
 
 
-def test_markers_that_nobody_read(clean_run: Any) -> None:
+def test_unknown_markers_are_not_evaluated(clean_run: Any) -> None:
     clean_run.send("k0", {"k": "k0", "n": 50}, visibility="aborted")
     verdict = judge(clean_run.save())
-    assert verdict.outcome is Outcome.HELD  # whatever was read early was committed in the end
+    assert verdict.outcome is Outcome.HELD  # anything read too early was committed in the end
     assert "does not say when its transactions ended" in verdict.not_evaluated["precommitted-read@rows"]
 
 
@@ -121,8 +121,8 @@ def test_input_without_transactions_needs_no_markers(clean_run: Any) -> None:
     assert judge(clean_run.save()).not_evaluated == {}
 
 
-def test_an_older_state_is_not_of_the_record_that_came_later(stored_run: Any) -> None:
-    """What an upsert showed before that record's transaction ended is a wrong value, if it stays, and no more."""
+def test_an_older_state_does_not_hold_a_later_record(stored_run: Any) -> None:
+    """A state of an upsert from before the record's transaction ended is at most a wrong value, if it stays."""
     run = stored_run
     for n in (1, 2):
         run.send("a", {"k": "a", "n": n})

@@ -19,7 +19,7 @@ def swap(run: Any, first: int, second: int) -> None:
     found[first]["content"], found[second]["content"] = found[second]["content"], found[first]["content"]
 
 
-def test_two_records_of_one_key(clean_run: Any) -> None:
+def test_two_swapped_records_of_one_key_are_found(clean_run: Any) -> None:
     swap(clean_run, 0, 3)  # input offsets 0 and 4, both of key k0
     (finding,) = judge(clean_run.save()).findings
     assert (finding.anomaly, finding.output, finding.total) == ("reordered", "events", 1)
@@ -31,14 +31,14 @@ def test_two_records_of_one_key(clean_run: Any) -> None:
     )
 
 
-def test_two_records_of_different_keys(clean_run: Any) -> None:
+def test_two_swapped_records_of_different_keys_break_only_the_order_per_partition(clean_run: Any) -> None:
     swap(clean_run, 0, 1)
     assert judge(clean_run.save()).outcome is Outcome.HELD
     clean_run.scenario["claim"] = {"order": "per-partition"}
     assert judge(clean_run.save()).anomalies() == {"reordered": 1}
 
 
-def test_no_order_claimed(clean_run: Any) -> None:
+def test_reordering_without_a_claimed_order_is_allowed(clean_run: Any) -> None:
     swap(clean_run, 0, 3)
     clean_run.scenario["claim"] = {"order": "none"}
     verdict = judge(clean_run.save())
@@ -46,13 +46,13 @@ def test_no_order_claimed(clean_run: Any) -> None:
     assert [(f.anomaly, f.allowed) for f in verdict.findings] == [("reordered", "no order is claimed")]
 
 
-def test_repetition_is_no_reordering(clean_run: Any) -> None:
-    """A replayed batch comes after its successor, but its first effects stood in order."""
+def test_a_repetition_is_not_a_reordering(clean_run: Any) -> None:
+    """A replayed batch comes after its successor, but its first effects were in order."""
     clean_run.record("events", {"p": 0, "o": 0, "k": "k0", "n": 0})
     assert judge(clean_run.save()).anomalies() == {"duplicate": 1, "sink-disagreement": 1}
 
 
-def test_commits_of_a_table(clean_run: Any) -> None:
+def test_commits_of_a_table_out_of_order_are_found(clean_run: Any) -> None:
     for change in clean_run.tables["output"]:
         if change["output"] == "rows":
             change["commit_order"] = 1 - change["commit_order"]
@@ -87,14 +87,14 @@ def test_no_reader_sees_an_order_across_output_partitions(clean_run: Any, order:
     assert (verdict.outcome, verdict.not_evaluated) == (Outcome.HELD, {})
 
 
-def test_several_keys_across_output_partitions(clean_run: Any) -> None:
+def test_several_keys_across_output_partitions_are_counted(clean_run: Any) -> None:
     for position in range(2):
         records(clean_run)[0]["partition"] = 7 + position
     assert "(so do those of 1 more)" in judge(clean_run.save()).not_evaluated["reordered@events"]
 
 
-def test_a_key_with_one_record_lies_in_one_partition(clean_run: Any) -> None:
-    """Different keys may well lie in different partitions, and several effects of one record too."""
+def test_keys_with_one_record_each_may_be_in_different_partitions(clean_run: Any) -> None:
+    """Different keys may be in different partitions, and so may several effects of one record."""
     query = clean_run.scenario["oracle"]["queries"]["events"]
     twice = f"SELECT p + shift AS p, * EXCLUDE (p, shift) FROM ({query}), (VALUES (0), (100)) t(shift)"
     clean_run.scenario["oracle"]["queries"]["events"] = twice.replace("n >= 0", "n < 10 OR n BETWEEN 100 AND 109")
@@ -107,8 +107,8 @@ def test_a_key_with_one_record_lies_in_one_partition(clean_run: Any) -> None:
     assert verdict.outcome is Outcome.HELD, verdict.reasons
 
 
-def test_reordering_in_one_output_partition_beside_others(clean_run: Any) -> None:
-    """What a reader does see in the wrong order is wrong, wherever the rest lies."""
+def test_a_reordering_in_one_of_several_output_partitions_is_found(clean_run: Any) -> None:
+    """Effects in the wrong order within one partition are a finding, wherever the other effects are."""
     swap(clean_run, 0, 3)
     records(clean_run)[1]["partition"] = 7  # of key k1
     verdict = judge(clean_run.save())
@@ -128,7 +128,7 @@ def test_records_without_a_key_have_no_order(clean_run: Any) -> None:
 @pytest.mark.parametrize(
     ("kept", "why"), [("_partition, _offset", "which key a cause has"), ("_key", "names no cause")]
 )
-def test_oracle_that_says_too_little(clean_run: Any, kept: str, why: str) -> None:
+def test_an_oracle_without_causes_or_keys_is_not_evaluated(clean_run: Any, kept: str, why: str) -> None:
     query = f'SELECT _partition AS p, _offset AS o, k, n, {kept} FROM "in"'
     clean_run.scenario["oracle"]["queries"]["events"] = query
     verdict = judge(clean_run.save())
@@ -136,15 +136,15 @@ def test_oracle_that_says_too_little(clean_run: Any, kept: str, why: str) -> Non
     assert why in verdict.not_evaluated["reordered@events"]
 
 
-def test_batch_of_the_late_effect_is_named(clean_run: Any) -> None:
+def test_the_batch_of_the_late_effect_is_named(clean_run: Any) -> None:
     swap(clean_run, 0, 3)
     (finding,) = judge(clean_run.save()).findings
     assert finding.batches == {"q/0": 1}
     assert finding.witnesses[0].batch == 0
 
 
-def test_lost_effect_that_comes_late_after_all(clean_run: Any) -> None:
-    """Its first effect counts, however late: an earlier copy would have made it a repetition."""
+def test_an_effect_that_first_appears_late_is_reordered(clean_run: Any) -> None:
+    """The first effect counts, however late. With an earlier copy, it would be a repetition."""
     first = records(clean_run)[0]
     clean_run.tables["output"].remove(first)
     clean_run.record("events", first["content"])
@@ -153,7 +153,7 @@ def test_lost_effect_that_comes_late_after_all(clean_run: Any) -> None:
     assert verdict.findings[0].witnesses[0].positions == ("events/0@3", "events/0@6")
 
 
-def test_upsert_shows_no_order(clean_run: Any) -> None:
+def test_an_upsert_shows_no_order(clean_run: Any) -> None:
     clean_run.scenario["outputs"]["rows"]["kind"] = "upsert"
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
@@ -181,7 +181,7 @@ def test_states_of_a_changelog(stored_run: Any, totals: tuple[int, ...], late: i
 
 
 def touch(run: Any, column: str) -> None:
-    """The first row of the table is updated, in a column that is ignored, when all others are there."""
+    """Update an ignored column of the table's first row after all rows were written."""
     run.scenario["outputs"]["rows"]["ignore"] = [column]
     rows = [json.loads(c["content"]) for c in run.tables["output"] if c["output"] == "rows"]
     run.commit("rows", ("update", rows[0], {**rows[0], column: "1"}))
@@ -194,7 +194,7 @@ def test_a_row_that_was_written_again_is_not_late(clean_run: Any) -> None:
     assert "written again" in verdict.not_evaluated["reordered@rows"]
 
 
-def test_no_more_witnesses_than_there_may_be(stored_run: Any) -> None:
+def test_the_number_of_witnesses_is_limited(stored_run: Any) -> None:
     run = stored_run
     run.scenario["outputs"] = {"rows": {"table": "rows", "identity": ["o", "i"]}}
     query = 'SELECT _offset AS o, i, _partition, _offset, _key FROM "in", range(3) t(i)'
@@ -210,7 +210,7 @@ def test_no_more_witnesses_than_there_may_be(stored_run: Any) -> None:
 def ordered(
     run: Any, keys: list[str | None], *, cause: str = "_partition, _offset, _key", order: str = "per-key"
 ) -> Any:
-    """A record for each key, each with its row in a table, in order."""
+    """One record per key, each with its row in a table, in order."""
     run.scenario["outputs"] = {"rows": {"table": "rows", "identity": ["i"]}}
     run.scenario["oracle"] = {"kind": "sql", "queries": {"rows": f'SELECT i, {cause} FROM "in"'}}
     run.scenario["claim"] = {"order": order}
@@ -230,11 +230,11 @@ def test_an_order_of_keys_that_are_all_null_is_not_held(stored_run: Any) -> None
     )
 
 
-def test_rows_without_a_place_in_the_order_are_counted(stored_run: Any) -> None:
+def test_rows_that_the_claimed_order_does_not_cover_are_counted(stored_run: Any) -> None:
     verdict = ordered(stored_run, ["a", None, "a", None, "b"])
     assert verdict.outcome is Outcome.HELD, verdict.reasons
     assert verdict.counts["unordered.rows"] == 2
-    assert "2 of 5 rows in rows have no cause or no key, so no place in the claimed order" in verdict.reasons[0]
+    assert "2 of 5 rows in rows have no cause or no key, so the claimed order does not cover them" in verdict.reasons[0]
 
 
 def test_no_order_is_claimed_of_records_without_keys(stored_run: Any) -> None:
@@ -243,7 +243,7 @@ def test_no_order_is_claimed_of_records_without_keys(stored_run: Any) -> None:
 
 
 @pytest.mark.parametrize("order", ["per-key", "per-partition"])
-def test_causes_that_are_all_null(stored_run: Any, order: str) -> None:
+def test_an_order_of_causes_that_are_all_null_is_not_held(stored_run: Any, order: str) -> None:
     verdict = ordered(stored_run, ["a", "b"], cause="NULL::INT AS _partition, NULL::INT AS _offset, _key", order=order)
     assert verdict.outcome is Outcome.INCONCLUSIVE, verdict.reasons
     assert "none of its 2 expected rows could be ordered: each has no cause" in verdict.reasons[0]
@@ -259,17 +259,19 @@ def test_causes_that_are_all_null(stored_run: Any, order: str) -> None:
     ],
 )
 @pytest.mark.parametrize("order", ["per-key", "none"])
-def test_causes_that_the_input_does_not_hold(stored_run: Any, cause: str, n: int, first: str, order: str) -> None:
+def test_causes_that_the_input_does_not_hold_are_inconclusive(
+    stored_run: Any, cause: str, n: int, first: str, order: str
+) -> None:
     verdict = ordered(stored_run, ["a", "a", "a"], cause=cause, order=order)
     assert verdict.outcome is Outcome.INCONCLUSIVE, verdict.reasons
-    assert (
-        f"name {n} cause{'s' if n > 1 else ''} that the committed input does not hold, the first is {first}"
-        in (verdict.reasons[0])
+    rows = "1 expected row of output 'rows' names" if n == 1 else f"{n} expected rows of output 'rows' name"
+    assert verdict.reasons[0].startswith(
+        f"{rows} a cause that the committed input does not hold, the first is {first}:"
     )
 
 
-def test_a_cause_in_a_hole_of_the_input(stored_run: Any) -> None:
-    """An offset that a marker used up, or that an aborted record has, causes nothing."""
+def test_a_cause_in_a_gap_of_the_input_is_inconclusive(stored_run: Any) -> None:
+    """The offset of a marker or of an aborted record causes nothing."""
     run = stored_run
     run.send("a", {"i": 7})
     run.skip("in", 0)

@@ -20,12 +20,12 @@ def disagreements(run: Any) -> list[tuple[str, int, dict[str, int]]]:
     return [(f.output, f.total, f.attribution) for f in found if f.anomaly == "sink-disagreement"]
 
 
-def test_one_output_lacks_what_the_other_has(clean_run: Any) -> None:
+def test_an_effect_in_one_of_two_outputs_is_a_disagreement(clean_run: Any) -> None:
     drop(clean_run, "events", 1)
     assert disagreements(clean_run) == [("events", 1, {"present in rows": 1})]
 
 
-def test_argument_names_where_it_stands(clean_run: Any) -> None:
+def test_the_argument_names_the_position(clean_run: Any) -> None:
     drop(clean_run, "rows", 1)
     (finding,) = [f for f in judge(clean_run.save()).findings if f.anomaly == "sink-disagreement"]
     assert (finding.output, finding.source, finding.batches) == ("rows", "no fault", {"q/0": 1})
@@ -36,7 +36,7 @@ def test_argument_names_where_it_stands(clean_run: Any) -> None:
     )
 
 
-def test_in_a_fault_window_at_most_once_allows_it(clean_run: Any) -> None:
+def test_at_most_once_allows_a_disagreement_in_a_fault_window(clean_run: Any) -> None:
     clean_run.scenario["claim"] = {"delivery": "at-most-once"}
     clean_run.fault(batch=0)
     drop(clean_run, "events", 1)
@@ -44,13 +44,13 @@ def test_in_a_fault_window_at_most_once_allows_it(clean_run: Any) -> None:
     assert verdict.outcome is Outcome.HELD, verdict.reasons
 
 
-def test_both_lack_it(clean_run: Any) -> None:
+def test_an_effect_that_both_outputs_lack_is_no_disagreement(clean_run: Any) -> None:
     drop(clean_run, "events", 1)
     drop(clean_run, "rows", 1)
     assert disagreements(clean_run) == []
 
 
-def test_output_that_filters_more(clean_run: Any) -> None:
+def test_an_output_that_filters_more_is_no_disagreement(clean_run: Any) -> None:
     for output in ("events", "rows"):
         clean_run.scenario["oracle"]["queries"][output] += " AND n % 100 < 10" if output == "events" else ""
     clean_run.tables["output"] = [
@@ -59,7 +59,7 @@ def test_output_that_filters_more(clean_run: Any) -> None:
     assert judge(clean_run.save()).findings == ()
 
 
-def test_before_a_quiet_point_it_is_allowed(clean_run: Any) -> None:
+def test_a_disagreement_before_a_quiet_point_is_allowed(clean_run: Any) -> None:
     clean_run.document["drained"] = False
     clean_run.tables["progress"].clear()
     clean_run.progress({0: 4, 1: 4})
@@ -71,7 +71,7 @@ def test_before_a_quiet_point_it_is_allowed(clean_run: Any) -> None:
     assert "no quiet point" in (finding.allowed or "")
 
 
-def test_one_output_has_nothing_to_disagree_with(clean_run: Any) -> None:
+def test_a_single_output_cannot_disagree(clean_run: Any) -> None:
     clean_run.scenario["outputs"].pop("rows")
     clean_run.scenario["oracle"]["queries"].pop("rows")
     clean_run.tables["output"] = [c for c in clean_run.tables["output"] if c["output"] == "events"]
@@ -125,28 +125,28 @@ def test_dual_writes_in_another_order_disagree_for_good(stored_run: Any) -> None
     )
 
 
-def test_state_that_one_of_them_lacks(stored_run: Any) -> None:
+def test_a_state_in_one_of_two_outputs_is_a_disagreement(stored_run: Any) -> None:
     run = write(two_states(stored_run), base=(1, 2), index=())
     assert disagreements(run) == [("index", 1, {"present in base": 1})]
 
 
-def test_both_wrong_is_no_disagreement(stored_run: Any) -> None:
+def test_equally_wrong_outputs_do_not_disagree(stored_run: Any) -> None:
     run = write(two_states(stored_run), base=(2, 1), index=(2, 1))
     assert disagreements(run) == []
 
 
-def test_what_stands_in_an_open_transaction_is_on_its_way(clean_run: Any) -> None:
+def test_an_effect_in_an_open_transaction_is_no_disagreement(clean_run: Any) -> None:
     for change in clean_run.tables["output"]:
         if change["output"] == "events" and json.loads(change["content"])["o"] == 1:
             change["visibility"] = "open"
     assert disagreements(clean_run) == []
 
 
-def test_outputs_that_nothing_connects(clean_run: Any) -> None:
+def test_outputs_without_causes_or_a_common_identity_are_not_evaluated(clean_run: Any) -> None:
     for output in ("rows", "events"):
         clean_run.scenario["oracle"]["queries"][output] = 'SELECT _partition AS p, _offset AS o, k, n FROM "in"'
     clean_run.scenario["claim"] = {"order": "none"}
-    drop(clean_run, "events", 1)  # the identity connects them still
+    drop(clean_run, "events", 1)  # the identity still connects them
     assert disagreements(clean_run) == [("events", 1, {"present in rows": 1})]
     clean_run.scenario["outputs"]["rows"]["identity"] = ["p", "o", "k"]
     assert "sink-disagreement@rows" in judge(clean_run.save()).not_evaluated

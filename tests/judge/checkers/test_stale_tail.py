@@ -19,7 +19,7 @@ def stop_after_the_first_batch(run: Any) -> None:
     run.tables["output"] = cut
 
 
-def test_job_that_never_came_back(clean_run: Any) -> None:
+def test_a_job_that_never_recovered_leaves_a_stale_tail(clean_run: Any) -> None:
     stop_after_the_first_batch(clean_run)
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.VIOLATED
@@ -32,7 +32,7 @@ def test_job_that_never_came_back(clean_run: Any) -> None:
     assert "no progress for 60 s" in finding.witnesses[0].argument
 
 
-def test_job_that_was_only_slow(clean_run: Any) -> None:
+def test_a_job_that_was_only_slow_leaves_no_stale_tail(clean_run: Any) -> None:
     stop_after_the_first_batch(clean_run)
     clean_run.document["stuck"] = False
     verdict = judge(clean_run.save())
@@ -41,7 +41,7 @@ def test_job_that_was_only_slow(clean_run: Any) -> None:
     assert "still made progress" in verdict.not_evaluated["stale-tail@rows"]
 
 
-def test_no_recovery_claimed(clean_run: Any) -> None:
+def test_a_claim_without_recovery_allows_a_stale_tail(clean_run: Any) -> None:
     stop_after_the_first_batch(clean_run)
     clean_run.scenario["claim"] = {"liveness": "none"}
     verdict = judge(clean_run.save())
@@ -49,7 +49,7 @@ def test_no_recovery_claimed(clean_run: Any) -> None:
     assert all(f.allowed == "no recovery is claimed" for f in verdict.findings)
 
 
-def test_drained_run_has_no_tail(clean_run: Any) -> None:
+def test_a_drained_run_has_no_stale_tail(clean_run: Any) -> None:
     stop_after_the_first_batch(clean_run)
     clean_run.document["drained"] = True
     assert "stale-tail" not in {f.anomaly for f in judge(clean_run.save()).findings}

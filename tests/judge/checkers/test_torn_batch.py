@@ -18,7 +18,7 @@ def records(run: Any) -> list[dict[str, Any]]:
 
 
 def in_transactions(run: Any) -> Any:
-    """Each batch of the topic is one transaction, over both partitions, of a producer epoch of its own."""
+    """Each batch of the topic is one transaction, across both partitions, with its own producer epoch."""
     for record in records(run):
         batch = int(json.loads(record["content"])["o"] >= 4)
         produced = {"producer_id": 9, "producer_epoch": batch, "timestamp_ms": 1000 * (batch + 1) + record["offset"]}
@@ -28,7 +28,7 @@ def in_transactions(run: Any) -> Any:
 
 
 def split_commit(run: Any, offset: int) -> None:
-    """The row of input 0@offset gets a commit of its own, after the rest of its batch and before the next one."""
+    """Give the row of input 0@offset a commit of its own, after the rest of its batch and before the next batch."""
     changes = [c for c in run.tables["output"] if c["output"] == "rows"]
     (row,) = [
         c for c in changes if json.loads(c["content"])["p"] == "0" and json.loads(c["content"])["o"] == str(offset)
@@ -47,13 +47,13 @@ def split_commit(run: Any, offset: int) -> None:
         change["offset"] = position
 
 
-def test_clean_batches_in_one_commit_and_one_transaction_each(clean_run: Any) -> None:
+def test_batches_in_one_commit_and_one_transaction_each_are_not_torn(clean_run: Any) -> None:
     verdict = judge(in_transactions(clean_run).save())
     assert verdict.outcome is Outcome.HELD, verdict.reasons
     assert verdict.findings == ()
 
 
-def test_batch_in_two_commits(clean_run: Any) -> None:
+def test_a_batch_in_two_commits_is_torn(clean_run: Any) -> None:
     in_transactions(clean_run)
     split_commit(clean_run, 2)
     verdict = judge(clean_run.save())
@@ -73,7 +73,7 @@ def test_batch_in_two_commits(clean_run: Any) -> None:
     ("atomic", "reason"),
     [("none", "transient: no atomicity is claimed"), ("transaction", "atomicity is claimed for transactions")],
 )
-def test_batch_in_two_commits_where_that_is_allowed(clean_run: Any, atomic: str, reason: str) -> None:
+def test_a_batch_in_two_commits_is_allowed_without_the_claim(clean_run: Any, atomic: str, reason: str) -> None:
     in_transactions(clean_run)
     split_commit(clean_run, 2)
     clean_run.scenario["claim"]["atomic"] = atomic
@@ -83,7 +83,7 @@ def test_batch_in_two_commits_where_that_is_allowed(clean_run: Any, atomic: str,
     assert (finding.allowed or "").startswith(reason)
 
 
-def test_replay_of_a_batch_that_was_whole_tears_nothing(clean_run: Any) -> None:
+def test_the_replay_of_a_whole_batch_does_not_tear_it(clean_run: Any) -> None:
     in_transactions(clean_run)
     last = [json.loads(c["content"]) for c in clean_run.tables["output"] if c["output"] == "rows" and c["commit_order"]]
     clean_run.insert("rows", last[0])
@@ -93,7 +93,7 @@ def test_replay_of_a_batch_that_was_whole_tears_nothing(clean_run: Any) -> None:
     assert torn(clean_run) == []
 
 
-def test_batch_in_two_transactions(clean_run: Any) -> None:
+def test_a_batch_in_two_transactions_is_torn(clean_run: Any) -> None:
     in_transactions(clean_run)
     late = [r for r in records(clean_run) if r["partition"] == 1 and r["producer_epoch"] == 0]
     for record in late:
@@ -114,7 +114,7 @@ def test_one_producer_epoch_in_one_partition_with_two_transactions(clean_run: An
 
 
 def test_transactions_of_a_producer_that_keeps_its_epoch(clean_run: Any) -> None:
-    """Records created in overlapping times are of one transaction, whatever partition they are in."""
+    """Records created in overlapping times belong to one transaction, whatever partition they are in."""
     in_transactions(clean_run)
     for record in records(clean_run):
         record.update(producer_epoch=0)
@@ -122,8 +122,8 @@ def test_transactions_of_a_producer_that_keeps_its_epoch(clean_run: Any) -> None
     assert (verdict.outcome, verdict.findings, verdict.not_evaluated) == (Outcome.HELD, (), {})
 
 
-def test_transactions_of_a_producer_that_followed_each_other(clean_run: Any) -> None:
-    """A record created after the marker of a transaction is of another one."""
+def test_successive_transactions_of_one_producer_are_distinguished(clean_run: Any) -> None:
+    """A record created after the marker of a transaction belongs to another transaction."""
     in_transactions(clean_run)
     for record in records(clean_run):
         record.update(producer_epoch=0)
@@ -133,7 +133,7 @@ def test_transactions_of_a_producer_that_followed_each_other(clean_run: Any) -> 
     assert (finding.total, finding.witnesses[0].positions) == (3, ("events/0@0", "events/1@0"))
 
 
-def test_transactions_that_cannot_be_told_apart(clean_run: Any) -> None:
+def test_transactions_that_cannot_be_distinguished_are_not_evaluated(clean_run: Any) -> None:
     in_transactions(clean_run)
     for record in records(clean_run):
         record.update(producer_epoch=0)
@@ -141,10 +141,10 @@ def test_transactions_that_cannot_be_told_apart(clean_run: Any) -> None:
             record.update(timestamp_ms=1100 + record["offset"])
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "cannot be told apart" in verdict.not_evaluated["torn-batch@events"]
+    assert "does not separate them across partitions" in verdict.not_evaluated["torn-batch@events"]
 
 
-def test_records_outside_of_transactions(clean_run: Any) -> None:
+def test_records_outside_of_transactions_are_torn(clean_run: Any) -> None:
     in_transactions(clean_run)
     for record in records(clean_run):
         record.update(txn_end_offset=None, txn_end_ms=None, producer_epoch=0)
@@ -154,7 +154,7 @@ def test_records_outside_of_transactions(clean_run: Any) -> None:
     assert judge(clean_run.save()).findings == ()
 
 
-def test_records_of_which_no_log_tells(clean_run: Any) -> None:
+def test_records_with_unknown_transactions_are_not_evaluated(clean_run: Any) -> None:
     clean_run.scenario["claim"]["atomic"] = "batch"
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
@@ -162,8 +162,8 @@ def test_records_of_which_no_log_tells(clean_run: Any) -> None:
     assert "torn-batch@rows" not in verdict.not_evaluated
 
 
-def test_log_without_room_for_a_marker(clean_run: Any) -> None:
-    """A marker would take an offset: where all are taken by records, there was no transaction."""
+def test_a_log_without_gaps_has_no_transactions(clean_run: Any) -> None:
+    """A marker takes an offset: if records have all offsets, there was no transaction."""
     clean_run.scenario["claim"]["atomic"] = "batch"
     for partition in range(2):
         where = {"topic": "events", "partition": partition, "start_offset": 0, "collected_ms": 0}
@@ -172,7 +172,7 @@ def test_log_without_room_for_a_marker(clean_run: Any) -> None:
     assert (finding.output, finding.total) == ("events", 10)
 
 
-def test_effect_that_is_missing_of_a_batch(clean_run: Any) -> None:
+def test_a_batch_with_a_missing_effect_is_torn(clean_run: Any) -> None:
     in_transactions(clean_run)
     gone = next(r for r in records(clean_run) if json.loads(r["content"])["o"] == 5)
     clean_run.tables["output"].remove(gone)
@@ -189,7 +189,7 @@ def test_effect_that_is_missing_of_a_batch(clean_run: Any) -> None:
     assert verdict.anomalies()["lost-write"] == 1
 
 
-def test_batch_that_is_missing_as_a_whole_is_not_torn(clean_run: Any) -> None:
+def test_a_batch_that_is_missing_completely_is_not_torn(clean_run: Any) -> None:
     in_transactions(clean_run)
     clean_run.tables["output"] = [
         c for c in clean_run.tables["output"] if c["output"] == "rows" or json.loads(c["content"])["o"] < 4
@@ -208,9 +208,7 @@ def test_at_most_once_does_not_allow_half_a_batch_that_is_claimed_to_be_atomic(c
 
 @pytest.mark.parametrize("visibility", ["aborted", "open"])
 @pytest.mark.parametrize(("atomic", "violates"), [("transaction", True), ("batch", True), ("none", False)])
-def test_transaction_of_which_a_part_is_not_committed(
-    clean_run: Any, visibility: str, atomic: str, violates: bool
-) -> None:
+def test_a_partly_committed_transaction_is_torn(clean_run: Any, visibility: str, atomic: str, violates: bool) -> None:
     in_transactions(clean_run)
     clean_run.scenario["claim"]["atomic"] = atomic
     for record in records(clean_run):
@@ -224,7 +222,7 @@ def test_transaction_of_which_a_part_is_not_committed(
     assert f"the second {'still open' if visibility == 'open' else visibility}" in finding.witnesses[0].argument
 
 
-def test_aborted_transaction_before_a_committed_one_is_none(clean_run: Any) -> None:
+def test_an_aborted_transaction_before_a_committed_one_is_not_torn(clean_run: Any) -> None:
     """A producer that keeps its epoch may abort one transaction and commit the next."""
     in_transactions(clean_run)
     aborted = {"producer_id": 9, "producer_epoch": 0, "timestamp_ms": 900, "txn_end_offset": 50, "txn_end_ms": 950}
@@ -234,7 +232,7 @@ def test_aborted_transaction_before_a_committed_one_is_none(clean_run: Any) -> N
     assert torn(clean_run) == []
 
 
-def test_claim_about_transactions_where_there_are_none(clean_run: Any) -> None:
+def test_a_claim_about_transactions_is_not_evaluated_for_records_outside_of_them(clean_run: Any) -> None:
     in_transactions(clean_run)
     clean_run.scenario["claim"]["atomic"] = "transaction"
     records(clean_run)[0].update(txn_end_offset=None, txn_end_ms=None)
@@ -243,7 +241,7 @@ def test_claim_about_transactions_where_there_are_none(clean_run: Any) -> None:
     assert verdict.not_evaluated == {"torn-batch@events": "1 record of it is outside of any transaction"}
 
 
-def test_commits_that_were_not_decoded(clean_run: Any) -> None:
+def test_commits_that_were_not_decoded_are_not_evaluated(clean_run: Any) -> None:
     in_transactions(clean_run)
     clean_run.scenario["claim"]["order"] = "none"
     clean_run.snapshot["rows"] = clean_run._replayed("rows")
@@ -258,11 +256,11 @@ def test_run_without_batches(clean_run: Any) -> None:
     clean_run.tables["batches"].clear()
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "which batches it was written in" in verdict.not_evaluated["torn-batch@rows"]
+    assert "which batches wrote it" in verdict.not_evaluated["torn-batch@rows"]
 
 
 def states(run: Any, *commits: tuple[float, tuple[str, ...]]) -> Any:
-    """An upsert of counts a key: commits at a time in seconds, of these keys. Batch N runs from N to N + 0.5."""
+    """An upsert of counts per key: commits at a time in seconds, with these keys. Batch N runs from N to N + 0.5."""
     run.document["wall_start"] = 1000.0
     run.scenario["outputs"] = {"counts": {"table": "counts", "kind": "upsert", "identity": ["k"]}}
     run.scenario["oracle"] = {"kind": "sql", "queries": {"counts": 'SELECT k, count(*) AS n FROM "in" GROUP BY k'}}
@@ -284,8 +282,8 @@ def states(run: Any, *commits: tuple[float, tuple[str, ...]]) -> Any:
     return run
 
 
-def test_upsert_whose_batches_are_one_commit_each(stored_run: Any) -> None:
-    run = states(stored_run, (0.2, ("a", "b")), (1.1, ("a", "b")), (1.4, ("b", "a")))  # the last: a replay
+def test_upserted_batches_in_one_commit_each_are_not_torn(stored_run: Any) -> None:
+    run = states(stored_run, (0.2, ("a", "b")), (1.1, ("a", "b")), (1.4, ("b", "a")))  # the last one is a replay
     verdict = judge(run.save())
     assert (verdict.outcome, verdict.findings) == (Outcome.HELD, ())
 
@@ -294,17 +292,17 @@ def test_upsert_whose_batches_are_one_commit_each(stored_run: Any) -> None:
     "commits",
     [
         ((0.2, ("a",)), (0.3, ("b",)), (1.1, ("a", "b"))),
-        ((0.2, ("a",)), (0.3, ("a", "b")), (1.1, ("a", "b"))),  # a replay that completes what was half done
+        ((0.2, ("a",)), (0.3, ("a", "b")), (1.1, ("a", "b"))),  # a replay that completes a partly written batch
     ],
 )
-def test_upsert_whose_batch_took_two_commits(stored_run: Any, commits: Any) -> None:
+def test_an_upserted_batch_in_two_commits_is_torn(stored_run: Any, commits: Any) -> None:
     (finding,) = torn(states(stored_run, *commits))
     assert (finding.output, finding.total, finding.batches) == ("counts", 1, {"q/0": 1})
     assert finding.witnesses[0].identity == {"k": "b"}
     assert finding.witnesses[0].positions == ("counts xid 700", "counts xid 701")
 
 
-def test_upsert_without_the_time_of_its_commits(stored_run: Any) -> None:
+def test_an_upsert_with_unknown_commit_times_is_not_evaluated(stored_run: Any) -> None:
     run = states(stored_run, (0.2, ("a", "b")), (1.1, ("a", "b")))
     run.document.pop("wall_start")
     verdict = judge(run.save())
@@ -312,11 +310,11 @@ def test_upsert_without_the_time_of_its_commits(stored_run: Any) -> None:
     assert "at what time its batches ran" in verdict.not_evaluated["torn-batch@counts"]
     for commit in run.tables["commits"]:
         commit["commit_time_us"] = None
-    assert "at what time they became visible" in judge(run.save()).not_evaluated["torn-batch@counts"]
+    assert "at what time its writes became visible" in judge(run.save()).not_evaluated["torn-batch@counts"]
 
 
-def test_a_row_that_was_written_again_is_not_apart(clean_run: Any) -> None:
-    """By cause the update would be a second step of batch 0; by time it is in no batch."""
+def test_a_row_that_was_written_again_does_not_tear_its_batch(clean_run: Any) -> None:
+    """By cause, the update would be a second step of batch 0; by time, it is in no batch."""
     run = in_transactions(clean_run)
     run.scenario["claim"] = {"atomic": "batch"}
     run.scenario["outputs"]["rows"]["ignore"] = ["seen"]

@@ -15,7 +15,7 @@ def alter(run: Any, output: str, offset: int, **values: Any) -> None:
             change["content"] = json.dumps({**row, **values}, separators=(",", ":"))
 
 
-def test_inflated_value(clean_run: Any) -> None:
+def test_an_inflated_value_is_found(clean_run: Any) -> None:
     alter(clean_run, "rows", 1, n="21")
     (finding,) = judge(clean_run.save()).findings
     assert (finding.anomaly, finding.output, finding.total) == ("wrong-value", "rows", 1)
@@ -28,31 +28,31 @@ def test_inflated_value(clean_run: Any) -> None:
     assert witness.positions == ("rows xid 700",)
 
 
-def test_value_that_is_gone(clean_run: Any) -> None:
+def test_a_missing_value_is_found(clean_run: Any) -> None:
     alter(clean_run, "events", 1, k=None)
     (finding,) = judge(clean_run.save()).findings
     assert "But found: k = null" in finding.witnesses[0].argument
 
 
-def test_second_copy_with_another_value(clean_run: Any) -> None:
+def test_a_second_copy_with_another_value_is_found(clean_run: Any) -> None:
     clean_run.record("events", {"p": 0, "o": 1, "k": "k1", "n": 5})
     findings = judge(clean_run.save()).findings
     assert [(f.anomaly, f.total) for f in findings] == [("wrong-value", 1)]
     assert "expected: n = 1." in findings[0].witnesses[0].argument
 
 
-def test_ignored_column_may_differ(clean_run: Any) -> None:
+def test_an_ignored_column_may_differ(clean_run: Any) -> None:
     clean_run.scenario["outputs"]["events"]["ignore"] = ["n"]
     alter(clean_run, "events", 1, n=77)
     assert judge(clean_run.save()).findings == ()
 
 
-def test_same_value_in_another_spelling(clean_run: Any) -> None:
+def test_the_same_value_in_another_notation_is_no_finding(clean_run: Any) -> None:
     alter(clean_run, "events", 1, n=1.0)
     assert judge(clean_run.save()).findings == ()
 
 
-def test_rounding_does_not_hide_it(clean_run: Any) -> None:
+def test_rounding_does_not_hide_a_wrong_value(clean_run: Any) -> None:
     alter(clean_run, "events", 1, n=1.4)
     (finding,) = judge(clean_run.save()).findings
     assert "But found: n = 1.4" in finding.witnesses[0].argument
@@ -69,14 +69,14 @@ def test_rounding_does_not_hide_it(clean_run: Any) -> None:
         ({"n": 2, "k": "k7"}, "different"),
     ],
 )
-def test_direction(clean_run: Any, values: dict[str, Any], direction: str) -> None:
+def test_the_direction_of_the_difference_is_named(clean_run: Any, values: dict[str, Any], direction: str) -> None:
     alter(clean_run, "events", 1, **values)
     (finding,) = judge(clean_run.save()).findings
     assert finding.attribution == {direction: 1}
     assert f"in {', '.join(sorted(values))}: " in finding.summary
 
 
-def test_large_numbers_that_are_one_double(clean_run: Any) -> None:
+def test_large_numbers_that_are_the_same_double_are_distinguished(clean_run: Any) -> None:
     clean_run.tables["input"][1]["value"] = json.dumps({"k": "k1", "n": 2**60}).encode()
     for output in ("rows", "events"):
         alter(clean_run, output, 1, n=str(2**60) if output == "rows" else 2**60 + 1)
@@ -85,7 +85,7 @@ def test_large_numbers_that_are_one_double(clean_run: Any) -> None:
 
 
 @pytest.mark.parametrize("where", ["topic", "table"])
-def test_state_that_was_right_and_was_overwritten(stored_run: Any, where: str) -> None:
+def test_a_correct_state_that_was_overwritten_is_stale(stored_run: Any, where: str) -> None:
     run = stored_run
     run.scenario["outputs"] = {"out": {where: "out", "identity": ["k"], "kind": "upsert"}}
     run.scenario["oracle"] = {"kind": "sql", "queries": {"out": 'SELECT k, sum(n) AS total FROM "in" GROUP BY k'}}
@@ -108,7 +108,7 @@ def test_state_that_was_right_and_was_overwritten(stored_run: Any, where: str) -
 
 
 def write(run: Any, where: str, totals: list[int]) -> None:
-    """The output's whole log: these states of key ``a``, one after the other."""
+    """Write the output's complete log: these states of key ``a``, one after the other."""
     for table in ("output", "commits"):
         run.tables[table].clear()
     run._ends.pop(("out", 0), None)

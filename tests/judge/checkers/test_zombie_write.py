@@ -15,7 +15,7 @@ def zombies(run: Any) -> list[Finding]:
 
 @pytest.fixture
 def taken_over(clean_run: Any) -> Any:
-    """The second batch is planned and committed by a second start of the driver."""
+    """A second driver start plans and commits the second batch."""
     for batch in clean_run.tables["batches"]:
         if batch["batch"] == 1:
             batch.update(planned_by=1, committed_by=1)
@@ -26,12 +26,12 @@ def taken_over(clean_run: Any) -> Any:
 COPY = {"p": 0, "o": 0, "k": "k0", "n": 0}
 
 
-def test_successor_alone_is_no_zombie(taken_over: Any) -> None:
+def test_the_successor_alone_is_not_a_zombie(taken_over: Any) -> None:
     verdict = judge(taken_over.save())
     assert (verdict.outcome, verdict.findings, verdict.not_evaluated) == (Outcome.HELD, (), {})
 
 
-def test_copy_in_a_topic_after_the_successor(taken_over: Any) -> None:
+def test_a_copy_in_a_topic_after_the_successor_s_batch_is_found(taken_over: Any) -> None:
     taken_over.record("events", COPY)
     (finding,) = zombies(taken_over)
     assert (finding.output, finding.total, finding.source, finding.transient) == ("events", 1, "duplicate", False)
@@ -44,21 +44,21 @@ def test_copy_in_a_topic_after_the_successor(taken_over: Any) -> None:
     )
 
 
-def test_copy_in_a_table_after_the_successor(taken_over: Any) -> None:
+def test_a_copy_in_a_table_after_the_successor_s_batch_is_found(taken_over: Any) -> None:
     taken_over.insert("rows", COPY)
     (finding,) = zombies(taken_over)
     assert (finding.output, finding.total, finding.source) == ("rows", 1, "duplicate")
     assert finding.witnesses[0].positions == ("rows xid 701", "rows xid 702")
 
 
-def test_copy_by_the_same_start_is_none(clean_run: Any) -> None:
+def test_a_copy_by_the_same_start_is_not_a_zombie_write(clean_run: Any) -> None:
     clean_run.record("events", COPY)
     clean_run.insert("rows", COPY)
     assert zombies(clean_run) == []
     assert judge(clean_run.save()).anomalies() == {"duplicate": 2}
 
 
-def test_replay_by_the_successor_before_its_own_batches_is_none(taken_over: Any) -> None:
+def test_a_replay_by_the_successor_before_its_own_batches_is_not_a_zombie_write(taken_over: Any) -> None:
     for batch in taken_over.tables["batches"]:
         batch["committed_by"] = 1
     changes = [c for c in taken_over.tables["output"] if c["output"] == "events" and c["partition"] == 0]
@@ -66,7 +66,7 @@ def test_replay_by_the_successor_before_its_own_batches_is_none(taken_over: Any)
     assert zombies(taken_over) == []
 
 
-def test_batch_that_an_even_later_start_committed_may_be_its_own(taken_over: Any) -> None:
+def test_a_copy_of_a_batch_that_a_later_start_committed_is_no_finding(taken_over: Any) -> None:
     for batch in taken_over.tables["batches"]:
         if batch["batch"] == 0:
             batch["committed_by"] = 2
@@ -74,8 +74,8 @@ def test_batch_that_an_even_later_start_committed_may_be_its_own(taken_over: Any
     assert zombies(taken_over) == []
 
 
-def test_copy_that_became_visible_after_the_successors_batch_was_committed(taken_over: Any) -> None:
-    """In a partition without a successor's effect only the time tells."""
+def test_a_copy_visible_after_the_successor_s_batch_was_committed_is_found(taken_over: Any) -> None:
+    """In a partition without an effect of the successor, only the time decides."""
     taken_over.document["wall_start"] = 1000.0
     for record in taken_over.tables["output"]:
         if record["output"] == "events":
@@ -88,8 +88,8 @@ def test_copy_that_became_visible_after_the_successors_batch_was_committed(taken
     assert finding.witnesses[0].positions == ("commits/1", "events/7@0")
 
 
-def test_copy_that_was_staged_first_and_committed_last(taken_over: Any) -> None:
-    """The zombie's open transaction: its records stand before the successor's, and become visible after them."""
+def test_a_copy_staged_first_and_committed_last_is_found(taken_over: Any) -> None:
+    """The zombie's transaction was open: its records are before the successor's, and become visible after them."""
     taken_over.document["wall_start"] = 1000.0
     taken_over.record("events", COPY, partition=7)
     taken_over.record("events", COPY, partition=7)
@@ -97,7 +97,7 @@ def test_copy_that_was_staged_first_and_committed_last(taken_over: Any) -> None:
         if record["output"] == "events":
             record.update(timestamp_ms=1_000_000, txn_end_offset=99, txn_end_ms=1_000_000)
     taken_over.tables["output"][-2]["txn_end_ms"] = 1_001_600  # batch 1 was committed at 1.5 s
-    assert zombies(taken_over) == [], "batch 0 is one start's: what stands last was committed last"
+    assert zombies(taken_over) == [], "batch 0 is of one start: the last record was committed last"
     for batch in taken_over.tables["batches"]:
         batch["committed_by"] = 1
     (finding,) = zombies(taken_over)
@@ -105,7 +105,7 @@ def test_copy_that_was_staged_first_and_committed_last(taken_over: Any) -> None:
     assert finding.witnesses[0].positions == ("commits/1", "events/7@0")
 
 
-def test_at_least_once_allows_its_copies(taken_over: Any) -> None:
+def test_at_least_once_allows_copies_by_a_zombie(taken_over: Any) -> None:
     taken_over.scenario["claim"] = {"delivery": "at-least-once"}
     taken_over.record("events", COPY)
     verdict = judge(taken_over.save())
@@ -114,7 +114,7 @@ def test_at_least_once_allows_its_copies(taken_over: Any) -> None:
     assert "copies of right effects" in (finding.allowed or "")
 
 
-def test_right_effect_that_only_the_older_start_brought(taken_over: Any) -> None:
+def test_a_correct_effect_that_only_the_older_start_wrote_is_transient(taken_over: Any) -> None:
     first = next(c for c in taken_over.tables["output"] if c["output"] == "events")
     taken_over.tables["output"].remove(first)
     taken_over.scenario["claim"] = {"order": "none"}
@@ -124,14 +124,14 @@ def test_right_effect_that_only_the_older_start_brought(taken_over: Any) -> None
     assert (finding.allowed or "").startswith("transient: ")
 
 
-def test_rows_that_were_rewritten_stand_where_they_were_written_last(taken_over: Any) -> None:
+def test_rewritten_rows_have_the_position_of_their_last_write(taken_over: Any) -> None:
     rows = [json.loads(c["content"]) for c in taken_over.tables["output"] if c["output"] == "rows"]
     taken_over.commit("rows", *(("delete", row, None) for row in rows), *(("insert", None, row) for row in rows))
     assert zombies(taken_over) == []
 
 
 def with_epoch(run: Any, where: str, *writes: tuple[int, int, int]) -> Any:
-    """An upsert of one key: writes of (epoch, number, n), each in a commit or record of its own."""
+    """An upsert of one key: writes of (epoch, number, n), each in its own commit or record."""
     run.scenario["outputs"] = {
         "state": {where: "state", "kind": "upsert", "identity": ["k"], "ignore": ["epoch"], "epoch": "epoch"}
     }
@@ -163,7 +163,9 @@ def with_epoch(run: Any, where: str, *writes: tuple[int, int, int]) -> Any:
         (((1, 1), (2, 2), (1, 2)), "rewrite", True),
     ],
 )
-def test_write_with_an_older_epoch(stored_run: Any, where: str, writes: Any, source: str, transient: bool) -> None:
+def test_a_write_with_an_older_epoch_is_found(
+    stored_run: Any, where: str, writes: Any, source: str, transient: bool
+) -> None:
     (finding,) = zombies(with_epoch(stored_run, where, *writes))
     assert (finding.total, finding.source, finding.transient) == (1, source, transient)
     assert (finding.allowed is None) == (not transient)
@@ -172,7 +174,7 @@ def test_write_with_an_older_epoch(stored_run: Any, where: str, writes: Any, sou
     assert finding.witnesses[0].positions == place
 
 
-def test_older_state_contradicts_a_claimed_order(stored_run: Any) -> None:
+def test_an_older_state_contradicts_a_claimed_order(stored_run: Any) -> None:
     run = with_epoch(stored_run, "table", (1, 1), (2, 2), (1, 1), (2, 2))
     run.scenario["claim"] = {"order": "per-key"}
     (finding,) = zombies(run)
@@ -181,19 +183,19 @@ def test_older_state_contradicts_a_claimed_order(stored_run: Any) -> None:
 
 
 @pytest.mark.parametrize("where", ["table", "topic"])
-def test_epochs_that_only_grow(stored_run: Any, where: str) -> None:
+def test_growing_epochs_are_no_finding(stored_run: Any, where: str) -> None:
     verdict = judge(with_epoch(stored_run, where, (1, 1), (1, 1), (2, 2), (3, 2)).save())
     assert (verdict.outcome, verdict.findings, verdict.not_evaluated) == (Outcome.HELD, (), {})
 
 
-def test_epochs_that_are_no_numbers(stored_run: Any) -> None:
+def test_epochs_that_are_not_numbers_are_not_evaluated(stored_run: Any) -> None:
     run = with_epoch(stored_run, "topic", (1, 1), (2, 2))
     run.tables["output"][-1]["content"] = json.dumps({"k": "a", "n": 2, "epoch": "two"})
     assert "no whole number in the epoch column 'epoch'" in judge(run.save()).not_evaluated["zombie-write@state"]
 
 
-def test_producer_that_went_back_in_its_epoch(clean_run: Any) -> None:
-    """No broker lets that happen; a log that shows it is not to be trusted."""
+def test_a_decreasing_producer_epoch_is_found(clean_run: Any) -> None:
+    """No broker allows this: a log that shows it cannot be trusted."""
     for record in clean_run.tables["output"]:
         if record["output"] == "events":
             late = json.loads(record["content"])["o"] >= 4

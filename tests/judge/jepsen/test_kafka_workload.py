@@ -1,7 +1,7 @@
-"""The published unit-test histories of Jepsen's Kafka workload, judged by ours: the same anomalies, under our names.
+"""The judge finds the same anomalies, under its own names, in the unit-test histories of Jepsen's Kafka workload.
 
 Source: jepsen-io/jepsen at c4c7473, ``jepsen/test/jepsen/tests/kafka_test.clj``; each test names its counterpart there.
-`docs/jepsen.md` gives the names' counterparts, and the tests that have none, with the reason.
+`docs/jepsen.md` maps the names of anomalies, and lists the tests without counterpart, with the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Found = dict[str, set[str]]
 
 @pytest.fixture
 def read(make_run: Callable[[Path], Any], tmp_path: Path) -> Callable[[Sequence[Op], str], Verdict]:
-    """The verdict on what consumers were shown of the log, as one output."""
+    """The verdict on what consumers read from the log, as one output."""
 
     def verdict(ops: Sequence[Op], output: str) -> Verdict:
         run = make_run(tmp_path / "readers")
@@ -34,7 +34,7 @@ def read(make_run: Callable[[Path], Any], tmp_path: Path) -> Callable[[Sequence[
 
 @pytest.fixture
 def written(make_run: Callable[[Path], Any], tmp_path: Path) -> Callable[[Sequence[Op]], Verdict]:
-    """The verdict on the log, held against what producers sent."""
+    """The verdict on the log, compared with what producers sent."""
 
     def verdict(ops: Sequence[Op]) -> Verdict:
         run = make_run(tmp_path / "writers")
@@ -45,7 +45,7 @@ def written(make_run: Callable[[Path], Any], tmp_path: Path) -> Callable[[Sequen
 
 
 def found(verdict: Verdict, output: str) -> Found:
-    """Anomaly -> values, in one output (of the input topic: offsets)."""
+    """Anomaly -> values in one output (for the input topic: offsets)."""
     assert not any("Traceback" in why or "Error" in why for why in verdict.not_evaluated.values()), (
         verdict.not_evaluated
     )
@@ -91,7 +91,7 @@ def test_inconsistent_offsets_of_a_crash(read: Reading) -> None:
 
 
 def test_inconsistent_offsets_of_a_crash_that_happened(read: Reading) -> None:
-    """inconsistent-offsets-test: a consumer was shown another value of the crashed transaction."""
+    """inconsistent-offsets-test: a consumer read another value of the crashed transaction."""
     ops = [*TWO_AT_ONE_OFFSET, ok(2, "poll", poll(y=[(5, 1)]))]
     assert found(read(ops, "seen"), "in") == {"input-lost": {"0"}}
 
@@ -108,12 +108,12 @@ def test_lost_write_consistent(read: Reading) -> None:
         info(1, "send", send("x", "c")),
         ok(0, "poll", poll(x=[(2, "c")])),
     ]
-    # d lies beyond what anybody polled: Jepsen counts it as unseen, which that test does not look at.
+    # d is after everything that was polled: Jepsen counts it as unseen, which that test does not check.
     assert found(read(ops, "seen"), "seen") == {"lost-write": {"a", "b"}, "stale-tail": {"d"}}
 
 
 def test_lost_write_inconsistent(read: Reading) -> None:
-    """Of two values acknowledged at one offset the other one was read: the log lost a."""
+    """Two values were acknowledged at one offset, and b was read: the log lost a."""
     ops = [
         ok(0, "send", send("x", "a", 0)),
         ok(0, "send", send("x", "b", 0), send("x", "c", 2)),
@@ -126,7 +126,7 @@ def test_lost_write_inconsistent(read: Reading) -> None:
 
 @pytest.mark.parametrize("polled", [False, True])
 def test_lost_write_atomic(read: Reading, polled: bool) -> None:
-    """That a of a crashed transaction was read proves that b of it was committed, too."""
+    """Reading a of a crashed transaction proves that its b was committed, too."""
     ops = [
         info(0, "send", send("x", "a"), send("y", "b", 0)),
         info(1, "send", send("y", "c")),
@@ -137,7 +137,7 @@ def test_lost_write_atomic(read: Reading, polled: bool) -> None:
 
 
 def skipping(*between: list[Op]) -> list[Op]:
-    """poll-skip-test: process 0 is shown 1, 2, then 4, then 7; others know of 3 and 6; 5 may be a hole."""
+    """poll-skip-test: process 0 reads 1, 2, then 4, then 7; other processes read 3 and 6; 5 may be a gap."""
     first, second = between or ([], [])
     return [
         ok(0, "poll", poll(x=[(1, "a"), (2, "b")])),
@@ -166,7 +166,7 @@ def test_poll_skip_with_the_key_kept(read: Reading) -> None:
 
 
 def counting(*polls: tuple[str, list[int]]) -> list[Op]:
-    """poll-skip-test, "txn abort": values 0 to 5 at their offsets, and what one consumer polls of them."""
+    """poll-skip-test, "txn abort": values 0 to 5 at their offsets, and what one consumer polls."""
     return [
         ok(0, "send", *(send("x", n, n) for n in range(6))),
         *(Op(1, end, "txn", [poll(x=[(n, n) for n in shown])]) for end, shown in polls),
@@ -174,7 +174,7 @@ def counting(*polls: tuple[str, list[int]]) -> list[Op]:
 
 
 def test_poll_skip_rolled_back(read: Reading) -> None:
-    """poll-skip-test, "good": after an abort, and after a crash, it begins again where it stood."""
+    """poll-skip-test, "good": after an abort, and after a crash, the consumer starts again from its previous position."""
     ops = counting(("ok", [0]), ("fail", [1, 2]), ("info", [1, 2]), ("ok", [1, 2]))
     assert found(read(ops, "sessions"), "sessions") == {}
 
@@ -203,7 +203,7 @@ def going_back(*between: Op) -> list[Op]:
 
 @pytest.mark.parametrize("f", [None, "subscribe", "assign"])
 def test_nonmonotonic_poll(read: Reading, f: str | None) -> None:
-    """What a consumer is shown again is a second effect of it: a duplicate."""
+    """A value that a consumer reads again is a second effect: a duplicate."""
     ops = going_back(*([ok(0, f, "x", "y")] if f else []))
     assert found(read(ops, "sessions"), "sessions") == {"duplicate": {"b", "c"}}
 
@@ -224,7 +224,7 @@ def sending_back(*between: Op) -> list[Op]:
 
 @pytest.mark.parametrize("f", [None, "subscribe", "assign"])
 def test_nonmonotonic_send(written: Writing, f: str | None) -> None:
-    """Jepsen names the pair d and a; we name what was sent first and stands behind what was sent later."""
+    """Jepsen names the pair d and a; we name the value that was sent first and is after one that was sent later."""
     ops = sending_back(*([ok(0, f, "x", "y")] if f else []))
     assert found(written(ops), "log") == {"reordered": {"c", "d"}}
 
@@ -248,7 +248,7 @@ def test_int_poll_skip(read: Reading) -> None:
 
 
 def test_int_nonmonotonic_poll(read: Reading) -> None:
-    """One operation is shown c before a, another c twice."""
+    """One operation reads c before a, another reads c twice."""
     ops = [
         info(0, "send", *(send("x", value) for value in "abc")),
         ok(0, "poll", poll(x=[(3, "c"), (1, "a")])),
@@ -280,20 +280,20 @@ def test_duplicate(written: Writing) -> None:
 
 @pytest.mark.parametrize("value", range(10))
 def test_duplicate_hash_insensitive(written: Writing, value: int) -> None:
-    """duplicate-test, "hash-insensitive": ten such values, in Jepsen all at the same two offsets; here one by one."""
+    """duplicate-test, "hash-insensitive": ten such values; in Jepsen all at the same two offsets, here one by one."""
     ops = [ok(0, "send", send("x", value, 0)), ok(1, "poll", poll(x=[(1, value)]))]
     assert found(written(ops), "log") == {"duplicate": {str(value)}}
 
 
 def test_duplicate_hash_insensitive_offsets(read: Reading) -> None:
-    """The same ten at one offset: nine of the acknowledged are not in the log."""
+    """The same ten at one offset: nine of the acknowledged values are not in the log."""
     ops = [ok(0, "send", send("x", value, 0)) for value in range(10)]
     verdict = read(ops, "seen")
     assert [(f.anomaly, f.total) for f in verdict.findings if f.output == "in"] == [("input-lost", 9)]
 
 
 def test_duplicate_of_aborted_transactions(written: Writing) -> None:
-    """duplicate-test, "aborted txns": 0 occurs twice, whoever saw it; 1 was never written."""
+    """duplicate-test, "aborted txns": 0 is in the log twice, whether or not anyone read it; 1 was never written."""
     ops = [
         ok(0, "send", send("x", 0, 1)),
         fail(0, "send", send("x", 1, 2)),
@@ -310,7 +310,7 @@ def test_empty_history(read: Reading) -> None:
 
 @pytest.mark.parametrize(("length", "unseen"), [(2, {"a", "b"}), (3, {"b"}), (4, set())])
 def test_unseen(read: Reading, length: int, unseen: set[str]) -> None:
-    """unseen-test: what was sent and not shown to anybody, after each operation."""
+    """unseen-test: what was sent and never read, after each operation."""
     ops = [
         ok(0, "poll", poll()),
         ok(0, "send", send("x", "a", 0), send("x", "b", 1)),
@@ -321,6 +321,6 @@ def test_unseen(read: Reading, length: int, unseen: set[str]) -> None:
 
 
 def test_precommitted_read(read: Reading) -> None:
-    """A transaction polls what it sent itself, before it is committed."""
+    """A transaction reads what it sent itself before it is committed."""
     ops = [ok(0, "txn", send("x", "a", 0), poll(x=[(0, "a")]))]
     assert found(read(ops, "polls"), "polls") == {"precommitted-read": {"a"}}

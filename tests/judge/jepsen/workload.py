@@ -1,9 +1,9 @@
-"""Histories of Jepsen's Kafka workload, told as ours.
+"""Converts histories of Jepsen's Kafka workload to stored runs.
 
 A Jepsen history is a list of completed operations of processes, each of which has a producer and a consumer. `docs/jepsen.md`
-says how they are mapped and what has no counterpart. Two runs come of one history:
+describes the mapping and what has no counterpart. One history gives two runs:
 
-- `readers`: the input is the log, as far as sends and polls tell it; the outputs are what consumers were shown;
+- `readers`: the input is the log, as far as sends and polls show it; the outputs are what consumers read;
 - `writers`: the input is what producers sent, in their order; the output is the log.
 """
 
@@ -20,7 +20,7 @@ At = tuple[int, Any]
 
 @dataclass(frozen=True)
 class Op:
-    """One operation: ``process`` did ``f`` and it ended as ``type`` (ok, fail or info: nobody knows)."""
+    """One operation: ``process`` did ``f``, which ended as ``type`` (ok, fail or info: unknown)."""
 
     process: int
     type: str
@@ -51,14 +51,14 @@ class Sent:
     key: str
     value: str
     offsets: tuple[int, ...]
-    """Everywhere it is known to stand, by the producer's answer or a consumer's poll."""
+    """All its known offsets, by the producer's answer or a consumer's poll."""
     acked: int | None
     outcome: str
-    """committed, aborted or unknown. An operation that may have crashed was committed if any of its values was seen."""
+    """committed, aborted or unknown. An operation that may have crashed was committed if any of its values was read."""
 
 
 class Workload:
-    """What a history says of logs and of consumers."""
+    """The logs and the consumers' sessions of a history."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self.ops = list(ops)
@@ -77,7 +77,7 @@ class Workload:
                 yield Sent(op.process, index, key, value, offsets, acked, outcome)
 
     def log(self) -> dict[tuple[str, int], Sent]:
-        """(key, offset) -> what stands there. Of several values at one offset, the one that a consumer saw, or the last."""
+        """(key, offset) -> the value there. Of several values at one offset, the one that a consumer read, or the last."""
         polled = {(key, offset): value for op in self.ops for key, offset, value in op.polls()}
         log: dict[tuple[str, int], Sent] = {}
         for sent in self.sent:
@@ -88,7 +88,7 @@ class Workload:
         return dict(sorted(log.items()))
 
     def sessions(self) -> list[dict[str, int]]:
-        """For each operation: which session of its process each key is in. One that is assigned anew begins again."""
+        """For each operation, the session of its process that each key is in. Assigning a key again starts a new session."""
         current: dict[int, dict[str, int]] = {}
         found = []
         for op in self.ops:
@@ -100,12 +100,12 @@ class Workload:
 
 
 def readers(run: Any, ops: Sequence[Op], output: str) -> None:
-    """The log as input, and one output. ``seen``: what any consumer was shown; ``sessions``, ``polls``: what each one was,
+    """The log as input, and one output. ``seen``: what any consumer read; ``sessions``, ``polls``: what each one read,
     in its order.
 
-    Within a session (or within one operation) a consumer goes through a log without gaps, so the oracle expects of each
-    all committed records from where it began to where it got. ``seen`` covers the log up to the highest offset that was
-    polled: that is recorded progress, and what stands behind it is the tail.
+    Within a session (or within one operation), a consumer reads a log without gaps, so the oracle expects of each
+    all committed records from its first to its last position. ``seen`` covers the log up to the highest offset that was
+    polled: that is recorded progress, and the records after it are the tail.
     """
     work = Workload(ops)
     log = work.log()
@@ -115,7 +115,7 @@ def readers(run: Any, ops: Sequence[Op], output: str) -> None:
     spec: dict[str, Any] = {"topic": output, "identity": ["s", "v"]}
     if output == "seen":
         spec |= {"identity": ["k", "v"], "kind": "upsert"}
-        query = _shown_to_anybody(run, work)
+        query = _seen_by_any(run, work)
     else:
         query = _consumed(run, work, output)
     run.scenario["outputs"] = {output: spec}
@@ -128,11 +128,11 @@ def readers(run: Any, ops: Sequence[Op], output: str) -> None:
     run.document |= {"drained": False, "drain_note": "the workload is over", "stuck": True}
 
 
-# By position: a view has the columns that occur in committed values, and there may be none.
+# By position: a view has only the columns that occur in committed values, and there may be none.
 _LOG = """(SELECT decode(_value)->>'k' AS k, decode(_value)->>'v' AS v, _partition, _offset FROM "in")"""
 
 
-def _shown_to_anybody(run: Any, work: Workload) -> str:
+def _seen_by_any(run: Any, work: Workload) -> str:
     for index, op in enumerate(work.ops):
         for key, _, value in op.polls():
             if op.type == "ok":
@@ -141,12 +141,12 @@ def _shown_to_anybody(run: Any, work: Workload) -> str:
 
 
 def _consumed(run: Any, work: Workload, output: str) -> str:
-    """Write what each scope was shown, a partition for each scope and key; the oracle's query for it.
+    """Write what each scope read, one partition per scope and key; return the oracle's query for it.
 
     The scope is a session of a process, or an operation.
 
-    What an operation that failed polled was rolled back, and so was its consumer's position; one that crashed counts as
-    failed. Yet where it began to poll tells what its consumer held for done.
+    The polls of a failed operation were rolled back, and so was its consumer's position; a crashed operation counts as
+    failed. But its first poll shows the position that its consumer had committed.
     """
     sessions = work.sessions()
     lanes: dict[tuple[str, str], int] = {}
@@ -198,13 +198,13 @@ def writers(run: Any, ops: Sequence[Op]) -> None:
 
 
 def _at(op: int) -> int:
-    """Wall clock ms at which an operation ended; what it polled it had been shown half a second before."""
+    """The wall clock in ms at which an operation ended. It read what it polled half a second before."""
     return 1_000_000 + 1_000 * op
 
 
 def _log_record(run: Any, work: Workload, key: str, offset: int, sent: Sent) -> None:
-    """When its transaction ended nobody knows, but that it did not before its own operation polled the value. Any other
-    is taken to be as old as the log: a history lists operations by when they were answered."""
+    """The end of its transaction is unknown, except that it was not before its own operation polled the value. Any other
+    transaction counts as being as old as the log: a history lists operations by the time of their answers."""
     own = (key, sent.value) in {(k, v) for k, _, v in work.ops[sent.op].polls()}
     row = {"topic": "in", "partition": work.partitions[key], "offset": offset, "key": key.encode()}
     ended = _at(sent.op if own else -1)

@@ -1,4 +1,4 @@
-"""Asks oracles that run code, as the end of a run does, for a stored run."""
+"""Asks oracles that run code about a stored run, as a run does at its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def no_stack(_scenario: Scenario, _where: Path) -> RunDir:
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Iterator[Ask]:
-    """Save the run, ask its oracle, give its directory. ``{here}`` is the test's folder."""
+    """Saves a run, asks its oracle, and returns its directory. ``{here}`` is the test's folder."""
     timelines = []
     with Owner() as owner:
 

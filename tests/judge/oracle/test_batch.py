@@ -1,4 +1,4 @@
-"""Oracle ``batch``: a command's Parquet, a file or a folder of them, is held against the outputs."""
+"""Oracle ``batch``: the outputs are compared with a command's Parquet, one file or a folder of files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onceproof.scenario.model import Scenario
 
 COMMAND = ["{python}", "{here}/batch_of_test.py", "{input.in}", "--rows={expected.rows}", "--events={expected.events}"]
 
-# As Spark does it: a folder of part files beside files that hold no rows.
+# As Spark writes it: a folder of part files, next to files that hold no rows.
 RIGHT = """
     import json, pathlib, sys
     import pyarrow as pa, pyarrow.parquet as pq
@@ -38,7 +38,7 @@ def batch(run: Any, folder: Path, code: str) -> Any:
     return run
 
 
-def test_what_the_batch_wrote_is_held_against_the_outputs(clean_run: Any, tmp_path: Path, ask: Any) -> None:
+def test_the_outputs_are_compared_with_the_batch(clean_run: Any, tmp_path: Path, ask: Any) -> None:
     assert judge(ask(batch(clean_run, tmp_path, RIGHT))).outcome == "held"
 
 
@@ -50,7 +50,7 @@ def test_a_wrong_value_is_found(clean_run: Any, tmp_path: Path, ask: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [
         ("raise SystemExit(3)", "it ended with exit code 3"),
         ("import sys; sys.exit('no Spark here')", "no Spark here"),
@@ -58,14 +58,14 @@ def test_a_wrong_value_is_found(clean_run: Any, tmp_path: Path, ask: Any) -> Non
         ("import sys\nfor a in sys.argv[2:]: open(a.partition('=')[2], 'w').write('text')", "no readable Parquet"),
     ],
 )
-def test_a_batch_that_fails_is_inconclusive(clean_run: Any, tmp_path: Path, ask: Any, code: str, told: str) -> None:
+def test_a_batch_that_fails_is_inconclusive(clean_run: Any, tmp_path: Path, ask: Any, code: str, message: str) -> None:
     verdict = judge(ask(batch(clean_run, tmp_path, code)))
     assert verdict.outcome == "inconclusive"
-    assert [reason for reason in verdict.reasons if told in reason and reason.startswith("oracle: command")]
+    assert [reason for reason in verdict.reasons if message in reason and reason.startswith("oracle: command")]
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "message"),
     [
         (["job", "{input.inn}", "{expected.out}"], "no input 'inn'"),
         (["job", "{input.in}"], "says nothing of output 'out'"),
@@ -73,7 +73,7 @@ def test_a_batch_that_fails_is_inconclusive(clean_run: Any, tmp_path: Path, ask:
         (["job", "{kafka}", "{expected.out}"], "the services of the run are gone"),
     ],
 )
-def test_validate_names_the_word_that_is_wrong(command: list[str], told: str) -> None:
+def test_validate_names_the_wrong_word(command: list[str], message: str) -> None:
     scenario = Scenario.model_validate(
         {
             "name": "small",
@@ -84,4 +84,4 @@ def test_validate_names_the_word_that_is_wrong(command: list[str], told: str) ->
         }
     )
     (problem,) = BatchOracle.problems(BatchSpec(kind="batch", command=command), scenario)
-    assert told in problem.message
+    assert message in problem.message

@@ -1,4 +1,4 @@
-"""An oracle is a function of the inputs that it is given: no open case, no state, and views that do not affect each other."""
+"""An oracle is a function of its inputs: it needs no open case, keeps no state, and its views do not affect each other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Open = Callable[..., InputRecords]
 
 @pytest.fixture
 def records(stored_run: Any, tmp_path: Path) -> Iterator[Open]:
-    """The input of the run, without anything of the judge."""
+    """The input of the run, without the judge."""
     opened = []
 
     def records_of(**oracle: Any) -> InputRecords:
@@ -51,7 +51,7 @@ def held(inputs: Inputs, answer: Expectation) -> list[int]:
     return [row["n"] for row in inputs.rows(answer.outputs["events"].query)]
 
 
-def test_what_must_be_there_follows_from_the_inputs_alone(stored_run: Any, records: Open) -> None:
+def test_the_answer_follows_from_the_inputs_alone(stored_run: Any, records: Open) -> None:
     for n in (1, 2):
         stored_run.send("k", {"n": n})
     oracle = {"kind": "sql", "queries": {"events": QUERY}}
@@ -62,7 +62,7 @@ def test_what_must_be_there_follows_from_the_inputs_alone(stored_run: Any, recor
     assert inputs.types(answer.outputs["events"].query) == {"n": "BIGINT", "_partition": "INTEGER", "_offset": "BIGINT"}
 
 
-def test_a_view_shows_the_same_whatever_others_are_asked_in_between(stored_run: Any, records: Open) -> None:
+def test_a_view_stays_the_same_after_other_views_are_queried(stored_run: Any, records: Open) -> None:
     for n, visibility in ((1, "committed"), (2, "aborted"), (3, "open"), (4, "committed")):
         stored_run.send("k", {"n": n}, visibility=visibility)
     oracle = {"kind": "sql", "queries": {"events": QUERY}}
@@ -93,14 +93,14 @@ def test_late_records_that_may_count_are_in_a_view_of_their_own(stored_run: Any,
     assert (held(late, ask(late, **oracle)), held(without, ask(without, **oracle))) == ([10, 20, 30], [30])
 
 
-def test_a_stored_answer_is_one_of_committed_input_only(stored_run: Any, records: Open) -> None:
+def test_a_stored_answer_is_for_committed_input_only(stored_run: Any, records: Open) -> None:
     oracle = {"kind": "python", "function": "some_module:function"}
     with pytest.raises(NotEvaluated, match="of the committed input only"):
         ask(records(**oracle).seen(View(uncommitted=True)), **oracle)
 
 
-def test_the_judge_asks_any_oracle_with_inputs_alone(clean_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is registered through an entry point needs no more than the contract."""
+def test_the_judge_asks_any_oracle_with_its_inputs_only(clean_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An oracle that is registered through an entry point needs only the contract."""
     asked = []
 
     class Counted(oracles.get("sql")):  # type: ignore[misc]
@@ -111,4 +111,4 @@ def test_the_judge_asks_any_oracle_with_inputs_alone(clean_run: Any, monkeypatch
 
     monkeypatch.setitem(oracles._items, "sql", Counted)
     assert judge(clean_run.save()).outcome == "held"
-    assert asked == [COMMITTED, COMMITTED]  # the second time with the rows in another order
+    assert asked == [COMMITTED, COMMITTED]  # the second time, the rows are in another order

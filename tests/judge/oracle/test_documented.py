@@ -1,4 +1,4 @@
-"""docs/oracles.md: every oracle is told, and its examples are valid as they stand. docs/add-an-oracle.md: its example works."""
+"""docs/oracles.md describes every oracle, and its examples are valid. The example in docs/add-an-oracle.md works."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ EXAMPLES = [YAML(typ="safe").load(block) for block in re.findall(r"```yaml\n(.*?
 
 
 def test_every_oracle_has_its_section() -> None:
-    told = set(re.findall(r"^## `(\w+)`$", DOCUMENT, re.MULTILINE))
-    ours = {name for name, oracle in oracles.items() if oracle.__module__.startswith("onceproof.")}  # not a test's own
-    assert told == ours - {"slice"}  # which no scenario can have
+    described = set(re.findall(r"^## `(\w+)`$", DOCUMENT, re.MULTILINE))
+    ours = {
+        name for name, oracle in oracles.items() if oracle.__module__.startswith("onceproof.")
+    }  # without those of tests
+    assert described == ours - {"slice"}  # no scenario can have this one
     shown = [example["oracle"]["kind"] for example in EXAMPLES if "oracle" in example]
-    assert set(shown) == told
+    assert set(shown) == described
 
 
 @pytest.mark.parametrize("example", [e["oracle"] for e in EXAMPLES if "oracle" in e], ids=lambda e: str(e["kind"]))
@@ -50,7 +52,7 @@ def test_an_example_is_valid(example: dict[str, Any]) -> None:
     assert kind.problems(kind.Spec.model_validate(example), scenario) == []
 
 
-def test_reserved_columns_are_told() -> None:
+def test_reserved_columns_are_described() -> None:
     assert set(re.findall(r"`(_[a-z_]+)`", DOCUMENT.partition("## Naming the cause")[2].partition("## `")[0])) == set(
         RESERVED
     )
@@ -61,7 +63,7 @@ def test_the_output_with_a_source_is_valid() -> None:
     assert OutputSpec.model_validate(example).source is not None
 
 
-def test_the_function_works() -> None:
+def test_the_documented_function_works() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
     namespace: dict[str, Any] = {}
     exec(compile(code, "docs/oracles.md", "exec"), namespace)
@@ -72,11 +74,11 @@ def test_the_function_works() -> None:
     assert answer["departures"].to_pylist() == [row]
 
 
-def test_the_guides_oracle_validates_and_is_judged_by(
+def test_the_guide_s_oracle_validates_and_can_be_used(
     stored_run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    oracles.names()  # loads the real ones first: what is loaded from here on is gone after the test
+    oracles.names()  # load the registered oracles first: those loaded from here on are removed after the test
     monkeypatch.setattr(oracles, "_items", dict(oracles._items))
     module = ModuleType("documented_oracle")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # pydantic looks annotations up there

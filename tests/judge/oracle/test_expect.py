@@ -1,4 +1,4 @@
-"""What the oracles expect, over stored inputs; and how the input's records become columns."""
+"""What oracles expect of stored inputs, and how the input's records become columns."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_fields_of_all_records_become_typed_columns(stored_run: Any) -> None:
     ]
 
 
-def test_records_that_are_no_objects_keep_their_row(stored_run: Any) -> None:
+def test_records_that_are_not_objects_keep_their_row(stored_run: Any) -> None:
     stored_run.send("k", {"a": 1})
     for value in (None, b"\xff\xfe", b"not json", [1], 5):
         stored_run.send(None, value)
     assert view(stored_run, 'SELECT _offset, a FROM "in" ORDER BY 1') == [(0, 1), *((n, None) for n in range(1, 6))]
 
 
-def test_topic_without_any_object_has_the_bytes(stored_run: Any) -> None:
+def test_a_topic_without_any_object_has_the_bytes(stored_run: Any) -> None:
     stored_run.send("k", b"plain")
     assert view(stored_run, 'SELECT _key, _value FROM "in"') == [("k", b"plain")]
 
@@ -61,7 +61,7 @@ def test_keys_that_are_not_text_are_escaped(stored_run: Any) -> None:
     assert view(stored_run, 'SELECT _key FROM "in"') == [("\\xFF",)]
 
 
-def test_uncommitted_records_are_not_there(stored_run: Any) -> None:
+def test_uncommitted_records_are_left_out(stored_run: Any) -> None:
     stored_run.send("k", {"a": 1})
     stored_run.send("k", {"a": 2, "only": "here"}, visibility="aborted")
     assert view(stored_run, 'SELECT a FROM "in"') == [(1,)]
@@ -86,7 +86,7 @@ def test_sql_over_a_static_table(stored_run: Any) -> None:
     assert verdict.outcome == "held", verdict.reasons
 
 
-def test_identity_wants_each_record_that_passes_once(stored_run: Any) -> None:
+def test_identity_expects_each_record_that_passes_once(stored_run: Any) -> None:
     oracle = {
         "kind": "identity",
         "columns": {"events": {"id": "'n' || n"}},
@@ -102,7 +102,7 @@ def test_identity_wants_each_record_that_passes_once(stored_run: Any) -> None:
     assert judge(run.save()).anomalies() == {"unexplained": 1}
 
 
-def test_number_beyond_64_bits_is_judged(stored_run: Any) -> None:
+def test_a_number_beyond_64_bits_is_judged(stored_run: Any) -> None:
     run = with_oracle(stored_run, {"kind": "sql", "queries": {"events": 'SELECT a FROM "in"'}}, ["a"])
     run.send("k", {"a": 2**64 - 1})
     run.record("events", {"a": 2**64 - 1})

@@ -1,4 +1,4 @@
-"""Files of code that an oracle or a decoder names are looked for before a run, with their place in the scenario."""
+"""`validate` checks that the code files of oracles and decoders exist, and reports their place in the scenario."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CLAIM = "\nclaim: {delivery: effectively-once}\n"
         ),
     ],
 )
-def test_what_is_not_there_is_told_with_its_place(tmp_path: Path, text: str, wrong: str, named: str) -> None:
+def test_a_missing_file_is_reported_with_its_place(tmp_path: Path, text: str, wrong: str, named: str) -> None:
     path = tmp_path / "held-against-a-batch.yaml"
     path.write_text(text)
     with pytest.raises(ScenarioError) as refused:

@@ -1,4 +1,4 @@
-"""Oracles that read what the pipeline wrote, or that are not functions of their input: each query, and what must be said of it."""
+"""Oracles that read the pipeline's output, or that are not functions of their input: each query, and the expected message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onceproof.oracle.contract.query import select_problem, unordered
 
 #: A query -> what the refusal names.
 REFUSED = {
-    # What reads the output, or may.
+    # Queries that read the output, or may.
     "FROM history.output": "history.output, which is what the pipeline wrote",
     'FROM memory."History"."Output"': "history.output, which is what the pipeline wrote",
     "FROM query('FROM history.output')": "query() runs a query that is in a text",
@@ -61,7 +61,7 @@ REFUSED = {
     "EXPLAIN ANALYZE FROM history.output": "a SELECT is wanted here, not EXPLAIN",
     "SET VARIABLE x = (SELECT count(*) FROM history.output)": "a SELECT is wanted here",
     "SELECT getvariable('open_windows')": "getvariable() gives another value",
-    # What is another at each check.
+    # Queries with another result at each check.
     'FROM "in" USING SAMPLE 3': "a sample holds other rows at each check",
     'FROM "in" USING SAMPLE reservoir(50%) REPEATABLE (7)': "a sample holds other rows at each check",
     'SELECT k\nFROM "in"\nTABLESAMPLE 10%': "a sample holds other rows at each check, so the verdict would change (line 2)",
@@ -97,7 +97,7 @@ REFUSED = {
     "SELECT reservoir_quantile(n, 0.5) FROM t": "reservoir_quantile() gives another value",
 }
 
-#: A query that is no function of its input where rows are equal -> what is said of which part of it.
+#: A query whose result depends on the order of equal rows -> the message about each part of it.
 UNORDERED = {
     'SELECT k\nFROM "in"\nLIMIT 3': ["`LIMIT` (line 3) without ORDER BY takes whichever rows come first"],
     'SELECT k FROM "in" ORDER BY k LIMIT 3': ["`LIMIT` (line 1) takes any of several rows that are equal"],
@@ -138,27 +138,27 @@ STEADY = [
 
 
 @pytest.mark.parametrize("query", REFUSED)
-def test_a_query_that_is_refused(query: str) -> None:
+def test_queries_that_are_not_functions_of_the_input_are_refused(query: str) -> None:
     problem = select_problem(query)
     assert problem is not None
     assert REFUSED[query] in problem[0]
 
 
 @pytest.mark.parametrize("query", UNORDERED)
-def test_a_query_that_depends_on_the_order_of_rows(query: str) -> None:
+def test_parts_that_depend_on_the_order_of_rows_are_named(query: str) -> None:
     assert select_problem(query) is None
-    said = [str(part) for part in unordered(query)]
-    assert len(said) == len(UNORDERED[query])
-    assert all(expected in found for expected, found in zip(UNORDERED[query], said, strict=True)), said
+    messages = [str(part) for part in unordered(query)]
+    assert len(messages) == len(UNORDERED[query])
+    assert all(expected in found for expected, found in zip(UNORDERED[query], messages, strict=True)), messages
 
 
 @pytest.mark.parametrize("query", STEADY)
-def test_a_query_that_is_a_function_of_its_input(query: str) -> None:
+def test_queries_that_are_functions_of_the_input_are_accepted(query: str) -> None:
     assert select_problem(query) is None
     assert unordered(query) == []
 
 
-def test_every_function_that_the_catalogue_calls_unsteady_is_refused() -> None:
+def test_every_function_that_duckdb_calls_volatile_is_refused() -> None:
     import duckdb
 
     names = duckdb.sql("""SELECT DISTINCT function_name FROM duckdb_functions()
@@ -185,8 +185,8 @@ def test_every_function_that_the_catalogue_calls_unsteady_is_refused() -> None:
         "FROM query",  # a variable of the program that runs it
     ],
 )
-def test_nothing_of_the_output_is_in_the_oracles_database(clean_run: Any, query: str) -> None:
-    """Without the ban: the database itself has no way to what the pipeline wrote."""
+def test_the_oracle_s_database_does_not_hold_the_output(clean_run: Any, query: str) -> None:
+    """Even without the check of queries, the database gives no access to what the pipeline wrote."""
     import duckdb
 
     run = clean_run.save()
@@ -228,7 +228,7 @@ def test_a_stored_run_with_a_refused_query_is_inconclusive(stored_run: Any, quer
         ('SELECT DISTINCT ON (k) k, n FROM "in"', "`DISTINCT ON` (line 1)"),
     ],
 )
-def test_an_order_that_nothing_fixes_is_found_by_asking_twice(stored_run: Any, query: str, part: str) -> None:
+def test_a_dependence_on_the_order_of_rows_is_found_by_asking_twice(stored_run: Any, query: str, part: str) -> None:
     run = with_query(stored_run, query, ["k"])
     for number in (1, 2, 3):
         run.send("a", {"k": "a", "n": number})
@@ -242,7 +242,7 @@ def test_an_order_that_nothing_fixes_is_found_by_asking_twice(stored_run: Any, q
     assert part in reason
 
 
-def test_a_table_in_another_order_gives_the_same_rows_or_is_named(stored_run: Any) -> None:
+def test_a_dependence_on_the_order_of_a_static_table_is_found(stored_run: Any) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -256,7 +256,7 @@ def test_a_table_in_another_order_gives_the_same_rows_or_is_named(stored_run: An
     assert '"name":"one"' in reason and '"name":"two"' in reason
 
 
-def test_sums_of_doubles_are_named_or_tolerated(stored_run: Any) -> None:
+def test_sums_of_doubles_need_a_tolerance(stored_run: Any) -> None:
     query = "SELECT 'all' AS k, sum(n::DOUBLE) AS n FROM \"in\""
     for number in (1e16, 1.0, -1e16, 1.0):
         stored_run.send("a", {"n": number})
@@ -268,7 +268,7 @@ def test_sums_of_doubles_are_named_or_tolerated(stored_run: Any) -> None:
     assert judge(run.save()).outcome is Outcome.HELD
 
 
-def test_an_order_that_happens_not_to_matter_is_held(stored_run: Any) -> None:
+def test_an_order_that_does_not_matter_is_held(stored_run: Any) -> None:
     run = with_query(stored_run, 'SELECT k, any_value(n) AS n FROM "in" GROUP BY k', ["k"])
     for _ in range(3):
         run.send("a", {"k": "a", "n": 7})
@@ -276,7 +276,7 @@ def test_an_order_that_happens_not_to_matter_is_held(stored_run: Any) -> None:
     assert judge(run.save()).outcome is Outcome.HELD
 
 
-def test_a_cause_that_is_left_to_chance(stored_run: Any) -> None:
+def test_a_cause_that_depends_on_the_order_of_rows_is_found(stored_run: Any) -> None:
     query = 'SELECT k, any_value(_partition) AS _partition, any_value(_offset) AS _offset FROM "in" GROUP BY k'
     run = with_query(stored_run, query, ["k"])
     for _ in range(2):
@@ -291,5 +291,5 @@ def test_an_output_without_a_query_is_a_usage_error(clean_run: Any) -> None:
     document = json.loads((path / "run.json").read_text())
     del document["scenario"]["oracle"]["queries"]["events"]
     (path / "run.json").write_text(json.dumps(document))
-    with pytest.raises(UsageError, match="says nothing of output 'events'; it speaks of rows"):
+    with pytest.raises(UsageError, match="does not describe output 'events'; it describes rows"):
         judge(path)

@@ -1,4 +1,4 @@
-"""Oracles that run Spark: a batch over the committed input, and the pipeline itself without faults."""
+"""Oracles that run Spark: a batch job over the committed input, and the pipeline itself without faults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HERE = Path(__file__).parents[2] / "scenarios"
         pytest.param("held-against-itself", "relative to its own fault-free run", marks=pytest.mark.full),
     ],
 )
-def test_what_the_job_itself_says_is_held_against_its_output(
+def test_the_output_is_compared_with_the_job_s_own_result(
     run_once: Callable[[str | Path], Result], name: str, basis: str
 ) -> None:
     result = run_once(HERE / f"{name}.yaml")
@@ -33,6 +33,6 @@ def test_what_the_job_itself_says_is_held_against_its_output(
     assert [f.hit for f in verdict.faults] == [True]
     assert verdict.counts["expected.departures"] == verdict.counts["effects.departures"] > 2_900
     with open_case(result.run_dir) as case:
-        # The columns that carry the source give the causes, and the order is judged.
+        # The source columns of the output give the causes, so the order is judged.
         assert case.expectations["departures"].has_cause
     assert check(result.run_dir).findings == verdict.findings

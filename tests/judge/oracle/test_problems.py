@@ -1,4 +1,4 @@
-"""What is wrong with an oracle is said before anything runs."""
+"""Problems of an oracle are reported before anything runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def problems(document: dict[str, Any], *topics: str) -> list[tuple[tuple[str | i
     return [(p.loc, p.message if p.hint is None else f"{p.message} | {p.hint}") for p in found]
 
 
-def test_sql_that_is_fine() -> None:
+def test_a_valid_sql_oracle_has_no_problems() -> None:
     assert problems({"kind": "sql", "queries": {"departures": "WITH x AS (SELECT 1) SELECT * FROM x; -- done"}}) == []
 
 
@@ -48,18 +48,18 @@ def test_sql_that_is_fine() -> None:
         ("SELECT p FROM flights WHERE day < current_date", "current_date gives another value at each check"),
     ],
 )
-def test_sql_that_is_no_oracle(query: str, message: str) -> None:
+def test_invalid_sql_is_reported(query: str, message: str) -> None:
     ((loc, found),) = problems({"kind": "sql", "queries": {"departures": query}})
     assert loc == ("queries", "departures")
     assert message in found
 
 
-def test_sql_may_read_the_observed_input_and_columns_called_like_functions() -> None:
+def test_sql_may_read_the_observed_input_and_columns_named_like_functions() -> None:
     query = "SELECT f.now, f.current_date FROM flights f SEMI JOIN history.input i ON i.offset = f._offset"
     assert problems({"kind": "sql", "queries": {"departures": query}}) == []
 
 
-def test_outputs_without_a_query_and_queries_without_an_output() -> None:
+def test_outputs_without_a_query_and_queries_without_an_output_are_reported() -> None:
     (unknown, missing) = problems({"kind": "sql", "queries": {"departure": "SELECT 1"}})
     assert unknown == (("queries", "departure"), "there is no output 'departure' | did you mean 'departures'?")
     assert missing[0] == ("queries",)
@@ -70,7 +70,7 @@ def identity(**changes: Any) -> dict[str, Any]:
     return {"kind": "identity", "columns": {"departures": {"p": "_partition", "o": "_offset"}}, **changes}
 
 
-def test_identity_that_is_fine() -> None:
+def test_a_valid_identity_oracle_has_no_problems() -> None:
     assert problems(identity(where={"departures": "dep_time IS NOT NULL -- not cancelled"})) == []
 
 
@@ -98,13 +98,13 @@ def test_identity_that_is_fine() -> None:
         (identity(topic="flight"), ("topic",), "did you mean 'flights'?"),
     ],
 )
-def test_identity_that_cannot_work(document: dict[str, Any], loc: tuple[str, ...], message: str) -> None:
+def test_an_invalid_identity_oracle_is_reported(document: dict[str, Any], loc: tuple[str, ...], message: str) -> None:
     ((found_loc, found),) = problems(document)
     assert found_loc == loc
     assert message in found
 
 
-def test_identity_must_say_which_of_several_topics() -> None:
+def test_identity_must_name_one_of_several_topics() -> None:
     ((_, found),) = problems(identity(), "flights", "weather")
     assert "which input topic? There are flights, weather" in found
     assert problems(identity(topic="weather"), "flights", "weather") == []

@@ -1,4 +1,4 @@
-"""Oracle ``python``: a function's rows are held against the outputs, stored, and never worked out again."""
+"""Oracle ``python``: a function's rows are compared with the outputs and stored, and the function is never called again."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def function(run: Any, folder: Path, code: str, name: str = "{here}/oracle_of_te
 
 
 @pytest.mark.parametrize("name", ["{here}/oracle_of_test.py:expected", "oracle_of_test:expected"])
-def test_what_the_function_says_is_held_against_the_outputs(
-    clean_run: Any, tmp_path: Path, ask: Any, name: str
-) -> None:
+def test_the_outputs_are_compared_with_the_function_s_rows(clean_run: Any, tmp_path: Path, ask: Any, name: str) -> None:
     path = ask(function(clean_run, tmp_path, RIGHT, name))
     assert judge(path).outcome == "held"
 
@@ -51,7 +49,7 @@ def test_a_loss_is_found_by_its_cause(clean_run: Any, tmp_path: Path, ask: Any) 
     assert finding.total == 1
 
 
-def test_judging_again_runs_nothing(clean_run: Any, tmp_path: Path, ask: Any) -> None:
+def test_judging_again_runs_no_code(clean_run: Any, tmp_path: Path, ask: Any) -> None:
     path = ask(function(clean_run, tmp_path, RIGHT))
     (tmp_path / "oracle_of_test.py").write_text("raise SystemExit('this must not be run again')")
     assert judge(path).outcome == "held"
@@ -65,7 +63,7 @@ def test_uncommitted_records_are_not_in_the_input(clean_run: Any, tmp_path: Path
     assert judge(path).outcome == "held"
 
 
-def test_the_columns_that_carry_the_source_give_the_cause(clean_run: Any, tmp_path: Path, ask: Any) -> None:
+def test_the_source_columns_of_the_output_give_the_cause(clean_run: Any, tmp_path: Path, ask: Any) -> None:
     code = """
         import json
 
@@ -87,31 +85,33 @@ def test_the_columns_that_carry_the_source_give_the_cause(clean_run: Any, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [
         ("def expected(tables):\n    return 1 / 0", "ZeroDivisionError: division by zero"),
         ("import no_such_package_anywhere", "No module named 'no_such_package_anywhere'"),
         ("def expected(tables):\n    raise ValueError('hush-hush')", "ValueError: ***"),
     ],
 )
-def test_a_function_that_fails_is_inconclusive_with_its_words(
-    clean_run: Any, tmp_path: Path, ask: Any, code: str, told: str
+def test_a_function_that_fails_is_inconclusive_with_its_error(
+    clean_run: Any, tmp_path: Path, ask: Any, code: str, message: str
 ) -> None:
     verdict = judge(ask(function(clean_run, tmp_path, code)))
     assert verdict.outcome == "inconclusive"
-    (reason,) = [reason for reason in verdict.reasons if told in reason]
+    (reason,) = [reason for reason in verdict.reasons if message in reason]
     assert reason.startswith("oracle: function: {here}/oracle_of_test.py:expected failed")
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         ('{"p": 0, "o": random.random()}', 'only the first call has {"o":'),
         ('{"p": 0, "o": time.time_ns()}', 'only the first call has {"o":'),
         ('{"p": 0, f"c{os.getpid()}": 1}', "with columns c"),
     ],
 )
-def test_a_function_that_is_none_of_its_input(clean_run: Any, tmp_path: Path, ask: Any, row: str, told: str) -> None:
+def test_a_function_whose_second_answer_differs_is_inconclusive(
+    clean_run: Any, tmp_path: Path, ask: Any, row: str, message: str
+) -> None:
     code = "import os, random, time\ndef expected(tables):\n    return {'rows': [], 'events': [ROW]}".replace(
         "ROW", row
     )
@@ -119,10 +119,10 @@ def test_a_function_that_is_none_of_its_input(clean_run: Any, tmp_path: Path, as
     assert verdict.outcome == "inconclusive"
     (reason,) = [reason for reason in verdict.reasons if "is not a function of its input" in reason]
     assert "returned other rows for output 'events'" in reason
-    assert told in reason
+    assert message in reason
 
 
-def test_a_column_that_is_ignored_may_differ_from_call_to_call(clean_run: Any, tmp_path: Path, ask: Any) -> None:
+def test_an_ignored_column_may_differ_between_calls(clean_run: Any, tmp_path: Path, ask: Any) -> None:
     code = RIGHT.replace("import json", "import json, os").replace('"_topic"', '"loaded": os.getpid(), "_topic"')
     for output in clean_run.scenario["outputs"].values():
         output["ignore"] = ["loaded"]
@@ -130,7 +130,7 @@ def test_a_column_that_is_ignored_may_differ_from_call_to_call(clean_run: Any, t
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "message"),
     [
         ([], "returned a list"),
         ({"rows": []}, "returned nothing for output 'events'"),
@@ -139,34 +139,34 @@ def test_a_column_that_is_ignored_may_differ_from_call_to_call(clean_run: Any, t
         ({"rows": "text", "events": []}, "the rows of output 'rows' are a str"),
     ],
 )
-def test_an_answer_that_is_none(answer: Any, told: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=told):
+def test_an_answer_of_the_wrong_type_is_refused(answer: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
         tables_of(answer, {"rows": ["p"], "events": ["p"]})
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [("def other(): pass", "has no attribute 'expected'"), ("expected = 3", "is a int, not a function")],
 )
-def test_a_file_without_that_function(tmp_path: Path, code: str, told: str) -> None:
+def test_a_file_without_the_function_is_refused(tmp_path: Path, code: str, message: str) -> None:
     (tmp_path / "no_function_of_test.py").write_text(code)
-    with pytest.raises((AttributeError, TypeError), match=told):
+    with pytest.raises((AttributeError, TypeError), match=message):
         load_function(f"{tmp_path}/no_function_of_test.py:expected")
 
 
-def test_a_column_that_the_identity_needs(clean_run: Any, tmp_path: Path, ask: Any) -> None:
+def test_an_answer_without_an_identity_column_is_inconclusive(clean_run: Any, tmp_path: Path, ask: Any) -> None:
     verdict = judge(ask(function(clean_run, tmp_path, RIGHT.replace('"p": r', '"q": r'))))
     assert verdict.outcome == "inconclusive"
-    assert any("gives no column 'p', which is part of its identity" in reason for reason in verdict.reasons)
+    assert any("has no column 'p', which is part of its identity" in reason for reason in verdict.reasons)
 
 
-def test_a_function_that_does_not_end(clean_run: Any, tmp_path: Path, ask: Any) -> None:
+def test_a_function_that_does_not_end_is_inconclusive(clean_run: Any, tmp_path: Path, ask: Any) -> None:
     clean_run.scenario["limits"] = {"deadline_s": 0.5}
     verdict = judge(ask(function(clean_run, tmp_path, "import signal\n\ndef expected(tables):\n    signal.pause()")))
     assert any("did not end within 0.5 s (limits.deadline_s)" in reason for reason in verdict.reasons)
 
 
-def test_a_run_that_ended_before_its_oracle_was_asked(clean_run: Any, tmp_path: Path) -> None:
+def test_a_run_that_ended_before_its_oracle_was_asked_is_inconclusive(clean_run: Any, tmp_path: Path) -> None:
     verdict = judge(function(clean_run, tmp_path, RIGHT).save())
     assert verdict.outcome == "inconclusive"
     assert any("before its oracle was asked" in reason for reason in verdict.reasons)
@@ -203,19 +203,19 @@ def test_rows_may_come_in_many_forms() -> None:
     }
     tables = tables_of(given, outputs)
     assert tables["dicts"].to_pylist() == [{"a": 0, "c": "x", "b": None}, {"a": 1, "c": None, "b": None}]
-    assert tables["dicts"].schema.field("b").type == pa.string()  # Parquet keeps no column of nothing
+    assert tables["dicts"].schema.field("b").type == pa.string()  # Parquet cannot store a column of nulls only
     assert tables["frame"].to_pylist() == [{"a": 1}, {"a": 2}]
     assert tables["none"].column_names == ["a"]
 
 
 @pytest.mark.parametrize("name", ["expected", "module:", "my file:f", "a.b:c-d", ""])
-def test_validate_refuses_what_names_no_function(name: str) -> None:
+def test_validate_refuses_a_name_that_is_not_a_function_s(name: str) -> None:
     spec = PythonSpec(kind="python", function=name)
     (problem,) = PythonOracle.problems(spec, None)  # type: ignore[arg-type]
     assert problem.loc == ("function",)
     assert "module:function" in problem.message
 
 
-def test_expectation_is_told_in_run_json(clean_run: Any, tmp_path: Path, ask: Any) -> None:
+def test_run_json_records_the_expectation(clean_run: Any, tmp_path: Path, ask: Any) -> None:
     path = ask(function(clean_run, tmp_path, RIGHT))
     assert json.loads((path / "run.json").read_text())["expectation"] == {"kind": "python", "failed": None}

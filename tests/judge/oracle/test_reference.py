@@ -1,4 +1,4 @@
-"""Oracle ``reference``: fault-free runs that agree are what the outputs must hold; those that differ say nothing."""
+"""Oracle ``reference``: fault-free runs that agree give what the outputs must hold; runs that differ give nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUERY = 'SELECT k, n FROM "in"'
 
 
 def fill(run: Any, change: Callable[[dict[str, Any]], dict[str, Any]] = dict, **oracle: Any) -> Any:
-    """Three records to a table and a topic."""
+    """Write three records to a table and a topic."""
     run.scenario["outputs"] = {
         "rows": {"table": "rows", "identity": ["k"], "kind": "upsert"},
         "events": {"topic": "events", "identity": ["k"]},
@@ -36,7 +36,7 @@ def fill(run: Any, change: Callable[[dict[str, Any]], dict[str, Any]] = dict, **
 
 @pytest.fixture
 def observe(make_run: Any) -> Any:
-    """Stands where a run on a stack would: writes the stored run that ``runs`` has for a number of chunks."""
+    """Replaces a real run: writes the stored run that ``runs`` has for a number of chunks."""
 
     def with_runs(**runs: Any) -> Callable[[Scenario, Path], RunDir]:
         def observed(scenario: Scenario, where: Path) -> RunDir:
@@ -54,14 +54,14 @@ def observe(make_run: Any) -> Any:
     return with_runs
 
 
-def test_fault_free_runs_that_agree_are_what_must_be_there(stored_run: Any, ask: Any, observe: Any) -> None:
+def test_fault_free_runs_that_agree_give_the_expected_rows(stored_run: Any, ask: Any, observe: Any) -> None:
     verdict = judge(ask(fill(stored_run), observe(chunks2=fill, chunks3=fill)))
     assert verdict.outcome == "held"
     assert "relative to its own fault-free run" in verdict.reasons[0]
 
 
 @pytest.mark.parametrize("output", ["rows", "events"])
-def test_what_the_faulty_run_changed_is_found(stored_run: Any, ask: Any, observe: Any, output: str) -> None:
+def test_changes_in_the_run_with_faults_are_found(stored_run: Any, ask: Any, observe: Any, output: str) -> None:
     run = fill(stored_run)
     changed = [row for row in run.tables["output"] if row["output"] == output]
     changed[1]["content"] = changed[1]["content"].replace("1", "7")
@@ -86,7 +86,7 @@ def test_runs_that_disagree_are_inconclusive_and_propose_what_to_ignore(
     assert "outputs: rows: ignore: [n]" in reason
 
 
-def test_an_anchor_decides_where_they_disagree(stored_run: Any, ask: Any, observe: Any) -> None:
+def test_an_anchor_decides_if_fault_free_runs_disagree(stored_run: Any, ask: Any, observe: Any) -> None:
     def other(run: Any) -> None:
         fill(run, lambda row: {**row, "n": row["n"] + 10})
 
@@ -96,7 +96,7 @@ def test_an_anchor_decides_where_they_disagree(stored_run: Any, ask: Any, observ
     assert "by the anchor of its oracle, for its fault-free runs in 2 and 3 chunks disagree" in verdict.reasons[0]
 
 
-def test_the_columns_that_carry_the_source_give_the_cause(stored_run: Any, ask: Any, observe: Any) -> None:
+def test_the_source_columns_of_the_output_give_the_cause(stored_run: Any, ask: Any, observe: Any) -> None:
     def sourced(run: Any) -> Any:
         fill(run, lambda row: {**row, "p": 0, "o": "abc".index(row["k"])})
         run.scenario["outputs"]["events"]["source"] = {"partition": "p", "offset": "o"}
@@ -108,7 +108,7 @@ def test_the_columns_that_carry_the_source_give_the_cause(stored_run: Any, ask: 
     assert causes == [{"offset": n, "key": key} for n, key in enumerate("abc")]
 
 
-def test_a_fault_free_run_that_fails_is_inconclusive_with_its_words(stored_run: Any, ask: Any, observe: Any) -> None:
+def test_a_fault_free_run_that_fails_is_inconclusive_with_its_error(stored_run: Any, ask: Any, observe: Any) -> None:
     def failing(run: Any) -> None:
         fill(run)
         run.document |= {"drained": False, "drain_note": "no progress for 60 s", "job": {"traceback": "Boom: at once"}}
@@ -119,7 +119,7 @@ def test_a_fault_free_run_that_fails_is_inconclusive_with_its_words(stored_run: 
     assert "the fault-free run in 3 chunks failed: no progress for 60 s\nBoom: at once" in reason
 
 
-def test_a_run_that_was_fed_something_else_is_no_reference(stored_run: Any, ask: Any, observe: Any) -> None:
+def test_a_run_with_other_input_is_not_a_reference(stored_run: Any, ask: Any, observe: Any) -> None:
     def longer(run: Any) -> None:
         fill(run).send("d", {"k": "d", "n": 3})
 
@@ -129,14 +129,14 @@ def test_a_run_that_was_fed_something_else_is_no_reference(stored_run: Any, ask:
 
 
 @pytest.mark.parametrize(
-    ("spec", "outputs", "told"),
+    ("spec", "outputs", "message"),
     [
         ({"chunks": [4, 4]}, {}, "occurs twice"),
         ({}, {"kind": "changelog"}, "is a changelog"),
         ({"anchor": {"kind": "sql", "queries": {"oot": "SELECT 1"}}}, {}, "no output 'oot'"),
     ],
 )
-def test_validate(spec: dict[str, Any], outputs: dict[str, Any], told: str) -> None:
+def test_validate(spec: dict[str, Any], outputs: dict[str, Any], message: str) -> None:
     scenario = Scenario.model_validate(
         {
             "name": "small",
@@ -147,5 +147,5 @@ def test_validate(spec: dict[str, Any], outputs: dict[str, Any], told: str) -> N
         }
     )
     problems = ReferenceOracle.problems(ReferenceSpec.model_validate({"kind": "reference", **spec}), scenario)
-    assert told in problems[0].message
+    assert message in problems[0].message
     assert ReferenceOracle.problems(ReferenceSpec(kind="reference"), scenario) == [] or outputs

@@ -1,7 +1,7 @@
-"""A judge of plain lines, without SQL: what `test_brute_force.py` holds the real one against.
+"""A simple judge in plain Python, without SQL: `test_brute_force.py` compares the real judge with it.
 
-It reads the rows of a stored run and says which effects of which output show which anomaly. Nothing is clever: every
-question is asked of every effect anew. What it leaves out: how things came about (transient findings, attribution).
+It reads the rows of a stored run and reports which effects of which output show which anomaly. It is not optimized: every
+question is asked again for every effect. It leaves out transient findings and attribution.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from onceproof.judge.synthetic.world import MODELS, Identity, identity
 
 Content = tuple[tuple[str, str], ...]
 
-#: What it judges.
+#: The anomalies that it judges.
 ANOMALIES = {
     "lost-write",
     "stale-tail",
@@ -34,7 +34,7 @@ ANOMALIES = {
 
 @dataclass(frozen=True)
 class Due:
-    """An effect that should be."""
+    """An expected effect."""
 
     id: Identity
     content: Content
@@ -63,21 +63,21 @@ class Tally:
     unexplained: int = 0
     lost: list[Due] = field(default_factory=list)
     foreign: list[Content] = field(default_factory=list)
-    """Contents of standing effects that are not expected of it."""
+    """Contents of visible effects that are not expected."""
 
 
 class Plain:
-    """Judges the rows of one run, built of a `World`."""
+    """Judges the rows of one run, made from a `World`."""
 
     def __init__(self, run: Any) -> None:
         self.run = run
         self.found: dict[tuple[str, str], Counter[Identity]] = {}
         self.outputs = list(run.scenario["outputs"])
         self.seen = {output: self._seen(output) for output in self.outputs}
-        self.due = {output: self._due(output, dirty=False) for output in self.outputs}
+        self.due = {output: self._due(output, with_uncommitted=False) for output in self.outputs}
         self.open = {output: self._open(output) for output in self.outputs}
         self.tallies = {output: self._compare(output) for output in self.outputs}
-        self.dirty = {output: self._dirty(output) for output in self.outputs}
+        self.dirty_reads = {output: self._dirty_reads(output) for output in self.outputs}
         self._misplaced()
         for output in self.outputs:
             self._single_effects(output)
@@ -89,15 +89,15 @@ class Plain:
         if n > 0:
             self.found.setdefault((anomaly, output), Counter())[who] += n
 
-    # What should be, and what is.
+    # Expected and visible effects.
 
-    def _due(self, output: str, *, dirty: bool) -> list[Due]:
+    def _due(self, output: str, *, with_uncommitted: bool) -> list[Due]:
         model = MODELS[output]
         effects: list[Due] = []
         states: dict[str, tuple[int, int]] = {}
         for row in sorted(self.run.tables["input"], key=lambda r: (r["partition"], r["offset"])):
             value = json.loads(row["value"])
-            if (row["visibility"] != "committed" and not dirty) or value["n"] <= 0:
+            if (row["visibility"] != "committed" and not with_uncommitted) or value["n"] <= 0:
                 continue
             cause = row["partition"], row["offset"]
             if model.kind == "append":
@@ -112,7 +112,9 @@ class Plain:
         last = {effect.id: effect for effect in effects}
         if model.kind == "upsert":
             return list(last.values())
-        if model.kind == "changelog" and not dirty:  # a batch may leave states out, but not the last of an identity
+        if (
+            model.kind == "changelog" and not with_uncommitted
+        ):  # a batch may leave states out, but not the last of an identity
             contents = {s.content for s in self.seen[output]}
             return [e for e in effects if e is last[e.id] or e.content in contents]
         return effects
@@ -141,7 +143,7 @@ class Plain:
         rows = [r for r in self.run.tables["output"] if r["output"] == output and r["visibility"] == "open"]
         return {_record(row, MODELS[output].identity).content for row in rows}
 
-    # Effect by effect.
+    # Anomalies of single effects.
 
     def _compare(self, output: str) -> dict[Identity, Tally]:
         tallies: dict[Identity, Tally] = {}
@@ -164,24 +166,24 @@ class Plain:
             tally.lost = missing[min(len(missing), unmatched) :]
         return tallies
 
-    def _dirty(self, output: str) -> Counter[Identity]:
-        """Effects that no committed input explains, and input that was aborted in the end would."""
+    def _dirty_reads(self, output: str) -> Counter[Identity]:
+        """Effects that no committed input explains, and aborted input does."""
         clean = {(e.id, e.content) for e in self.due[output]}
-        would = {(e.id, e.content) for e in self._due(output, dirty=True)} - clean
-        dirty: Counter[Identity] = Counter()
+        would = {(e.id, e.content) for e in self._due(output, with_uncommitted=True)} - clean
+        found: Counter[Identity] = Counter()
         for who, tally in self.tallies[output].items():
             for content in tally.foreign:
                 if (who, content) in would or (tally.unexplained and any(who == other for other, _ in would)):
-                    dirty[who] += 1
-        return dirty
+                    found[who] += 1
+        return found
 
     def _misplaced(self) -> None:
-        """Takes what it finds out of the tallies."""
+        """Find misplaced effects, and subtract them from the tallies."""
         strays = [
             (output, effect)
             for output in self.outputs
             for effect in self.seen[output]
-            if self.tallies[output][effect.id].unexplained and effect.id not in self.dirty[output]
+            if self.tallies[output][effect.id].unexplained and effect.id not in self.dirty_reads[output]
         ]
         gone = [
             (output, effect)
@@ -210,7 +212,7 @@ class Plain:
         self.tallies[where][stray.id].unexplained -= 1
 
     def _in_other_partitions(self, output: str) -> None:
-        if MODELS[output].kind == "append":  # the oracle says in which one it is due: that of its cause
+        if MODELS[output].kind == "append":  # the oracle gives the partition: that of its cause
             for effect in {e.id: e for e in self.due[output]}.values():
                 lanes = [e.lane for e in self.seen[output] if e.id == effect.id]
                 if lanes and effect.cause[0] not in lanes:
@@ -227,7 +229,7 @@ class Plain:
             if effect.lane == home or blamed:
                 continue
             self.add("misplaced", output, effect.id)
-            if upsert:  # a state in two places is one too many, or a wrong one
+            if upsert:  # a state in two places was counted as extra or as wrong
                 if tally.extra:
                     tally.extra -= 1
                 else:
@@ -236,12 +238,12 @@ class Plain:
     def _single_effects(self, output: str) -> None:
         done = {p["partition"]: p["end_offset"] for p in self.run.tables["progress"]}
         for who, tally in self.tallies[output].items():
-            dirty = self.dirty[output][who]
-            self.add("aborted-read", output, who, dirty)
+            dirty_reads = self.dirty_reads[output][who]
+            self.add("aborted-read", output, who, dirty_reads)
             if tally.unexplained:
-                self.add("unexplained", output, who, tally.unexplained - dirty)
+                self.add("unexplained", output, who, tally.unexplained - dirty_reads)
             else:
-                tally.wrong = max(tally.wrong - dirty, 0)
+                tally.wrong = max(tally.wrong - dirty_reads, 0)
             self.add("wrong-value", output, who, tally.wrong)
             self.add("duplicate", output, who, tally.extra)
             for effect in tally.lost:
@@ -249,10 +251,10 @@ class Plain:
                 if effect.content not in self.open[output]:
                     self.add("lost-write" if covered else "stale-tail", output, who)
 
-    # Between effects.
+    # Anomalies between effects.
 
     def _order_and_time(self, output: str) -> None:
-        """By the first effect of each cause. A state is of a cause only if it is the one that this made."""
+        """Compare the first effects of the causes. A state belongs to a cause only if the cause produced it."""
         states = MODELS[output].kind != "append"
         due = {(e.id, e.content if states else ()): e for e in self.due[output]}
         ended = {(r["partition"], r["offset"]): r for r in self.run.tables["input"] if r["visibility"] == "committed"}
@@ -301,7 +303,7 @@ class Plain:
                     self.add("sink-disagreement", output, who)
 
     def _more_copies(self, output: str, who: Identity, tally: Tally) -> bool:
-        """Whether another output holds its effect of the same input right, and fewer copies of it. States have no copies."""
+        """Whether another output holds a correct effect of the same input, with fewer copies. States have no copies."""
         causes = [(effect.cause[1], effect.cause[0]) for effect in self.due[output] if effect.id == who]
         if not tally.extra or tally.wrong or not causes or MODELS[output].kind == "upsert":
             return False

@@ -1,4 +1,4 @@
-"""Right pipelines: nothing is found, whatever they read, however they restart, wherever they write."""
+"""Correct pipelines have no findings, whatever they read, however they restart, and wherever they write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .world import histories, store, worlds
 
 @histories(200)
 @given(world=worlds())
-def test_clean_histories_give_nothing(make_run: Callable[[Path], Any], world: World) -> None:
+def test_clean_histories_have_no_findings(make_run: Callable[[Path], Any], world: World) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = make_run(Path(folder))
         store(world, run)

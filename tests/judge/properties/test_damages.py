@@ -1,4 +1,4 @@
-"""One kind of damage at a time: the judge names exactly that anomaly and those records, and else only what comes with it."""
+"""With one kind of damage, the judge names exactly its anomaly and records, and otherwise only accompanying anomalies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .world import DAMAGES, Drawn, fit_for, histories, store
 @pytest.mark.parametrize("name", DAMAGES)
 @histories(200)
 @given(data=st.data())
-def test_damage_is_named(make_run: Callable[[Path], Any], name: str, data: st.DataObject) -> None:
+def test_the_judge_names_a_damage(make_run: Callable[[Path], Any], name: str, data: st.DataObject) -> None:
     anomaly, damage = DAMAGES[name]
     world = data.draw(fit_for(damage))
     named = damage.plant(world, Drawn(data))
@@ -50,7 +50,7 @@ def test_damage_is_named(make_run: Callable[[Path], Any], name: str, data: st.Da
 
 
 def _of(findings: tuple[Finding, ...], named: Named) -> dict[tuple[str, str], tuple[int, set[Any]]]:
-    """(anomaly, output) -> effects and identities, of the anomalies that the damage is named by, in all outputs."""
+    """(anomaly, output) -> effects and identities, for the damage's anomalies, in all outputs."""
     found: dict[tuple[str, str], tuple[int, set[Any]]] = {}
     totals: Counter[tuple[str, str]] = Counter()
     for finding in findings:

@@ -1,4 +1,4 @@
-"""Whatever the damage, the finding that names it is shown by a slice of the history, by the same witness, and nothing is made up."""
+"""For every damage, a slice of the history shows its finding, with the same witness and only observed rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .world import DAMAGES, Drawn, fit_for, histories, store
 @pytest.mark.parametrize("name", DAMAGES)
 @histories(1)
 @given(data=st.data())
-def test_damage_is_shown_by_a_slice(make_run: Callable[[Path], Any], name: str, data: st.DataObject) -> None:
+def test_a_slice_shows_a_damage(make_run: Callable[[Path], Any], name: str, data: st.DataObject) -> None:
     anomaly, damage = DAMAGES[name]
     world = data.draw(fit_for(damage))
     damage.plant(world, Drawn(data))
@@ -44,7 +44,7 @@ def test_damage_is_shown_by_a_slice(make_run: Callable[[Path], Any], name: str, 
         assert set(part.anomalies()) <= set(whole.anomalies())
         assert same.total <= finding.total
         for table in ("input", "output"):
-            assert all(row in run.tables[table] for row in _rows(found, table)), "what is in it was observed"
+            assert all(row in run.tables[table] for row in _rows(found, table)), "the run holds every row of the slice"
 
 
 def _rows(folder: Path, table: str) -> list[dict[str, Any]]:

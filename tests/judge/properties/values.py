@@ -1,6 +1,6 @@
-"""Histories of values of every kind, and what must be said of them by plain Python: no SQL, no code of the judge's.
+"""Histories with values of every kind, and their expected findings by plain Python, without SQL or code of the judge.
 
-A pipeline copies ``id`` and ``v`` of each input record to every output. What was sent, and what an output holds instead,
+A pipeline copies ``id`` and ``v`` of each input record to every output. The sent values, and what an output holds instead,
 are JSON texts.
 """
 
@@ -23,7 +23,7 @@ def read(text: str) -> Any:
     return json.loads(text, parse_int=Digits, parse_float=Digits)
 
 
-# Near each other, and near where doubles, 64 bits, 128 bits and decimals of 38 digits end.
+# Numbers close to each other, and to the limits of doubles, 64 bits, 128 bits and decimals of 38 digits.
 _EDGES = [2**53, 2**63, 2**64, 2**127, 10**20, 10**38, 10**45]
 _WHOLE = st.builds(
     lambda edge, near, sign: str(sign * (edge + near)),
@@ -43,7 +43,7 @@ _OTHERS = st.sampled_from(
     ["true", "false", "[1.5]", "[12345678901234567.89]", '{"a":9007199254740993}', '{"a":"x","b":[0.1]}']
 )
 
-#: What one field may hold, record by record: of one kind, or of several.
+#: The values that one field may hold: of one kind, or of several.
 COLUMNS = [_SMALL, _WHOLE, _FRACTIONS, _TEXTS, _EXPONENTS, _OTHERS]
 _COLUMNS = st.one_of(
     st.sampled_from(
@@ -55,7 +55,7 @@ _COLUMNS = st.one_of(
 
 @dataclass
 class Values:
-    """One history. ``sent``: the texts of ``v``, one each record; ``batches``: how many records each has, also none."""
+    """One history. ``sent``: the texts of ``v``, one per record; ``batches``: the number of records in each, possibly 0."""
 
     sent: list[str]
     batches: list[int]
@@ -85,7 +85,7 @@ class Values:
                     run.record(name, f'{{"id":{number},"v":{text}}}')
 
     def in_table(self, text: str) -> str | None:
-        """As Postgres prints it: a text without quotes, unless the column is one of JSON."""
+        """The value as Postgres prints it: a string without quotes, unless the column has type JSON."""
         value = read(text)
         if value is None:
             return None
@@ -102,7 +102,7 @@ class Values:
 
     @property
     def number_type(self) -> str | None:
-        """As what the numbers of a field of numbers are compared: whole, double, exact (also as text) or json."""
+        """How the numbers of a field are compared: whole, double, exact (also as strings) or json."""
         if self.kinds != {Digits}:
             return None
         texts = [value for value in map(read, self.sent) if value is not None]
@@ -110,10 +110,10 @@ class Values:
         if all(text.lstrip("-").isdigit() for text in texts):
             if all(-(2**63) <= number < 2**63 for number in numbers):
                 return "whole"
-            if all(-(2**64) < number < 2**64 for number in numbers) or not all(map(_said_by_double, texts)):
+            if all(-(2**64) < number < 2**64 for number in numbers) or not all(map(_is_exact_double, texts)):
                 return "exact" if all(number.copy_abs() < 2**127 for number in numbers) else "json"
             return "double"
-        if all(map(_said_by_double, texts)):
+        if all(map(_is_exact_double, texts)):
             return "double"
         places = max(max(0, -_exponent(number)) for number in numbers)
         if any(number.adjusted() >= 60 for number in numbers) or places > 60:
@@ -156,12 +156,12 @@ class Values:
 def _exponent(number: Decimal) -> int:
     exponent = number.normalize().as_tuple().exponent if number else 0
     digits = str(number).lower().partition("e")[0].replace(".", "").replace("-", "").lstrip("0")
-    if len(digits) > 28:  # more than normalize() keeps
+    if len(digits) > 28:  # normalize() keeps no more digits
         exponent = number.as_tuple().exponent + len(digits) - len(digits.rstrip("0"))
     return int(exponent)
 
 
-def _said_by_double(text: str) -> bool:
+def _is_exact_double(text: str) -> bool:
     double = float(text)
     if double in (float("inf"), float("-inf")):
         return False
@@ -216,13 +216,13 @@ def values(draw: st.DrawFn) -> Values:
 
 
 def _near(text: str) -> str:
-    """Another last digit, where there is one."""
+    """The text with another last digit, if it has one."""
     at = next((at for at in range(len(text) - 1, -1, -1) if text[at].isdigit()), None)
     return text if at is None else f"{text[:at]}{(int(text[at]) + 1) % 10}{text[at + 1 :]}"
 
 
 def _other_kind(text: str) -> str:
-    """The text of a number, the number of a text."""
+    """A number as a string, or a string as a number."""
     value = read(text)
     if isinstance(value, Digits):
         return json.dumps(str(value))

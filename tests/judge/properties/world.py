@@ -1,4 +1,4 @@
-"""Draws worlds by Hypothesis (`onceproof.judge.synthetic`), and writes one to a stored run."""
+"""Generates worlds (`onceproof.judge.synthetic`) with Hypothesis, and stores one as a run."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from onceproof.judge.synthetic.world import MODELS, WALL_START, Batch, Identity,
 
 T = TypeVar("T")
 
-#: Anomaly and name -> how a checker wants a world to be broken.
+#: Anomaly and name -> a checker's damage.
 DAMAGES = {f"{anomaly}/{one.name}": (anomaly, one) for anomaly, checker in checkers.items() for one in checker.damages}
 
 
 def store(world: World, run: Any) -> None:
-    """Write it to a stored run."""
+    """Write the world to a stored run."""
     run.document |= {"wall_start": WALL_START, **world.document}
     run.document["job"]["starts"] = world.starts()
     run.scenario["outputs"] = {name: MODELS[name].spec(name) for name in world.outputs}
     run.scenario["oracle"] = {"kind": "sql", "queries": {name: MODELS[name].query for name in world.outputs}}
     run.scenario["claim"] = world.claim
     for name, spec in run.scenario["outputs"].items():
-        if MODELS[name].kind == "upsert":  # keeps last states only, in which no order is left to see
+        if MODELS[name].kind == "upsert":  # it keeps last states only, which show no order
             spec["claim"] = {**world.claim, "order": "none"}
     _store_input(world, run)
     for number, batch in enumerate(world.batches):
@@ -99,7 +99,7 @@ def _changes(run: Any, txn: Txn) -> Iterator[tuple[str, dict[str, Any] | None, d
 
 
 def _store_partitions(run: Any, outputs: tuple[str, ...]) -> None:
-    """The logs' ends as a collector finds them: the last stable offset is the first open record's."""
+    """Add the ends of the logs as a collector finds them: the last stable offset is that of the first open record."""
     for topic in ("in", *(name for name in outputs if not MODELS[name].table)):
         rows = [
             r for r in run.tables["input" if topic == "in" else "output"] if r.get("output", r.get("topic")) == topic
@@ -112,7 +112,7 @@ def _store_partitions(run: Any, outputs: tuple[str, ...]) -> None:
 
 
 class Drawn:
-    """The choices of a damage, drawn by Hypothesis. A world without a place for the damage is given up."""
+    """A damage's choices, drawn by Hypothesis. Skips a world in which the damage cannot be applied."""
 
     def __init__(self, data: st.DataObject) -> None:
         self._draw = data.draw
@@ -134,23 +134,23 @@ class Drawn:
 
 
 def fit_for(damage: Damage) -> st.SearchStrategy[World]:
-    """Clean worlds that the damage may find a place in."""
+    """Generates clean worlds to which the damage may be applied."""
     return worlds(only=damage.only, outputs=damage.outputs, restarted=damage.restarted)
 
 
 def histories(full: int) -> settings:
-    """How many a test judges in `tox -e full`, at a quarter of a second of CPU time each; the other profiles say it themselves."""
+    """The number of histories per test in `tox -e full`, at 0.25 s of CPU time each. The other profiles set their own."""
     profile = settings.get_current_profile_name()
-    said = settings.get_profile(profile).max_examples
-    return settings(max_examples={"full": full, "gate": min(full, said)}.get(profile, said))
+    examples = settings.get_profile(profile).max_examples
+    return settings(max_examples={"full": full, "gate": min(full, examples)}.get(profile, examples))
 
 
 @st.composite
 def worlds(
     draw: st.DrawFn, *, only: tuple[str, ...] = tuple(MODELS), outputs: int | None = None, restarted: bool = False
 ) -> World:
-    """A clean world. ``only``: which outputs may be in it; ``outputs``: how many are; ``restarted``: some batch with data
-    was planned by one start of the driver and committed by the next, which then ran another one by itself."""
+    """A clean world. ``only``: the outputs that it may have; ``outputs``: their number; ``restarted``: some batch with data
+    was planned by one driver start and committed by the next, which then ran another batch alone."""
     names = draw(st.permutations(only)) if outputs != len(only) else list(only)
     names = names[: outputs or draw(st.integers(1, min(2, len(only))))]
     parts = draw(st.integers(1, 2))
@@ -198,12 +198,12 @@ _FATES = st.sampled_from(["plain", "plain", "committed", "aborted"])
 
 
 def _number(index: int) -> int:
-    """Powers of two while they last, then numbers below 2**40 whose sums are not seen to meet."""
+    """A power of two for small indices, then a number below 2**40 whose sums are unlikely to be equal."""
     return 2**index if index < 40 else pow(3, index, 2**40 - 87)
 
 
 def _one_more(model: Model, ends: dict[int, int], ranges: list[dict[int, tuple[int, int]]], n: int) -> Record:
-    """A record at the end of partition 0 that the output takes, so that it expects something."""
+    """A record at the end of partition 0 that has an effect in the output, so that something is expected there."""
     offset = ends[0] + (model.parity is not None and ends[0] % 2 != model.parity)
     ranges[-1][0] = (ranges[-1][0][0], offset + 1)
     ends[0] = offset + 1

@@ -1,1 +1,1 @@
-"""A stored run, opened for judging: a database with its tables, and the input as the oracle sees it."""
+"""A stored run opened for judging: a database with its tables, and the input as the oracle sees it."""

@@ -1,39 +1,39 @@
-"""A case: one stored run, opened for judging, with the tables that checkers query.
+"""A case: one stored run opened for judging, with the tables that checkers query.
 
-It is a DuckDB database, which lives in memory or, for larger histories, in a private folder inside the run directory, and goes
-with the case. `onceproof.judge.open` says what is made in it. The oracle is asked of another one, ``Case.inputs``, which has no
-outputs (`onceproof.oracle.contract.inputs`); what its queries give comes from there as a file. This one holds:
+A case is a DuckDB database, in memory or, for larger histories, in a private folder inside the run directory, which is removed
+with the case. `onceproof.judge.open` makes its tables. The oracle queries another database, ``Case.inputs``, which has no
+outputs (`onceproof.oracle.contract.inputs`), and passes its results to this one as files. This one holds:
 
 ``history``
     The tables of `onceproof.history.schema`, as they were observed.
 ``judge``
     ``expected``
-        One row an effect that should be there: ``output``, ``id`` (canonical JSON of the identity columns),
-        ``content`` (canonical JSON of all compared columns), and its cause where the oracle knows it: ``topic``,
-        ``partition``, ``offset``, ``key`` (text); ``to_partition`` where the oracle says it; ``nth``: for a changelog, which
-        of its identity's states it is; ``closes_us``: when its window closes, where the oracle says that.
+        One row per expected effect: ``output``, ``id`` (canonical JSON of the identity columns), ``content`` (canonical JSON of
+        all compared columns); its cause, if the oracle knows it: ``topic``, ``partition``, ``offset``, ``key`` (text);
+        ``to_partition``, if the oracle gives it; ``nth``: for a changelog, the number of this state among its identity's
+        states; ``closes_us``: when its window closes, if the oracle gives it.
     ``effects``
-        One row an effect that a reader sees after the run (`onceproof.judge.case.sources` says what that is): ``output``,
-        ``id``, ``content``, and where it stands: ``partition``, ``offset``, ``key`` (Kafka), ``xid``, ``commit_order``
-        (Postgres); ``lane`` and ``pos`` order it: positions in different lanes have no order, equal positions are
-        simultaneous; ``place`` says it in words.
+        One row per effect that a reader sees after the run (`onceproof.judge.case.sources` defines this): ``output``, ``id``,
+        ``content``, and its position: ``partition``, ``offset``, ``key`` (Kafka), ``xid``, ``commit_order`` (Postgres);
+        ``lane`` and ``pos`` order the effects: positions in different lanes have no order, equal positions are simultaneous;
+        ``place`` is the position in words.
     ``batches``, ``output_batches``
-        One row a batch and source partition, with ``planned_ms`` and ``committed_ms`` (wall clock) and ``replayed``: planned
-        by one start of the driver and committed by another, or never. ``output_batches``: those of the query that
-        writes an output, without empty ones.
+        One row per batch and source partition, with ``planned_ms`` and ``committed_ms`` (wall clock) and ``replayed``: planned
+        by one driver start and committed by another, or never committed. ``output_batches``: the non-empty batches of the query
+        that writes an output.
     ``progress``
-        ``output``, ``topic``, ``partition``, ``end_offset``: below it the query that the output names, or else every query,
-        has recorded the input as done.
+        ``output``, ``topic``, ``partition``, ``end_offset``: the query that the output names, or else every query, has recorded
+        the input below this offset as done.
     ``windows``
-        ``query``, ``batch``, ``fault``: which fault was active in which batch; ``struck``: it was put into that one, and did
-        not only last until then.
+        ``query``, ``batch``, ``fault``: which fault was active during which batch; ``struck``: the fault was placed in this
+        batch, and not only still active during it.
     ``struck``
         ``output``, ``topic``, ``partition``, ``offset``, ``fault``: which fault struck a consumer that had this message and
         writes to this output.
 
-    and what is made when a checker asks for it: what differs (`Case.compare`, see `onceproof.judge.relations.compare`), every
-    write that ever stood in an output's log (`Case.changes`), which input caused which effect (`Case.caused`), and what
-    only uncommitted input would explain (`Case.uncommitted`).
+    Other tables are made when a checker asks for them: differences (`Case.compare`, see `onceproof.judge.relations.compare`),
+    every write in an output's log (`Case.changes`), which input caused which effect (`Case.caused`), and what only uncommitted
+    input would explain (`Case.uncommitted`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from onceproof.scenario.outputs import OutputSpec
 
 
 class Case(Database):
-    """One stored run, open for judging. Holds no live service; everything comes from the run directory."""
+    """One stored run, open for judging. Everything comes from the run directory."""
 
     def __init__(
         self,
@@ -60,37 +60,37 @@ class Case(Database):
         folder: Path,
         on_demand: Mapping[str, Callable[[Case], None]],
     ) -> None:
-        """``on_demand``: name -> what makes the tables that are made when a checker asks for them."""
+        """``on_demand``: name -> the function that makes these tables when a checker asks for them."""
         super().__init__(history, scenario, folder, whole_run=True)
         self.oracle = scenario.oracle
         self.inputs = InputRecords(history, scenario, folder / "inputs")
-        """What the oracle is asked of: it has no outputs."""
+        """The database that the oracle queries: it has no outputs."""
         self.answer = Expectation({})
-        """What the oracle said."""
+        """The oracle's answer."""
         self.expectations: dict[str, OutputExpectation] = {}
         self.no_oracle: str | None = None
-        """Why there is nothing to hold the effects against: the oracle failed."""
+        """Why the oracle failed, so that no effect can be judged; None if it did not."""
         self.unreadable: dict[str, str] = {}
         """Output -> why its effects cannot be judged."""
         self.no_stream: dict[str, str] = {}
-        """Output -> why its decoded commits cannot be used (its snapshot is)."""
+        """Output -> why its decoded commits cannot be used. Its snapshot is used instead."""
         self.doubts: list[str] = []
-        """Why this case proves nothing good, whatever the checkers find."""
+        """Why this case cannot be held, whatever the checkers find."""
         self.readings: dict[str, Reading] = {}
-        """Output -> how its values are read, where that is not by DuckDB alone."""
+        """Output -> how its values are read, if not by DuckDB alone."""
         self.not_compared: dict[str, str] = {}
-        """Output -> why the keys of its records are not compared, where somebody may expect it."""
+        """Output -> why the keys of its records are not compared, where users may expect it."""
         self.closing: set[str] = set()
-        """Outputs whose rows are due when their window has closed."""
+        """Outputs whose rows are due only when their window has closed."""
         self.notes: dict[str, int] = {}
-        """What is counted and reported beside the effects, e.g. records that came too late."""
+        """Further counts to report, e.g. of records that came too late."""
         self.borderline = False
-        """Late records may count: ``judge.borderline`` says in which effects."""
+        """Whether late records may count. ``judge.borderline`` lists the effects that this concerns."""
         self.knows_uncommitted = False
-        """``judge.uncommitted`` is what it says, not only empty."""
+        """Whether the content of ``judge.uncommitted`` is known. If not, the table is empty."""
         self._on_demand = on_demand
         self._made: dict[str, Exception | None] = {}
-        """Tables that were made, and what went wrong with them."""
+        """The tables that were made -> the error that this raised, if any."""
 
     @property
     def outputs(self) -> dict[str, OutputSpec]:
@@ -99,11 +99,11 @@ class Case(Database):
 
     @property
     def drained(self) -> bool:
-        """Whether recorded progress reached the known end of the input, and no batch without input was to come."""
+        """Whether recorded progress reached the known end of the input, and no further batch without input was due."""
         return self.run.drained
 
     def open_watermarks(self, *reasons: str) -> list[tuple[str, str]]:
-        """Queries whose last watermark no batch has acted on, for one of these reasons, each with a sentence on it."""
+        """Queries whose last watermark no batch has acted on, for one of these reasons, each with a sentence about it."""
         entries = (self.run.open_watermarks or {}).items()
         return sorted((query, entry.note) for query, entry in entries if entry is not None and entry.reason in reasons)
 
@@ -123,10 +123,10 @@ class Case(Database):
         self._demand("caused")
 
     def uncommitted(self) -> bool:
-        """Make ``judge.uncommitted``, once: what the oracle expects beside all else if uncommitted input counted too.
+        """Make ``judge.uncommitted``, once: what the oracle additionally expects if uncommitted input counted too.
 
-        Columns as in ``judge.expected``. False where that cannot be known: the oracle's answer is a stored one, or it
-        fails on that input; the table is empty then, as it is where all input is committed.
+        Columns as in ``judge.expected``. Returns False if that cannot be known, because the oracle's answer is stored or the
+        oracle fails on that input. The table is then empty, as it is when all input is committed.
         """
         self._demand("uncommitted")
         return self.knows_uncommitted
@@ -135,7 +135,7 @@ class Case(Database):
         self.once(tables, lambda: self._on_demand[tables](self))
 
     def once(self, tables: str, make: Callable[[], None]) -> None:
-        """Call ``make``, unless it was called before. What it raised then is raised again: each checker tells the true cause."""
+        """Call ``make`` the first time. Later calls raise the same error again, so that each checker reports the true cause."""
         if tables not in self._made:
             self._made[tables] = None
             try:

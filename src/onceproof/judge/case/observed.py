@@ -1,4 +1,4 @@
-"""The tables of a stored history as they were observed, and what follows from them alone: batches, and what faults struck."""
+"""Makes the tables of a stored history as observed, and views that follow from them alone: batches, and what faults struck."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def create(case: Case) -> None:
-    """Schema ``history``, and in schema ``judge`` the views ``batches``, ``windows`` and ``struck``."""
+    """Make schema ``history``, and in schema ``judge`` the views ``batches``, ``windows`` and ``struck``."""
     case.sql("CREATE SCHEMA history")
     case.sql("CREATE SCHEMA judge")
     kind = "TABLE" if case.small else "VIEW"
@@ -27,7 +27,8 @@ def _batches(case: Case) -> None:
         SELECT * EXCLUDE (began), planned_by IS NOT NULL AND committed_by IS DISTINCT FROM planned_by AS replayed,
                (1000 * (began + planned_at))::BIGINT AS planned_ms, (1000 * (began + committed_at))::BIGINT AS committed_ms
         FROM (SELECT *, {"NULL" if began is None else began}::DOUBLE AS began FROM history.batches)""")  # noqa: S608
-    # A fault strikes the batch that it was put in. In other batches that ran between its firing and its healing it was active.
+    # A fault strikes the batch that it was placed in. It is active in other batches that ran between its firing and its
+    # healing.
     case.sql("""CREATE VIEW judge.windows AS
         WITH pairs AS (
             SELECT b.query, b.batch,
@@ -41,8 +42,8 @@ def _batches(case: Case) -> None:
         SELECT query, batch, fault, bool_or(coalesce(same_batch AND (same_query OR same_time OR timeless OR one_query), false)) AS struck
         FROM (SELECT *, (SELECT count(DISTINCT query) FROM history.batches) = 1 AS one_query FROM pairs)
         WHERE coalesce(same_batch, false) OR same_time GROUP BY ALL""")
-    # Consumers have no batches: their faults strike at a message, which the ledger has by its number. What a fault does to one
-    # group's copy of it is no excuse for another's.
+    # Consumers have no batches: their faults strike at a message, which the ledger lists by its number. A fault that strikes
+    # one group's copy of the message does not excuse losses in another group.
     outputs = ", ".join(
         f"({literal(name)}, {'NULL' if spec.query is None else literal(spec.query)}::VARCHAR)"
         for name, spec in case.scenario.outputs.items()

@@ -1,4 +1,4 @@
-"""What is known of one output while its run is judged."""
+"""What the judge knows about one output while it judges a run."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class OutputExpectation:
-    """What the oracle's rows for one output have, and what of them is compared."""
+    """Which columns the oracle gives for one output, and which of them are compared."""
 
     columns: dict[str, str]
     """Compared column -> DuckDB type."""
     whole: bool
-    """Every column of the output is compared or ignored; else only these."""
+    """Every column of the output must be compared or ignored. If False, only `columns` are."""
     has_cause: bool
     has_key: bool
     has_place: bool = False
-    """The oracle says which partition of the output an effect belongs in."""
+    """The oracle says to which partition of the output an effect belongs."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Reading:
     """How the values of an output are read (`onceproof.values.documents`)."""
 
     exact: bool = False
-    """All of them in Python: names that differ only by case or stand twice, or texts where numbers are expected."""
+    """Read all values in Python: some names differ only by case or occur twice, or strings are where numbers should be."""
     long_numbers: bool = False
-    """Those with numbers that are no doubles in Python."""
+    """Read in Python the values with numbers that a double cannot hold."""
     members: Mapping[str, str] = field(default_factory=dict)
-    """Column -> name, where these differ."""
+    """Column -> name of the member, where these differ."""

@@ -1,11 +1,11 @@
-"""Whether the key of a Kafka record is compared with what the oracle says, as one more column of its content.
+"""Decides whether the key of a Kafka record is compared with the oracle's, as one more column of its content.
 
 An output record must carry the key that the oracle's row gives as ``_to_key``, or else as ``_key``: the key of the input record
-that causes it. A job that drops the key breaks the order of every reader after it.
+that causes it. A job that drops the key breaks the order for every downstream reader.
 
-``_key`` is first of all the key by which effects are ordered, and a job may give its records another one on purpose. So
-where no record of an output has any key that the oracle gives, and none lacks a key, nobody can say whether that is
-right: the scenario must (``compare_key``, or ``_to_key``), and until then the run is inconclusive.
+``_key`` is primarily the key by which effects are ordered, and a job may give its records other keys on purpose. So if all
+records of an output have keys, and none of them is a key that the oracle gives, it is unknown whether that is right. The
+scenario must say so (``compare_key``, or ``_to_key``); until then the run is inconclusive.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
     from onceproof.oracle.contract.inputs import Inputs
 
-#: The name of the column. It has a space, so that hardly a field of a value is named like it.
+#: The name of the column. It contains a space, so that it is unlikely to be a field of a value.
 COLUMN = "record key"
 
-#: Likewise for the headers, where the output wants them compared.
+#: The name of the column for the headers, if the output compares them.
 HEADERS = "record headers"
 
-#: What is compared of a record beside its value.
+#: What is compared of a record in addition to its value.
 BESIDE_THE_VALUE = {COLUMN, HEADERS}
 
 #: SQL for a Kafka key as text; bytes that are not UTF-8 are escaped as ``\\xNN``.
@@ -34,9 +34,10 @@ KEY_TEXT = 'coalesce(TRY(decode("key")), "key"::VARCHAR)'
 
 
 def source(case: Case, inputs: Inputs, output: str, query: str, types: dict[str, str]) -> str | None:
-    """The column of the oracle's ``query`` that each record's key is compared with; None: keys are not compared.
+    """The column of the oracle's ``query`` that each record's key is compared with; None if keys are not compared.
 
-    Why not, where somebody may expect it, goes into ``case.not_compared`` or, where a claim of the run is open, ``case.doubts``.
+    If users may expect the comparison, the reason goes into ``case.not_compared`` or, if it leaves the claim open,
+    ``case.doubts``.
     """
     spec = case.scenario.outputs[output]
     if spec.topic is None or spec.compare_key is False or case.scenario.pipeline.on_queues:
@@ -49,7 +50,7 @@ def source(case: Case, inputs: Inputs, output: str, query: str, types: dict[str,
     if not found["keyed"] and case.run.imported:
         case.not_compared[output] = "its records were imported without keys"
         return None
-    # The oracle's query runs among the inputs, and what it gives is then compared here.
+    # The oracle's query runs in the database of the inputs; its result is compared here.
     given = f"SELECT DISTINCT _key::VARCHAR AS given FROM (\n{query}\n) WHERE _key IS NOT NULL"  # noqa: S608
     known = f"read_parquet({literal(str(inputs.store(given)))})"
     if not case.number(f"SELECT count(*) FROM {known}"):  # noqa: S608
@@ -60,21 +61,21 @@ def source(case: Case, inputs: Inputs, output: str, query: str, types: dict[str,
     if case.number(f"SELECT 1 FROM {known} WHERE given IN ({keys}) LIMIT 1"):  # noqa: S608
         return name
     case.doubts.append(
-        f"every record of output {output!r} has another key than any input record: if that is meant, let the oracle give the right "
-        f"key as _to_key, or write `compare_key: false` under outputs: {output}; if it is not, `compare_key: true` makes it a finding"
+        f"no record of output {output!r} has the key of an input record: if this is intended, let the oracle give the right "
+        f"key as _to_key, or set `compare_key: false` under outputs: {output}; if not, `compare_key: true` makes it a finding"
     )
     return None
 
 
 def headers(sql_type: str) -> str:
-    """SQL for an oracle's ``_headers`` as a history has them: the text of a JSON list without spaces."""
+    """SQL for an oracle's ``_headers`` in the form that a history has: the text of a JSON list without spaces."""
     return "_headers" if sql_type == "VARCHAR" else "json(to_json(_headers))::VARCHAR"
 
 
-def no_headers(case: Case, types: dict[str, str]) -> str | None:
-    """Why headers cannot be compared with what an oracle's query of these columns gives."""
+def headers_problem(case: Case, types: dict[str, str]) -> str | None:
+    """Why headers cannot be compared with the result of an oracle's query with these columns; None if they can."""
     if "_headers" not in types:
-        return "the oracle's query for it gives no _headers"
+        return "the oracle's query for it does not select _headers"
     if "headers" not in pq.read_schema(case.history.tables["output"]).names:
         return "this history was written without them"
     known = "(SELECT count(headers) FROM history.input) + (SELECT count(headers) FROM history.output)"

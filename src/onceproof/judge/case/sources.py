@@ -1,4 +1,4 @@
-"""Where the effects of an output are found in a history: SQL over its tables, one row an effect, its content still as observed.
+"""SQL that finds the effects of an output in a history: one row per effect, its content still as observed.
 
 Every source gives ``content`` (a JSON object as text), ``partition``, ``offset``, ``xid``, ``commit_order`` and ``key``.
 What counts as an effect depends on the output's kind:
@@ -7,15 +7,14 @@ What counts as an effect depends on the output's kind:
 kind       records (a topic)                                      rows (a table, files, ...)
 =========  =====================================================  ==========================================================
 append     every record that read_committed shows                 the snapshot's rows
-upsert     of these the last of each Kafka key in a partition     the snapshot's rows
-           (of each identity where there is no key); a record
+upsert     the last of these per Kafka key in a partition         the snapshot's rows
+           (per identity if there is no key); a record
            without value is a tombstone, and leaves nothing
 changelog  as append                                              every decoded insert and update
 =========  =====================================================  ==========================================================
 
-A row of a snapshot is attributed to the commit that last wrote it by replaying the decoded changes, and only if these
-replay to exactly the snapshot (as a multiset); else the rows stand without positions, and what needs positions is not
-evaluated.
+Replaying the decoded changes attributes each row of a snapshot to the commit that last wrote it, but only if they replay to
+exactly the snapshot (as a multiset). Otherwise the rows have no positions, and checks that need positions are not evaluated.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ if TYPE_CHECKING:
 
 _POSITION = '"partition", "offset", xid, commit_order'
 
-# Rows with their commit: a row that is deleted or replaced cancels the oldest equal row that stood before it, so of
-# equal rows the newest survive. A truncate ends everything before it.
+# Rows with their commit: deleting or replacing a row cancels the oldest equal row before it, so of equal rows the newest
+# survive. A truncate removes everything before it.
 _SURVIVORS = """
     WITH changes AS (
         SELECT * FROM history.output
         WHERE output = {output} AND "offset" > coalesce(
             (SELECT max("offset") FROM history.output WHERE output = {output} AND op = 'truncate'), -1)
             AND visibility = 'committed'),
-    gone AS (SELECT before AS content, count(*) AS times FROM changes WHERE op IN ('update', 'delete') GROUP BY before),
+    removed AS (SELECT before AS content, count(*) AS times FROM changes WHERE op IN ('update', 'delete') GROUP BY before),
     made AS (
         SELECT content, "partition", "offset", xid, commit_order,
                row_number() OVER (PARTITION BY content ORDER BY "offset") AS nth
         FROM changes WHERE op IN ('insert', 'update'))
     SELECT m.content, m."partition", m."offset", m.xid, m.commit_order, NULL::BLOB AS "key"
-    FROM made m LEFT JOIN gone g USING (content) WHERE m.nth > coalesce(g.times, 0)"""
+    FROM made m LEFT JOIN removed r USING (content) WHERE m.nth > coalesce(r.times, 0)"""
 
 _WRITES = f"""
     SELECT content, {_POSITION}, NULL::BLOB AS "key" FROM history.output
@@ -61,7 +60,7 @@ _SNAPSHOT = """
 
 
 def record_content(spec: OutputSpec) -> str:
-    """SQL for the JSON object that a Kafka record's value is, by the output's ``decode``. NULL: no value, or it is none."""
+    """SQL for a Kafka record's value as a JSON object, by the output's ``decode``; NULL if it is not one."""
     if spec.expected == "empty":
         return "json_object('row', coalesce(content, '\\x' || lower(hex(raw))))::VARCHAR"
     if spec.decode == "string":
@@ -73,14 +72,14 @@ def record_content(spec: OutputSpec) -> str:
 
 
 def records(name: str, spec: OutputSpec, where: str) -> str:
-    """The records of a Kafka output that meet a condition over ``history.output``."""
+    """SQL for the records of a Kafka output that meet a condition on ``history.output``."""
     return f"""
     SELECT {record_content(spec)} AS content, {_POSITION}, "key", headers FROM history.output
     WHERE output = {literal(name)} AND {where}"""  # noqa: S608
 
 
 def effects(case: Case, name: str) -> str:
-    """The source of what a reader sees after the run. A stream that cannot be used is noted in ``case.no_stream``."""
+    """SQL for what a reader sees after the run. If the decoded commits cannot be used, ``case.no_stream`` says why."""
     spec = case.scenario.outputs[name]
     if spec.has_rows:
         return _table(case, name, spec)
@@ -89,38 +88,39 @@ def effects(case: Case, name: str) -> str:
 
 
 def unreadable(case: Case, name: str) -> str:
-    """Records that have something as value and no JSON object: nobody can say what effect they are."""
+    """SQL for the records whose value must be a JSON object: if one is not, the output cannot be judged."""
     spec = case.scenario.outputs[name]
     if spec.has_rows or spec.decode == "bytes":
         return _SNAPSHOT.format(output=literal(name))
-    something = "visibility = 'committed'" + (
+    with_value = "visibility = 'committed'" + (
         " AND (content IS NOT NULL OR raw IS NOT NULL)" if spec.kind == "upsert" else ""
     )
-    return records(name, spec, something)
+    return records(name, spec, with_value)
 
 
 def check_decoded(case: Case) -> None:
-    """Outputs whose values no function has decoded, though one should, go to ``case.unreadable``."""
+    """Put outputs whose values a function should have decoded, and did not, into ``case.unreadable``."""
     for output, spec in case.scenario.outputs.items():
         if spec.topic is not None and decoders.needs_code(spec.decode):
             decoded = case.run.decoded
             try:
                 note = decoders.note(decoded, decoded.outputs if decoded is not None else {}, output, spec.decode)
                 if note.undecodable:
-                    what = times(note.undecodable, "value")
-                    raise NotEvaluated(f"{what} of it cannot be decoded, the first at {note.first}")
+                    raise NotEvaluated(
+                        f"{times(note.undecodable, 'value')} cannot be decoded, the first at {note.first}"
+                    )
             except NotEvaluated as gap:
                 case.unreadable[output] = f"outputs: {output}: decode: {gap}"
 
 
 def rewritten(case: Case, output: str) -> bool:
-    """Whether rows of a table were written again: then an effect stands where it was written last, and not first."""
+    """Whether rows of a table were changed or deleted: an effect's position is then its last write, not its first."""
     query = "SELECT count(*) FROM history.output WHERE output = $output AND op <> 'insert'"
     return case.number(query, {"output": output}) > 0
 
 
 def _last_of_each(visible: str, spec: OutputSpec) -> str:
-    """The state that the topic's records leave, as compaction would (a key's records stand in order in one partition)."""
+    """SQL for the state that compacting the topic would leave (the records of a key are in order in one partition)."""
     structure = ", ".join(
         f"coalesce({', '.join(f'content->>{member(name)}' for name in documents.spellings(column))}, NULL)"
         for column in spec.identity
@@ -137,28 +137,28 @@ def _last_of_each(visible: str, spec: OutputSpec) -> str:
 def _table(case: Case, name: str, spec: OutputSpec) -> str:
     output = literal(name)
     query = """SELECT count(*) FILTER (op <> 'insert') > 0 AS changed,
-                      count(*) FILTER (op IN ('update', 'delete') AND before IS NULL) AS blind,
-                      count(*) FILTER (op IN ('delete', 'truncate')) AS gone
+                      count(*) FILTER (op IN ('update', 'delete') AND before IS NULL) AS without_before,
+                      count(*) FILTER (op IN ('delete', 'truncate')) AS deletes
                FROM history.output WHERE output = $output"""
     row = case.rows(query, {"output": name})[0]
     source = (_SURVIVORS if row["changed"] else _WRITES).format(output=output)
     snapshot = _SNAPSHOT.format(output=output)
-    if row["blind"]:
-        case.no_stream[name] = f"{row['blind']} decoded changes of it do not say which row they changed"
+    if row["without_before"]:
+        case.no_stream[name] = f"{row['without_before']} of its decoded changes do not say which row they changed"
     elif case.run.imported:
-        case.no_stream[name] = "it was imported as a snapshot, and its commits are not known"
+        case.no_stream[name] = "it was imported as a snapshot, so its commits are unknown"
     elif _digest(case, source) != _digest(case, snapshot):
         case.no_stream[name] = "its decoded commits do not replay to its snapshot (an unlogged table, or DDL)"
     if spec.kind == "changelog":
-        if name not in case.no_stream and not row["gone"]:
+        if name not in case.no_stream and not row["deletes"]:
             return _WRITES.format(output=output)
-        why = case.no_stream.get(name) or f"{row['gone']} decoded changes of it delete rows"
-        case.unreadable[name] = f"it is a changelog, and its changes cannot be followed: {why}; declare it as upsert"
+        why = case.no_stream.get(name) or f"{row['deletes']} of its decoded changes delete rows"
+        case.unreadable[name] = f"it is a changelog, but its changes cannot be followed: {why}; declare it as upsert"
     return snapshot if name in case.no_stream else source
 
 
 def _digest(case: Case, source: str) -> tuple[object, ...]:
-    """Count and two independent 64-bit hashes, summed exactly: equal for equal multisets, in flat memory."""
+    """The count and two exact sums of independent 64-bit hashes: equal for equal multisets, in constant memory."""
     one, two = digest.of_content("content")
     query = f"SELECT count(*), sum({one}), sum({two}) FROM ({source})"  # noqa: S608
     return tuple(case.sql(query).fetchone() or ())

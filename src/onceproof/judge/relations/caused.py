@@ -1,15 +1,16 @@
-"""Which input caused which effect, and in which batch: the table ``judge.caused``.
+"""Makes the table ``judge.caused``: which input caused which effect, and in which batch.
 
-One row an effect whose identity has a cause: ``output``, ``h`` (the digest of its identity, `onceproof.values.digest`; of a
-changelog's, of identity and content), ``lane`` and ``pos`` (as in ``judge.effects``), ``commit_order``; its cause's
-``topic``, ``partition``, ``offset`` and ``scope`` (a hash of its key; NULL without one); ``nth`` (1: the first effect of this
-cause; above: a repetition); ``query`` and ``batch`` that planned the cause, NULL where none did.
+One row per effect whose identity has a cause: ``output``, ``h`` (the digest of its identity, `onceproof.values.digest`; for a
+changelog, of identity and content), ``lane`` and ``pos`` (as in ``judge.effects``), ``commit_order``; its cause's
+``topic``, ``partition``, ``offset`` and ``scope`` (a hash of its key; NULL without a key); ``nth`` (1: the first effect of this
+cause; above 1: a repetition); the ``query`` and ``batch`` that planned the cause, NULL if none did.
 
-The n-th effect of an identity belongs to its n-th cause, and what is beyond the causes to the last of them. In a
-changelog a state is an effect of its own; which of two equal states it is, `onceproof.judge.relations.states` says.
+The n-th effect of an identity belongs to its n-th cause, and all further effects to its last cause. In a changelog each state
+is an effect of its own; `onceproof.judge.relations.states` decides which of two equal states it is.
 
-``judge.output_batches`` gives the batches of the query that writes an output: the one it names, or the only one there is.
-``judge.progress`` says how far that query (or where an output names none: every query) has recorded the input as done.
+``judge.output_batches`` holds the batches of the query that writes an output: the query it names, or the only one there is.
+``judge.progress`` holds how far that query has recorded the input as done; if the output names no query: how far every query
+has.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from onceproof.values.canonical import literal
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
 
-# Identities with one effect and one cause are nearly all: one join on their digest.
+# Nearly all identities have one effect and one cause: one join on their digest.
 _ONCE = """
     SELECT e.h, e.lane, e.pos, e.commit_order, c.topic, c."partition", c."offset", c.scope, 1 AS nth
     FROM ({effects}) e JOIN ({causes}) c ON c.h = e.h
     WHERE e.h NOT IN (SELECT h FROM several)"""
 
-# The others: the n-th effect belongs to the n-th cause.
+# The other identities: the n-th effect belongs to the n-th cause.
 _SEVERAL = """
     SELECT e.h, e.lane, e.pos, e.commit_order, c.topic, c."partition", c."offset", c.scope, greatest(e.nth - c.of, 0) + 1 AS nth
     FROM (SELECT *, row_number() OVER (PARTITION BY h ORDER BY pos, lane) AS nth FROM ({effects}) WHERE {among}) e
@@ -37,7 +38,7 @@ _SEVERAL = """
                  count(*) OVER (PARTITION BY h) AS of
           FROM ({causes}) WHERE {among}) c ON c.h = e.h AND c.nth = least(e.nth, c.of)"""
 
-_SOME = """
+_FIND_SEVERAL = """
     CREATE OR REPLACE TEMP TABLE several AS
     SELECT h FROM judge.expected WHERE output = $output GROUP BY h HAVING count(*) > 1
     UNION SELECT h FROM judge.suspects WHERE output = $output"""
@@ -51,41 +52,41 @@ _INSERT = """
 
 
 def create_batches(case: Case) -> None:
-    """The view ``judge.output_batches``: batches that hold data, for each output."""
-    only = "(SELECT CASE WHEN count(DISTINCT query) = 1 THEN min(query) END FROM history.batches)"
-    parts = []
+    """Make the view ``judge.output_batches``: for each output, the batches that hold data."""
+    only_query = "(SELECT CASE WHEN count(DISTINCT query) = 1 THEN min(query) END FROM history.batches)"
+    selects = []
     for output, spec in case.scenario.outputs.items():
-        query = only if spec.query is None else literal(spec.query)
-        parts.append(f"SELECT {literal(output)} AS output, * FROM judge.batches WHERE query = {query}")  # noqa: S608
-    union = " UNION ALL ".join(parts)
+        query = only_query if spec.query is None else literal(spec.query)
+        selects.append(f"SELECT {literal(output)} AS output, * FROM judge.batches WHERE query = {query}")  # noqa: S608
+    union = " UNION ALL ".join(selects)
     case.sql(f"CREATE VIEW judge.output_batches AS FROM ({union}) WHERE end_offset > start_offset")
     _create_progress(case)
 
 
 def _create_progress(case: Case) -> None:
-    """The view ``judge.progress``: of the query that writes an output, or the least of all where it names none.
+    """Make the view ``judge.progress``: the progress of the query that writes an output, or the least of all if it names none.
 
-    Where the batch that was to act on a query's last watermark was still to come, progress says what the query has read, not
-    what it is done with.
+    Progress counts as 0 for a query whose last watermark still had to be acted on by a further batch: the query has read that
+    input, but is not done with it.
     """
-    kept = ", ".join(literal(query) for query, _ in case.open_watermarks("restarted", "due", "open"))
-    read_only = f"WHERE query NOT IN ({kept})" if kept else ""
-    parts = []
+    unfinished = ", ".join(literal(query) for query, _ in case.open_watermarks("restarted", "due", "open"))
+    finished_only = f"WHERE query NOT IN ({unfinished})" if unfinished else ""
+    selects = []
     for output, spec in case.scenario.outputs.items():
         among = "true" if spec.query is None else f"query = {literal(spec.query)}"
-        parts.append(f"SELECT {literal(output)} AS output, * FROM done WHERE {among}")  # noqa: S608
-    union = " UNION ALL ".join(parts)
-    # A query that planned a batch and recorded none reads the partition all the same.
+        selects.append(f"SELECT {literal(output)} AS output, * FROM done WHERE {among}")  # noqa: S608
+    union = " UNION ALL ".join(selects)
+    # Also list queries that planned a batch and recorded no progress: they do read the partition.
     case.sql(f"""CREATE VIEW judge.progress AS
         WITH done AS (
             SELECT query, topic, "partition", max(end_offset) AS end_offset FROM (
-                SELECT query, topic, "partition", end_offset FROM history.progress {read_only}
+                SELECT query, topic, "partition", end_offset FROM history.progress {finished_only}
                 UNION ALL SELECT query, topic, "partition", 0 FROM history.batches)
             GROUP BY ALL)
         SELECT output, topic, "partition", min(end_offset) AS end_offset FROM ({union}) GROUP BY ALL""")  # noqa: S608
 
 
-# Where a partition's input has no holes, the least and the greatest offset say that it holds all causes: no join is needed.
+# If a partition's input has no gaps, its least and greatest offset show that it holds all causes, without a join.
 _BEYOND = """
     WITH named AS (
         SELECT output, topic, "partition", min("offset") AS low, max("offset") AS high FROM judge.expected
@@ -104,15 +105,16 @@ _UNKNOWN = """
 
 
 def unknown(case: Case) -> list[str]:
-    """Causes that the oracle names and the input does not hold: nothing that goes by causes can be judged by them."""
+    """One sentence per output for which the oracle names causes that the input does not hold."""
     doubts = []
     for (output,) in case.sql(_BEYOND).fetchall():
         row = case.rows(_UNKNOWN, {"output": output})[0]
         if row["n"]:
             topic, partition, offset = row["first"].values() if isinstance(row["first"], dict) else row["first"]
+            name = "names" if row["n"] == 1 else "name"
             doubts.append(
-                f"the oracle's rows for output {output!r} name {times(row['n'], 'cause')} that the committed input does not hold, "
-                f"the first is {topic}/{partition}@{offset}: neither order nor loss can be judged by those; "
+                f"{times(row['n'], 'expected row')} of output {output!r} {name} a cause that the committed input does not "
+                f"hold, the first is {topic}/{partition}@{offset}: their order and loss cannot be judged; "
                 "let _topic, _partition and _offset name the input record that causes the row"
             )
     return doubts
@@ -128,7 +130,7 @@ def create(case: Case) -> None:
         if case.scenario.outputs[output].kind == "changelog":
             _insert(case, output, _SEVERAL, state="hash(h, digest_2)", among="true")
         else:
-            case.sql(_SOME, {"output": output})
+            case.sql(_FIND_SEVERAL, {"output": output})
             _insert(case, output, _ONCE)
             _insert(case, output, _SEVERAL, among="h IN (SELECT h FROM several)")
 

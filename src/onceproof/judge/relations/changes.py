@@ -1,18 +1,18 @@
-"""Every write that ever stood in an output's log, visible or not: the view ``judge.changes``.
+"""Makes the view ``judge.changes``: every write in an output's log, visible or not.
 
-Where `onceproof.judge.relations.effects` shows what is there after the run, this shows how it came about. Columns: those of
+`onceproof.judge.relations.effects` shows the result of the run; this shows how it came about. Columns: those of
 ``judge.effects``, and
 
-- ``op``: insert, update, delete (``content`` is NULL then), or truncate (``id`` is NULL then too);
+- ``op``: insert, update, delete (``content`` is then NULL), or truncate (``id`` is then NULL, too);
 - ``visibility``: committed, aborted or open;
-- ``txn``: a name that the writes of one transaction share: ``xid N`` for rows, ``PRODUCER:EPOCH`` for records. A
-  producer that makes several transactions in one epoch cannot be told apart across partitions by its log: then the name
-  is NULL, unless all of them stand in one partition;
-- ``at_ms``: the server's wall clock when it became visible: the commit's time, or that of the transaction's marker, or
-  of the record where there is no transaction. NULL while it is not visible.
+- ``txn``: a name that the writes of one transaction share: ``xid N`` for rows, ``PRODUCER:EPOCH`` for records. If a producer
+  made several transactions in one epoch, the log does not show which of their parts in different partitions belong together:
+  the name is then NULL, unless all of them are in one partition;
+- ``at_ms``: the server's wall clock when the write became visible: the time of the commit, of the transaction's marker, or,
+  without a transaction, of the record. NULL if it is not visible.
 
-A view: it is decoded anew by each query, and only what the query asks for. What is never asked for, a value in an aborted
-transaction say, may be undecodable.
+Each query decodes the view again, and only the columns it selects. What no query selects, such as a value in an aborted
+transaction, may be undecodable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from onceproof.values.canonical import literal
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
 
-# One row a producer's epoch in an output: whether its name tells its transactions apart.
+# One row per producer epoch in an output: whether PRODUCER:EPOCH identifies a transaction.
 _TRANSACTIONS = """
     CREATE VIEW judge.transactions AS
     SELECT output, producer_id, producer_epoch, count(*) AS partitions, max(ended) AS markers
@@ -41,13 +41,13 @@ _KAFKA_TXN = """CASE WHEN t.markers <= 1 THEN h.producer_id || ':' || h.producer
 def create(case: Case) -> None:
     """Make the view over all outputs that can be judged."""
     case.sql(_TRANSACTIONS)
-    parts = [_of(case, output) for output in case.expectations] or [_none()]
-    union = "\nUNION ALL BY NAME\n".join(parts)
+    selects = [_changes_of(case, output) for output in case.expectations] or [_NO_CHANGES]
+    union = "\nUNION ALL BY NAME\n".join(selects)
     case.sql(f"""CREATE VIEW judge.changes AS
-        SELECT c.*, {effects.STANDING} FROM ({union}) c JOIN judge.outputs USING (output)""")  # noqa: S608
+        SELECT c.*, {effects.POSITION} FROM ({union}) c JOIN judge.outputs USING (output)""")  # noqa: S608
 
 
-def _of(case: Case, output: str) -> str:
+def _changes_of(case: Case, output: str) -> str:
     spec = case.scenario.outputs[output]
     if not spec.has_rows:
         source = f"""SELECT {sources.record_content(spec)} AS content, h."partition", h."offset", h.xid, h.commit_order, h."key", h.headers,
@@ -62,11 +62,11 @@ def _of(case: Case, output: str) -> str:
             FROM history.output h LEFT JOIN history.commits c USING (commit_order)
             WHERE h.output = {literal(output)}"""  # noqa: S608
     rows = effects.decoded(case, output, source, "op", "visibility", "txn", "at_ms")
-    # A deleted row tells its identity and has no content any more.
+    # A deleted row has an identity and no content.
     return f"""SELECT * REPLACE (CASE WHEN op = 'truncate' THEN NULL ELSE id END AS id,
                                  CASE WHEN op IN ('delete', 'truncate') THEN NULL ELSE content END AS content) FROM ({rows})"""  # noqa: S608
 
 
-def _none() -> str:
-    return """SELECT *, NULL::VARCHAR AS op, NULL::VARCHAR AS visibility, NULL::VARCHAR AS txn, NULL::BIGINT AS at_ms
-              FROM judge.effect_rows WHERE false"""
+_NO_CHANGES = """
+    SELECT *, NULL::VARCHAR AS op, NULL::VARCHAR AS visibility, NULL::VARCHAR AS txn, NULL::BIGINT AS at_ms
+    FROM judge.effect_rows WHERE false"""

@@ -1,24 +1,25 @@
-"""Expected against actual, as multisets: the tables that the checkers of single effects select from.
+"""Compares expected and actual effects as multisets: makes the tables that the checkers of single effects select from.
 
-Digest first (`onceproof.values.digest`): both sides are reduced to a count and two independent 64-bit hashes for each of
-some buckets of the identity, summed exactly (an XOR would let a duplicated pair cancel). In unequal buckets the same is
-done for each identity, and only what differs then is compared text by text: a clean run costs one scan of some numbers.
+Digests first (`onceproof.values.digest`): identities are divided into buckets, and both sides are reduced to a count and two
+independent 64-bit hashes per bucket, summed exactly (with XOR, a duplicated pair would cancel out). In unequal buckets the same
+is done per identity, and only identities that differ are compared text by text: a clean run costs one scan of some numbers.
 
-For one identity, the *unmatched* effects are those beyond what was expected with that very content, the *missing* ones
-those expected and not there:
+For one identity, *unmatched* effects are those beyond the expected number with the same content, and *missing* effects are
+expected and not there:
 
-- ``wrong``: an unmatched effect takes the place of a missing one, those with a content that was never expected first;
-  an unmatched effect with such a content is wrong also where none is missing;
-- ``extra``: what is then left of the unmatched: right contents, counted more often than expected;
-- ``lost``: what is then left of the missing;
+- ``wrong``: an unmatched effect that takes the place of a missing one; effects whose content was never expected come first, and
+  are wrong also if none is missing;
+- ``extra``: the remaining unmatched effects: expected content, more often than expected;
+- ``lost``: the remaining missing effects;
 - ``unexplained``: all effects of an identity that is not expected at all.
 
 Tables (schema ``judge``): ``tally`` (``output``, ``id``, ``expected``, ``actual``, ``wrong``, ``extra``, ``lost``,
 ``unexplained``), ``counts`` (``output``, ``id``, ``content``, ``expected``, ``actual``) for the identities in it, and
-``missing``: one row per lost effect with its cause, whether progress covers it, its batch, and whether it is ``hidden``: it is
-in the output's log, in a transaction that is still open (or after one). ``fault``: what struck that batch (or the consumer that
-had the message); ``active``: what was active at that time and struck another batch; ``reason``: ``fault``, ``no fault`` or
-``unknown``; ``found_by``: how the batch is known: by its ``input``, or as `onceproof.judge.relations.struck` found it out.
+``missing``: one row per lost effect with its cause, its batch, and whether progress covers it (``covered``). ``hidden``: the
+effect is in the output's log, in a transaction that is still open (or after one). ``fault``: what struck the batch (or the
+consumer that had the message); ``active``: faults that were active at that time and struck another batch; ``reason``:
+``fault``, ``no fault`` or ``unknown``; ``found_by``: how the batch was determined: from the ``input``, or as in
+`onceproof.judge.relations.struck`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from onceproof.values import digest
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
 
-# Both sides, each row with its sign: what is the same on both adds up to nothing.
+# Both sides, each row with a sign: equal rows on both sides add up to zero.
 _SIDES = """(SELECT output, h, digest_1, digest_2, 1 AS sign FROM judge.expected
              UNION ALL SELECT output, h, digest_1, digest_2, -1 FROM judge.effect_rows)"""
 
@@ -60,16 +61,16 @@ _TALLY = """
                sum(greatest(actual - expected, 0))::BIGINT AS unmatched,
                coalesce(sum(actual) FILTER (WHERE expected = 0), 0)::BIGINT AS foreign_content
         FROM judge.counts GROUP BY output, id),
-    parts AS (
+    divided AS (
         SELECT *, CASE WHEN expected = 0 THEN 0 ELSE greatest(foreign_content, least(missing, unmatched)) END AS wrong
         FROM sums WHERE missing + unmatched > 0)
     SELECT output, id, expected, actual, wrong,
            CASE WHEN expected = 0 THEN 0 ELSE unmatched - wrong END AS extra,
            missing - least(missing, unmatched) AS lost,
            CASE WHEN expected = 0 THEN actual ELSE 0 END AS unexplained
-    FROM parts"""
+    FROM divided"""
 
-# Of several equal effects of which some are missing, those of the latest causes are taken to be the missing ones.
+# If some of several equal effects are missing, those with the latest causes count as missing.
 _MISSING = """
     CREATE TABLE judge.missing AS
     WITH short AS (

@@ -1,15 +1,15 @@
-"""Dirty reads: effects that no committed input explains and uncommitted input would. The table ``judge.dirty``.
+"""Makes the table ``judge.dirty``: dirty reads, that is, effects that only uncommitted input explains.
 
-Without it they would count as effects of nothing (``unexplained``), or as wrong values of what committed input explains.
+Without this table they would count as ``unexplained``, or as wrong values of effects that committed input explains.
 
-One row an identity and content: ``output``, ``id``, ``content``, ``n`` (effects), ``part`` (what
-`onceproof.judge.relations.compare` took them for: ``unexplained`` or ``wrong``), ``kind`` (``aborted``: the input's transaction was
-aborted; ``open``: it had not ended when the history was collected), and the cause, where the oracle names it: ``topic``,
-``partition``, ``offset``.
+One row per identity and content: ``output``, ``id``, ``content``, ``n`` (effects), ``part`` (how
+`onceproof.judge.relations.compare` classified them: ``unexplained`` or ``wrong``), ``kind`` (``aborted``: the input's
+transaction was aborted; ``open``: it had not ended when the history was collected), and the cause, if the oracle names it:
+``topic``, ``partition``, ``offset``.
 
-An effect is dirty if its identity and content are what the oracle would expect with uncommitted input counted too; or,
-where committed input explains nothing of its identity, if its identity is. Where the cause is not known (sums, windows),
-the kind is ``open`` only if the history holds no aborted input.
+An effect is a dirty read if the oracle would expect its identity and content with uncommitted input counted too. If committed
+input explains no effect of its identity, the identity alone is enough. If the cause is unknown (sums, windows), the kind is
+``open`` only if the history holds no aborted input.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DIRTY = """
 
 
 def create(case: Case) -> None:
-    """Make the table. Asks the oracle anew, and only if there is something to explain."""
+    """Make the table. Asks the oracle again, but only if there are wrong or unexplained effects."""
     case.compare()
     case.sql(_EMPTY)
     if not case.number("SELECT count(*) FROM judge.tally WHERE wrong + unexplained > 0"):

@@ -1,7 +1,7 @@
-"""What a reader of the outputs sees after the run: the table ``judge.effect_rows`` and the view ``judge.effects``.
+"""Makes the table ``judge.effect_rows`` and the view ``judge.effects``: what a reader of the outputs sees after the run.
 
-The rows come from `onceproof.judge.case.sources`; here their values are brought to the canonical form in which they are
-compared, and numbers within the tolerance of what was expected count as what was expected.
+The rows come from `onceproof.judge.case.sources`. This module brings their values to the canonical form in which they are
+compared, and replaces numbers within the tolerance of the expected number by the expected number.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
     from onceproof.scenario.outputs import Tolerance
 
-#: ``lane`` and ``pos`` order what stands in one output; ``place`` says where it stands, in words.
-STANDING = """coalesce("partition", -1) AS lane, coalesce(commit_order, "offset") AS pos,
+#: SQL for three columns: ``lane`` and ``pos`` order the effects of one output; ``place`` is the position in words.
+POSITION = """coalesce("partition", -1) AS lane, coalesce(commit_order, "offset") AS pos,
                CASE WHEN "partition" IS NOT NULL THEN named || '/' || "partition" || '@' || "offset"
                     WHEN xid IS NOT NULL THEN named || ' ' || commit_word || ' ' || xid ELSE named END AS place"""
 
 
 def load(case: Case) -> None:
-    """Fill ``judge.effect_rows``; outputs that cannot be judged go to ``case.unreadable`` with the reason."""
+    """Fill ``judge.effect_rows``. Outputs that cannot be judged go into ``case.unreadable``, with the reason."""
     case.sql(f"""CREATE TABLE judge.effect_rows (output VARCHAR, id {digest.TEXT}, content {digest.TEXT},
                 "partition" INTEGER, "offset" BIGINT, xid BIGINT, commit_order BIGINT, "key" {digest.TEXT}, {digest.COLUMNS})""")
     named = []
     for output, spec in case.scenario.outputs.items():
         named.append(f"({literal(output)}, {literal(spec.place)}, {literal(store_of(spec).words.commit)})")
         source = sources.effects(case, output)
-        problem = case.unreadable.get(output) or _misshapen(case, output, source)
+        problem = case.unreadable.get(output) or _shape_problem(case, output, source)
         if problem is not None:
             _give_up(case, output, problem)
         elif output in case.expectations:
@@ -60,15 +60,15 @@ def load(case: Case) -> None:
                 _tolerate(case, output, column, tolerance)
     case.sql(f"CREATE TABLE judge.outputs AS SELECT * FROM (VALUES {', '.join(named)}) t(output, named, commit_word)")  # noqa: S608
     case.sql(f"""CREATE VIEW judge.effects AS
-        SELECT e.*, {STANDING} FROM judge.effect_rows e JOIN judge.outputs USING (output)""")  # noqa: S608
+        SELECT e.*, {POSITION} FROM judge.effect_rows e JOIN judge.outputs USING (output)""")  # noqa: S608
 
 
 def decoded(case: Case, output: str, source: str, *more: str) -> str:
-    """SQL that gives ``output``, ``id``, ``content`` in canonical form, the position, and ``more`` columns of ``source``."""
+    """SQL for ``output``, ``id`` and ``content`` in canonical form, the position, and ``more`` columns of ``source``."""
     spec, columns = case.scenario.outputs[output], case.expectations[output].columns
     members = {name: kind for name, kind in columns.items() if name not in BESIDE_THE_VALUE}
     reading = case.readings.get(output, Reading())
-    # A text among other JSON keeps its quotes; a table gives JSON as the text that it is.
+    # A string inside JSON keeps its quotes; a table gives JSON as plain text.
     any_json = not spec.has_rows
     if spec.expected == "empty" and spec.has_rows:
         source = f"SELECT * REPLACE (json_object('row', content)::VARCHAR AS content) FROM ({source})"  # noqa: S608
@@ -86,7 +86,7 @@ def decoded(case: Case, output: str, source: str, *more: str) -> str:
         if not reading.exact:
             again = f"CASE WHEN regexp_matches(content, {literal(documents.LONG_FRACTION)}) THEN {again} END"
         parsed += f", {again} AS d"
-    # Columns of the output may be called as ours are: they get names that no position has.
+    # The output's columns may have the names of ours: prefix them with "=".
     fields = {name: f"={name}" for name in columns}
     opened = ", ".join(f"{_field(name, reading)} AS {quote(field)}" for name, field in fields.items())
     texts = canonical_rows(
@@ -104,7 +104,7 @@ def decoded(case: Case, output: str, source: str, *more: str) -> str:
 
 
 def _field(name: str, reading: Reading) -> str:
-    """SQL for a field's text: of the second parsing, where there was one."""
+    """SQL for a field's text, from the exact parsing if there was one."""
     if name == RECORD_KEY:
         return KEY_TEXT
     if name == HEADERS:
@@ -116,13 +116,13 @@ def _field(name: str, reading: Reading) -> str:
 
 
 def _all_texts(case: Case, output: str) -> bool:
-    """Whether every value of the output is a text, whatever its type, or is compared as the text that another run showed."""
+    """Whether every value of the output is text, whatever its type, or is compared with text observed in another run."""
     spec = case.scenario.outputs[output]
     return spec.has_rows or spec.decode in ("string", "bytes") or case.answer.texts
 
 
 def _kind(sql_type: str) -> str:
-    """As what the member of a topic's value is compared: see `onceproof.values.canonical`."""
+    """The kind (`onceproof.values.documents`) for a member that is compared as this type (`onceproof.values.canonical`)."""
     kind = sql_type.split("(")[0].strip()
     if is_nested(sql_type):
         return documents.JSON
@@ -135,7 +135,7 @@ def _kind(sql_type: str) -> str:
 
 
 def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool) -> Reading:
-    """How to read an output whose values have these names. Looks at its records once, for what is seldom there."""
+    """How to read an output whose values have these names. Scans its records once, for values that need exact reading."""
     members = {column: name for name, column in documents.renamed(names).items()}
     spec = case.scenario.outputs[output]
     if _all_texts(case, output):
@@ -147,7 +147,7 @@ def _reading(case: Case, output: str, names: Collection[str], *, repeated: bool)
     }
     numbers = [name for name, kind in columns.items() if kind in _NUMBERS]
     texts = [name for name, kind in columns.items() if kind == documents.TEXT]
-    # Without a backslash a name is written as it is.
+    # A name without a backslash is not escaped.
     suspects = [
         r"\\u",
         *(rf"{_in_json(names)}\s*:\s*{start}" for names, start in ((numbers, '"'), (texts, "[-0-9tf]")) if names),
@@ -168,12 +168,12 @@ _NUMBERS = (documents.WHOLE, documents.FRACTION, documents.BOOLEAN)
 
 
 def _in_json(names: Sequence[str]) -> str:
-    """A regular expression for these names as JSON has them."""
+    """A regular expression for these names as JSON strings."""
     return f'"(?:{"|".join(re.escape(json.dumps(name, ensure_ascii=False)[1:-1]) for name in names)})"'
 
 
 def _other_kinds(case: Case, records: str, columns: Mapping[str, str], suspects: str) -> bool:
-    """Whether some record has a text where a number or a truth value is expected, or the other way round."""
+    """Whether some record has a string where a number or a boolean is expected, or the other way round."""
     pointers = ", ".join(member(name) for name in columns)
     query = f"""SELECT DISTINCT TRY(json_type(content, [{pointers}])) FROM ({records})
                 WHERE regexp_matches(content, {literal(suspects)})"""  # noqa: S608
@@ -189,18 +189,18 @@ _PLAIN = ("UBIGINT", "BIGINT", "DOUBLE", "BOOLEAN")
 
 def _give_up(case: Case, output: str, problem: str) -> None:
     case.unreadable[output] = problem
-    # Or else every effect that was expected here would seem lost.
+    # Otherwise all effects expected in this output would count as lost.
     case.sql("DELETE FROM judge.expected WHERE output = $output", {"output": output})
     case.expectations.pop(output, None)
 
 
-def _misshapen(case: Case, output: str, source: str) -> str | None:
-    """Why the effects cannot be compared with what is expected. Where their names tell that all is well, that is one scan."""
+def _shape_problem(case: Case, output: str, source: str) -> str | None:
+    """Why the effects cannot be compared with the expected ones; None if they can. Usually takes one scan, of their names."""
     if case.scenario.outputs[output].expected == "empty":
         return None
     query = f"SELECT DISTINCT TRY(json_keys(content)) FROM ({source})"  # noqa: S608
     shapes = {tuple(row[0] or ()) for row in case.sql(query).fetchall()}
-    # Of a bag the source is all there is. No names: an empty object, or none.
+    # The source of an append output holds all its records. A value without names is an empty object, or no object.
     if () in shapes or case.scenario.outputs[output].kind != "append":
         problem = _undecodable(case, output)
         if problem is not None:
@@ -224,12 +224,14 @@ def _undecodable(case: Case, output: str) -> str | None:
     row = case.rows(query)[0]
     if not row["n"]:
         return None
-    count, topic = times(row["n"], "effect"), case.scenario.outputs[output].place
-    return f"{count} of it without a JSON object as value, the first at {topic}/{row['first']}"
+    spec = case.scenario.outputs[output]
+    has = "has" if row["n"] == 1 else "have"
+    records = times(row["n"], store_of(spec).words.item)
+    return f"{records} {has} no JSON object as value, the first at {spec.place}/{row['first']}"
 
 
 def _missing_identity(case: Case, output: str, found: set[str]) -> str | None:
-    """Identity columns that no row has although each expected row does: then no row can be the right one."""
+    """Why no row can match an expected one: all expected rows have an identity column that no row of the output has."""
     spec = case.scenario.outputs[output]
     for name in spec.identity if found and output in case.expectations else []:
         expected = f"""SELECT count(*) > 0 AND count(*) = count(id->>{member(name)}) AS all_have_it
@@ -237,20 +239,21 @@ def _missing_identity(case: Case, output: str, found: set[str]) -> str | None:
         if name in found:
             continue
         if spec.dead_letter_of is not None or case.rows(expected, {"output": output})[0]["all_have_it"]:
-            what = f"no {store_of(spec).words.item} of it has a column {name!r}, which is part of its identity"
-            return f"{what}; the columns are {', '.join(sorted(found))}"
+            item = store_of(spec).words.item
+            return f"no {item} has a column {name!r}, which is part of the identity; the columns are {', '.join(sorted(found))}"
     return None
 
 
 def _unnamed_columns(case: Case, output: str, found: set[str]) -> str | None:
-    """Columns that the output has and the oracle is silent about: nobody would notice if they were wrong."""
+    """Why wrong values would go unnoticed: the output has columns that the oracle does not give."""
     expectation = case.expectations.get(output)
     if expectation is None or not expectation.whole:
         return None
     known = {*expectation.columns, *case.scenario.outputs[output].ignore} - BESIDE_THE_VALUE
     if not (extra := sorted(found - known)):
         return None
-    return f"the oracle says nothing of its columns {', '.join(extra)}: select them in the oracle's query, or list them under ignore"
+    names = ", ".join(extra)
+    return f"the oracle does not give its columns {names}: select them in the oracle's query, or list them under ignore"
 
 
 def _insert(case: Case, output: str, source: str) -> None:
@@ -258,10 +261,10 @@ def _insert(case: Case, output: str, source: str) -> None:
 
 
 def _tolerate(case: Case, output: str, column: str, tolerance: Tolerance) -> None:
-    """Give each effect the expected value of ``column`` where its own is near enough.
+    """Replace each effect's value of ``column`` by the expected value, if it is within the tolerance.
 
-    The nearest of those that are expected for its identity. Null, what is no number, NaN and the infinities are near to
-    themselves only.
+    Of several values expected for its identity, the nearest counts. NULL, NaN, the infinities and values that are not numbers
+    are within the tolerance of themselves only.
     """
 
     def field(side: str, name: str) -> str:

@@ -1,7 +1,7 @@
-"""What the outputs must hold, by the oracle: ``judge.expected``, and tables like it by other views of the input.
+"""Makes ``judge.expected``, what the outputs must hold according to the oracle, and like tables for other views of the input.
 
-An oracle says which rows, and which input caused them (`onceproof.oracle.contract.expectation`). What of them is compared, which key and
-which headers a record must carry, and which rows are due yet, is decided here.
+The oracle gives the rows and the input that caused them (`onceproof.oracle.contract.expectation`). This module decides which of
+their columns are compared, which key and headers a record must carry, and which rows are due already.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from onceproof.base.errors import NotEvaluated, UsageError
+from onceproof.base.words import are, times
 from onceproof.judge.case import record_key
 from onceproof.judge.case.outputs import OutputExpectation
 from onceproof.judge.relations import expected_columns
@@ -26,26 +27,26 @@ if TYPE_CHECKING:
 
 
 def create(case: Case) -> None:
-    """Ask the oracle, and make ``judge.expected`` of what it says. Raises `NotEvaluated`, and `UsageError` for an output that it leaves out."""
+    """Ask the oracle, and store its answer as ``judge.expected``. Raises `NotEvaluated`; `UsageError` if it omits an output."""
     inputs = case.inputs.seen()
     _create_table(case, "judge.expected")
     case.answer = _ask(case, inputs)
     for output, rows in case.answer.outputs.items():
         case.expectations[output] = _take(case, "judge.expected", inputs, output, rows)
     for output, spec in case.scenario.outputs.items():
-        # A scenario is checked before it runs, but a run directory may have been edited, or written by another program.
+        # The scenario was checked before the run, but its run directory may have been edited, or written by another program.
         if output not in case.expectations and not spec.is_aside:
             raise UsageError(
-                f"the oracle in {case.history.run_dir / 'run.json'} says nothing of output {output!r}; "
-                f"it speaks of {', '.join(case.expectations) or 'none'}",
+                f"the oracle in {case.history.run_dir / 'run.json'} does not describe output {output!r}; "
+                f"it describes {', '.join(case.expectations) or 'no output'}",
                 hint=f"add what it expects of {output!r} under scenario: oracle, or remove the output",
             )
 
 
 def again(case: Case, table: str, view: View = COMMITTED, *, still_open: bool = False) -> None:
-    """Ask the oracle again, of another view of the input, and make ``table`` of what it says of the outputs that can be judged.
+    """Ask the oracle again, about another view of the input. Store its answer for outputs that can be judged in ``table``.
 
-    With ``still_open`` of those rows only whose window had not closed when the run ended. Raises `NotEvaluated`.
+    With ``still_open``, store only rows whose window had not closed when the run ended. Raises `NotEvaluated`.
     """
     inputs = case.inputs.seen(view)
     _create_table(case, table)
@@ -69,7 +70,7 @@ def create_uncommitted(case: Case) -> None:
 
 
 def check_identities(case: Case) -> None:
-    """An identity that is expected twice names no effect: an upsert cannot be judged, and for a bag it is a doubt."""
+    """Check that no identity is expected twice. If one is, an upsert cannot be judged, and an append cannot be held."""
     for output in list(case.expectations):
         kind = case.scenario.outputs[output].kind
         if kind == "changelog":
@@ -80,9 +81,10 @@ def check_identities(case: Case) -> None:
                            SELECT h FROM judge.expected WHERE output = $output GROUP BY h HAVING count(*) > 1) GROUP BY h)"""
         row = case.rows(query, {"output": output})[0]
         if row["n"]:
+            columns = ", ".join(case.scenario.outputs[output].identity)
             why = (
-                f"outputs: {output}: identity: [{', '.join(case.scenario.outputs[output].identity)}] names no single effect: "
-                f"{row['n']} identities are expected more than once, the first is {row['first']}; add a column that distinguishes them"
+                f"outputs: {output}: identity: [{columns}] does not name a single row: {times(row['n'], 'identity')} "
+                f"{are(row['n'])} expected more than once, the first is {row['first']}; add a column that distinguishes them"
             )
             if kind == "upsert":
                 case.unreadable[output] = why
@@ -91,15 +93,15 @@ def check_identities(case: Case) -> None:
 
 
 def _check_states(case: Case, output: str) -> None:
-    """Offsets order the states of an identity only within one input partition."""
+    """Check that the states of each identity come from one input partition: offsets order them only there."""
     query = """SELECT count(*) AS n, min(id) AS first FROM (
                    SELECT id FROM judge.expected WHERE output = $output GROUP BY id
                    HAVING count(DISTINCT (topic, "partition")) > 1)"""
     row = case.rows(query, {"output": output})[0]
     if row["n"]:
         case.unreadable[output] = (
-            f"outputs: {output}: kind: changelog: the states of {row['n']} identities come from several input partitions "
-            f"(the first is {row['first']}), and across partitions nobody knows which state was first; declare it as upsert"
+            f"outputs: {output}: kind: changelog: the states of {times(row['n'], 'identity')} come from several input "
+            f"partitions (the first is {row['first']}), and states from different partitions have no order; declare it as upsert"
         )
 
 
@@ -115,7 +117,7 @@ def _create_table(case: Case, table: str) -> None:
 def _take(
     case: Case, table: str, inputs: Inputs, output: str, rows: ExpectedRows, *, still_open: bool = False
 ) -> OutputExpectation:
-    """Put the rows of one output into a table. Raises `NotEvaluated` for a query that fails or lacks an identity column."""
+    """Insert the rows of one output into a table. Raises `NotEvaluated` for a query that fails or lacks an identity column."""
     spec = case.scenario.outputs[output]
     if problem := statement_problem(rows.query):
         raise NotEvaluated(f"the oracle's query for output {output!r} cannot be run: {problem[0]}")
@@ -129,8 +131,8 @@ def _take(
         if key is not None:
             columns[record_key.COLUMN] = "VARCHAR"
         if spec.headers == "compare":
-            if (gap := record_key.no_headers(case, types)) is not None:
-                raise NotEvaluated(f"output {output!r} compares headers, and {gap}")
+            if (gap := record_key.headers_problem(case, types)) is not None:
+                raise NotEvaluated(f"output {output!r} compares headers, but {gap}")
             columns[record_key.HEADERS] = "VARCHAR"
         _insert(case, table, inputs, output, query, types, columns, key)
     except duckdb.Error as error:
@@ -142,13 +144,13 @@ def _take(
 
 
 def _due(case: Case, output: str, query: str, *, still_open: bool) -> str:
-    """The rows whose window has closed, by the last watermark; or those whose window is still open."""
+    """SQL for the rows whose window has closed, by the last watermark; or for those whose window is still open."""
     closed = f"coalesce(epoch_us({CLOSES}::TIMESTAMPTZ) <= 1000::BIGINT * {_final_watermark(case, output)}, true)"
     return f"SELECT * FROM (\n{query}\n) WHERE {f'NOT {closed}' if still_open else closed}"  # noqa: S608
 
 
 def _final_watermark(case: Case, output: str) -> int:
-    """The last watermark with which the query of that output committed a batch, in ms since 1970."""
+    """The last watermark with which the query of this output committed a batch, in ms since 1970."""
     query = case.scenario.outputs[output].query
     if query is None:
         queries = [row["query"] for row in case.rows("SELECT DISTINCT query FROM history.batches ORDER BY 1")]
@@ -164,7 +166,7 @@ def _final_watermark(case: Case, output: str) -> int:
 
 
 def _key_source(case: Case, inputs: Inputs, output: str, query: str, types: dict[str, str]) -> str | None:
-    """The column that the keys of its records are compared with; asked again, the oracle is taken as it was the first time."""
+    """The column that the keys of the output's records are compared with. When the oracle is asked again, as the first time."""
     known = case.expectations.get(output)
     if known is None:
         return record_key.source(case, inputs, output, query, types)

@@ -1,4 +1,4 @@
-"""The columns of an oracle's rows: which of them are compared, what they lack, and the cause where the output itself carries it."""
+"""The columns of an oracle's rows: which are compared, which are missing, and the causes if the output itself carries them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from onceproof.values.canonical import literal, quote
 
 
 def with_source(inputs: Inputs, output: str, query: str) -> tuple[str, dict[str, str]]:
-    """``query`` and the types of its columns; with the cause of each row, where the output says which columns carry it and the
-    query names none. Raises `duckdb.Error`, and `NotEvaluated` where it cannot say which topic that is.
+    """``query`` and the types of its columns. Adds the cause of each row if the output's columns carry it (``source``) and the
+    query gives none. Raises `duckdb.Error`, and `NotEvaluated` if it is unclear which topic the cause is in.
     """
     types = inputs.types(query)
     source = inputs.scenario.outputs[output].source
     if source is None:
         return query, types
-    carried = [name for name in (source.topic, source.partition, source.offset) if name is not None]
-    if types.keys() & {"_topic", "_partition", "_offset", "_key"} or not types.keys() >= {*carried}:
+    cause_columns = {source.partition, source.offset} | ({source.topic} if source.topic is not None else set())
+    if types.keys() & {"_topic", "_partition", "_offset", "_key"} or not types.keys() >= cause_columns:
         return query, types
     if source.topic is None and len(inputs.scenario.input) > 1:
         raise NotEvaluated(f"outputs: {output}: source: topic is needed: there are several input topics")
@@ -35,7 +35,7 @@ def with_source(inputs: Inputs, output: str, query: str) -> tuple[str, dict[str,
 
 
 def compared(scenario: Scenario, output: str, types: dict[str, str]) -> dict[str, str]:
-    """The columns of an oracle's query that are compared: all but the ignored ones, or those that the output names.
+    """The columns of an oracle's query that are compared: all except the ignored ones, or those that the output names.
 
     Raises `NotEvaluated` where the query lacks a column.
     """
@@ -51,29 +51,31 @@ def compared(scenario: Scenario, output: str, types: dict[str, str]) -> dict[str
 
 
 def _check(scenario: Scenario, output: str, types: dict[str, str], columns: dict[str, str]) -> None:
-    """What an oracle's rows for an output lack, by their columns. Raises `NotEvaluated`."""
+    """Raise `NotEvaluated` if an oracle's query for an output lacks a column."""
     spec = scenario.outputs[output]
     given = ", ".join(name for name in types if name not in RESERVED) or "none"
     if missing := [name for name in spec.identity if name not in columns]:
         raise NotEvaluated(
-            f"the oracle's query for output {output!r} gives no column {missing[0]!r}, which is part of its identity; "
-            f"it gives {given}"
+            f"the oracle's query for output {output!r} has no column {missing[0]!r}, which is part of its identity; "
+            f"it has {given}"
         )
     if missing := [name for name in [*(spec.compare or []), *spec.tolerance] if name not in columns]:
         raise NotEvaluated(
-            f"the oracle's query for output {output!r} gives no column {missing[0]!r}, which the output wants compared; "
-            f"it gives {given}"
+            f"the oracle's query for output {output!r} has no column {missing[0]!r}, which the output wants compared; "
+            f"it has {given}"
         )
     if spec.kind == "changelog" and "_offset" not in types:
         raise NotEvaluated(
-            f"output {output!r} is a changelog: the oracle's query needs _partition and _offset, "
+            f"output {output!r} is a changelog: the oracle's query must give _partition and _offset of "
             "the input record after which each state holds"
         )
     if spec.headers == "compare" and "_headers" not in types:
-        raise NotEvaluated(f"output {output!r} compares headers, and the oracle's query for it gives no _headers")
+        raise NotEvaluated(
+            f"output {output!r} compares headers, but the oracle's query for it does not select _headers"
+        )
     if ("_offset" in types) != ("_partition" in types):
         raise NotEvaluated(
-            f"the oracle's query for output {output!r} gives one of _partition and _offset; it needs both"
+            f"the oracle's query for output {output!r} selects only one of _partition and _offset; it needs both"
         )
     if "_offset" in types and "_topic" not in types and len(scenario.input) > 1:
         raise NotEvaluated(f"the oracle's query for output {output!r} needs _topic: there are several input topics")

@@ -1,11 +1,11 @@
-"""What late records and open windows leave open: which rows are judged, and by which of two expectations.
+"""Handles late records and open windows: decides which rows are judged, and against which of two expectations.
 
-Some records may count although they came late (`onceproof.oracle.contract.windows`). An identity is right if it has the rows that follow
-without them, or those that follow with them. Where such records stand in several batches some might count and others not:
-then other rows are a doubt.
+Some late records may or may not count (`onceproof.oracle.contract.windows`). An identity is correct if it has the rows expected
+without them, or the rows expected with them. If such records are in several batches, some might count and others not: any other
+rows then make the run inconclusive.
 
-A column ``_closes`` in an oracle's rows says when a row's window closes, for outputs that get a row only then: rows that close
-above the last committed watermark are *open*, and nothing of their identity is judged.
+The oracle's column ``_closes`` says when a row's window closes, for outputs that get the row only then. A window that closes
+above the last committed watermark is *open*, and effects of its identity are not judged.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def admit(case: Case) -> None:
-    """Where records may count, put what follows with them beside what follows without, until `settle` chooses."""
-    # With uncommitted input for its own sake, an aborted record that may count would make a window doubtful.
+    """If late records may count, also expect what follows with them, until `settle` chooses."""
+    # Committed input only: otherwise an aborted record that may count would make a window doubtful.
     if not any(case.inputs.late.get(f"may.{topic}") for topic in case.inputs.windows):
         return
     expected.again(case, "judge.expected_with_late", View(late=True))
@@ -44,7 +44,7 @@ def admit(case: Case) -> None:
 
 
 def settle(case: Case) -> None:
-    """Once the effects are there: choose where there was a choice, and take open windows out of the judgement."""
+    """After the effects are loaded: choose between the two expectations, and exclude open windows from judging."""
     if case.closing & case.expectations.keys():
         _leave_open(case)
     if case.borderline:
@@ -62,7 +62,7 @@ def _leave_open(case: Case) -> None:
           AND NOT EXISTS (FROM judge.expected x WHERE x.output = e.output AND x.id = e.id)""")
 
 
-# Found equal to one of the two, or to one of them several times (a duplicate of it), or to nothing (a loss).
+# The effects found equal one of the two expectations, or several times one of them (duplicates), or there are none (a loss).
 _CHOICE = """
     CREATE TABLE judge.choice AS
     WITH seen AS (
@@ -90,13 +90,13 @@ def _choose(case: Case) -> None:
 
 
 def _doubt(case: Case) -> None:
-    """Some of the records that may count might count and others not: nobody can say which rows follow."""
+    """Do not judge identities that neither expectation explains: only some of the late records may have counted."""
     for row in case.rows(
         "SELECT output, count(*) AS n, min(id) AS first FROM judge.choice WHERE chosen IS NULL GROUP BY 1"
     ):
         case.doubts.append(
-            f"output {row['output']}: {times(row['n'], 'effect')} can be explained neither with nor without the records that "
-            f"came between two watermarks, in several batches; the first is {row['first']}"
+            f"output {row['output']}: {times(row['n'], 'identity')} can be explained neither with nor without the "
+            f"records that came between two watermarks, in several batches; the first is {row['first']}"
         )
     case.sql("""DELETE FROM judge.effect_rows e USING judge.choice c
         WHERE c.chosen IS NULL AND c.output = e.output AND c.id = e.id""")

@@ -1,26 +1,26 @@
-"""Right effects in the wrong place, and what is left to explain once they and the dirty reads are taken out.
+"""Finds correct effects in the wrong place, and subtracts them and the dirty reads from the other differences.
 
 Tables (schema ``judge``), made once by `create`:
 
 ``misplaced``
-    One row a misplaced effect: ``how`` (``topic``, ``row`` or ``partition``), where it belongs: ``output``, ``id``,
-    ``content``, and its cause (``topic``, ``partition``, ``offset``, NULL where unknown) with its ``query`` and ``batch``;
-    where it was found: ``found_output``, ``found_id``, ``place``, ``pos``; ``due`` (partition only: where it should stand);
-    ``missing_row`` (the ``rowid`` in ``judge.missing`` of the loss that it explains; NULL for ``partition``).
+    One row per misplaced effect: ``how`` (``topic``, ``row`` or ``partition``), where it belongs: ``output``, ``id``,
+    ``content``, and its cause (``topic``, ``partition``, ``offset``, NULL if unknown) with its ``query`` and ``batch``;
+    where it was found: ``found_output``, ``found_id``, ``place``, ``pos``; ``due`` (for ``partition`` only: the right
+    partition); ``missing_row`` (the ``rowid`` in ``judge.missing`` of the loss that it explains; NULL for ``partition``).
 ``remaining``
-    ``judge.tally`` without what misplaced effects and dirty reads (`onceproof.judge.relations.dirty_reads`) explain: what is really wrong,
-    extra or unexplained.
+    ``judge.tally`` without what misplaced effects and dirty reads (`onceproof.judge.relations.dirty_reads`) explain: what is
+    really wrong, extra or unexplained.
 ``lost``
     ``judge.missing`` without the effects that are in another place.
 
 An effect is misplaced by
 
-- **topic**: missing in one output, and equal in identity and content to one that nothing explains in another;
-- **row**: an effect that nothing explains has the content, but for the identity, of exactly one expected effect, which is
-  missing in the same output, and is itself the only one of that content. At least two columns must agree, or one value of
-  16 characters or more: two effects may have one short value in common by chance;
-- **partition**: it stands in another partition than the oracle says (``_to_partition``), or, with ``placement: key``,
-  where fewer records of its key stand than elsewhere (of equally many, in the higher partition).
+- **topic**: it is missing in one output, and an unexplained effect in another output has the same identity and content;
+- **row**: an unexplained effect has the content, except for the identity, of exactly one expected effect, which is missing in
+  the same output, and no other unexplained effect has that content. At least two columns must agree, or one value of 16
+  characters or more: two effects may share one short value by chance;
+- **partition**: it is not in the partition that the oracle gives (``_to_partition``), or, with ``placement: key``, not in the
+  partition with the most records of its key (if several have the most: the lowest of them).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceproof.judge.case.record_key import BESIDE_THE_VALUE, KEY_TEXT
-from onceproof.judge.relations import dirty_reads as dirty
+from onceproof.judge.relations import dirty_reads
 from onceproof.values import digest
 from onceproof.values.canonical import literal, member
 
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
 
-# A single value of so many characters is hardly in two effects by chance.
+# Two effects are unlikely to share a single value of so many characters by chance.
 _LONG = 16
 
 _EMPTY = """
@@ -43,36 +43,37 @@ _EMPTY = """
         "offset" BIGINT, query VARCHAR, batch BIGINT, found_output VARCHAR, found_id VARCHAR, place VARCHAR, pos BIGINT,
         due INTEGER, missing_row BIGINT)"""
 
-# Effects that nothing explains: not even uncommitted input.
-_STRAYS = """
-    CREATE OR REPLACE TEMP TABLE strays AS
+# Effects that nothing explains, not even uncommitted input.
+_UNEXPLAINED = """
+    CREATE OR REPLACE TEMP TABLE unexplained_effects AS
     SELECT e.output, e.id, e.content, e.place, e.pos, e.lane FROM judge.effects e
     SEMI JOIN (SELECT output, id FROM judge.tally WHERE unexplained > 0
                EXCEPT SELECT output, id FROM judge.dirty) USING (output, id)"""
 
-_GONE = """
-    CREATE OR REPLACE TEMP TABLE gone AS
+_MISSING = """
+    CREATE OR REPLACE TEMP TABLE missing_effects AS
     SELECT rowid AS missing_row, * FROM judge.missing WHERE NOT hidden"""
 
-# An identity that is expected somewhere and nowhere else: the two sides are never of one output.
+# The two sides are never in the same output: the identity of a missing effect is expected there, so it is not unexplained
+# there.
 _WRONG_TOPIC = """
     INSERT INTO judge.misplaced
     SELECT 'topic', g.output, g.id, g.content, g.topic, g."partition", g."offset", g.query, g.batch,
            s.output, s.id, s.place, s.pos, NULL, g.missing_row
-    FROM (SELECT *, row_number() OVER (PARTITION BY id, content ORDER BY output, "offset", missing_row) AS nth FROM gone) g
-    JOIN (SELECT *, row_number() OVER (PARTITION BY id, content ORDER BY output, pos, lane) AS nth FROM strays) s
+    FROM (SELECT *, row_number() OVER (PARTITION BY id, content ORDER BY output, "offset", missing_row) AS nth FROM missing_effects) g
+    JOIN (SELECT *, row_number() OVER (PARTITION BY id, content ORDER BY output, pos, lane) AS nth FROM unexplained_effects) s
       USING (id, content, nth)"""
 
 _WRONG_ROW = """
     INSERT INTO judge.misplaced
     WITH due AS (
-        SELECT *, {rest} AS rest FROM gone g
+        SELECT *, {rest} AS rest FROM missing_effects g
         WHERE output = {output} AND NOT EXISTS (FROM judge.misplaced m WHERE m.missing_row = g.missing_row)
         QUALIFY count(*) OVER (PARTITION BY rest) = 1),
-    alike AS (  -- what other effects hold too is no evidence for any of them
+    alike AS (  -- content that several expected effects share does not identify any of them
         SELECT rest FROM (SELECT {rest} AS rest, count(*) AS n FROM judge.expected WHERE output = {output} GROUP BY ALL) WHERE n > 1),
     found AS (
-        SELECT *, {rest} AS rest FROM strays s
+        SELECT *, {rest} AS rest FROM unexplained_effects s
         WHERE output = {output} AND NOT EXISTS (
             FROM judge.misplaced m WHERE m.found_output = s.output AND m.found_id = s.id AND m.how = 'topic')
         QUALIFY count(*) OVER (PARTITION BY rest) = 1)
@@ -80,7 +81,7 @@ _WRONG_ROW = """
            s.output, s.id, s.place, s.pos, NULL, g.missing_row
     FROM due g JOIN found s USING (rest) WHERE rest IS NOT NULL AND rest NOT IN (SELECT rest FROM alike WHERE rest IS NOT NULL)"""
 
-# Digest first, as in `onceproof.judge.relations.compare`: counts by bucket and partition that are equal cost no memory.
+# Digests first, as in `onceproof.judge.relations.compare`: buckets that agree need no memory.
 _UNEQUAL = """
     CREATE OR REPLACE TEMP TABLE unequal AS
     SELECT bucket FROM (
@@ -108,7 +109,8 @@ _TO_PARTITION = """
     WHERE e.output = {output}
     QUALIFY row_number() OVER (PARTITION BY e.id ORDER BY e.pos DESC, e.lane) <= w.n"""
 
-# Of an append the copies of an effect are duplicates, wherever they stand; of an upsert they are one state in two places.
+# In an append output, copies of an effect are duplicates, in whatever partition. In an upsert output, they are one state in two
+# places.
 _BY_KEY = """
     CREATE OR REPLACE TEMP TABLE elsewhere AS
     WITH split AS (
@@ -134,7 +136,7 @@ _WRONG_PARTITION = """
     LEFT JOIN judge.output_batches b ON b.output = {output} AND b.topic = x.topic AND b."partition" = x."partition"
          AND x."offset" >= b.start_offset AND x."offset" < b.end_offset"""
 
-# A state in two partitions seems one too many, or one that is wrong.
+# `compare` counts a state in two partitions as extra or as wrong.
 _REMAINING = """
     CREATE OR REPLACE TABLE judge.remaining AS
     WITH taken AS (
@@ -164,13 +166,13 @@ def create(case: Case) -> None:
 
 
 def _create(case: Case) -> None:
-    dirty.create(case)
+    dirty_reads.create(case)
     case.sql(_EMPTY)
     if case.number("SELECT count(*) FROM judge.missing") and case.number(
         "SELECT count(*) FROM judge.tally WHERE unexplained > 0"
     ):
-        case.sql(_STRAYS)
-        case.sql(_GONE)
+        case.sql(_UNEXPLAINED)
+        case.sql(_MISSING)
         case.sql(_WRONG_TOPIC)
         for output in case.outputs:
             _wrong_row(case, output)
@@ -193,7 +195,7 @@ def _create(case: Case) -> None:
 
 
 def _wrong_row(case: Case, output: str) -> None:
-    """By the columns other than the identity, if they hold enough to tell one effect from another."""
+    """Find effects misplaced by row: compare the columns other than the identity, if they hold enough to identify an effect."""
     identity = case.scenario.outputs[output].identity
     others = [
         name for name in case.expectations[output].columns if name not in identity and name not in BESIDE_THE_VALUE

@@ -1,9 +1,9 @@
-"""Which of a changelog's expected states were left out: all but the last of an identity may be, for a batch writes one of many.
+"""Decides which states of a changelog must be there. A batch may write one state for many, so only the last one is mandatory.
 
-An identity may come to a state again (a count that goes up and down). Which of two equal states an effect is, its
-neighbours tell: if the effects of an identity can be read, in their order, as some of its states up to the last one, these
-are expected and no others. If they cannot, something is wrong with them; then of equal states the latest are expected, as
-many as were found, and the last in any case.
+An identity may return to an earlier state (a count that goes up and down). The neighbours of an effect decide which of two
+equal states it is: if the effects of an identity, in their order, are a subsequence of its states that ends with the last one,
+exactly these states are expected. Otherwise something is wrong with the effects. Then, of equal states, the latest are
+expected, as many as were found, and the last state in any case.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
 
-# Identities that come to a state again: their expected states, and then their effects, each in its order.
+# For each identity that returns to a state: its expected states, then its effects, both in order.
 _RETURNING = """
     WITH returning_ids AS (
         SELECT DISTINCT h FROM (
@@ -29,7 +29,7 @@ _RETURNING = """
         FROM judge.effect_rows SEMI JOIN returning_ids USING (h) WHERE output = $output)
     SELECT h, found, r, state, lane FROM steps ORDER BY h, found, pos, within"""
 
-_REST = """
+_KEEP_LATEST = """
     DELETE FROM judge.expected WHERE output = $output AND rowid NOT IN (
         WITH states AS (
             SELECT rowid AS r, id, content, nth = max(nth) OVER (PARTITION BY id) AS last,
@@ -40,31 +40,31 @@ _REST = """
 
 
 def drop_unseen(case: Case, output: str) -> None:
-    """Delete from ``judge.expected`` the states of a changelog that were left out, once its effects are there."""
+    """Delete from ``judge.expected`` the states that a changelog left out. Its effects must be loaded."""
     if left_out := list(_left_out(case, output)):
         case.sql("DELETE FROM judge.expected WHERE rowid IN (SELECT unnest($rows::BIGINT[]))", {"rows": left_out})
-    case.sql(_REST, {"output": output})
+    case.sql(_KEEP_LATEST, {"output": output})
 
 
 def _left_out(case: Case, output: str) -> Iterator[int]:
     rows = case.sql(_RETURNING, {"output": output})
-    for _, of_one in groupby(iter(rows.fetchone, None), key=itemgetter(0)):
-        steps = list(of_one)
+    for _, group in groupby(iter(rows.fetchone, None), key=itemgetter(0)):
+        steps = list(group)
         states = [(r, state) for _, found, r, state, _ in steps if not found]
         effects = [state for _, found, _, state, _ in steps if found]
-        lanes = {lane for _, found, _, _, lane in steps if found}
-        if len(lanes) == 1 and (kept := _as_some_of(effects, [state for _, state in states])) is not None:
-            yield from (r for place, (r, _) in enumerate(states) if place not in kept)
+        effect_lanes = {lane for _, found, _, _, lane in steps if found}
+        if len(effect_lanes) == 1 and (kept := _as_subsequence(effects, [state for _, state in states])) is not None:
+            yield from (r for index, (r, _) in enumerate(states) if index not in kept)
 
 
-def _as_some_of(effects: Sequence[int], states: Sequence[int]) -> set[int] | None:
-    """Places of the states that the effects are, from the last backwards; None if they are not some of them with the last."""
+def _as_subsequence(effects: Sequence[int], states: Sequence[int]) -> set[int] | None:
+    """Indices of the states that the effects match, from the last one backwards; None if they are no such subsequence."""
     kept: set[int] = set()
     before = len(states)
     for effect in reversed(effects):
         if not kept and states[-1] != effect:
             return None
-        before = next((place for place in range(before - 1, -1, -1) if states[place] == effect), -1)
+        before = next((index for index in range(before - 1, -1, -1) if states[index] == effect), -1)
         if before < 0:
             return None
         kept.add(before)

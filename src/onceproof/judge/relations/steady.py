@@ -1,7 +1,7 @@
-"""Whether an oracle is a function of its input: asked again, with the same rows in another order, it must expect the same.
+"""Checks that an oracle is a function of its input: asked again, with the same rows in another order, it must expect the same.
 
-Asking again costs what asking cost, so it is done where the input is small, and wherever a query is made of something
-that depends on the order of rows (`onceproof.oracle.contract.query.unordered`). An output for which the two answers differ is not judged.
+Asking again costs as much as asking. So this is done only if the input is small, or if a query uses something that depends on
+the order of rows (`onceproof.oracle.contract.query.unordered`). An output for which the two answers differ is not judged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ROWS = """
 
 
 def check(case: Case) -> None:
-    """Ask again where that is cheap or called for, and put outputs with another answer into ``case.unreadable``."""
+    """Ask again if that is cheap or necessary, and put outputs for which the answer differs into ``case.unreadable``."""
     unordered = any(rows.unordered for rows in case.answer.outputs.values())
     if case.answer.stored or case.run.slice is not None or not (unordered or case.inputs.is_cheap()):
         return
@@ -50,7 +50,7 @@ def check(case: Case) -> None:
 
 
 def _difference(case: Case, output: str) -> str | None:
-    """The first difference between the two answers, and what may be the reason; None if it is within the tolerance."""
+    """The first difference between the two answers, and its likely reason; None if all are within the tolerance."""
     once, again = (
         _by_identity(case.rows(_ROWS.format(table=table), {"output": output, "most": _MOST}))
         for table in ("judge.expected", _AGAIN)
@@ -62,8 +62,9 @@ def _difference(case: Case, output: str) -> str | None:
     first = differ[0]
     return (
         f"the oracle expects other rows when it is asked again with the same input in another order. "
-        f"It differs in {times(len(differ), 'effect')}; the first is {first}: "
-        f"{_told(once[first])} the first time, {_told(again[first])} the second time. {_reason(case, output, once[first], again[first])}"
+        f"{times(len(differ), 'identity')} {'differs' if len(differ) == 1 else 'differ'}; the first is {first}: "
+        f"{_in_words(once[first])} the first time, {_in_words(again[first])} the second time. "
+        f"{_reason(case, output, once[first], again[first])}"
     )
 
 
@@ -75,7 +76,7 @@ def _by_identity(rows: list[dict[str, Any]]) -> dict[str, list[tuple[str, str]]]
 
 
 def _same(once: list[tuple[str, str]], again: list[tuple[str, str]], tolerance: dict[str, Tolerance]) -> bool:
-    """Equal as multisets, but for numbers that may differ that much."""
+    """Whether two answers are equal as multisets, with numbers within the tolerance."""
 
     def exact(row: tuple[str, str]) -> tuple[str, str]:
         return json.dumps({k: v for k, v in json.loads(row[0]).items() if k not in tolerance}, sort_keys=True), row[1]
@@ -98,7 +99,7 @@ def _near(one: str | None, other: str | None, tolerance: Tolerance) -> bool:
     return abs(a - b) <= max(tolerance.absolute, tolerance.relative * abs(a))
 
 
-def _told(rows: list[tuple[str, str]]) -> str:
+def _in_words(rows: list[tuple[str, str]]) -> str:
     if not rows:
         return "no row"
     more = f" and {times(len(rows) - 1, 'more row')}" if len(rows) > 1 else ""

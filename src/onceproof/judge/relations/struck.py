@@ -1,13 +1,13 @@
-"""Whether a fault struck the batch of a lost effect: ``reason`` and, where the cause is not one record, ``batch`` in ``judge.missing``.
+"""Determines whether a fault struck the batch of a lost effect: fills in ``reason`` and ``batch`` in ``judge.missing``.
 
-The reason is ``fault`` if a fault struck the batch, ``no fault`` if none was active in it, and ``unknown`` otherwise: nobody knows the
-batch, or a fault was active at that time and struck another one. That two things happen at one time makes neither the cause of the other.
+The reason is ``fault`` if a fault struck the batch, ``no fault`` if none was active in it, and ``unknown`` otherwise: the batch
+is unknown, or a fault was active at that time and struck another batch. Happening at the same time does not make it the cause.
 
-An effect of several records (a sum, a window, a join) has no record by which its batch is known. It is known all the same
+An effect of several records (a sum, a window, a join) has no single record that determines its batch. Its batch is found
 
-- by when its **window** closes (``_closes``): the first batch whose watermark reaches that writes it;
-- by what it **follows** from: the oracle, asked of the input of the struck batch alone, expects the very same effect, and of all input
-  but that of struck batches it expects no effect of that identity.
+- by when its **window** closes (``_closes``): the first batch whose watermark reaches that time writes the effect;
+- by what it **follows** from: the oracle expects exactly this effect from the input of the struck batch alone, and expects no
+  effect of this identity from all input except that of struck batches.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from onceproof.oracle.contract.precomputed import PrecomputedOracle
 if TYPE_CHECKING:
     from onceproof.judge.case.case import Case
 
-# The oracle is asked once for each struck batch.
+# The oracle is asked again for each struck batch, so limit their number.
 _MOST_BATCHES = 16
 
 _CLOSED_IN = """
@@ -42,7 +42,7 @@ _STRUCK = """
     SELECT batch, string_agg(DISTINCT fault, ', ' ORDER BY fault) AS fault FROM judge.windows
     WHERE query = $query AND struck GROUP BY batch ORDER BY batch"""
 
-_OPEN_CASES = """
+_WITHOUT_FAULT = """
     SELECT count(*) FROM judge.missing WHERE output = $output AND "offset" IS NULL AND fault IS NULL"""
 
 _FOLLOWS = """
@@ -61,15 +61,15 @@ _REASONS = """
 
 
 def find_reasons(case: Case) -> None:
-    """Fill in what `onceproof.judge.relations.compare` left open in ``judge.missing``."""
+    """Fill in the columns of ``judge.missing`` that `onceproof.judge.relations.compare` left empty."""
     if case.number('SELECT count(*) FROM judge.missing WHERE "offset" IS NULL'):
         for output in case.expectations:
-            _of_output(case, output)
+            _find_batches(case, output)
     case.sql(_REASONS, {"imported": case.run.imported})
 
 
-def _of_output(case: Case, output: str) -> None:
-    if not case.number(_OPEN_CASES, {"output": output}):
+def _find_batches(case: Case, output: str) -> None:
+    if not case.number(_WITHOUT_FAULT, {"output": output}):
         return
     stored = case.run.slice.struck if case.run.slice is not None else None
     if stored is not None and stored.output == output:
@@ -79,17 +79,17 @@ def _of_output(case: Case, output: str) -> None:
         return
     case.sql(_CLOSED_IN, {"output": output, "query": query})
     struck = {row["batch"]: row["fault"] for row in case.rows(_STRUCK, {"query": query})}
-    answers_anew = case.oracle.kind != "slice" and not isinstance(
+    can_be_asked_again = case.oracle.kind != "slice" and not isinstance(
         oracles.get(case.oracle.kind)(case.oracle), PrecomputedOracle
     )
-    if answers_anew and 0 < len(struck) <= _MOST_BATCHES and case.number(_OPEN_CASES, {"output": output}):
+    if can_be_asked_again and 0 < len(struck) <= _MOST_BATCHES and case.number(_WITHOUT_FAULT, {"output": output}):
         try:
             _ask(case, output, query, struck)
-        except (NotEvaluated, duckdb.Error):  # of part of the input the oracle may have no answer: then nobody knows
+        except (NotEvaluated, duckdb.Error):  # the oracle may fail on part of the input: the batch stays unknown
             return
 
 
-# In a slice the oracle's answer is stored: so is the batch that was found in the run which it is of.
+# A slice stores the oracle's answer, and with it the batch that was found in the original run.
 _STORED = """
     UPDATE judge.missing m SET query = $query, batch = $batch, found_by = $found_by, fault = $fault
     WHERE m.output = $output AND m."offset" IS NULL AND m.id = $id
@@ -97,7 +97,7 @@ _STORED = """
 
 
 def _writer(case: Case, output: str) -> str | None:
-    """The query that writes an output: the one that it names, or the only one."""
+    """The query that writes an output: the one that it names, or the only one there is."""
     if (named := case.scenario.outputs[output].query) is not None:
         return named
     row = case.rows("SELECT CASE WHEN count(DISTINCT query) = 1 THEN min(query) END AS query FROM history.batches")[0]
@@ -118,7 +118,7 @@ def _ask(case: Case, output: str, query: str, struck: dict[int, str]) -> None:
 
 
 def _ranges(case: Case, query: str, batches: list[int]) -> tuple[Range, ...]:
-    """What these batches read."""
+    """The offset ranges that these batches read."""
     found = case.sql(
         """SELECT topic, "partition", start_offset, end_offset FROM history.batches
            WHERE query = $query AND list_contains($batches, batch) AND end_offset > start_offset""",

@@ -1,23 +1,21 @@
-"""In how many steps a batch became visible: the table ``judge.torn``.
+"""Makes the table ``judge.torn``: effects that became visible in another step than most effects of their batch.
 
-One row an effect that a reader saw apart from most effects of its batch: ``output``, ``query``, ``batch``, ``id``, its
-cause (``topic``, ``partition``, ``offset``; NULL where unknown), ``place``, and ``main_place``, where the rest stands: the step
-with the most effects, of several such the first. By time, where nobody knows how many effects the batch has, the first
-step is it.
+One row per such effect: ``output``, ``query``, ``batch``, ``id``, its cause (``topic``, ``partition``, ``offset``; NULL if
+unknown), ``place``, and ``main_place``, the position of the batch's main step: the step with the most effects, and of several
+such the first. If batches are known by time only, the number of their effects is unknown, and the first step is the main one.
 
-A step is one commit in Postgres, one transaction in Kafka; a Kafka record outside of any transaction is a step of its own
-(which tells something only where atomicity is claimed: `of_output` leaves such outputs out unless asked). Which effects
-are of one batch is known
+A step is one commit in Postgres, or one transaction in Kafka. A Kafka record outside of a transaction is a step of its own
+(which matters only if atomicity is claimed: `of_output` skips such outputs otherwise). The batch of an effect is known
 
-- **by cause**, for appends and changelogs: the batch whose ranges hold the cause. First effects count, so the replay of a
-  batch that was whole at first tears nothing;
-- **by time**, for upserts, rows that are written again, and where the oracle names no cause: the commits between the batch's ``offsets/N`` and its
-  ``commits/N``. What a later one of them writes again has been visible since the first, so it is not late.
+- **by cause**, for appends and changelogs: the batch whose ranges hold the cause. Only first effects count, so replaying a
+  batch that was whole at first does not tear it;
+- **by time**, for upserts, rows that are written again, and if the oracle names no cause: the commits between the batch's
+  ``offsets/N`` and its ``commits/N``. An effect that a later one of these commits writes again was visible since the first
+  commit, so it is not late.
 
-A producer that makes several transactions in one epoch leaves no name by which the parts of one transaction in several
-partitions could be matched. Its transactions follow each other, so two of them are different if the marker of one is
-older than the first record of the other, and the same if their records were created in overlapping times; between
-these two it is not known.
+If a producer makes several transactions in one epoch, the log does not show which of their parts in different partitions belong
+together. Its transactions follow each other: two parts are of different transactions if the marker of one is older than the
+first record of the other, and of the same one if their records were created in overlapping times; otherwise this is unknown.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ _EMPTY = """
     CREATE TABLE judge.torn (output VARCHAR, query VARCHAR, batch BIGINT, id VARCHAR, topic VARCHAR, "partition" INTEGER,
                              "offset" BIGINT, place VARCHAR, main_place VARCHAR)"""
 
-# One aggregate over the causes; the rest looks at torn batches only.
+# Aggregates the causes once; the rest reads torn batches only.
 _COMMITS = """
     CREATE OR REPLACE TEMP TABLE apart AS
     WITH steps AS (
@@ -46,7 +44,7 @@ _COMMITS = """
     FROM judge.caused c JOIN units u ON u.query = c.query AND u.batch = c.batch
     WHERE c.output = {output} AND c.nth = 1 AND c.pos <> u.main"""
 
-# What one transaction wrote to one partition; records outside of any are together in one row, without an end.
+# What one transaction wrote to one partition. Records outside of transactions share one row per producer epoch, without an end.
 _STRETCHES = """
     CREATE OR REPLACE TEMP TABLE stretches AS
     SELECT "partition" AS lane, producer_id, producer_epoch, txn_end_offset AS ended, any_value(txn_end_ms) AS end_ms,
@@ -54,7 +52,7 @@ _STRETCHES = """
     FROM history.output WHERE output = {output} AND visibility = 'committed'
     GROUP BY ALL"""
 
-# Where only one stretch reaches into a batch's span, all of the batch is in it: no record need be looked at.
+# If only one stretch overlaps a batch's span of positions, the whole batch is in it: no record need be read.
 _UNITS = """
     CREATE OR REPLACE TEMP TABLE units AS
     WITH spans AS (
@@ -75,8 +73,8 @@ _UNITS = """
     FROM mixed m JOIN stretches t ON t.lane = m.lane AND t.ended IS NOT DISTINCT FROM m.ended
         AND t.producer_id IS NOT DISTINCT FROM m.producer_id AND t.producer_epoch IS NOT DISTINCT FROM m.producer_epoch"""
 
-_TOLD = """
-    CREATE OR REPLACE TEMP TABLE told AS
+_CLASSIFY = """
+    CREATE OR REPLACE TEMP TABLE classified AS
     WITH epochs AS (
         SELECT u.query, u.batch, u.producer_id, u.producer_epoch, sum(u.n) AS n, count(*) AS stretches, count(DISTINCT u.lane) AS lanes,
                bool_or(u.ended IS NULL) AS outside, any_value(t.markers) AS markers,
@@ -95,7 +93,7 @@ _TRANSACTIONS = """
     WITH effects AS (
         SELECT c.*, h.producer_id, h.producer_epoch, h.txn_end_offset AS ended, coalesce(h.txn_end_ms, h.timestamp_ms) AS at_ms,
                h.timestamp_ms AS created_ms, t.markers > 1 AS nameless
-        FROM judge.caused c JOIN told u ON u.query = c.query AND u.batch = c.batch AND u.torn
+        FROM judge.caused c JOIN classified u ON u.query = c.query AND u.batch = c.batch AND u.torn
         JOIN history.output h ON h.output = c.output AND h."partition" = c.lane AND h."offset" = c.pos
         LEFT JOIN judge.transactions t ON t.output = c.output AND t.producer_id = h.producer_id
             AND t.producer_epoch = h.producer_epoch
@@ -108,7 +106,7 @@ _TRANSACTIONS = """
         GROUP BY query, batch, producer_id, producer_epoch, CASE WHEN ended IS NULL THEN (lane, pos) END,
                  CASE WHEN nameless THEN (lane, ended) END),
     units AS (SELECT query, batch, arg_max(f, (n, -first_ms, -f.lane, -f.pos)) AS f FROM steps GROUP BY query, batch),
-    mated AS (  -- in another partition, a nameless transaction is taken for the one whose marker is the nearest in time
+    mated AS (  -- of nameless transactions in another partition, the one with the nearest marker in time counts as the same
         SELECT e.*, f, arg_min(ended, abs(e.at_ms - f.at_ms)) OVER (PARTITION BY query, batch, lane) AS mate
         FROM effects e JOIN units USING (query, batch))
     SELECT * EXCLUDE (f), f.pos AS main, f.lane AS main_lane FROM mated
@@ -147,29 +145,29 @@ _BY_TIME = """
 
 
 def create(case: Case) -> None:
-    """An empty table; `of_output` fills it."""
+    """Make the table, still empty; `of_output` fills it."""
     case.caused()
     case.changes()
     case.sql(_EMPTY)
 
 
 def of_output(case: Case, output: str, *, claimed: bool) -> str | None:
-    """Add the effects of one output that stand apart. Why they cannot all be known, or None.
+    """Add the effects of one output that are not in the main step. Returns why not all of these can be known, or None.
 
-    ``claimed``: batches are claimed to be atomic. Without that, records outside of transactions are no news.
+    ``claimed``: batches are claimed to be atomic. Otherwise, outputs with records outside of transactions are skipped.
     """
     spec = case.scenario.outputs[output]
     if spec.has_rows and output in case.no_stream:
         return case.no_stream[output]
     query = _writer(case, output)
     if query is None:
-        return "the history does not say which batches it was written in"
+        return "the history does not show which batches wrote it"
     again = spec.kind == "append" and sources.rewritten(case, output)
     if not case.expectations[output].has_cause or spec.kind == "upsert" or again:
         return _by_time(case, output, query)
     if spec.has_rows:
         case.sql(_COMMITS.format(output=literal(output)))
-        _take(case, _xid("l.pos"), _xid("l.main"))
+        _insert(case, _xid("l.pos"), _xid("l.main"))
         return None
     return _transactions(case, output, claimed)
 
@@ -183,9 +181,9 @@ def _by_time(case: Case, output: str, query: str) -> str | None:
     unknown = """SELECT count(*) FROM judge.changes
         WHERE output = $output AND visibility = 'committed' AND (txn IS NULL OR at_ms IS NULL)"""
     if case.number(unknown, {"output": output}):
-        return "its writes do not say in which transaction or at what time they became visible"
+        return "the history does not show in which transaction or at what time its writes became visible"
     if case.number("SELECT count(*) FROM judge.batches WHERE planned_ms IS NULL"):
-        return "the history does not say at what time its batches ran"
+        return "the history does not show at what time its batches ran"
     case.sql(_BY_TIME.format(output=literal(output), query=literal(query)))
     return None
 
@@ -194,23 +192,24 @@ def _transactions(case: Case, output: str, claimed: bool) -> str | None:
     case.sql(_STRETCHES.format(output=literal(output)))
     if not claimed and case.number("SELECT count(*) FROM stretches WHERE ended IS NULL"):
         return None
-    for statement in (_UNITS, _TOLD):
+    for statement in (_UNITS, _CLASSIFY):
         case.sql(statement.format(output=literal(output)))
     row = case.rows("""SELECT bool_or(outside) AS outside, count(*) FILTER (torn) AS torn,
-                              count(*) FILTER (unknown AND NOT torn) AS unknown FROM told""")[0]
+                              count(*) FILTER (unknown AND NOT torn) AS unknown FROM classified""")[0]
     if row["outside"] and not producers_known(case, output):
-        return "the history does not say which of its records were written in a transaction"
+        return "the history does not show which of its records were written in a transaction"
     if row["torn"]:
         case.sql(_TRANSACTIONS.format(output=literal(output)))
-        _take(case, _offset(case, output, "l.lane", "l.pos"), _offset(case, output, "l.main_lane", "l.main"))
+        _insert(case, _offset(case, output, "l.lane", "l.pos"), _offset(case, output, "l.main_lane", "l.main"))
     if row["unknown"]:
-        return "its producer makes several transactions in one epoch, and across partitions they cannot be told apart"
+        return "its producer makes several transactions in one epoch, and the history does not separate them across partitions"
     return None
 
 
 def producers_known(case: Case, output: str) -> bool:
-    """Whether it is known which records of a Kafka output stand in a transaction: the log named a producer, or leaves no
-    room for a marker (which would take an offset)."""
+    """Whether it is known which records of a Kafka output are in a transaction: the history names producers, or the log has no
+    gap in which a transaction's marker could be (a marker takes an offset).
+    """
     if case.number("SELECT count(*) FROM history.output WHERE output = $o AND producer_id IS NOT NULL", {"o": output}):
         return True
     gaps = """SELECT count(*) FROM history.partitions p
@@ -221,7 +220,7 @@ def producers_known(case: Case, output: str) -> bool:
     return partitions > 0 and case.number(gaps, {"o": output, **topic}) == 0
 
 
-def _take(case: Case, place: str, main_place: str) -> None:
+def _insert(case: Case, place: str, main_place: str) -> None:
     if case.number("SELECT count(*) FROM apart"):
         case.sql(_BY_CAUSE.format(place=place, main_place=main_place))
 

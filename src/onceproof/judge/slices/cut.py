@@ -1,11 +1,11 @@
-"""The smallest slice of a history that still shows a finding, as a run directory that ``onceproof check`` judges the same way.
+"""Cuts the smallest slice of a history that still shows a finding: a run directory that ``onceproof check`` judges the same.
 
-Directed first, then reduced: the witness names where its premises stand, so an excerpt around these is tried first and
-wider ones after it; from the first that shows the finding, parts are taken away while it still does (delta debugging:
-A. Zeller, R. Hildebrandt, Simplifying and Isolating Failure-Inducing Input, 2002).
+The search starts from the positions that the witness names: it tries an excerpt around these, then wider ones. It reduces the
+first excerpt that shows the finding, as long as the excerpt still shows it (delta debugging: A. Zeller, R. Hildebrandt,
+Simplifying and Isolating Failure-Inducing Input, 2002).
 
-Nothing is made up. A slice counts only if judging it gives the same finding with the very same witness, word for word, no
-anomaly that the run has not, and if the outputs must hold of the identities in it exactly what they must hold in the run.
+A slice counts only if judging it gives the same finding with the same witness, word for word, and no anomaly that the run does
+not have, and if the same rows are expected for the identities in it as in the run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from onceproof.history.run_record import SliceRecord, StruckRecord
 from onceproof.judge.case.case import Case
 from onceproof.judge.findings import Finding, Verdict, Witness
 from onceproof.judge.open import open_case
-from onceproof.judge.slices.excerpt import Excerpt, Identity, Mentions, Part
+from onceproof.judge.slices.excerpt import Excerpt, Mentions, Part
 from onceproof.judge.slices.gather import WRITES, Gatherer
 from onceproof.judge.slices.stored_rows import StoredRows
 from onceproof.oracle import oracles
@@ -31,13 +31,13 @@ from onceproof.oracle.contract.precomputed import PrecomputedOracle
 from onceproof.values.canonical import document, literal
 
 Judge = Callable[[Case, str, Callable[[Finding], bool]], Verdict | None]
-"""From an open case, an anomaly and whether a finding is the sought one to the verdict, or None without such a finding."""
+"""(open case, anomaly, whether a finding is the sought one) -> the verdict, or None if it has no such finding."""
 
 FOLDER = "slices"
 MAX_SLICES = 16
-"""Slices of one run; further findings have none."""
+"""The number of slices of one run; further findings get none."""
 MAX_JUDGINGS = 40
-"""Of one slice, so that its time is bounded: each takes a fraction of a second."""
+"""The number of excerpts judged per slice. This bounds the time: each takes a fraction of a second."""
 
 
 def name_of(finding: Finding) -> str:
@@ -46,9 +46,9 @@ def name_of(finding: Finding) -> str:
 
 
 def export_all(case: Case, verdict: Verdict, judge: Judge) -> dict[str, str]:
-    """A slice for each finding that violates: `name_of` -> its folder, relative to the run's. Replaces older ones.
+    """Make a slice for each finding that violates: `name_of` -> its folder, relative to the run's. Replaces older slices.
 
-    A slice is not sliced again. Findings that nothing small shows have none.
+    A slice is not sliced again. A finding that no small excerpt shows gets no slice.
     """
     if case.run.slice is not None:
         return {}
@@ -62,7 +62,7 @@ def export_all(case: Case, verdict: Verdict, judge: Judge) -> dict[str, str]:
 
 
 def export(case: Case, verdict: Verdict, finding: Finding, judge: Judge) -> Path | None:
-    """The slice that shows ``finding``, one of ``verdict``'s on ``case``; None where none was found."""
+    """Make the slice that shows ``finding``, one of ``verdict``'s on ``case``; None if none was found."""
     for witness in finding.witnesses[:2]:
         search = _Search(case, verdict, finding, witness, judge)
         found = search.first()
@@ -84,12 +84,12 @@ class _Search:
         self._anomalies = set(verdict.anomalies())
         self._judgings = 0
         self._shown: Verdict | None = None
-        """The verdict on what shows the finding."""
+        """The verdict on the smallest excerpt so far that shows the finding."""
 
     def about(self) -> SliceRecord:
-        """Of which run and finding it is."""
+        """The run and finding that the slice is from."""
         finding = self._finding
-        found = self._case.rows(_STRUCK, self._identity()) if self._lacks() else []
+        found = self._case.rows(_STRUCK, self._identity()) if self._was_compared() else []
         struck = {"struck": StruckRecord(**found[0])} if found else {}
         return SliceRecord(
             of=self._case.history.run_dir.name,
@@ -100,8 +100,8 @@ class _Search:
             **struck,
         )
 
-    def _lacks(self) -> bool:
-        """Whether what is lost was looked up at all."""
+    def _was_compared(self) -> bool:
+        """Whether ``judge.missing`` was made."""
         return (
             self._case.number(
                 "SELECT count(*) FROM duckdb_tables() WHERE schema_name = 'judge' AND table_name = 'missing'"
@@ -110,13 +110,13 @@ class _Search:
         )
 
     def expect(self) -> dict[str, Any]:
-        """What `check` will say of the slice, for its scenario's ``expect``."""
+        """The verdict that `check` will reach on the slice, for its scenario's ``expect``."""
         if self._shown is None:
             return {}
         return {"verdict": self._shown.outcome.value, "anomalies": sorted(self._shown.anomalies())}
 
     def first(self) -> tuple[Excerpt, set[Part]] | None:
-        """The first excerpt that shows the finding, with the parts that it needs for that, or perhaps fewer."""
+        """The first excerpt that shows the finding, and the parts of it that were kept."""
         for excerpt in self._excerpts():
             near = {part for part, is_near in excerpt.parts.items() if is_near}
             for keep in [near, set(excerpt.parts)] if len(near) < len(excerpt.parts) else [near]:
@@ -125,7 +125,7 @@ class _Search:
         return None
 
     def reduced(self, excerpt: Excerpt, keep: set[Part]) -> set[Part]:
-        """Without parts that it does not need: halves of them, then quarters, down to single ones."""
+        """``keep`` without the parts that are not needed: tries to remove halves, then quarters, down to single parts."""
         pieces = 2
         while keep and self._judgings < MAX_JUDGINGS:
             smaller = next((less for less in _without_a_piece(keep, pieces) if self._shows(excerpt, less)), None)
@@ -138,7 +138,7 @@ class _Search:
         return keep
 
     def _excerpts(self) -> Iterator[Excerpt]:
-        """From narrow to wide; of each first the one whose oracle is asked again."""
+        """Excerpts from narrow to wide; each first with the oracle asked again, then with stored expectations."""
         mentions = Mentions.of(self._witness)
         case, every = self._case, list(self._case.expectations)
         specs = case.scenario.outputs
@@ -168,25 +168,25 @@ class _Search:
                 yield excerpt
             try:
                 excerpt.stored = StoredRows.of_kept(case, outputs)
-            except duckdb.Error:  # a value that does not go back into its type
+            except duckdb.Error:  # a value cannot be cast back to its type
                 continue
             for name in case.history.static:
                 excerpt.parts.pop(("table", name), None)
             yield excerpt
 
     def _identity(self) -> dict[str, Any]:
-        """The witness' identity as its id is written in the case; an empty one where it names no effect."""
-        told = self._witness.identity
-        spec = self._case.scenario.outputs.get(self._finding.output)  # a finding may be of an input topic
+        """The witness's output and its identity as the case writes ids; the id is None if the witness names no effect."""
+        values = self._witness.identity
+        spec = self._case.scenario.outputs.get(self._finding.output)  # a finding may be about an input topic
         columns = [] if spec is None else spec.identity
-        if spec is None or set(told) != set(columns):
+        if spec is None or set(values) != set(columns):
             return {"output": self._finding.output, "id": None}
-        texts = {name: "NULL::VARCHAR" if told[name] is None else literal(str(told[name])) for name in columns}
+        texts = {name: "NULL::VARCHAR" if values[name] is None else literal(str(values[name])) for name in columns}
         row = self._case.sql(f"SELECT {document(texts)}").fetchone()
         return {"output": self._finding.output, "id": row and row[0]}
 
     def _shows(self, excerpt: Excerpt, keep: set[Part]) -> bool:
-        """Whether this much of it, judged by itself, shows the same finding by the same witness, and nothing made up."""
+        """Whether these parts of the excerpt, judged alone, show the same finding with the same witness, and nothing new."""
         if self._judgings >= MAX_JUDGINGS:
             return False
         self._judgings += 1
@@ -197,10 +197,12 @@ class _Search:
                 verdict = self._judge(trial, self._finding.anomaly, self._is_sought)
                 if verdict is None or not set(verdict.anomalies()) <= self._anomalies:
                     return False
-                shows = _expected(trial) == self._expected_of(excerpt.identities(keep))
+                identities = excerpt.identities(keep)
+                expected = _expected(self._case, "SEMI JOIN kept USING (output, id)")
+                shows = _expected(trial) == [row for row in expected if (row[0], row[1]) in identities]
                 self._shown = verdict if shows else self._shown
                 return shows
-        except HistoryError:  # what is left is no history any more
+        except HistoryError:  # what remains is no longer a valid history
             return False
         finally:
             run_files.remove(folder)
@@ -210,17 +212,11 @@ class _Search:
         same = (name_of(found), found.allowed, found.transient) == (name_of(wanted), wanted.allowed, wanted.transient)
         return same and self._witness in found.witnesses
 
-    def _expected_of(self, identities: set[Identity]) -> list[Any]:
-        return [row for row in self._expected() if (row[0], row[1]) in identities]
-
-    def _expected(self) -> list[Any]:
-        return _expected(self._case, "SEMI JOIN kept USING (output, id)")
-
 
 _EXPECTED = """
     SELECT output, id, content, topic, "partition", "offset", "key", nth, to_partition FROM judge.expected {only} ORDER BY ALL"""
 
-# Of a lost effect of several records: the batch that was found for it (`onceproof.judge.relations.struck`), which a stored answer cannot show.
+# The batch that `onceproof.judge.relations.struck` found for a lost effect of several records: a stored answer cannot show it.
 _STRUCK = """
     SELECT output, id, query, batch, found_by, fault FROM judge.missing
     WHERE output = $output AND id = $id AND found_by IN ('window', 'follows') LIMIT 1"""
@@ -241,7 +237,7 @@ def _expected(case: Case, only: str = "") -> list[Any]:
 
 
 def _without_a_piece(keep: set[Part], pieces: int) -> Iterator[set[Part]]:
-    """``keep`` without each of so many equal pieces of it, the last one first: what is near stands at the front."""
+    """``keep`` without each of ``pieces`` equal pieces in turn, the last one first: the front holds what is near."""
     parts = sorted(keep)
     size = -(-len(parts) // pieces)
     for start in reversed(range(0, len(parts), size)):

@@ -1,11 +1,11 @@
 """An excerpt of a history: a few identities with everything that belongs to them, small enough to be held in memory.
 
-It is *closed*, or else it would make a right effect look wrong: with an identity come all its writes, visible or not, the
-rows of the snapshot, and the input records that cause it; with an input record come all identities that it causes.
+An excerpt is *closed*, because otherwise correct effects would look wrong: it holds, with an identity, all its writes (visible
+or not), its rows in the snapshot and the input records that cause it; and with an input record, all identities that it causes.
 What an output must hold is either asked of the oracle again, from that input, or stored (`onceproof.oracle.slice`).
 
-Rows belong to *parts*, which stay or go as a whole: ``("effects", "0")`` is one such closed group of identities,
-``("batch", "flights", "2")`` one batch. A row stays while one of its parts does; a row without parts always does.
+Rows belong to *parts*, which are kept or removed as a whole: ``("effects", "0")`` is one such closed group of identities,
+``("batch", "flights", "2")`` one batch. A row is kept if one of its parts is, or if it has no parts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WORD = re.compile(r"[\w.-]+")
 
 @dataclass(frozen=True)
 class Mentions:
-    """What a witness names: the premises of an argument stand at positions of the history."""
+    """The positions, transactions and other words that a witness mentions."""
 
     records: frozenset[Position]
     xids: frozenset[int]
@@ -61,31 +61,31 @@ class Mentions:
 
 @dataclass
 class Excerpt:
-    """Rows by table, each with its parts."""
+    """Rows per table, each with its parts."""
 
     outputs: tuple[str, ...]
     rows: dict[str, list[tuple[Row, frozenset[Part]]]] = field(default_factory=lambda: {name: [] for name in TABLES})
     parts: dict[Part, bool] = field(default_factory=dict)
-    """Part -> whether it is near to what the excerpt is about: of its records, of their batches."""
+    """Part -> whether it is near: it belongs to the excerpt's records or to their batches."""
     stored: StoredRows | None = None
-    """What the outputs must hold; None: the oracle is asked again."""
+    """What the outputs must hold; None if the oracle is asked again."""
     groups: dict[Identity, Part] = field(default_factory=dict)
     decoded: dict[str, pa.Table] = field(default_factory=dict)
-    """Input topic -> its records as a user's function decoded them."""
+    """Input topic -> its records as the user's function decoded them."""
     _columns: dict[str, pa.RecordBatch] = field(default_factory=dict)
-    """All rows of a table, made once it is written: a search writes the excerpt dozens of times."""
+    """Table -> all its rows as columns. Cached when first written: a search writes the excerpt dozens of times."""
 
     def add(self, table: str, row: Row, parts: Iterable[Part] = (), *, near: bool = True) -> None:
-        of = frozenset(parts)
-        self.rows[table].append((row, of))
-        for part in of:
+        row_parts = frozenset(parts)
+        self.rows[table].append((row, row_parts))
+        for part in row_parts:
             self.parts[part] = self.parts.get(part, False) or near
 
     def size(self) -> int:
         return sum(map(len, self.rows.values()))
 
     def kept(self, table: str, keep: Collection[Part]) -> Iterator[Row]:
-        return (row for row, parts in self.rows[table] if _stays(parts, keep))
+        return (row for row, parts in self.rows[table] if _is_kept(parts, keep))
 
     def identities(self, keep: Collection[Part]) -> set[Identity]:
         return {identity for identity, part in self.groups.items() if part in keep}
@@ -93,7 +93,7 @@ class Excerpt:
     def write(
         self, case: Case, keep: Collection[Part], folder: Path, about: SliceRecord, expect: dict[str, Any]
     ) -> None:
-        """As a run directory of its own. ``about`` goes into its ``run.json`` under ``slice``, ``expect`` into its scenario."""
+        """Write it as a run directory. ``about`` goes into its ``run.json`` under ``slice``, ``expect`` into its scenario."""
         folder.mkdir(parents=True)
         with HistoryWriter(folder) as writer:
             for table in TABLES:
@@ -115,22 +115,22 @@ class Excerpt:
         (folder / FILE).write_text(json.dumps(record.to_json(), indent=2, default=str) + "\n", encoding="utf-8")
 
     def _chosen(self, table: str, keep: Collection[Part]) -> pa.RecordBatch:
-        """What `kept` gives, as columns."""
+        """The rows of `kept`, as columns."""
         rows = self.rows[table]
         if table not in self._columns or self._columns[table].num_rows != len(rows):
             self._columns[table] = pa.RecordBatch.from_pylist([dict(row) for row, _ in rows], schema=TABLES[table])
-        chosen = [at for at, (_, parts) in enumerate(rows) if _stays(parts, keep)]
+        chosen = [at for at, (_, parts) in enumerate(rows) if _is_kept(parts, keep)]
         return self._columns[table].take(pa.array(chosen, pa.int64()))
 
     def _scenario(self, case: Case, faults: Collection[int], expect: dict[str, Any]) -> StoredScenario:
-        """The run's scenario, of these outputs and faults only."""
+        """The run's scenario with these outputs and faults only."""
         scenario = case.run.scenario
         if self.stored is not None:
             oracle = self.stored.oracle()
         else:
-            # Whatever an oracle says output by output it says of these only.
+            # Reduce each setting of the oracle that has one entry per output.
             oracle = {
-                key: {name: said for name, said in value.items() if name in self.outputs}
+                key: {name: entry for name, entry in value.items() if name in self.outputs}
                 if isinstance(value, dict) and value and set(value) <= set(scenario.outputs)
                 else value
                 for key, value in scenario.oracle.items()
@@ -145,5 +145,5 @@ class Excerpt:
         )
 
 
-def _stays(parts: frozenset[Part], keep: Collection[Part]) -> bool:
+def _is_kept(parts: frozenset[Part], keep: Collection[Part]) -> bool:
     return not parts or any(part in keep for part in parts)

@@ -1,4 +1,4 @@
-"""Gathers an excerpt from an open case: from a few identities everything that belongs to them (`onceproof.judge.slices.excerpt`)."""
+"""Gathers an excerpt from an open case: everything that belongs to a few identities (`onceproof.judge.slices.excerpt`)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from onceproof.judge.witness import Row
 from onceproof.oracle.contract.decoders import decoded_file, needs_code
 from onceproof.values.canonical import literal
 
-#: ``judge.changes`` without the contents.
+#: A table with the rows of ``judge.changes``, without their contents.
 WRITES = "judge.writes"
 
 
 class Gatherer:
-    """Collects an excerpt from an open case."""
+    """Collects one excerpt."""
 
     def __init__(self, case: Case, outputs: Iterable[str], mentions: Mentions) -> None:
         case.changes()
         case.uncommitted()
-        # Decoding each write takes long where there are millions: once for all slices of a run.
+        # Decoding millions of writes takes long, so do it once for all slices of a run.
         decoded = 'SELECT output, "partition", "offset", xid, id FROM judge.changes'
         case.sql(f"CREATE TABLE IF NOT EXISTS {WRITES} AS {decoded}")
         self._case = case
@@ -39,7 +39,7 @@ class Gatherer:
             case.sql("INSERT INTO named VALUES ($t, $p, $o)", {"t": topic, "p": partition, "o": offset})
 
     def take(self, query: str, values: dict[str, Any] | None = None) -> None:
-        """Also the identities that ``query`` gives: ``output`` and ``id``."""
+        """Add the identities that ``query`` gives: ``output`` and ``id``."""
         self._case.sql(
             f"""INSERT INTO kept SELECT DISTINCT output, id FROM ({query}) q
                 WHERE id IS NOT NULL AND list_contains($outputs, output)
@@ -48,14 +48,14 @@ class Gatherer:
         )
 
     def take_mentioned(self) -> None:
-        """The identities whose records, or whose causes, the witness names."""
+        """Add the identities whose records or causes the witness names."""
         self.take(f"""SELECT c.output, c.id FROM {WRITES} c JOIN judge.outputs o USING (output)
                       JOIN named n ON n.topic = o.named AND n."partition" = c."partition" AND n."offset" = c."offset" """)  # noqa: S608
         self.take('SELECT e.output, e.id FROM judge.expected e JOIN named USING (topic, "partition", "offset")')
         self.take('SELECT u.output, u.id FROM judge.uncommitted u JOIN named USING (topic, "partition", "offset")')
 
     def gather(self) -> Excerpt | None:
-        """None: it is too large."""
+        """The excerpt; None if it is too large."""
         if not self._close():
             return None
         groups = self._groups()
@@ -63,9 +63,7 @@ class Gatherer:
         self._outputs(groups)
         self._input(groups)
         self._around()
-        for (
-            part
-        ) in groups.values():  # a lost effect of several records has no row anywhere, and is expected all the same
+        for part in groups.values():  # a lost effect of several records has no row that would have added its part
             self._excerpt.parts.setdefault(part, True)
         return self._excerpt if self._excerpt.size() <= MAX_ROWS else None
 
@@ -79,7 +77,7 @@ class Gatherer:
                 return True
 
     def _groups(self) -> dict[Identity, Part]:
-        """Identities that share a cause are one part: union-find over their causes."""
+        """Identity -> its part. Identities that share a cause form one part: union-find over their causes."""
         parent: dict[Any, Any] = {}
 
         def root(node: Any) -> Any:
@@ -109,7 +107,7 @@ class Gatherer:
             progress: Part = ("sink progress", row["output"], str(row["offset"]))
             commits[row["commit_order"]].add(progress)
             excerpt.add("output", row, [progress], near=near)
-        excerpt.rows["output"].sort(key=_standing)
+        excerpt.rows["output"].sort(key=_position)
         for row in case.rows("SELECT * FROM history.commits ORDER BY commit_order"):
             if row["commit_order"] in commits:
                 excerpt.add("commits", row, commits[row["commit_order"]], near=False)
@@ -151,10 +149,10 @@ class Gatherer:
             self._excerpt.decoded[topic] = pq.read_table(file, filters=pc.field("offset").isin(sorted(offsets)))
 
     def _around(self) -> None:
-        """Batches, faults, progress and partitions: near is what holds the records; the rest is there if it is needed."""
+        """Add batches, faults, progress and partitions. Those of the excerpt's records are near; others may be needed, too."""
         excerpt, case = self._excerpt, self._case
-        lanes = {(row["topic"], row["partition"]) for row, _ in excerpt.rows["input"]}
-        lanes |= {(topic, partition) for topic, partition, _ in self._mentions.records}
+        partitions = {(row["topic"], row["partition"]) for row, _ in excerpt.rows["input"]}
+        partitions |= {(topic, partition) for topic, partition, _ in self._mentions.records}
         near = {(row["query"], row["batch"]) for row in case.rows(_BATCHES_OF_CAUSES)}
         for row in case.rows('SELECT * FROM history.batches ORDER BY query, batch, topic, "partition"'):
             name = (row["query"], row["batch"])
@@ -165,19 +163,18 @@ class Gatherer:
             )
         for table in ("progress", "partitions"):
             for row in case.rows(f"SELECT * FROM history.{table} ORDER BY ALL"):  # noqa: S608
-                lane = (row["topic"], row["partition"])
                 part: Part = (table, str(row.get("query")), row["topic"], str(row["partition"]))
-                excerpt.add(table, row, [part], near=lane in lanes)
+                excerpt.add(table, row, [part], near=(row["topic"], row["partition"]) in partitions)
         for static in case.history.static:
             excerpt.parts["table", static] = True
 
 
-def _standing(item: tuple[Row, frozenset[Part]]) -> tuple[str, int, int]:
+def _position(item: tuple[Row, frozenset[Part]]) -> tuple[str, int, int]:
     row, _ = item
     return row["output"], -1 if row["partition"] is None else row["partition"], row["offset"]
 
 
-# The causes of what is kept, and beside them what the witness names: an aborted record causes nothing that is expected.
+# The causes of the kept identities, uncommitted records included: these cause nothing in ``judge.expected``.
 _CAUSES = """
     SELECT DISTINCT output, id, topic, "partition", "offset" FROM judge.expected SEMI JOIN kept USING (output, id)
     WHERE "offset" IS NOT NULL
@@ -190,8 +187,8 @@ _WANTED = """
     SELECT * FROM history.{table} SEMI JOIN wanted USING (topic, "partition", "offset")
     ORDER BY topic, "partition", "offset" """
 
-# Where effects have no single cause, or one that is committed (the last of a sum, say), nobody can say which uncommitted
-# records count for which of them.
+# If effects have no single cause, or a committed one (the last record of a sum, say), it is unknown which uncommitted records
+# count for which of them.
 _UNCOMMITTED = """
     SELECT topic, "partition", "offset" FROM history.input WHERE visibility <> 'committed'
     AND EXISTS (FROM judge.uncommitted u SEMI JOIN kept USING (output, id) WHERE u."offset" IS NULL OR EXISTS (
@@ -208,7 +205,7 @@ _BATCHES_OF_CAUSES = f"""
     JOIN (SELECT topic, "partition", "offset" FROM ({_CAUSES}) UNION FROM named) c USING (topic, "partition")
     WHERE c."offset" >= b.start_offset AND c."offset" < b.end_offset"""  # noqa: S608
 
-# Every write of what is kept; a tombstone of a topic names its key only, and a truncate concerns all.
+# Every write of the kept identities. A tombstone in a topic is matched by its key, and a truncate concerns all identities.
 _WRITES = f"""
     WITH written AS (
         SELECT output, "partition", "offset", id FROM {WRITES} SEMI JOIN kept USING (output, id)),

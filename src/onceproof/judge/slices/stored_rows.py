@@ -1,4 +1,4 @@
-"""What the outputs of a run must hold of some identities, typed as its oracle gave it, to be stored with a slice of the run."""
+"""The expected rows of some identities, with the types that the oracle gave them, to be stored with a slice of the run."""
 
 from __future__ import annotations
 
@@ -24,23 +24,25 @@ _ID = "=id"
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows by output, each with its id in the column ``=id``."""
+    """Expected rows per output, each with its id in the column ``=id``."""
 
     whole: dict[str, bool]
     rows: dict[str, pa.Table]
     texts: bool
-    """The oracle gave them as the texts that another run showed."""
+    """The oracle gave them as text observed in another run."""
     uncommitted: dict[str, pa.Table]
-    """What they would have to hold beside that if uncommitted input counted; empty where that is not known, or nothing."""
+    """The additional rows if uncommitted input counted. Empty if there are none, or if they are unknown."""
 
     @classmethod
     def of_kept(cls, case: Case, outputs: Collection[str]) -> Self:
-        """Of the identities in the table ``kept``. Raises `duckdb.Error` for values that do not fit their column's type."""
-        dirty = case.rows("SELECT 1 FROM judge.uncommitted LIMIT 1")  # read to its end, or DuckDB makes no Arrow table
+        """The rows of the identities in table ``kept``. Raises `duckdb.Error` for values that do not fit a column's type."""
+        some_uncommitted = case.rows(
+            "SELECT 1 FROM judge.uncommitted LIMIT 1"
+        )  # read to its end: DuckDB needs this for Arrow
         return cls(
             whole={output: case.expectations[output].whole for output in outputs},
             rows={output: _typed(case, output, "judge.expected") for output in outputs},
-            uncommitted={output: _typed(case, output, "judge.uncommitted") for output in outputs} if dirty else {},
+            uncommitted={output: _typed(case, output, "judge.uncommitted") for output in outputs if some_uncommitted},
             texts=case.answer.texts,
         )
 
@@ -58,20 +60,20 @@ class StoredRows:
 
 
 def _typed(case: Case, output: str, table: str) -> pa.Table:
-    """The rows of a table like ``judge.expected`` as an oracle's query would give them."""
-    told = case.expectations[output]
-    given = [
+    """The rows of a table like ``judge.expected``, in the form of an oracle's query."""
+    expectation = case.expectations[output]
+    selected = [
         f"{_cast(name, sql_type)} AS {quote(name)}"
-        for name, sql_type in told.columns.items()
+        for name, sql_type in expectation.columns.items()
         if name not in BESIDE_THE_VALUE
     ]
-    if told.has_cause:
-        given += ["topic AS _topic", '"partition" AS _partition', '"offset" AS _offset']
-    given += ['"key" AS _key'] if told.has_key else []
-    given += [f"(content->>{member(RECORD_KEY)}) AS _to_key"] if RECORD_KEY in told.columns else []
-    given += [f"(content->>{member(HEADERS)}) AS _headers"] if HEADERS in told.columns else []
-    given += ["to_partition AS _to_partition"] if told.has_place else []
-    query = f"""SELECT {", ".join(given)}, id AS {quote(_ID)} FROM {table} SEMI JOIN kept USING (output, id)
+    if expectation.has_cause:
+        selected += ["topic AS _topic", '"partition" AS _partition', '"offset" AS _offset']
+    selected += ['"key" AS _key'] if expectation.has_key else []
+    selected += [f"(content->>{member(RECORD_KEY)}) AS _to_key"] if RECORD_KEY in expectation.columns else []
+    selected += [f"(content->>{member(HEADERS)}) AS _headers"] if HEADERS in expectation.columns else []
+    selected += ["to_partition AS _to_partition"] if expectation.has_place else []
+    query = f"""SELECT {", ".join(selected)}, id AS {quote(_ID)} FROM {table} SEMI JOIN kept USING (output, id)
                 WHERE output = {literal(output)} ORDER BY id, content, topic, "partition", "offset" """  # noqa: S608
     return interruptible(case.db, lambda: case.db.sql(query).to_arrow_table())
 

@@ -1,1 +1,1 @@
-"""Made-up runs of a right pipeline, and how a checker breaks one so that its anomaly is there."""
+"""Synthetic runs of a correct pipeline, and ways to break one so that an anomaly occurs."""

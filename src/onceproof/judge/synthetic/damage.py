@@ -1,4 +1,4 @@
-"""One way to break a right history, so that one anomaly is there, and exactly where."""
+"""A damage: one way to break a correct history, and where exactly which anomaly must then be found."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from onceproof.judge.synthetic.world import MODELS, Identity, World
 T = TypeVar("T")
 
 Named = dict[tuple[str, str], Counter[Identity]]
-"""(anomaly, output) -> how many effects of each identity must be found: exactly these."""
+"""(anomaly, output) -> how many effects of each identity must be found, no more and no fewer."""
 
 
 class Choices(Protocol):
-    """What a damage leaves open, so that it is tried in many places. Each gives the world up where there is nothing to choose from."""
+    """Makes a damage's choices, so that it is tried in many places. Skips a world if there is nothing to choose from."""
 
     def one(self, items: Sequence[T]) -> T: ...
 
     def some(self, items: Sequence[T], most: int = 4) -> list[T]:
-        """One or several, in their order."""
+        """One or several items, in their order."""
         ...
 
     def number(self, low: int, high: int) -> int:
-        """Both ends included."""
+        """A number, both ends included."""
         ...
 
     def need(self, condition: object) -> None:
-        """Give this world up unless the condition is true: the damage has no place in it."""
+        """Skip this world unless the condition is true: the damage cannot be applied to it."""
         ...
 
 
 @dataclass(frozen=True)
 class Damage:
-    """How to break a world, and what must then be found."""
+    """A way to break a world, and what must then be found."""
 
     plant: Callable[[World, Choices], Named]
-    """Changes the world. Its name is the damage's."""
+    """The function that changes the world. Its name is the damage's name."""
     about: str
     """What is broken, for ``docs/implications.md``."""
     only: tuple[str, ...] = tuple(MODELS)
-    """A world that is broken so has no other outputs."""
+    """The outputs that a world for this damage may have."""
     outputs: int | None = None
-    """How many it has; None: one or two."""
+    """The number of outputs; None: one or two."""
     restarted: bool = False
-    """Some batch with data was planned by one start of the driver and committed by the next."""
+    """Whether the world must have a batch with data that one driver start planned and the next one committed."""
 
     @property
     def name(self) -> str:

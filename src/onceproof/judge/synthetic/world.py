@@ -1,7 +1,7 @@
-"""A made-up run of a right pipeline, for testing checkers: input, batches, restarts, and what it wrote to outputs of every kind.
+"""A synthetic run of a correct pipeline, for testing checkers: input, batches, restarts, and writes to outputs of every kind.
 
-A `World` is made of writes in transactions, not of positions: a damage takes one away, adds or changes one, and offsets,
-commits and times follow when the world is written to a stored run. The tests draw worlds at random and store them.
+A `World` holds writes in transactions, without positions: a damage removes, adds or changes a write, and offsets, commits and
+times are assigned when the world is stored as a run. The tests generate worlds at random.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Seconds since 1970 at which every run began. Batch b is planned 10 s times b later and committed 8 s after that.
+#: The start of every run, in seconds since 1970. Batch b is planned 10 s times b later and committed 8 s after that.
 WALL_START = 1_000_000.0
 
-#: More than any sum of a world's numbers.
+#: A number larger than any sum of a world's numbers.
 OFF = 2**55
 
 Identity = tuple[tuple[str, str], ...]
-"""Identity columns with their values as text, as witnesses name an effect."""
+"""Identity columns and their values as text, as in witnesses."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Model:
     query: str
     identity: tuple[str, ...] = ("k",)
     parity: int | None = None
-    """Append only: takes the input records with an even (0) or odd (1) offset."""
+    """For appends: only input records with an even (0) or odd (1) offset have an effect in it."""
 
     def spec(self, name: str) -> dict[str, Any]:
         spec = {"table" if self.table else "topic": name, "kind": self.kind, "identity": list(self.identity)}
@@ -58,7 +58,7 @@ MODELS = {
     "journal": Model("changelog", True, _CHANGELOG),
     "sums": Model("upsert", True, 'SELECT k, sum(n)::BIGINT AS total, count(*) AS c FROM "in" WHERE n > 0 GROUP BY k'),
 }
-#: The oracle says which input record each effect comes of.
+#: Outputs whose oracle names the input record that causes each effect.
 CAUSED = tuple(name for name in MODELS if name != "sums")
 APPENDS = ("events", "rows", "even", "odd")
 TOPICS = tuple(name for name, model in MODELS.items() if not model.table)
@@ -72,28 +72,28 @@ class Record:
     offset: int
     key: str
     n: int
-    """Another one for each record, and chosen so that no two sums that can occur are equal: a total says which records
-    are in it. Negative: the pipeline filters it out."""
+    """Different for each record, and such that no two possible sums are equal: a total determines which records are in it.
+    The pipeline filters out negative numbers."""
     batch: int
     visibility: str = "committed"
     end_offset: int | None = None
-    """Offset of its transaction's marker; None: it was sent without a transaction."""
+    """The offset of its transaction's marker; None if it was sent without a transaction."""
     end_ms: int | None = None
 
 
 @dataclass
 class Write:
-    """One write to an output. ``values`` are all its columns; None deletes (a tombstone)."""
+    """One write to an output. ``values`` holds all its columns; None is a tombstone."""
 
     identity: Identity
     values: dict[str, Any] | None
     partition: int
     key: str
     insert: bool = False
-    """Tables: insert a row even where there is one of this identity."""
+    """For tables: insert a row even if there is one with this identity."""
 
     def falsify(self) -> None:
-        """Give it another number, beyond any sum of a world's."""
+        """Replace its number by one that no sum in a world can reach."""
         assert self.values is not None
         column = "n" if "n" in self.values else "total"
         self.values = {**self.values, column: self.values[column] + OFF}
@@ -106,7 +106,7 @@ class Txn:
     output: str
     batch: int
     start: int
-    """Which start of the driver made it."""
+    """The driver start that made it."""
     at_ms: int
     writes: list[Write]
     visibility: str = "committed"
@@ -118,36 +118,36 @@ class Batch:
     planned_by: int
     committed_by: int | None
     sink_first: bool
-    """Where it was replayed: the first attempt reached the sink's commit."""
+    """For a replayed batch: the first attempt reached the sink's commit."""
 
 
 @dataclass
 class World:
     records: list[Record]
     lost: list[Record]
-    """Acknowledged, and not in the log."""
+    """Records that were acknowledged but are not in the log."""
     ends: dict[int, int]
-    """Input partition -> its log's end, a marker's hole included."""
+    """Input partition -> the end of its log, including the offsets of markers."""
     batches: list[Batch]
     outputs: tuple[str, ...]
     a_state_a_batch: bool
-    """Changelogs: one state for each key of a batch, or one for each record."""
+    """For changelogs: one state per batch and key if True, else one per record."""
     claim: dict[str, str]
     txns: list[Txn] = field(default_factory=list)
     progress: dict[int, int] = field(default_factory=dict)
     document: dict[str, Any] = field(default_factory=dict)
 
     def work(self) -> None:
-        """What a right pipeline writes for these records."""
+        """Fill in what a correct pipeline writes for these records."""
         self.txns = []
         for number, batch in enumerate(self.batches):
             for output in self.outputs:
                 writes = list(self.writes_of(output, number))
                 replayed = batch.committed_by != batch.planned_by
-                if replayed and not batch.sink_first and not MODELS[output].table:
+                late = replayed and not batch.sink_first
+                if late and not MODELS[output].table:
                     first = Txn(output, number, batch.planned_by, at(number, 3), deepcopy(writes), "aborted")
                     self.txns.append(first)
-                late = replayed and not batch.sink_first
                 start = batch.planned_by if batch.committed_by is None or not late else batch.committed_by
                 self.txns.append(Txn(output, number, start, at(number, 6 if late else 3), writes))
         self.txns = [txn for txn in self.txns if txn.writes]
@@ -162,7 +162,7 @@ class World:
             if model.kind == "append":
                 yield effect_of(record)
                 continue
-            states.pop(record.key, None)  # the last state of a batch is where its last record is
+            states.pop(record.key, None)  # the batch's state of a key takes the place of the key's last record
             states[record.key] = self.state_at(record)
             if model.kind == "changelog" and not self.a_state_a_batch:
                 yield states.pop(record.key)
@@ -172,7 +172,7 @@ class World:
         return sorted((r for r in self.records if r.batch == number), key=lambda r: (r.partition, r.offset))
 
     def state_at(self, record: Record, *, dirty: bool = False) -> Write:
-        """The state of a key after ``record``; ``dirty``: with uncommitted records counted too."""
+        """The state of a key after ``record``. With ``dirty``, uncommitted records count too."""
         counted = [
             r.n
             for r in self.records
@@ -182,21 +182,21 @@ class World:
         return Write((("k", record.key),), values, record.partition, record.key)
 
     def visible(self, output: str) -> list[tuple[Txn, Write]]:
-        """What a reader sees after the run: of an upsert the last write of each identity."""
+        """What a reader sees after the run: in an upsert output, the last write of each identity."""
         seen = [(txn, write) for txn in self.committed(output) for write in txn.writes]
         if MODELS[output].kind == "upsert":
             seen = [s for i, s in enumerate(seen) if all(later.identity != s[1].identity for _, later in seen[i + 1 :])]
         return seen
 
     def last_of_each(self, output: str) -> list[tuple[Txn, Write]]:
-        """What a reader sees last of each identity."""
+        """The last visible write of each identity."""
         return list({write.identity: (txn, write) for txn, write in self.visible(output)}.values())
 
     def committed(self, output: str) -> list[Txn]:
         return [txn for txn in self.txns if txn.output == output and txn.visibility == "committed"]
 
     def replayed(self) -> set[int]:
-        """Batches that one start of the driver planned and another committed."""
+        """Batches that one driver start planned, and another one (or none) committed."""
         return {n for n, batch in enumerate(self.batches) if batch.committed_by != batch.planned_by}
 
     def before(self, txn: Txn, other: Txn) -> None:
@@ -220,12 +220,12 @@ class World:
 
 
 def at(batch: int, seconds: float) -> int:
-    """Wall clock ms, so long after batch ``batch`` was planned."""
+    """The wall clock in ms, ``seconds`` after batch ``batch`` was planned."""
     return int(1000 * (WALL_START + 10 * batch + seconds))
 
 
 def effect_of(record: Record) -> Write:
-    """What an append holds for one input record."""
+    """The write of an append output for one input record."""
     values = {"p": record.partition, "o": record.offset, "k": record.key, "n": record.n}
     return Write(identity(p=record.partition, o=record.offset), values, record.partition, record.key)
 

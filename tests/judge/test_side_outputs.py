@@ -1,4 +1,4 @@
-"""Outputs that must stay empty, and dead letters: what is in them, what they account for, and what they do not."""
+"""Outputs that must stay empty, and outputs with dead letters: which rows are allowed, and what dead letters account for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLACE = {"partition": "p", "offset": "o"}
 
 
 def orders(run: Any, *, written: list[int], errors: dict[str, Any], claim: dict[str, str] | None = None) -> Any:
-    """Six orders, of which these were written to the main output; a second output beside it."""
+    """Six orders, of which ``written`` are in the main output, and a second output ``errors``."""
     run.scenario["outputs"] = {"orders": {"table": "orders", "identity": ["id"]}, "errors": errors}
     query = 'SELECT id, v, _partition, _offset, _key FROM "in" WHERE v < 50'
     run.scenario["oracle"] = {"kind": "sql", "queries": {"orders": query}}
@@ -38,7 +38,7 @@ CLAIMS = [{"order": "per-key"}, {"order": "per-partition", "atomic": "batch"}, {
 
 @pytest.mark.parametrize("where", ["table", "topic"])
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_an_output_that_stays_empty(stored_run: Any, where: str, claim: dict[str, str]) -> None:
+def test_an_output_that_stays_empty_is_held(stored_run: Any, where: str, claim: dict[str, str]) -> None:
     run = orders(stored_run, written=ALL, errors={where: "errors", "expected": "empty"}, claim=claim)
     run.batch(1, {0: (0, 6)})
     verdict = judged(run)
@@ -47,7 +47,7 @@ def test_an_output_that_stays_empty(stored_run: Any, where: str, claim: dict[str
 
 
 @pytest.mark.parametrize("where", ["table", "json", "text", "bytes", "tombstone"])
-def test_a_row_in_an_output_that_must_stay_empty(stored_run: Any, where: str) -> None:
+def test_a_row_in_an_output_that_must_stay_empty_is_unexplained(stored_run: Any, where: str) -> None:
     kind = "table" if where == "table" else "topic"
     run = orders(stored_run, written=ALL, errors={kind: "errors", "expected": "empty"})
     if where == "table":
@@ -64,7 +64,7 @@ def test_a_row_in_an_output_that_must_stay_empty(stored_run: Any, where: str) ->
         assert "no price" in str(finding.witnesses[0].identity["row"])
 
 
-def test_two_equal_rows_in_an_output_that_must_stay_empty(stored_run: Any) -> None:
+def test_two_equal_rows_in_an_output_that_must_stay_empty_are_unexplained(stored_run: Any) -> None:
     run = orders(stored_run, written=ALL, errors={"table": "errors", "expected": "empty"})
     run.insert("errors", {"why": "x"}, {"why": "x"}, {"why": "y"})
     assert judged(run).anomalies() == {"unexplained": 3}
@@ -74,16 +74,16 @@ BY_IDENTITY = {"table": "errors", "dead_letter_of": "orders", "identity": ["orde
 BY_SOURCE = {"table": "errors", "dead_letter_of": "orders", "source": PLACE}
 
 
-def letters(run: Any, ids: list[int]) -> None:
+def write_dead_letters(run: Any, ids: list[int]) -> None:
     run.insert("errors", *({"order_id": id_, "p": 0, "o": id_, "why": "no price"} for id_ in ids))
 
 
 @pytest.mark.parametrize("errors", [BY_IDENTITY, BY_SOURCE])
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_dead_letters_account_for_what_is_missing(stored_run: Any, errors: Any, claim: dict[str, str]) -> None:
+def test_dead_letters_account_for_missing_rows(stored_run: Any, errors: Any, claim: dict[str, str]) -> None:
     run = orders(stored_run, written=[0, 3, 4], errors=errors, claim=claim)
     run.batch(1, {0: (0, 6)})
-    letters(run, [1, 2])
+    write_dead_letters(run, [1, 2])
     verdict = judged(run)
     assert (verdict.outcome, verdict.anomalies()) == (Outcome.HELD, {}), verdict.reasons
     assert verdict.counts["dead.errors"] == 2
@@ -91,18 +91,18 @@ def test_dead_letters_account_for_what_is_missing(stored_run: Any, errors: Any, 
 
 
 @pytest.mark.parametrize("errors", [BY_IDENTITY, BY_SOURCE])
-def test_a_loss_that_no_dead_letter_accounts_for(stored_run: Any, errors: Any) -> None:
+def test_a_missing_row_without_a_dead_letter_is_a_loss(stored_run: Any, errors: Any) -> None:
     run = orders(stored_run, written=[0, 3, 4], errors=errors)
-    letters(run, [1])
+    write_dead_letters(run, [1])
     verdict = judged(run)
     assert verdict.anomalies() == {"lost-write": 1}
     assert verdict.findings[0].witnesses[0].identity == {"id": "2"}
 
 
 @pytest.mark.parametrize("errors", [BY_IDENTITY, BY_SOURCE])
-def test_a_record_in_both(stored_run: Any, errors: Any) -> None:
+def test_a_dead_letter_of_a_row_that_is_there_is_unexplained(stored_run: Any, errors: Any) -> None:
     run = orders(stored_run, written=ALL, errors=errors)
-    letters(run, [1])
+    write_dead_letters(run, [1])
     verdict = judged(run)
     assert verdict.anomalies() == {"unexplained": 1}
     (finding,) = verdict.findings
@@ -113,38 +113,38 @@ def test_a_record_in_both(stored_run: Any, errors: Any) -> None:
 
 @pytest.mark.parametrize("errors", [BY_IDENTITY, BY_SOURCE])
 @pytest.mark.parametrize("id_", [77, -1])
-def test_a_dead_letter_that_no_input_explains(stored_run: Any, errors: Any, id_: int) -> None:
+def test_a_dead_letter_without_an_input_record_is_unexplained(stored_run: Any, errors: Any, id_: int) -> None:
     run = orders(stored_run, written=ALL, errors=errors)
-    letters(run, [id_])
+    write_dead_letters(run, [id_])
     assert judged(run).anomalies() == {"unexplained": 1}
 
 
-def test_a_dead_letter_of_a_record_that_should_have_no_row(stored_run: Any) -> None:
-    """By its source it is a committed input record that the main output lacks; its identity alone says nothing of that."""
+def test_the_source_of_a_dead_letter_explains_it_also_for_a_filtered_record(stored_run: Any) -> None:
+    """Its source names a committed input record without an effect in the main output; its identity alone explains nothing."""
     run = orders(stored_run, written=ALL, errors=BY_SOURCE)
-    letters(run, [5])
+    write_dead_letters(run, [5])
     assert judged(run).outcome is Outcome.HELD
 
 
 @pytest.mark.parametrize("errors", [BY_IDENTITY, BY_SOURCE])
-def test_the_same_dead_letter_twice(stored_run: Any, errors: Any) -> None:
+def test_the_same_dead_letter_twice_is_a_duplicate(stored_run: Any, errors: Any) -> None:
     run = orders(stored_run, written=[0, 2, 3, 4], errors=errors)
-    letters(run, [1, 1])
+    write_dead_letters(run, [1, 1])
     verdict = judged(run)
     assert verdict.anomalies() == {"duplicate": 1}
     assert verdict.findings[0].output == "errors"
 
 
-def test_dead_letters_of_aborted_input(stored_run: Any) -> None:
+def test_dead_letters_of_aborted_input_are_unexplained(stored_run: Any) -> None:
     run = orders(stored_run, written=ALL, errors=BY_SOURCE)
     run.send("k", {"id": 6, "v": 1}, visibility="aborted")
-    letters(run, [6])
+    write_dead_letters(run, [6])
     assert judged(run).anomalies() == {"unexplained": 1}
 
 
-def test_nothing_but_dead_letters_is_not_held(stored_run: Any) -> None:
+def test_a_run_with_dead_letters_only_is_not_held(stored_run: Any) -> None:
     run = orders(stored_run, written=[], errors=BY_IDENTITY)
-    letters(run, ALL)
+    write_dead_letters(run, ALL)
     verdict = judged(run)
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "every row that output orders must hold is in errors" in verdict.reasons[0]
@@ -158,10 +158,10 @@ def test_dead_letters_in_a_topic(stored_run: Any) -> None:
     assert (verdict.outcome, verdict.counts["dead.errors"]) == (Outcome.HELD, 1), verdict.reasons
 
 
-def test_dead_letters_that_name_records_and_an_oracle_that_does_not(stored_run: Any) -> None:
+def test_dead_letters_with_a_source_need_an_oracle_with_causes(stored_run: Any) -> None:
     run = orders(stored_run, written=[0, 2, 3, 4], errors=BY_SOURCE, claim={"order": "none"})
     run.scenario["oracle"]["queries"]["orders"] = 'SELECT id, v FROM "in" WHERE v < 50'
-    letters(run, [1])
+    write_dead_letters(run, [1])
     verdict = judged(run)
     assert verdict.outcome is not Outcome.HELD
     assert any("the oracle does not say which record causes a row of 'orders'" in reason for reason in verdict.reasons)
@@ -169,8 +169,10 @@ def test_dead_letters_that_name_records_and_an_oracle_that_does_not(stored_run: 
 
 @pytest.mark.parametrize("errors", [BY_IDENTITY, BY_SOURCE])
 @pytest.mark.parametrize("unjudged", ["orders", "errors"])
-def test_neither_is_judged_without_the_other(stored_run: Any, errors: Any, unjudged: str) -> None:
-    """What cannot be read may be what is missing, and what is missing may be what the dead letters are for."""
+def test_an_output_and_its_dead_letters_are_judged_together_or_not_at_all(
+    stored_run: Any, errors: Any, unjudged: str
+) -> None:
+    """A row that cannot be read may be the missing one, and a missing row may be the one that a dead letter is for."""
     run = orders(stored_run, written=[], errors={**errors, "topic": "errors", "table": None})
     run.scenario["outputs"]["orders"] = {"topic": "orders", "identity": ["id"]}
     for id_ in (0, 2, 3, 4):
@@ -185,15 +187,15 @@ def test_neither_is_judged_without_the_other(stored_run: Any, errors: Any, unjud
     ]
 
 
-def test_dead_letters_without_the_columns_of_their_identity(stored_run: Any) -> None:
+def test_dead_letters_without_their_identity_columns_are_not_judged(stored_run: Any) -> None:
     run = orders(stored_run, written=[0, 2, 3, 4], errors={**BY_IDENTITY, "identity": ["order"]})
-    letters(run, [1])
+    write_dead_letters(run, [1])
     verdict = judged(run)
     assert (verdict.outcome, verdict.anomalies()) == (Outcome.INCONCLUSIVE, {}), verdict.reasons
-    assert "no row of it has a column 'order', which is part of its identity" in verdict.reasons[0]
+    assert "no row has a column 'order', which is part of the identity" in verdict.reasons[0]
 
 
-def test_positions_that_are_texts(stored_run: Any) -> None:
+def test_source_positions_may_be_strings(stored_run: Any) -> None:
     run = orders(
         stored_run, written=[0, 2, 3, 4], errors={"topic": "errors", "dead_letter_of": "orders", "source": PLACE}
     )
@@ -202,7 +204,7 @@ def test_positions_that_are_texts(stored_run: Any) -> None:
     assert (verdict.outcome, verdict.counts["dead.errors"]) == (Outcome.HELD, 1), verdict.reasons
 
 
-def test_a_dead_letter_for_a_row_that_a_late_record_may_change(stored_run: Any) -> None:
+def test_a_dead_letter_accounts_for_a_row_that_a_late_record_may_change(stored_run: Any) -> None:
     run = stored_run
     run.scenario["outputs"] = {"out": {"table": "out", "identity": ["start"]}}
     run.scenario["outputs"]["errors"] = {"table": "errors", "dead_letter_of": "out", "identity": ["start"]}
@@ -242,14 +244,14 @@ claim: {{order: per-key}}
         ("{table: errors, dead_letter_of: orders, source: {partition: p, offset: o}}", ["p", "o"]),
     ],
 )
-def test_a_scenario_says_it_in_one_line(tmp_path: Path, errors: str, identity: list[str]) -> None:
+def test_a_scenario_declares_a_side_output_in_one_line(tmp_path: Path, errors: str, identity: list[str]) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(SCENARIO.format(errors=errors, kind="", queries=""))
     assert load(path).outputs["errors"].identity == identity
 
 
 @pytest.mark.parametrize(
-    ("errors", "kind", "queries", "said"),
+    ("errors", "kind", "queries", "message"),
     [
         ("{table: errors}", "", "", "identity"),
         ("{table: errors, dead_letter_of: orders}", "", "", "identity"),
@@ -261,8 +263,8 @@ def test_a_scenario_says_it_in_one_line(tmp_path: Path, errors: str, identity: l
         ("{table: errors, dead_letter_of: orders, expected: empty}", "", "", "holds no dead letters"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_place(
-    tmp_path: Path, errors: str, kind: str, queries: str, said: str
+def test_impossible_side_outputs_are_refused_with_their_place(
+    tmp_path: Path, errors: str, kind: str, queries: str, message: str
 ) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(SCENARIO.format(errors=errors, kind=kind, queries=queries))
@@ -270,13 +272,13 @@ def test_what_cannot_be_is_refused_with_its_place(
 
     with pytest.raises(ScenarioError) as refused:
         load(path)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "job.yaml:" in str(refused.value)
 
 
 @pytest.mark.parametrize("more", [{"headers": "compare"}, {"compare_key": True}, {"compare": ["why"]}])
-def test_nothing_else_of_a_dead_letter_is_compared(tmp_path: Path, more: dict[str, Any]) -> None:
-    """Or the scenario would say that it is, and no word would be said of what is wrong there."""
+def test_settings_to_compare_dead_letters_are_refused(tmp_path: Path, more: dict[str, Any]) -> None:
+    """Otherwise the scenario would promise a comparison that is never made."""
     from onceproof.base.errors import ScenarioError
 
     errors = json.dumps({"topic": "errors", "dead_letter_of": "orders", "identity": ["id"], **more})
