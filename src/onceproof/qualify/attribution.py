@@ -1,11 +1,14 @@
-"""Whose finding is it? From the verdict on one run to what became of each cell that shared it.
+"""Assigns the findings of one run to the cells that shared it.
 
-A cell's window is the batch that its fault strikes and those up to the next fault's. An effect that stands in no window, or of
-which nobody knows the batch, may be any cell's, and one in a window after another that is violated may be what the first left
-behind: then the cells concerned are run once more, each alone. So are two cells of which either may have struck a batch that is
-wrong. Until such a run decides, a cell keeps what the shared run showed (`cells.Shared`): a fault that hit and left wrong rows
-is never reported as not reached. No such run takes back what was found: see `unclaimed`. Of several queries each has windows of
-its own (`onceproof.qualify.windows`).
+A cell's window starts at the batch that its fault strikes and ends before the batch of the next fault. Each query has windows
+of its own (`onceproof.qualify.windows`). The cells concerned are run again, each alone,
+
+- if an effect lies in no window, or its batch is unknown: it may belong to any cell;
+- if an effect lies in a window after a violated one: it may be a consequence of the earlier fault;
+- if either of two faults may have struck a batch that is wrong.
+
+Until such a run decides, a cell keeps what the shared run showed (`cells.Shared`): a fault that hit and left wrong rows is never
+reported as not reached. A run of a single cell never takes back what a shared run found: see `unclaimed`.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Unplaced:
-    """Rows that may belong to any cell of a shared run."""
+    """Rows of a shared run that may belong to any of its cells."""
 
     why: str
     found: _Found
@@ -44,10 +47,12 @@ class _Unplaced:
 def attribute(
     step: Step, verdict: Verdict, instruments: Mapping[int, str], run: str, windows: Windows | None = None
 ) -> list[Cell]:
-    """The cells of ``step`` after its run, in its order.
+    """Return the cells of ``step`` as its run leaves them, in the same order.
 
-    ``instruments``: number of the fault -> what saw its point (``watcher`` is approximate). ``run`` names the run directory.
-    ``windows``: by default, and where a timeline shows no batch, by the batches of the step: right for a job with one query.
+    ``instruments``: number of the fault -> the instrument that saw its point (``watcher`` is approximate).
+    ``run``: the run directory, below that of the qualification.
+    ``windows``: by default, and if the timeline shows no batch, they follow from the batches of the step, which is right for a
+    job with one query.
     """
     if len(step.cells) == 1:
         return [_alone(step.cells[0], verdict, instruments.get(0), run)]
@@ -61,9 +66,9 @@ def attribute(
 
 
 def unclaimed(found: Iterable[Cell], verdicts: Mapping[str, Verdict]) -> dict[str, dict[str, int]]:
-    """Of the runs that violated the claim, what no violated cell that took part in them shows: run -> anomaly -> effects.
+    """Return what violated runs show and none of their violated cells does: run -> anomaly -> number of effects.
 
-    A violation is never tried away: that each cell of a run held when it was alone does not make the run right.
+    A violation is never retried away: if each cell of a run holds when run alone, the shared run is still violated.
     """
     violated = [cell for cell in found if cell.verdict is Outcome.VIOLATED]
     rest: dict[str, dict[str, int]] = {}
@@ -76,7 +81,10 @@ def unclaimed(found: Iterable[Cell], verdicts: Mapping[str, Verdict]) -> dict[st
 
 
 def _alone(cell: Cell, verdict: Verdict, instrument: str | None, run: str) -> Cell:
-    """Everything found in a run of its own is the cell's. What a shared run showed remains until this one decides."""
+    """Return the cell after a run of its own, whose findings are all the cell's.
+
+    If that run is inconclusive, the cell keeps what a shared run showed.
+    """
     fault = verdict.faults[0] if verdict.faults else None
     ran = replace(cell, runs=(*cell.runs, run), evidence=_evidence(fault), alone=True)
     found = _all(verdict)
@@ -94,7 +102,7 @@ def _alone(cell: Cell, verdict: Verdict, instrument: str | None, run: str) -> Ce
     missed = replace(ran, state=State.NOT_REACHED, why=_missed(fault) or _first_line(verdict))
     if verdict.outcome is not Outcome.VIOLATED:
         return missed
-    # What was found was found, whether or not the fault can be proven to have hit.
+    # The findings count, even if the fault is not proven to have hit.
     return replace(
         missed,
         verdict=Outcome.VIOLATED,
@@ -123,18 +131,18 @@ def _shared(
     found = _in(verdict, sure)
 
     def undecided(why: str, found: _Found, suspects: Iterable[int]) -> Cell:
-        """The cell gets a run of its own; until then this is known of it."""
+        """Return the cell marked for a run of its own, with what is known of it until then."""
         others = tuple(step.cells[other].title() for other in suspects if other != index and _fired(verdict, other))
         seen = Shared(run, why, hit, others, found.anomalies, found.outputs, found.witnesses) if hit or found else None
         near = cell.approximate or (hit and instrument == "watcher")
         return replace(ran, alone=True, approximate=near, why=why, shared=seen)
 
-    everybody = range(len(step.cells))
+    all_cells = range(len(step.cells))
     if not hit:
         fired = fault is not None and fault.fired
-        return undecided(str(_missed(fault)), found if fired and windows.ordered else _NOTHING, everybody)
+        return undecided(str(_missed(fault)), found if fired and windows.ordered else _NOTHING, all_cells)
     if found and not windows.ordered:
-        return undecided(_DISORDER, found, everybody)
+        return undecided(_DISORDER, found, all_cells)
     if found and (damaged := _damaged(windows, index, verdict)) is not None:
         query, number = damaged
         of_query = f" of query {query}" if len(windows.first) > 1 else ""
@@ -147,13 +155,13 @@ def _shared(
     right = known and all(batch.verdict is Outcome.HELD for batch in window)
     if found:
         done = Outcome.VIOLATED
-    elif right or verdict.outcome is Outcome.HELD:  # of a run in which nothing is wrong nothing is to be told apart
+    elif right or verdict.outcome is Outcome.HELD:  # a run that held has no findings to assign
         done = Outcome.HELD
     elif unplaced is not None:
-        return undecided(unplaced.why, unplaced.found, everybody)
+        return undecided(unplaced.why, unplaced.found, all_cells)
     elif doubt is not None:
         why = f"batch {_name(doubt)} of the shared run is violated, and either of two faults may have struck it"
-        suspects = [i for i in everybody if windows.possible(doubt.query, doubt.batch, i)]
+        suspects = [i for i in all_cells if windows.possible(doubt.query, doubt.batch, i)]
         return undecided(why, _in(verdict, {_name(doubt)}), suspects)
     else:
         return undecided("the shared run does not show whether its batches are right", _NOTHING, ())
@@ -173,7 +181,7 @@ def _fired(verdict: Verdict, index: int) -> bool:
 
 
 def _damaged(windows: Windows, index: int, verdict: Verdict) -> tuple[str, int] | None:
-    """Query and number of the first batch before the window of that cell with a row that violates the claim."""
+    """Return query and number of the first violated batch before the cell's window."""
     names = {name for f in verdict.findings if f.violates for name, effects in f.batches.items() if effects}
     before = sorted((number, query) for query, number in map(_split, names) if windows.before(query, number, index))
     return (before[0][1], before[0][0]) if before else None
@@ -184,7 +192,7 @@ def _name(batch: BatchReport) -> str:
 
 
 def _split(batch: str) -> tuple[str, int]:
-    """Of ``query/batch``."""
+    """Split ``query/batch``."""
     query, _, number = batch.rpartition("/")
     return query, int(number)
 
@@ -195,17 +203,17 @@ _NOTHING = _Found({}, (), {})
 
 
 def _all(verdict: Verdict) -> _Found:
-    """Everything that violates the claim."""
+    """Return everything that violates the claim."""
     return _gathered((finding, finding.total, finding.witnesses) for finding in _violating(verdict))
 
 
 def _in(verdict: Verdict, window: set[str]) -> _Found:
-    """What violates the claim in these batches (``query/batch``)."""
+    """Return what violates the claim in these batches (``query/batch``)."""
     return _gathered(
         (
             finding,
             sum(count for batch, count in finding.batches.items() if batch in window),
-            [witness for witness in finding.witnesses if _stands_in(witness, finding, window)],
+            [witness for witness in finding.witnesses if _belongs_to(witness, finding, window)],
         )
         for finding in _violating(verdict)
     )
@@ -215,8 +223,8 @@ def _violating(verdict: Verdict) -> list[Finding]:
     return [finding for finding in verdict.findings if finding.violates]
 
 
-def _stands_in(witness: Witness, finding: Finding, window: set[str]) -> bool:
-    """Whether it is surely of one of these batches: it names its batch and not the query."""
+def _belongs_to(witness: Witness, finding: Finding, window: set[str]) -> bool:
+    """Whether the witness is certainly from one of these batches: a witness names its batch and not the query."""
     of_number = {name for name in finding.batches if _split(name)[1] == witness.batch}
     return bool(of_number) and of_number <= window
 
@@ -245,26 +253,26 @@ def _line(witness: Witness) -> str:
 
 
 def _unplaced(windows: Windows, verdict: Verdict) -> _Unplaced | None:
-    """What was found of which no window holds all; None where every row is some cell's."""
-    whys: list[str] = []
+    """Return the findings that lie partly outside all windows, or None if every row belongs to some cell."""
+    reasons: list[str] = []
     parts: list[tuple[Finding, int, Iterable[Witness]]] = []
     for finding in _violating(verdict):
         lost = finding.total - sum(finding.batches.values())
         early = {name: rows for name, rows in finding.batches.items() if rows and windows.before(*_split(name), 0)}
         if lost > 0:
             rows = f"{lost} row" if lost == 1 else f"{lost:,} rows"
-            whys.append(f"the batch of {rows} with {finding.anomaly} in {finding.output} is not known")
+            reasons.append(f"the batch of {rows} with {finding.anomaly} in {finding.output} is not known")
             parts.append((finding, lost, [w for w in finding.witnesses if w.batch is None]))
         elif not windows.ordered:
-            whys.append(_DISORDER)
+            reasons.append(_DISORDER)
             parts.append((finding, finding.total, finding.witnesses))
         elif early:
             where = f"in batch {next(iter(early))}, before the first fault"
-            whys.append(f"{finding.anomaly} in {finding.output} is {where}")
+            reasons.append(f"{finding.anomaly} in {finding.output} is {where}")
             parts.append(
-                (finding, sum(early.values()), [w for w in finding.witnesses if _stands_in(w, finding, set(early))])
+                (finding, sum(early.values()), [w for w in finding.witnesses if _belongs_to(w, finding, set(early))])
             )
-    return _Unplaced(whys[0], _gathered(parts)) if parts else None
+    return _Unplaced(reasons[0], _gathered(parts)) if parts else None
 
 
 def _state(cell: Cell, instrument: str | None) -> State:
@@ -276,7 +284,7 @@ def _evidence(fault: FaultReport | None) -> tuple[str, ...]:
 
 
 def _missed(fault: FaultReport | None) -> str | None:
-    """With all of its evidence: the reason is often the last sentence, after what went well until then."""
+    """Return why the fault missed, with all of its evidence: the reason is often the last sentence."""
     if fault is None or fault.hit:
         return None
     how = "it was put in place, and is not proven to have hit" if fault.fired else "it never fired"

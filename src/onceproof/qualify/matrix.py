@@ -1,4 +1,4 @@
-"""The result of a qualification for people, at most 100 columns wide, and for programs."""
+"""Renders the result of a qualification: as text of at most 100 columns, and as JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAMED = 3
 
 
 def as_text(result: Result, *, color: bool = False, width: int = 100) -> str:
-    """The whole of it: what held, the matrix, what was found and how to repeat it, what was not exercised and why."""
+    """Return the page: what held, the matrix, what was found and how to repeat it, what was not exercised and why."""
     page = Page(color, width)
     page.rule()
     head = Text(result.outcome.value.upper(), style=_STYLE.get(result.outcome, "bold magenta"))
@@ -60,7 +60,7 @@ def as_text(result: Result, *, color: bool = False, width: int = 100) -> str:
 
 
 def statement(result: Result) -> str:
-    """A few sentences that claim no more than was exercised."""
+    """Return a few sentences that claim no more than was exercised."""
     if not result.cells:
         return (
             f"without any fault the verdict is {result.first.outcome}. No fault was tried: "
@@ -142,7 +142,7 @@ def _table(found: Iterable[Cell]) -> Table:
 
 
 def _entry(found: list[Cell]) -> Text:
-    """Several cells in one field (two sinks, two queries, two forms) are counted; those that did not hold are named below."""
+    """Return the text of one field. Several cells in it (two sinks, two queries, two forms) are counted; the page names them below."""
     reachable = [cell for cell in found if cell.reachable]
     if not reachable:
         return Text("n/a", style="dim")
@@ -164,7 +164,10 @@ def _word(cell: Cell) -> Text:
 
 
 def _violated(page: Page, result: Result, explained: set[str]) -> None:
-    """Each violated cell; those that a shared run did not separate come together. ``explained``: anomalies with their fix."""
+    """Print each violated cell; cells that a shared run did not separate are printed together.
+
+    ``explained``: the anomalies whose fix is on the page already.
+    """
     unseparated: dict[tuple[str, str], list[Cell]] = {}
     for cell in result.cells:
         if cell.together:
@@ -206,7 +209,7 @@ def _number(cells: list[Cell]) -> str:
 
 
 def _from(cells: list[Cell], result: Result) -> str:
-    """What these cells are not separated from, with what is known of it by now."""
+    """Return which cells these are not separated from, with what is known of those by now."""
     titles = {cell.title() for cell in cells}
     known = {cell.title(): f" ({_alone_word(cell)})" for cell in result.cells if not cell.together}
     others = list(dict.fromkeys(other for cell in cells if cell.shared is not None for other in cell.shared.others))
@@ -222,7 +225,7 @@ def _from(cells: list[Cell], result: Result) -> str:
 
 
 def _shown(page: Page, cell: Cell, scenario: Scenario, explained: set[str]) -> None:
-    """Its anomalies, each with the first row that shows it and with what fixes it, once a page."""
+    """Print the cell's anomalies, each with the first row that shows it and, once per page, with what fixes it."""
     if not cell.anomalies:
         page.line("  found", "see the run")
     for name, count in sorted(cell.anomalies.items()):
@@ -234,7 +237,7 @@ def _shown(page: Page, cell: Cell, scenario: Scenario, explained: set[str]) -> N
 
 
 def _explained(page: Page, name: str, scenario: Scenario, explained: set[str]) -> None:
-    """What fixes the anomaly, unless this page has said so."""
+    """Print what fixes the anomaly, unless the page has it already."""
     if name in explained:
         return
     explained.add(name)
@@ -244,7 +247,7 @@ def _explained(page: Page, name: str, scenario: Scenario, explained: set[str]) -
 
 
 def _counted(count: int, scenario: Scenario, outputs: Iterable[str] = ()) -> str:
-    """Rows of tables, records of topics; of all outputs where none is named."""
+    """Return the count with its noun: rows of tables, records of topics. Without ``outputs``, all outputs count."""
     named = [scenario.outputs[name] for name in outputs if name in scenario.outputs]
     tables = {spec.has_rows for spec in named or scenario.outputs.values()}
     if len(tables) > 1:
@@ -253,7 +256,7 @@ def _counted(count: int, scenario: Scenario, outputs: Iterable[str] = ()) -> str
 
 
 def _fixes(name: str, scenario: Scenario) -> tuple[str, ...]:
-    """What stops the anomaly in outputs such as this job's, as its checker explains it; a third party's may be missing."""
+    """Return what stops the anomaly in outputs such as this job's; nothing if a third party's checker does not explain it."""
     try:
         explanation = anomaly(name).explanation
     except KeyError:
@@ -262,7 +265,7 @@ def _fixes(name: str, scenario: Scenario) -> tuple[str, ...]:
 
 
 def _of_no_cell(page: Page, result: Result, explained: set[str]) -> None:
-    """Runs that violate the claim in a way that none of their cells shows."""
+    """Print the runs that violate the claim in a way that none of their cells shows."""
     for run, anomalies in result.unclaimed.items():
         part = [cell for cell in result.cells if run in cell.runs]
         page.blank()
@@ -280,7 +283,7 @@ def _of_no_cell(page: Page, result: Result, explained: set[str]) -> None:
 
 
 def _alone_word(cell: Cell) -> str:
-    """What is known of a cell apart from the run that it shared."""
+    """Return what is known of a cell apart from the run that it shared."""
     alone = cell.alone and len(cell.runs) > 1
     if cell.verdict is not None and (cell.exercised or alone):
         return f"{cell.verdict} when run alone" if alone else f"not run alone, {cell.verdict} in its own batches"
@@ -288,7 +291,7 @@ def _alone_word(cell: Cell) -> str:
 
 
 def _findings(page: Page, findings: Iterable[Finding]) -> list[Finding]:
-    """Print the first few that violate the claim; returns those."""
+    """Print the first few findings that violate the claim, and return them."""
     shown = [f for f in findings if f.violates][:_FINDINGS]
     for finding in shown:
         page.line("found", f"{finding.anomaly} in {finding.output}: {finding.summary}")
@@ -301,7 +304,7 @@ def _findings(page: Page, findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _unsettled(page: Page, found: Iterable[Cell]) -> None:
-    """Reachable cells that are neither held nor violated, by reason; and those that were placed approximately."""
+    """Print the reachable cells that are neither held nor violated, by reason, and those that were placed approximately."""
     lines: dict[tuple[str, str], list[str]] = {}
     for cell in found:
         if cell.reachable and cell.verdict not in (Outcome.VIOLATED, Outcome.HELD):
@@ -317,7 +320,7 @@ def _unsettled(page: Page, found: Iterable[Cell]) -> None:
 
 
 def _not_applicable(page: Page, found: Iterable[Cell]) -> None:
-    """What the job does not have, in a line; what onceproof cannot place, as a count."""
+    """Print the cells that the job does not have, with the reasons, and the number of those that onceproof cannot place."""
     absent = [cell for cell in found if not cell.reachable]
     reasons = list(dict.fromkeys(str(cell.why) for cell in absent if not cell.of_tool))
     of_tool = sum(cell.of_tool for cell in absent)
@@ -333,10 +336,10 @@ def _not_applicable(page: Page, found: Iterable[Cell]) -> None:
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """``verdict``, ``statement``, ``strongest``, ``matrix`` (point -> column -> cells), ``cells``, and where to go on."""
-    told = [_cell(cell, result) for cell in result.cells]
+    """Return ``verdict``, ``statement``, ``strongest``, ``matrix`` (point -> column -> cells), ``cells``, and how to continue."""
+    documents = [_cell(cell, result) for cell in result.cells]
     matrix: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for cell in told:
+    for cell in documents:
         entry = {key: cell[key] for key in ("name", "state", "verdict", "why")}
         matrix.setdefault(cell["point"], {}).setdefault(cell["column"], []).append(entry)
     unfinished = result.unfinished
@@ -360,7 +363,7 @@ def as_json(result: Result) -> dict[str, Any]:
             }
             for run, found in result.unclaimed.items()
         ],
-        "cells": told,
+        "cells": documents,
         "matrix": matrix,
         "replaced_faults": result.progress.replaced,
         "seed": result.progress.seed,
