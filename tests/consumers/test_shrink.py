@@ -21,7 +21,7 @@ from onceproof.consumers.trace import Kind, Move
 from onceproof.data import open_dataset
 from onceproof.explore import minimal as minimal_module
 from onceproof.explore.minimal import Minimal
-from onceproof.explore.shrink import Played, Shrink, Shrunk, Try, to_json
+from onceproof.explore.shrink import Executed, Shrink, Shrunk, Try, to_json
 from onceproof.judge.findings import Outcome
 from onceproof.scenario.model import ConsumerFaultSpec, Scenario
 from onceproof.scenario_files.checks import crosscheck
@@ -41,10 +41,10 @@ def schedule(messages: int, *faults: ConsumerFaultSpec, names: tuple[str, ...] =
 
 
 def search(whole: Schedule, shows: Callable[[Schedule], bool], *, most: int = 2_000) -> Shrink:
-    def play(given: Schedule) -> Played:
+    def play(given: Schedule) -> Executed:
         assert given.messages and given.names
         assert all(named(fault) <= set(given.messages) for fault in given.faults), "a fault names what is not there"
-        return Played(WANTED if shows(given) else frozenset(), "reordered 1" if shows(given) else "held")
+        return Executed(WANTED if shows(given) else frozenset(), "reordered 1" if shows(given) else "held")
 
     return Shrink(whole, WANTED, WANTED, play, most)
 
@@ -103,7 +103,7 @@ def test_a_finding_that_needs_no_fault_keeps_none() -> None:
 def test_a_schedule_that_shows_something_else_is_not_taken() -> None:
     whole = schedule(9, crash("c1", 5))
     other = frozenset(["reordered", "stale-tail"])
-    done = Shrink(whole, WANTED, WANTED, lambda s: Played(WANTED if s == whole else other, "?"), 200).run()
+    done = Shrink(whole, WANTED, WANTED, lambda s: Executed(WANTED if s == whole else other, "?"), 200).run()
     assert done.best == whole and done.minimal
 
 
@@ -111,7 +111,7 @@ def test_what_makes_no_valid_scenario_costs_nothing_and_is_not_counted() -> None
     whole = schedule(2, names=("c1",))
     done = Shrink(whole, WANTED, WANTED, lambda given: None, 1).run()
     assert done.best == whole and done.executions == 0 and done.minimal
-    assert {t.came_to for t in done.tried} == {"no scenario: the other parts need it"}
+    assert {t.came_to for t in done.tried} == {"not a valid scenario: the other parts need it"}
 
 
 def test_used_up_executions_are_told_and_nothing_is_called_minimal() -> None:
@@ -123,10 +123,10 @@ def test_used_up_executions_are_told_and_nothing_is_called_minimal() -> None:
 def test_an_interruption_keeps_the_best_so_far() -> None:
     whole, kept = schedule(40), []
 
-    def play(given: Schedule) -> Played:
+    def play(given: Schedule) -> Executed:
         if len(given.messages) <= 10:
             raise Interrupted("interrupted by SIGINT")
-        return Played(WANTED, "reordered 1")
+        return Executed(WANTED, "reordered 1")
 
     done = Shrink(whole, WANTED, WANTED, play, 60, kept.append).run()
     assert done.interrupted and not done.minimal and done.best == kept[-1] and len(done.best.messages) == 20
@@ -136,10 +136,10 @@ def test_an_interruption_keeps_the_best_so_far() -> None:
 def test_a_play_that_cannot_be_done_keeps_the_best_so_far() -> None:
     whole, kept = schedule(40), []
 
-    def play(given: Schedule) -> Played:
+    def play(given: Schedule) -> Executed:
         if len(given.messages) <= 10:
             raise EnvironmentProblem("no member came", hint="wait")
-        return Played(WANTED, "reordered 1")
+        return Executed(WANTED, "reordered 1")
 
     done = Shrink(whole, WANTED, WANTED, play, 60, kept.append).run()
     assert not done.minimal and not done.interrupted and done.why_not == "an execution failed: no member came"
@@ -147,7 +147,7 @@ def test_a_play_that_cannot_be_done_keeps_the_best_so_far() -> None:
 
 
 def test_a_first_play_that_cannot_be_done_is_the_error() -> None:
-    def play(given: Schedule) -> Played:
+    def play(given: Schedule) -> Executed:
         raise EnvironmentProblem("the disk is full")
 
     with pytest.raises(EnvironmentProblem, match="the disk is full"):
@@ -159,7 +159,7 @@ def test_what_shows_it_without_its_faults_too_is_told_as_another_cause() -> None
     done = search(whole, lambda given: given != whole.calm()).run()
     assert done.best == whole and done.minimal
     without = {t.came_to for t in done.tried if t.without == "message 2"}
-    assert without == {"reordered 1, but without its faults too: another cause"}
+    assert without == {"reordered 1, but also without its faults: another cause"}
     assert {t.came_to for t in done.tried if t.without == "crash of c1"} == {"held"}
 
 
@@ -295,9 +295,9 @@ def test_a_shrink_says_all_to_a_program() -> None:
 @pytest.mark.parametrize(
     ("minimal", "interrupted", "confirmed", "code", "said"),
     [
-        (True, False, True, 0, "nothing more can be taken away:\n  without message 1 (2 ways): held; inconclusive: x"),
+        (True, False, True, 0, "nothing more can be removed:\n  without message 1 (2 ways): held; inconclusive: x"),
         (False, False, True, 3, "not proved to be minimal: 60 executions"),
-        (True, False, False, 3, "did not come to the same anomalies"),
+        (True, False, False, 3, "did not show the same anomalies"),
         (False, True, False, 130, "not proved to be minimal: 60 executions"),
     ],
 )
@@ -353,7 +353,7 @@ def endings(shipped: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             monkeypatch.setattr(minimal_module, name, lambda *_, answer=answer: answer)
         monkeypatch.setattr(Clues, "of_run", lambda _run, whole, _clues: Clues(whole, [], [[3]]))
         monkeypatch.setattr(minimal_module.picture_files, "write", lambda _: None)
-        monkeypatch.setattr(minimal_module._Plays, "_once", once)
+        monkeypatch.setattr(minimal_module._Executions, "_once", once)
         return minimal_module.shrink_run(tmp_path, anomaly=None, most=60, tell=lambda _: None)
 
     return shrink
@@ -380,7 +380,7 @@ def test_a_last_run_that_does_not_come_to_its_end_leaves_the_best(
     last = endings(-1, ending).shrunk.executions
     done = endings(last, ending)
     assert done.exit_code == code and done.shrunk.minimal
-    assert f"it was not run as it was written: {ending}" in done.as_text()
+    assert f"the scenario file itself was not run: {ending}" in done.as_text()
     assert sorted(path.name for path in (tmp_path / "shrunk").iterdir()) == LEFT and done.run_dir is not None
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.explore.shrink import Played, Shrink
+from onceproof.explore.shrink import Executed, Shrink
 from onceproof.kinds.contract import kind_of
 from onceproof.pipeline.schedule import BatchSchedule, WholeJob, hints
 from onceproof.scenario.model import FaultSpec, Scenario
@@ -60,11 +60,11 @@ def test_a_kind_makes_hints_of_what_witnesses_name(shipped: Scenario, tmp_path: 
 def test_a_search_comes_to_the_fault_and_the_chunks_that_it_takes(shipped: Scenario, whole: BatchSchedule) -> None:
     needed = whole.faults[2]
 
-    def play(given: BatchSchedule) -> Played | None:
+    def play(given: BatchSchedule) -> Executed | None:
         if crosscheck.of_schedule(WholeJob(shipped).of(given, Path("unused"))):
             return None
         shows = needed in given.faults
-        return Played(frozenset(["duplicate"] if shows else []), "duplicate 1" if shows else "held")
+        return Executed(frozenset(["duplicate"] if shows else []), "duplicate 1" if shows else "held")
 
     wanted = frozenset(["duplicate"])
     search = Shrink(whole, wanted, wanted, play, 60, alike=WholeJob(shipped).alike)

@@ -18,7 +18,7 @@ from onceproof.base.masking import hiding, of_environment
 from onceproof.base.registry import suggest
 from onceproof.base.signals import uninterrupted
 from onceproof.explore.replay import Say, execute_once, file_name, folder_of_scenario, playable, shared_services
-from onceproof.explore.shrink import Played, Shrink, Shrunk, to_json
+from onceproof.explore.shrink import Executed, Shrink, Shrunk, to_json
 from onceproof.history import run_files
 from onceproof.history.run_directory import RunDir, private_files
 from onceproof.judge.findings import Outcome, Verdict
@@ -38,7 +38,7 @@ _ORDER = ("about", "seed", "stack", "input", "pipeline", "chaos", "outputs", "or
 
 @dataclass(frozen=True)
 class Minimal:
-    """What `shrink_run` leaves, and what it saw on the way."""
+    """The result of `shrink_run`."""
 
     run: Path
     anomalies: tuple[str, ...]
@@ -47,12 +47,12 @@ class Minimal:
     scenario: Path
     """The minimal scenario, as YAML."""
     run_dir: Path | None
-    """A run of it; None: there is none, the search having ended early."""
+    """A run of it; None if the search ended before there was one."""
     confirmed: bool
-    """That run, made of the file, came to the same anomalies."""
+    """Whether the run of that file showed the same anomalies."""
     seconds: float
     unconfirmed: str = ""
-    """Why there is no run of the file."""
+    """Why the file itself was not run."""
 
     @property
     def exit_code(self) -> int:
@@ -80,15 +80,15 @@ class Minimal:
             f"  to {shrunk.best}, in {shrunk.executions} executions ({self.seconds:.0f} s)",
         ]
         if shrunk.minimal:
-            lines.append("nothing more can be taken away:")
+            lines.append("nothing more can be removed:")
             lines += [f"  {line}" for line in _proof(shrunk)]
         else:
             lines.append(f"not proved to be minimal: {shrunk.why_not}")
         if self.unconfirmed:
-            lines.append(f"it was not run as it was written: {self.unconfirmed}")
+            lines.append(f"the scenario file itself was not run: {self.unconfirmed}")
         elif not shrunk.interrupted and not self.confirmed:
             lines.append(
-                "the last run of it did not come to the same anomalies: the schedule does not show them each time"
+                "the last run of it did not show the same anomalies: the schedule does not show them each time"
             )
         lines.append(f"scenario: {self.scenario}")
         lines += [f"run: {self.run_dir}"] if self.run_dir is not None else []
@@ -98,8 +98,8 @@ class Minimal:
 def shrink_run(run_dir: Path, *, anomaly: str | None, most: int, tell: Say) -> Minimal:
     """Shrink the schedule of the stored run ``run_dir``, in at most ``most`` executions.
 
-    All its anomalies must stay, or ``anomaly`` alone. Raises `UsageError` for a run that shows none, and as a replay does.
-    An interruption, or a play that cannot be done, ends the search: the best schedule found until then is written all the same.
+    The result must show all anomalies of the run, or only ``anomaly``. Raises `UsageError` for a run without any, and as `replay` does.
+    An interruption, or an execution that fails, ends the search; the best schedule found until then is still written.
     """
     scenario = playable(run_dir)
     with private_files(), hiding(of_environment(scenario.pipeline.secrets)):
@@ -118,26 +118,26 @@ def _shrink(run_dir: Path, scenario: Scenario, anomaly: str | None, most: int, t
     folder = run_dir / FOLDER
     with shared_services(scenario, run_dir / "logs" / "shrink") as (start, _):
         run_files.remove(folder)
-        plays = _Plays(whole, here, start, folder, most, tell)
-        # One execution is left for the run of what it comes to.
-        search = Shrink(whole.schedule, wanted, known, plays.play, most - 1, plays.keep, whole.alike)
+        executions = _Executions(whole, here, start, folder, most, tell)
+        # One execution is reserved for the run of the resulting file.
+        search = Shrink(whole.schedule, wanted, known, executions.execute, most - 1, executions.keep, whole.alike)
         run, confirmed, unconfirmed = None, False, ""
         try:
             shrunk = search.run(hints)
             path = _write(whole, shrunk.best, folder, here, sorted(wanted))
             try:
                 if not shrunk.interrupted:
-                    run, confirmed = plays.confirm(path, known, wanted)
+                    run, confirmed = executions.confirm(path, known, wanted)
             except Interrupted as interrupted:
                 shrunk, unconfirmed = replace(shrunk, interrupted=True), interrupted.message
             except OnceproofError as failed:
                 unconfirmed = failed.message
             if run is None:
-                run = plays.best()
+                run = executions.best()
         finally:
             with uninterrupted("removing the executions of the search"):
-                plays.clear()
-        shrunk = replace(shrunk, executions=plays.executions)
+                executions.clear()
+        shrunk = replace(shrunk, executions=executions.count)
     seconds = round(time.monotonic() - began, 1)
     return Minimal(run_dir, tuple(sorted(wanted)), whole.schedule, shrunk, path, run, confirmed, seconds, unconfirmed)
 
@@ -145,7 +145,7 @@ def _shrink(run_dir: Path, scenario: Scenario, anomaly: str | None, most: int, t
 def _wanted(known: frozenset[str], anomaly: str | None, verdict: Verdict) -> frozenset[str]:
     if not known:
         raise UsageError(
-            f"the run is {verdict.outcome}, and shows nothing that a smaller schedule could show",
+            f"the run is {verdict.outcome}: it has no finding that a smaller schedule could show",
             hint="shrink a run that is violated",
         )
     if anomaly is None:
@@ -156,7 +156,7 @@ def _wanted(known: frozenset[str], anomaly: str | None, verdict: Verdict) -> fro
 
 
 def _clues(verdict: Verdict, wanted: frozenset[str]) -> list[list[Clue]]:
-    """Of each anomaly, what its witnesses name."""
+    """Return for each anomaly what its witnesses name."""
     return [
         [
             Clue(witness.cause, witness.batch)
@@ -168,8 +168,8 @@ def _clues(verdict: Verdict, wanted: frozenset[str]) -> list[list[Clue]]:
     ]
 
 
-class _Plays:
-    """Executes schedules, each in a folder of its own, and keeps that of the best."""
+class _Executions:
+    """Executes schedules, each in a folder of its own, and remembers the folder of the best."""
 
     def __init__(self, whole: Whole, here: Path, start: Start | None, folder: Path, most: int, tell: Say) -> None:
         self._whole = whole
@@ -179,26 +179,26 @@ class _Plays:
         self._most = most
         self._tell = tell
         self._number = 0
-        self._played: dict[Hashable, Path] = {}
+        self._directories: dict[Hashable, Path] = {}
         self._best: Path | None = None
 
-    def play(self, schedule: Schedule) -> Played | None:
+    def execute(self, schedule: Schedule) -> Executed | None:
         directory = self._directory(self._number + 1)
         scenario = self._whole.of(schedule, directory.with_suffix(".jsonl"))
         if crosscheck.of_schedule(scenario):
             return None
         self._once(scenario, directory, self._here)
         verdict = judge(directory)
-        told = _in_a_line(verdict)
-        self._tell(f"{self._number} of at most {self._most}: {schedule}: {told}")
-        self._played[self._whole.alike(schedule)] = directory
-        return Played(frozenset(verdict.anomalies()), told)
+        summary = _in_a_line(verdict)
+        self._tell(f"{self._number} of at most {self._most}: {schedule}: {summary}")
+        self._directories[self._whole.alike(schedule)] = directory
+        return Executed(frozenset(verdict.anomalies()), summary)
 
     def keep(self, schedule: Schedule) -> None:
-        self._best = self._played[self._whole.alike(schedule)]
+        self._best = self._directories[self._whole.alike(schedule)]
 
     def confirm(self, path: Path, known: frozenset[str], wanted: frozenset[str]) -> tuple[Path, bool]:
-        """Run the scenario that was written, as it stands there; whether it came to the same."""
+        """Run the scenario file as it was written; return its run directory, and whether it shows the same anomalies."""
         directory = self._folder / _RUN
         self._once(load(path), directory, path.parent)
         verdict = check(directory)
@@ -207,13 +207,13 @@ class _Plays:
         return directory, wanted <= verdict.anomalies().keys() <= known
 
     @property
-    def executions(self) -> int:
+    def count(self) -> int:
         return self._number
 
     def best(self) -> Path | None:
-        """The run of the best that was played, where a reader looks for it."""
+        """Move the run of the best schedule to where a reader looks for it, and return its directory; None if there is none."""
         directory = self._folder / _RUN
-        self._remove(directory)  # half a play says nothing
+        self._remove(directory)  # half an execution shows nothing
         if self._best is None:
             return None
         self._best.rename(directory)
@@ -226,7 +226,7 @@ class _Plays:
             picture_files.write(directory)
 
     def clear(self) -> None:
-        """Remove every play, also one that did not come to its end, and the folder if nothing else is in it."""
+        """Remove every execution, also an unfinished one, and the folder if it is then empty."""
         for number in range(1, self._number + 2):
             self._remove(self._directory(number))
         with suppress(OSError):
@@ -246,7 +246,7 @@ class _Plays:
 
 
 def _proof(shrunk: Shrunk) -> Iterator[str]:
-    """A line for each thing that was taken away: what came of it, in each way to place the faults."""
+    """Yield a line for each removal that was tried, with its result for each way to place the faults."""
     for without in dict.fromkeys(tried.without for tried in shrunk.tried):
         came_to = [tried.came_to for tried in shrunk.tried if tried.without == without]
         ways = f" ({len(came_to)} ways)" if len(came_to) > 1 else ""
@@ -262,7 +262,7 @@ def _in_a_line(verdict: Verdict) -> str:
 
 
 def _write(whole: Whole, best: Schedule, folder: Path, here: Path, anomalies: Sequence[str]) -> Path:
-    """The scenario of ``best`` as a file that can be run, with its records beside it where it needs them."""
+    """Write the scenario of ``best`` as a file that can be run, and next to it the records that it needs."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{file_name(whole.scenario.name)}-minimal.yaml"
     scenario = whole.of(best, path.with_suffix(".jsonl"))
@@ -270,25 +270,25 @@ def _write(whole: Whole, best: Schedule, folder: Path, here: Path, anomalies: Se
     pipeline = document["pipeline"]
     if pipeline["command"] == WORKER:
         del pipeline["command"]
-    at_home = {"here": str(here)}  # the file lies elsewhere, and what it names does not
+    templates = {"here": str(here)}  # the file is in another folder, and what it names is not
     named = ("input", "pipeline", "outputs", "oracle")
     document |= {
         "about": f"The smallest schedule found of {whole.scenario.name} that still shows {', '.join(anomalies)}: {best}.",
-        **{name: _filled(document[name], at_home) for name in named},
+        **{name: _filled(document[name], templates) for name in named},
         "expect": {"verdict": "violated", "anomalies": list(anomalies)},
     }
-    del document["name"]  # it is the file's
+    del document["name"]  # the file has it
     text = StringIO()
     yaml = YAML()
     yaml.width = 120
-    yaml.default_flow_style = None  # lists and mappings of plain values on one line, as people write them
+    yaml.default_flow_style = None  # lists and mappings of plain values go on one line, as people write them
     yaml.dump({name: document[name] for name in _ORDER if name in document}, text)
     path.write_text(text.getvalue(), encoding="utf-8")
     return path
 
 
 def _filled(given: Any, values: Mapping[str, str]) -> Any:
-    """With the templates in all its texts filled in, and numbers as numbers where they are keys."""
+    """Return the document with all templates filled in, and with numeric keys as numbers."""
     if isinstance(given, dict):
         return {int(name) if name.isdecimal() else name: _filled(value, values) for name, value in given.items()}
     if isinstance(given, list):

@@ -1,10 +1,12 @@
 """`onceproof shrink`: the smallest part of a run's schedule that still shows the same anomalies.
 
-Delta debugging (A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002) on real plays, guided by
-what the run's witnesses name (`onceproof.kinds.contract.PipelineKind.hints`): blind halving of 200 messages would take hundreds of plays. What
-it comes to is minimal if nothing more can be taken away: each single part (of consumers: message, consumer and fault) is tried,
-with every way to place the faults that had named it. A finding that needs a fault stays one that needs it: a smaller schedule that shows the anomaly
-without any fault as well shows another cause, and is not taken.
+Delta debugging (A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002) with real executions. What
+the witnesses of the run name guides the search (`onceproof.kinds.contract.PipelineKind.hints`): blind halving of 200 messages
+would take hundreds of executions.
+
+The result is minimal if nothing more can be removed: the removal of each single part (for consumers: message, consumer, fault) is
+tried, with every way to place the faults that named this part. If the finding needs a fault, the result needs one as well: a smaller
+schedule that also shows the anomaly without any fault shows another cause, and is rejected.
 """
 
 from __future__ import annotations
@@ -16,23 +18,23 @@ from typing import Any
 from onceproof.base.errors import Interrupted, OnceproofError
 from onceproof.scenario.schedule import MOST_WAYS, Schedule
 
-#: From here on messages are halved away before they are tried one by one.
+#: With more parts than this, halves are removed before single parts are tried.
 _MANY = 8
 
 
 @dataclass(frozen=True)
-class Played:
-    """What a play of a schedule came to."""
+class Executed:
+    """The result of executing a schedule."""
 
     anomalies: frozenset[str]
-    """After the claim."""
-    told: str
-    """The verdict, in a line."""
+    """Those that the claim does not allow."""
+    summary: str
+    """The verdict, in one line."""
 
 
 @dataclass(frozen=True)
 class Try:
-    """Something taken away, and why it cannot be."""
+    """A removal that was tried, and why it was rejected."""
 
     without: str
     schedule: Schedule
@@ -41,14 +43,16 @@ class Try:
 
 @dataclass(frozen=True)
 class Shrunk:
+    """The result of a search."""
+
     best: Schedule
     executions: int
     tried: tuple[Try, ...]
-    """Every removal from ``best`` that was tried, none of which shows it."""
+    """Every removal from ``best`` that was tried. None of them shows the anomalies."""
     minimal: bool
     """Each single removal was tried, in every way."""
     why_not: str = ""
-    """Where ``minimal`` is not so."""
+    """Why ``minimal`` is false."""
     interrupted: bool = False
 
 
@@ -58,27 +62,28 @@ class _Spent(Exception):
 
 @dataclass
 class Shrink:
-    """One search. ``play`` is asked at most ``most`` times; None: the schedule makes no valid scenario, and nothing was played."""
+    """One search, which calls ``execute`` at most ``most`` times."""
 
     whole: Schedule
     wanted: frozenset[str]
     """The anomalies that must stay."""
     known: frozenset[str]
-    """All that the run has shown: a schedule that shows another is about something else."""
-    play: Callable[[Schedule], Played | None]
+    """All anomalies of the run. A schedule that shows another one is rejected."""
+    execute: Callable[[Schedule], Executed | None]
+    """None: the schedule is not a valid scenario, and nothing was executed."""
     most: int
     keep: Callable[[Schedule], None] = lambda _: None
-    """Told of each schedule that is smaller and shows it."""
+    """Called with each smaller schedule that shows the anomalies."""
     alike: Callable[[Schedule], Hashable] = lambda schedule: schedule
-    """The same for schedules that play the same: one of them is played."""
+    """Gives equal values for schedules that run in the same way: only one of them is executed."""
     executions: int = 0
-    _played: dict[Hashable, Played | None] = field(default_factory=dict)
+    _results: dict[Hashable, Executed | None] = field(default_factory=dict)
     _needs_fault: bool = False
     _cut: list[str] = field(default_factory=list)
-    """Removals from the best of which there are more ways than were listed."""
+    """Removals from the best schedule that have more ways than were listed."""
 
     def run(self, first: Sequence[Schedule] | Iterator[Schedule] = ()) -> Shrunk:
-        """``first``: small schedules that may show it, tried in their order."""
+        """Search, beginning with ``first``: small schedules that may show the anomalies, in this order."""
         self.best = self.whole
         try:
             self._find(first)
@@ -87,7 +92,7 @@ class Shrink:
             return self._ended("it was interrupted", interrupted=True)
         except OnceproofError as failed:
             if self.best == self.whole:
-                raise  # nothing was found that could be lost
+                raise  # no smaller schedule was found that would be lost
             return self._ended(f"an execution failed: {failed.message}")
         except _Spent:
             return self._ended(f"{self.executions} executions were used up before each single removal was tried")
@@ -96,7 +101,7 @@ class Shrink:
         return Shrunk(self.best, self.executions, tuple(tried), minimal=not cut, why_not=why if cut else "")
 
     def _ended(self, why: str, *, interrupted: bool = False) -> Shrunk:
-        """Before its end, with the best until then."""
+        """Return the result of a search that ended early: the best schedule until then."""
         return Shrunk(self.best, self.executions, self._tried(), False, why, interrupted)
 
     # -- the search -----------------------------------------------------------------------------------------------
@@ -112,24 +117,23 @@ class Shrink:
             self._halve()
 
     def _halve(self) -> None:
-        """Zeller's ddmin on the messages, complements only: a few alone seldom keep the order of takes."""
+        """Zeller's ddmin on the messages, with complements only: a few messages alone seldom keep the order of takes."""
         cut_into = 2
         while len(self.best.parts) > 1:
             parts = self.best.parts
             size = -(-len(parts) // cut_into)
             cuts = [parts[start : start + size] for start in range(0, len(parts), size)]
-            rests = (
-                [part for part in parts if part not in set(cut)] for cut in reversed(cuts)
-            )  # the end matters least
+            # Begin with the last cut: the end matters least.
+            rests = ([part for part in parts if part not in set(cut)] for cut in reversed(cuts))
             if any(rest and self._taken(self.best.only(rest)) for rest in rests):
                 cut_into = max(cut_into - 1, 2)
             elif cut_into >= len(parts) or size <= 2:
-                return  # one by one comes next
+                return  # single parts are tried next
             else:
                 cut_into = min(2 * cut_into, len(parts))
 
     def _reduce(self) -> list[Try]:
-        """Take away one thing after the other until nothing can be; returns all that was tried of the last."""
+        """Remove one part after the other until none can be removed; return the removals tried from the last schedule."""
         while True:
             tried: list[Try] = []
             self._cut.clear()
@@ -147,7 +151,7 @@ class Shrink:
         return False
 
     def _taken(self, schedule: Schedule) -> bool:
-        """Whether it shows it, by its faults if these are needed; it is the best then."""
+        """Whether the schedule shows the anomalies, because of its faults if faults are needed. If so, it becomes the best."""
         if not self._shows(schedule):
             return False
         if self._needs_fault and (not schedule.faults or self._shows(schedule.calm())):
@@ -161,39 +165,39 @@ class Shrink:
 
     def _shows(self, schedule: Schedule) -> bool:
         key = self.alike(schedule)
-        if key not in self._played:
+        if key not in self._results:
             if self.executions >= self.most:
                 raise _Spent
-            self._played[key] = self.play(schedule)
-            self.executions += self._played[key] is not None
+            self._results[key] = self.execute(schedule)
+            self.executions += self._results[key] is not None
         return self._known_to_show(schedule)
 
     def _tried(self) -> tuple[Try, ...]:
-        """Of a search that did not come to its end: what is known of the best."""
+        """Return the removals from the best schedule that a search tried before it ended early."""
         return tuple(
             Try(removal.without, schedule, self._came_to(schedule))
             for removal in self.best.smaller()
             for schedule in removal.ways
-            if self.alike(schedule) in self._played
+            if self.alike(schedule) in self._results
             and (not self._known_to_show(schedule) or self._known_to_show(schedule.calm()))
         )
 
     def _known_to_show(self, schedule: Schedule) -> bool:
-        played = self._played.get(self.alike(schedule))
-        return played is not None and self.wanted <= played.anomalies <= self.known
+        result = self._results.get(self.alike(schedule))
+        return result is not None and self.wanted <= result.anomalies <= self.known
 
     def _came_to(self, schedule: Schedule) -> str:
-        """Of one that was tried, and not taken."""
-        played = self._played[self.alike(schedule)]
-        if played is None:
-            return "no scenario: the other parts need it"
+        """Return the result of a schedule that was tried and rejected."""
+        result = self._results[self.alike(schedule)]
+        if result is None:
+            return "not a valid scenario: the other parts need it"
         if self._known_to_show(schedule):
-            return f"{played.told}, but without its faults too: another cause"
-        return played.told
+            return f"{result.summary}, but also without its faults: another cause"
+        return result.summary
 
 
 def to_json(shrunk: Shrunk, whole: Schedule, **more: Any) -> dict[str, Any]:
-    """For programs: before and after, what was tried of the last, and where the minimal scenario and its run are."""
+    """Return the result for programs: sizes before and after, and the removals that were tried from the best schedule."""
     return {
         "before": dict(whole.sizes()),
         "after": dict(shrunk.best.sizes()),
