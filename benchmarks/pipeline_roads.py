@@ -98,7 +98,7 @@ class Pipeline:
 
     def _check(self) -> None:
         if not self._job.is_running():
-            raise SystemExit(f"the job on road {self._name} ended: {self._job.log_tail()}")
+            raise SystemExit(f"the job of pipeline {self._name} ended: {self._job.log_tail()}")
 
     def _numbers(self, log: str) -> list[int]:
         folder = self._checkpoint / log

@@ -45,8 +45,8 @@ class Row:
         unlike = "" if self.as_expected else " (not expected)"
         seconds = self.replays.seconds
         took = [statistics.median(seconds), max(seconds), self.replays.start_s]
-        told = " | ".join(f"{number:.1f}" for number in took)
-        return f"| `{self.scenario}` | {named}{unlike} | {self.replays.same} of {self.replays.times} | {told} |"
+        times = " | ".join(f"{number:.1f}" for number in took)
+        return f"| `{self.scenario}` | {named}{unlike} | {self.replays.same} of {self.replays.times} | {times} |"
 
 
 def measured(name: str, times: int, runs: Path) -> Row:

@@ -17,10 +17,10 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 HEAD = """# The anomalies
 
-Written by `python tools/anomalies.py` from the checkers; a test holds the two together. `onceproof explain NAME` shows the same.
+Written by `python tools/anomalies.py` from the checkers; a test checks that it is up to date. `onceproof explain NAME` shows the same.
 
-All of them are computed on every run, whatever is claimed. The claim then subtracts what it allows, each with a written
-reason, and the report shows both.
+All anomalies are computed on every run, whatever is claimed. The claim then subtracts what it allows, each with a written
+reason, and the report shows both ([claims](claims.md)).
 """
 
 
