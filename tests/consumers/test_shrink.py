@@ -353,7 +353,7 @@ def endings(shipped: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             monkeypatch.setattr(minimal_module, name, lambda *_, answer=answer: answer)
         monkeypatch.setattr(Clues, "of_run", lambda _run, whole, _clues: Clues(whole, [], [[3]]))
         monkeypatch.setattr(minimal_module.picture_files, "write", lambda _: None)
-        monkeypatch.setattr(minimal_module._Executions, "_once", once)
+        monkeypatch.setattr(minimal_module._Executions, "_execute_into", once)
         return minimal_module.shrink_run(tmp_path, anomaly=None, most=60, tell=lambda _: None)
 
     return shrink

@@ -150,7 +150,11 @@ def test_tables_have_rows_and_topics_have_records() -> None:
     outputs = {"booked": SimpleNamespace(has_rows=True), "sent": SimpleNamespace(has_rows=False)}
     scenario: Any = SimpleNamespace(outputs=outputs)
     assert (
-        matrix._counted(1, scenario, ["booked"]) == "1 row"
-        and matrix._counted(1234, scenario, ["sent"]) == "1,234 records"
+        matrix._count_with_noun(1, scenario, ["booked"]) == "1 row"
+        and matrix._count_with_noun(1234, scenario, ["sent"]) == "1,234 records"
     )
-    assert matrix._counted(2, scenario, ["booked", "sent"]) == matrix._counted(2, scenario) == "2 rows and records"
+    assert (
+        matrix._count_with_noun(2, scenario, ["booked", "sent"])
+        == matrix._count_with_noun(2, scenario)
+        == "2 rows and records"
+    )

@@ -81,7 +81,7 @@ class Minimal:
         ]
         if shrunk.minimal:
             lines.append("nothing more can be removed:")
-            lines += [f"  {line}" for line in _proof(shrunk)]
+            lines += [f"  {line}" for line in _removal_lines(shrunk)]
         else:
             lines.append(f"not proved to be minimal: {shrunk.why_not}")
         if self.unconfirmed:
@@ -187,9 +187,9 @@ class _Executions:
         scenario = self._whole.of(schedule, directory.with_suffix(".jsonl"))
         if crosscheck.of_schedule(scenario):
             return None
-        self._once(scenario, directory, self._here)
+        self._execute_into(scenario, directory, self._here)
         verdict = judge(directory)
-        summary = _in_a_line(verdict)
+        summary = _one_line(verdict)
         self._tell(f"{self._number} of at most {self._most}: {schedule}: {summary}")
         self._directories[self._whole.alike(schedule)] = directory
         return Executed(frozenset(verdict.anomalies()), summary)
@@ -200,10 +200,10 @@ class _Executions:
     def confirm(self, path: Path, known: frozenset[str], wanted: frozenset[str]) -> tuple[Path, bool]:
         """Run the scenario file as it was written; return its run directory, and whether it shows the same anomalies."""
         directory = self._folder / _RUN
-        self._once(load(path), directory, path.parent)
+        self._execute_into(load(path), directory, path.parent)
         verdict = check(directory)
         self._draw(directory)
-        self._tell(f"{self._number} of at most {self._most}: {path.name}: {_in_a_line(verdict)}")
+        self._tell(f"{self._number} of at most {self._most}: {path.name}: {_one_line(verdict)}")
         return directory, wanted <= verdict.anomalies().keys() <= known
 
     @property
@@ -235,7 +235,7 @@ class _Executions:
     def _directory(self, number: int) -> Path:
         return self._folder / f"{number:04d}"
 
-    def _once(self, scenario: Scenario, directory: Path, here: Path) -> None:
+    def _execute_into(self, scenario: Scenario, directory: Path, here: Path) -> None:
         self._number += 1
         run = RunDir.below(directory)
         execute_once(scenario, here, self._start, run, self._number)
@@ -245,7 +245,7 @@ class _Executions:
         directory.with_suffix(".jsonl").unlink(missing_ok=True)
 
 
-def _proof(shrunk: Shrunk) -> Iterator[str]:
+def _removal_lines(shrunk: Shrunk) -> Iterator[str]:
     """Yield a line for each removal that was tried, with its result for each way to place the faults."""
     for without in dict.fromkeys(tried.without for tried in shrunk.tried):
         came_to = [tried.came_to for tried in shrunk.tried if tried.without == without]
@@ -253,7 +253,7 @@ def _proof(shrunk: Shrunk) -> Iterator[str]:
         yield f"without {without}{ways}: {'; '.join(dict.fromkeys(came_to))}"
 
 
-def _in_a_line(verdict: Verdict) -> str:
+def _one_line(verdict: Verdict) -> str:
     shown = ", ".join(f"{anomaly} {count}" for anomaly, count in sorted(verdict.anomalies().items()))
     if shown:
         return shown
@@ -274,7 +274,7 @@ def _write(whole: Whole, best: Schedule, folder: Path, here: Path, anomalies: Se
     named = ("input", "pipeline", "outputs", "oracle")
     document |= {
         "about": f"The smallest schedule found of {whole.scenario.name} that still shows {', '.join(anomalies)}: {best}.",
-        **{name: _filled(document[name], templates) for name in named},
+        **{name: _fill_templates(document[name], templates) for name in named},
         "expect": {"verdict": "violated", "anomalies": list(anomalies)},
     }
     del document["name"]  # the file has it
@@ -287,10 +287,12 @@ def _write(whole: Whole, best: Schedule, folder: Path, here: Path, anomalies: Se
     return path
 
 
-def _filled(given: Any, values: Mapping[str, str]) -> Any:
+def _fill_templates(given: Any, values: Mapping[str, str]) -> Any:
     """Return the document with all templates filled in, and with numeric keys as numbers."""
     if isinstance(given, dict):
-        return {int(name) if name.isdecimal() else name: _filled(value, values) for name, value in given.items()}
+        return {
+            int(name) if name.isdecimal() else name: _fill_templates(value, values) for name, value in given.items()
+        }
     if isinstance(given, list):
-        return [_filled(value, values) for value in given]
+        return [_fill_templates(value, values) for value in given]
     return fill(given, values) if isinstance(given, str) else given

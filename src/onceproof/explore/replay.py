@@ -91,7 +91,7 @@ def folder_of_scenario(run_dir: Path) -> Path:
 def playable(run_dir: Path) -> Scenario:
     """Return the scenario of a run that can be executed again and compared. Raises `UsageError` and `HistoryError`."""
     scenario = stored_scenario(run_dir)
-    _must_be_whole(run_dir)
+    _require_history(run_dir)
     for secret in scenario.pipeline.secrets:
         if secret not in os.environ:
             raise UsageError(
@@ -173,7 +173,7 @@ def start_services(start: Start, owner: Owner, folder: Path) -> Services:
         timeline.close()
 
 
-def _must_be_whole(run_dir: Path) -> None:
+def _require_history(run_dir: Path) -> None:
     """Raise `HistoryError` for a run that ended before its history was written: there is nothing to compare with."""
     run = RunRecord.read(run_dir)
     if run.observed:

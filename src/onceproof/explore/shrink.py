@@ -86,32 +86,32 @@ class Shrink:
         """Search, beginning with ``first``: small schedules that may show the anomalies, in this order."""
         self.best = self.whole
         try:
-            self._find(first)
+            self._try_hints(first)
             tried = self._reduce()
         except Interrupted:
-            return self._ended("it was interrupted", interrupted=True)
+            return self._end_early("it was interrupted", interrupted=True)
         except OnceproofError as failed:
             if self.best == self.whole:
                 raise  # no smaller schedule was found that would be lost
-            return self._ended(f"an execution failed: {failed.message}")
+            return self._end_early(f"an execution failed: {failed.message}")
         except _Spent:
-            return self._ended(f"{self.executions} executions were used up before each single removal was tried")
+            return self._end_early(f"{self.executions} executions were used up before each single removal was tried")
         why = f"only the first {MOST_WAYS} ways to place the faults were tried without {', '.join(self._cut)}"
         cut = bool(self._cut)
         return Shrunk(self.best, self.executions, tuple(tried), minimal=not cut, why_not=why if cut else "")
 
-    def _ended(self, why: str, *, interrupted: bool = False) -> Shrunk:
+    def _end_early(self, why: str, *, interrupted: bool = False) -> Shrunk:
         """Return the result of a search that ended early: the best schedule until then."""
-        return Shrunk(self.best, self.executions, self._tried(), False, why, interrupted)
+        return Shrunk(self.best, self.executions, self._known_removals(), False, why, interrupted)
 
     # -- the search -----------------------------------------------------------------------------------------------
 
-    def _find(self, first: Sequence[Schedule] | Iterator[Schedule]) -> None:
+    def _try_hints(self, first: Sequence[Schedule] | Iterator[Schedule]) -> None:
         if self.whole.faults:
             self._needs_fault = not self._shows(self.whole.calm())
             if not self._needs_fault:
-                self._take(self.whole.calm())
-        if self._needs_fault and any(self._taken(schedule) for schedule in first):
+                self._set_best(self.whole.calm())
+        if self._needs_fault and any(self._accept(schedule) for schedule in first):
             return
         if len(self.best.parts) > _MANY:
             self._halve()
@@ -125,7 +125,7 @@ class Shrink:
             cuts = [parts[start : start + size] for start in range(0, len(parts), size)]
             # Begin with the last cut: the end matters least.
             rests = ([part for part in parts if part not in set(cut)] for cut in reversed(cuts))
-            if any(rest and self._taken(self.best.only(rest)) for rest in rests):
+            if any(rest and self._accept(self.best.only(rest)) for rest in rests):
                 cut_into = max(cut_into - 1, 2)
             elif cut_into >= len(parts) or size <= 2:
                 return  # single parts are tried next
@@ -137,29 +137,29 @@ class Shrink:
         while True:
             tried: list[Try] = []
             self._cut.clear()
-            if not self._one_less(tried):
+            if not self._remove_one(tried):
                 return tried
 
-    def _one_less(self, tried: list[Try]) -> bool:
+    def _remove_one(self, tried: list[Try]) -> bool:
         for removal in self.best.smaller():
             for schedule in removal.ways:
-                if self._taken(schedule):
+                if self._accept(schedule):
                     return True
-                tried.append(Try(removal.without, schedule, self._came_to(schedule)))
+                tried.append(Try(removal.without, schedule, self._describe_result(schedule)))
             if removal.cut:
                 self._cut.append(removal.without)
         return False
 
-    def _taken(self, schedule: Schedule) -> bool:
+    def _accept(self, schedule: Schedule) -> bool:
         """Whether the schedule shows the anomalies, because of its faults if faults are needed. If so, it becomes the best."""
         if not self._shows(schedule):
             return False
         if self._needs_fault and (not schedule.faults or self._shows(schedule.calm())):
             return False
-        self._take(schedule)
+        self._set_best(schedule)
         return True
 
-    def _take(self, schedule: Schedule) -> None:
+    def _set_best(self, schedule: Schedule) -> None:
         self.best = schedule
         self.keep(schedule)
 
@@ -172,10 +172,10 @@ class Shrink:
             self.executions += self._results[key] is not None
         return self._known_to_show(schedule)
 
-    def _tried(self) -> tuple[Try, ...]:
+    def _known_removals(self) -> tuple[Try, ...]:
         """Return the removals from the best schedule that a search tried before it ended early."""
         return tuple(
-            Try(removal.without, schedule, self._came_to(schedule))
+            Try(removal.without, schedule, self._describe_result(schedule))
             for removal in self.best.smaller()
             for schedule in removal.ways
             if self.alike(schedule) in self._results
@@ -186,7 +186,7 @@ class Shrink:
         result = self._results.get(self.alike(schedule))
         return result is not None and self.wanted <= result.anomalies <= self.known
 
-    def _came_to(self, schedule: Schedule) -> str:
+    def _describe_result(self, schedule: Schedule) -> str:
         """Return the result of a schedule that was tried and rejected."""
         result = self._results[self.alike(schedule)]
         if result is None:

@@ -55,12 +55,12 @@ def attribute(
     job with one query.
     """
     if len(step.cells) == 1:
-        return [_alone(step.cells[0], verdict, instruments.get(0), run)]
+        return [_after_run_alone(step.cells[0], verdict, instruments.get(0), run)]
     if windows is None or not windows.first:
         windows = by_batch(step, (batch.query for batch in verdict.batches))
-    unplaced = _unplaced(windows, verdict)
+    unplaced = _find_unplaced(windows, verdict)
     return [
-        _shared(step, index, verdict, instruments.get(index), run, unplaced, windows)
+        _after_shared_run(step, index, verdict, instruments.get(index), run, unplaced, windows)
         for index in range(len(step.cells))
     ]
 
@@ -80,14 +80,14 @@ def unclaimed(found: Iterable[Cell], verdicts: Mapping[str, Verdict]) -> dict[st
     return rest
 
 
-def _alone(cell: Cell, verdict: Verdict, instrument: str | None, run: str) -> Cell:
+def _after_run_alone(cell: Cell, verdict: Verdict, instrument: str | None, run: str) -> Cell:
     """Return the cell after a run of its own, whose findings are all the cell's.
 
     If that run is inconclusive, the cell keeps what a shared run showed.
     """
     fault = verdict.faults[0] if verdict.faults else None
     ran = replace(cell, runs=(*cell.runs, run), evidence=_evidence(fault), alone=True)
-    found = _all(verdict)
+    found = _all_found(verdict)
     if fault is not None and fault.hit:
         return replace(
             ran,
@@ -99,7 +99,7 @@ def _alone(cell: Cell, verdict: Verdict, instrument: str | None, run: str) -> Ce
             why=None if verdict.outcome is Outcome.HELD else _first_line(verdict),
             shared=cell.shared if verdict.outcome is Outcome.INCONCLUSIVE else None,
         )
-    missed = replace(ran, state=State.NOT_REACHED, why=_missed(fault) or _first_line(verdict))
+    missed = replace(ran, state=State.NOT_REACHED, why=_why_missed(fault) or _first_line(verdict))
     if verdict.outcome is not Outcome.VIOLATED:
         return missed
     # The findings count, even if the fault is not proven to have hit.
@@ -113,7 +113,7 @@ def _alone(cell: Cell, verdict: Verdict, instrument: str | None, run: str) -> Ce
     )
 
 
-def _shared(
+def _after_shared_run(
     step: Step,
     index: int,
     verdict: Verdict,
@@ -128,7 +128,7 @@ def _shared(
     hit = fault is not None and fault.hit
     window = [batch for batch in verdict.batches if windows.possible(batch.query, batch.batch, index)]
     sure = {_name(batch) for batch in window if windows.sure(batch.query, batch.batch, index)}
-    found = _in(verdict, sure)
+    found = _found_in(verdict, sure)
 
     def undecided(why: str, found: _Found, suspects: Iterable[int]) -> Cell:
         """Return the cell marked for a run of its own, with what is known of it until then."""
@@ -140,17 +140,17 @@ def _shared(
     all_cells = range(len(step.cells))
     if not hit:
         fired = fault is not None and fault.fired
-        return undecided(str(_missed(fault)), found if fired and windows.ordered else _NOTHING, all_cells)
+        return undecided(str(_why_missed(fault)), found if fired and windows.ordered else _NOTHING, all_cells)
     if found and not windows.ordered:
         return undecided(_DISORDER, found, all_cells)
-    if found and (damaged := _damaged(windows, index, verdict)) is not None:
+    if found and (damaged := _first_violated_before(windows, index, verdict)) is not None:
         query, number = damaged
         of_query = f" of query {query}" if len(windows.first) > 1 else ""
         why = (
             f"batch {number}{of_query} of the shared run was violated before this fault, and this may be a consequence"
         )
         return undecided(why, found, [i for i in range(index) if windows.possible(query, number, i)] or range(index))
-    doubt = next((batch for batch in window if _name(batch) not in sure and _in(verdict, {_name(batch)})), None)
+    doubt = next((batch for batch in window if _name(batch) not in sure and _found_in(verdict, {_name(batch)})), None)
     known = doubt is None and unplaced is None and bool(window)
     right = known and all(batch.verdict is Outcome.HELD for batch in window)
     if found:
@@ -162,7 +162,7 @@ def _shared(
     elif doubt is not None:
         why = f"batch {_name(doubt)} of the shared run is violated, and either of two faults may have struck it"
         suspects = [i for i in all_cells if windows.possible(doubt.query, doubt.batch, i)]
-        return undecided(why, _in(verdict, {_name(doubt)}), suspects)
+        return undecided(why, _found_in(verdict, {_name(doubt)}), suspects)
     else:
         return undecided("the shared run does not show whether its batches are right", _NOTHING, ())
     return replace(
@@ -180,7 +180,7 @@ def _fired(verdict: Verdict, index: int) -> bool:
     return index < len(verdict.faults) and verdict.faults[index].fired
 
 
-def _damaged(windows: Windows, index: int, verdict: Verdict) -> tuple[str, int] | None:
+def _first_violated_before(windows: Windows, index: int, verdict: Verdict) -> tuple[str, int] | None:
     """Return query and number of the first violated batch before the cell's window."""
     names = {name for f in verdict.findings if f.violates for name, effects in f.batches.items() if effects}
     before = sorted((number, query) for query, number in map(_split, names) if windows.before(query, number, index))
@@ -202,14 +202,14 @@ def _split(batch: str) -> tuple[str, int]:
 _NOTHING = _Found({}, (), {})
 
 
-def _all(verdict: Verdict) -> _Found:
+def _all_found(verdict: Verdict) -> _Found:
     """Return everything that violates the claim."""
-    return _gathered((finding, finding.total, finding.witnesses) for finding in _violating(verdict))
+    return _gather((finding, finding.total, finding.witnesses) for finding in _violating(verdict))
 
 
-def _in(verdict: Verdict, window: set[str]) -> _Found:
+def _found_in(verdict: Verdict, window: set[str]) -> _Found:
     """Return what violates the claim in these batches (``query/batch``)."""
-    return _gathered(
+    return _gather(
         (
             finding,
             sum(count for batch, count in finding.batches.items() if batch in window),
@@ -229,7 +229,7 @@ def _belongs_to(witness: Witness, finding: Finding, window: set[str]) -> bool:
     return bool(of_number) and of_number <= window
 
 
-def _gathered(parts: Iterable[tuple[Finding, int, Iterable[Witness]]]) -> _Found:
+def _gather(parts: Iterable[tuple[Finding, int, Iterable[Witness]]]) -> _Found:
     anomalies: dict[str, int] = {}
     outputs = set()
     witnesses: dict[str, str] = {}
@@ -239,11 +239,11 @@ def _gathered(parts: Iterable[tuple[Finding, int, Iterable[Witness]]]) -> _Found
         anomalies[finding.anomaly] = anomalies.get(finding.anomaly, 0) + rows
         outputs.add(finding.output)
         for witness in seen:
-            witnesses.setdefault(finding.anomaly, _line(witness))
+            witnesses.setdefault(finding.anomaly, _describe_witness(witness))
     return _Found(anomalies, tuple(sorted(outputs)), witnesses)
 
 
-def _line(witness: Witness) -> str:
+def _describe_witness(witness: Witness) -> str:
     """``id=5 (batch 2, input orders/0@655, output booked xid 758, booked xid 759)``"""
     where = [f"batch {witness.batch}"] if witness.batch is not None else []
     where += [f"input {witness.cause}"] if witness.cause is not None else []
@@ -252,7 +252,7 @@ def _line(witness: Witness) -> str:
     return f"{name} ({'; '.join(where)})" if where else name
 
 
-def _unplaced(windows: Windows, verdict: Verdict) -> _Unplaced | None:
+def _find_unplaced(windows: Windows, verdict: Verdict) -> _Unplaced | None:
     """Return the findings that lie partly outside all windows, or None if every row belongs to some cell."""
     reasons: list[str] = []
     parts: list[tuple[Finding, int, Iterable[Witness]]] = []
@@ -272,7 +272,7 @@ def _unplaced(windows: Windows, verdict: Verdict) -> _Unplaced | None:
             parts.append(
                 (finding, sum(early.values()), [w for w in finding.witnesses if _belongs_to(w, finding, set(early))])
             )
-    return _Unplaced(reasons[0], _gathered(parts)) if parts else None
+    return _Unplaced(reasons[0], _gather(parts)) if parts else None
 
 
 def _state(cell: Cell, instrument: str | None) -> State:
@@ -283,7 +283,7 @@ def _evidence(fault: FaultReport | None) -> tuple[str, ...]:
     return () if fault is None else fault.evidence
 
 
-def _missed(fault: FaultReport | None) -> str | None:
+def _why_missed(fault: FaultReport | None) -> str | None:
     """Return why the fault missed, with all of its evidence: the reason is often the last sentence."""
     if fault is None or fault.hit:
         return None

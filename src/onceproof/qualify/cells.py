@@ -198,7 +198,7 @@ def cells(job: Job, scenario: Scenario, registry: Registry[type[Fault]] = faults
             for point in Point
             if point not in offered
         ]
-    return sorted(_named_apart(found), key=lambda cell: (not cell.reachable, priority(cell)))
+    return sorted(_with_unique_names(found), key=lambda cell: (not cell.reachable, priority(cell)))
 
 
 def _cell(kind: str, one: Try, scenario: Scenario, registry: Registry[type[Fault]]) -> Cell:
@@ -225,7 +225,7 @@ def _cell(kind: str, one: Try, scenario: Scenario, registry: Registry[type[Fault
     return replace(cell, approximate=placed.exactness == "approximate")
 
 
-def _named_apart(found: Iterable[Cell]) -> list[Cell]:
+def _with_unique_names(found: Iterable[Cell]) -> list[Cell]:
     """Number the cells of one kind at one point (with two sinks, for example), so that names are unique."""
     count: dict[str, int] = {}
     apart = []

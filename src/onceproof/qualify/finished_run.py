@@ -41,14 +41,14 @@ def with_witness_per_batch(verdict: Verdict, run_dir: Path) -> Verdict:
     A verdict holds only the first witnesses of a finding. If they were all from one batch, a cell that struck another batch would
     show none.
     """
-    return replace(verdict, findings=tuple(_with_batches(finding, run_dir) for finding in verdict.findings))
+    return replace(verdict, findings=tuple(_with_more_witnesses(finding, run_dir) for finding in verdict.findings))
 
 
-def _with_batches(finding: Finding, run_dir: Path) -> Finding:
+def _with_more_witnesses(finding: Finding, run_dir: Path) -> Finding:
     wanted = {int(name.rpartition("/")[2]) for name in finding.batches}
     wanted -= {witness.batch for witness in finding.witnesses if witness.batch is not None}
     more = []
-    for witness in _every(finding, run_dir):
+    for witness in _all_witnesses(finding, run_dir):
         if not wanted:
             break
         if witness.batch in wanted:
@@ -57,7 +57,7 @@ def _with_batches(finding: Finding, run_dir: Path) -> Finding:
     return replace(finding, witnesses=(*finding.witnesses, *more))
 
 
-def _every(finding: Finding, run_dir: Path) -> Iterator[Witness]:
+def _all_witnesses(finding: Finding, run_dir: Path) -> Iterator[Witness]:
     if finding.witness_file is None:
         return
     with (run_dir / finding.witness_file).open(encoding="utf-8") as lines:

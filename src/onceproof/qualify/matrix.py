@@ -36,16 +36,16 @@ def as_text(result: Result, *, color: bool = False, width: int = 100) -> str:
     page.below(head + Text(f"  qualification of {result.scenario.name}   {spent}, seed {result.progress.seed}"), 0)
     page.line("statement", statement(result))
     if result.cells:
-        _proven(page, result)
+        _print_claims(page, result)
         page.blank()
         page.below(_table(result.cells), 0)
         explained: set[str] = set()
-        _violated(page, result, explained)
-        _of_no_cell(page, result, explained)
-        _unsettled(page, result.cells)
-        _not_applicable(page, result.cells)
+        _print_violated(page, result, explained)
+        _print_unclaimed_runs(page, result, explained)
+        _print_undecided(page, result.cells)
+        _print_not_applicable(page, result.cells)
     else:
-        shown = _findings(page, result.first.findings)
+        shown = _print_first_findings(page, result.first.findings)
         for reason in result.first.reasons:
             if not any(finding.summary in reason for finding in shown):
                 page.line("why", reason)
@@ -105,7 +105,7 @@ def _cells(count: int) -> str:
     return "1 reachable cell" if count == 1 else f"{count} reachable cells"
 
 
-def _proven(page: Page, result: Result) -> None:
+def _print_claims(page: Page, result: Result) -> None:
     strongest = result.strongest
     if strongest is None:
         return
@@ -146,7 +146,7 @@ def _entry(found: list[Cell]) -> Text:
     reachable = [cell for cell in found if cell.reachable]
     if not reachable:
         return Text("n/a", style="dim")
-    words = [_word(cell) for cell in reachable]
+    words = [_verdict_of(cell) for cell in reachable]
     if len(words) == 1:
         return words[0]
     distinct = {word.plain: word for word in words}
@@ -155,7 +155,7 @@ def _entry(found: list[Cell]) -> Text:
     )
 
 
-def _word(cell: Cell) -> Text:
+def _verdict_of(cell: Cell) -> Text:
     near = "~" if cell.state is State.APPROXIMATE else ""
     if cell.verdict is not None:
         mark = ("*" if cell.together else "") + ("" if cell.exercised else "?")
@@ -163,7 +163,7 @@ def _word(cell: Cell) -> Text:
     return Text(cell.state.value, style="yellow")
 
 
-def _violated(page: Page, result: Result, explained: set[str]) -> None:
+def _print_violated(page: Page, result: Result, explained: set[str]) -> None:
     """Print each violated cell; cells that a shared run did not separate are printed together.
 
     ``explained``: the anomalies whose fix is on the page already.
@@ -177,25 +177,27 @@ def _violated(page: Page, result: Result, explained: set[str]) -> None:
             page.below(Text("violated  ", style="bold red") + Text(cell.title()), 0)
             if not cell.exercised:
                 page.line("  unproven", f"the fault is not proven to have hit: {cell.why}", "yellow")
-            _shown(page, cell, result.scenario, explained)
+            _print_anomalies(page, cell, result.scenario, explained)
             page.unbroken("  repeat" if cell.alone else "  alone", result.directory.command_of(cell))
             if cell.runs:
                 page.unbroken("  seen in", str(result.directory.path / cell.runs[-1]))
     for (run, why), cells in unseparated.items():
         page.blank()
         page.below(
-            Text("violated* ", style="bold red") + Text(f"{_number(cells)} of a shared run, {_from(cells, result)}"), 0
+            Text("violated* ", style="bold red")
+            + Text(f"{_count_of(cells)} of a shared run, {_not_separated_from(cells, result)}"),
+            0,
         )
         page.line("  because", why, "yellow")
         common = all(_finding_of(cell) == _finding_of(cells[0]) for cell in cells)
         if common:
-            _shown(page, cells[0], result.scenario, explained)
+            _print_anomalies(page, cells[0], result.scenario, explained)
         for cell in cells:
             page.line("  cell", cell.title())
             if not cell.exercised:
                 page.line("  unproven", f"the fault is not proven to have hit: {'; '.join(cell.evidence)}", "yellow")
             if not common:
-                _shown(page, cell, result.scenario, explained)
+                _print_anomalies(page, cell, result.scenario, explained)
             page.unbroken("  alone", result.directory.command_of(cell))
         page.unbroken("  seen in", str(result.directory.path / run))
 
@@ -204,14 +206,14 @@ def _finding_of(cell: Cell) -> tuple[object, ...]:
     return (cell.anomalies, cell.outputs, cell.witnesses)
 
 
-def _number(cells: list[Cell]) -> str:
+def _count_of(cells: list[Cell]) -> str:
     return "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
 
 
-def _from(cells: list[Cell], result: Result) -> str:
+def _not_separated_from(cells: list[Cell], result: Result) -> str:
     """Return which cells these are not separated from, with what is known of those by now."""
     titles = {cell.title() for cell in cells}
-    known = {cell.title(): f" ({_alone_word(cell)})" for cell in result.cells if not cell.together}
+    known = {cell.title(): f" ({_known_of(cell)})" for cell in result.cells if not cell.together}
     others = list(dict.fromkeys(other for cell in cells if cell.shared is not None for other in cell.shared.others))
     outside = [f"{other}{known.get(other, '')}" for other in others if other not in titles]
     more = f"; and {len(outside) - _NAMED} more" if len(outside) > _NAMED else ""
@@ -224,19 +226,19 @@ def _from(cells: list[Cell], result: Result) -> str:
     )
 
 
-def _shown(page: Page, cell: Cell, scenario: Scenario, explained: set[str]) -> None:
+def _print_anomalies(page: Page, cell: Cell, scenario: Scenario, explained: set[str]) -> None:
     """Print the cell's anomalies, each with the first row that shows it and, once per page, with what fixes it."""
     if not cell.anomalies:
         page.line("  found", "see the run")
     for name, count in sorted(cell.anomalies.items()):
         where = f" in {', '.join(cell.outputs)}" if cell.outputs else ""
-        page.line("  found", f"{name}: {_counted(count, scenario, cell.outputs)}{where}")
+        page.line("  found", f"{name}: {_count_with_noun(count, scenario, cell.outputs)}{where}")
         if name in cell.witnesses:
             page.line("  first", cell.witnesses[name])
-        _explained(page, name, scenario, explained)
+        _print_fixes(page, name, scenario, explained)
 
 
-def _explained(page: Page, name: str, scenario: Scenario, explained: set[str]) -> None:
+def _print_fixes(page: Page, name: str, scenario: Scenario, explained: set[str]) -> None:
     """Print what fixes the anomaly, unless the page has it already."""
     if name in explained:
         return
@@ -246,7 +248,7 @@ def _explained(page: Page, name: str, scenario: Scenario, explained: set[str]) -
     page.unbroken("  explain", f"onceproof explain {name}")
 
 
-def _counted(count: int, scenario: Scenario, outputs: Iterable[str] = ()) -> str:
+def _count_with_noun(count: int, scenario: Scenario, outputs: Iterable[str] = ()) -> str:
     """Return the count with its noun: rows of tables, records of topics. Without ``outputs``, all outputs count."""
     named = [scenario.outputs[name] for name in outputs if name in scenario.outputs]
     tables = {spec.has_rows for spec in named or scenario.outputs.values()}
@@ -264,25 +266,25 @@ def _fixes(name: str, scenario: Scenario) -> tuple[str, ...]:
     return explanation.stops_for({store_of(spec).words.system for spec in scenario.outputs.values()})
 
 
-def _of_no_cell(page: Page, result: Result, explained: set[str]) -> None:
+def _print_unclaimed_runs(page: Page, result: Result, explained: set[str]) -> None:
     """Print the runs that violate the claim in a way that none of their cells shows."""
     for run, anomalies in result.unclaimed.items():
         part = [cell for cell in result.cells if run in cell.runs]
         page.blank()
-        head = f"a run of {_number(part)}; no cell is known to have caused it"
+        head = f"a run of {_count_of(part)}; no cell is known to have caused it"
         page.below(Text("violated  ", style="bold red") + Text(head), 0)
         for name, count in sorted(anomalies.items()):
-            page.line("  found", f"{name}: {_counted(count, result.scenario)}")
-            _explained(page, name, result.scenario, explained)
+            page.line("  found", f"{name}: {_count_with_noun(count, result.scenario)}")
+            _print_fixes(page, name, result.scenario, explained)
         words: dict[str, list[str]] = {}
         for cell in part:
-            words.setdefault(_alone_word(cell), []).append(cell.title())
+            words.setdefault(_known_of(cell), []).append(cell.title())
         for word, titles in words.items():
             page.line("  cells", f"{word}: {'; '.join(titles)}")
         page.unbroken("  seen in", str(result.directory.path / run))
 
 
-def _alone_word(cell: Cell) -> str:
+def _known_of(cell: Cell) -> str:
     """Return what is known of a cell apart from the run that it shared."""
     alone = cell.alone and len(cell.runs) > 1
     if cell.verdict is not None and (cell.exercised or alone):
@@ -290,7 +292,7 @@ def _alone_word(cell: Cell) -> str:
     return "run alone, not decided" if alone else "not run alone"
 
 
-def _findings(page: Page, findings: Iterable[Finding]) -> list[Finding]:
+def _print_first_findings(page: Page, findings: Iterable[Finding]) -> list[Finding]:
     """Print the first few findings that violate the claim, and return them."""
     shown = [f for f in findings if f.violates][:_FINDINGS]
     for finding in shown:
@@ -303,7 +305,7 @@ def _findings(page: Page, findings: Iterable[Finding]) -> list[Finding]:
     return shown
 
 
-def _unsettled(page: Page, found: Iterable[Cell]) -> None:
+def _print_undecided(page: Page, found: Iterable[Cell]) -> None:
     """Print the reachable cells that are neither held nor violated, by reason, and those that were placed approximately."""
     lines: dict[tuple[str, str], list[str]] = {}
     for cell in found:
@@ -319,7 +321,7 @@ def _unsettled(page: Page, found: Iterable[Cell]) -> None:
         page.line("~", f"placed approximately, by watching the checkpoint's files: {'; '.join(near)}")
 
 
-def _not_applicable(page: Page, found: Iterable[Cell]) -> None:
+def _print_not_applicable(page: Page, found: Iterable[Cell]) -> None:
     """Print the cells that the job does not have, with the reasons, and the number of those that onceproof cannot place."""
     absent = [cell for cell in found if not cell.reachable]
     reasons = list(dict.fromkeys(str(cell.why) for cell in absent if not cell.of_tool))
@@ -359,7 +361,7 @@ def as_json(result: Result) -> dict[str, Any]:
             {
                 "run": str(result.directory.path / run),
                 "anomalies": found,
-                "cells": {cell.name: _alone_word(cell) for cell in result.cells if run in cell.runs},
+                "cells": {cell.name: _known_of(cell) for cell in result.cells if run in cell.runs},
             }
             for run, found in result.unclaimed.items()
         ],

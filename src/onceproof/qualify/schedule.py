@@ -72,7 +72,7 @@ def next_step(
     """
     pending = [cell for cell in cells if cell.state is State.PENDING]
     sharing = [cell for cell in pending if not cell.alone]
-    most = min(MOST, pace.fitting(left_s), _room(rows))
+    most = min(MOST, pace.fitting(left_s), _cells_with_data(rows))
     if len(sharing) > 1 and most > 1:
         return step(sharing[:most], rows, first)
     fitting = next((cell for cell in pending if pace.alone(cell) <= left_s), None)
@@ -95,7 +95,7 @@ def step(chosen: Sequence[Cell], rows: Mapping[str, int], first: Mapping[str | N
     ``first``: query of a cell -> the batch at which the first fault of a run is to strike (`Job.first_batches`).
     """
     least = max(rows.values())
-    wanted = [_wanted(cell, index, first or {}) for index, cell in enumerate(chosen)]
+    wanted = [_batch_for(cell, index, first or {}) for index, cell in enumerate(chosen)]
     chunks = min(max(wanted) + APART, least)
     beyond = max(max(wanted) - (chunks - 1), 0)  # with few records, strike earlier, so that each batch is still reached
     return Step(
@@ -105,7 +105,7 @@ def step(chosen: Sequence[Cell], rows: Mapping[str, int], first: Mapping[str | N
     )
 
 
-def _wanted(cell: Cell, index: int, first: Mapping[str | None, int]) -> int:
+def _batch_for(cell: Cell, index: int, first: Mapping[str | None, int]) -> int:
     """Return the batch for cell number ``index`` of its run; a batch at which the cell found nothing in danger is skipped."""
     batch = first.get(cell.query, FIRST) + APART * index
     while batch in cell.empty:
@@ -128,6 +128,6 @@ def retry_where_nothing_was_in_danger(chosen: Step, tried: Sequence[Cell], verdi
     return found
 
 
-def _room(rows: Mapping[str, int]) -> int:
+def _cells_with_data(rows: Mapping[str, int]) -> int:
     """Return for how many cells the input has enough records."""
     return max((max(rows.values()) // ROWS_A_CHUNK - FIRST) // APART, 1)

@@ -189,7 +189,7 @@ class Session:
             with uninterrupted("saving what was found until now"):
                 self._save()
             raise Interrupted(
-                f"interrupted: {self._kept()}",
+                f"interrupted: {self._describe_kept()}",
                 hint=f"continue with: onceproof qualify --continue {self._directory.path}",
             ) from None
         except OnceproofError:
@@ -197,7 +197,7 @@ class Session:
             raise
 
     def _work(self) -> Result:
-        first = self._first()
+        first = self._run_without_faults()
         if first.outcome is not Outcome.HELD:
             return self._result(first, ended="the job does not hold without faults")
         job = survey.read(self._directory.path / str(self._progress.first), self._scenario)
@@ -207,15 +207,15 @@ class Session:
         unplaced = sum(cell.why in job.gaps.values() for cell in self._progress.cells)
         reachable = sum(cell.reachable for cell in self._progress.cells) - unplaced
         gaps = f", {unplaced} cannot be placed: {job.no_commit()}" if unplaced else ""
-        self._listener.says(f"{_seen(job)}; {reachable} cells of the matrix can be reached{gaps}")
-        while (chosen := self._next()) is not None:
-            self._try(chosen)
+        self._listener.says(f"{_describe_job(job)}; {reachable} cells of the matrix can be reached{gaps}")
+        while (chosen := self._next_step()) is not None:
+            self._run_step(chosen)
         left = any(cell.state is State.PENDING for cell in self._progress.cells)
         return self._result(first, ended="budget" if left else "done")
 
     # -- runs -----------------------------------------------------------------------------------------------------
 
-    def _first(self) -> Verdict:
+    def _run_without_faults(self) -> Verdict:
         if self._progress.first is not None:
             verdict = read_verdict(self._directory.path / self._progress.first)
             if verdict.outcome is Outcome.HELD:
@@ -225,11 +225,11 @@ class Session:
         text = self._template.text(about="Without faults.", faults=[], deadline_s=self._deadline_s(0))
         file = self._directory.write(self._directory.steps / "01-without-faults.yaml", text)
         done = self._run(file, survey_frames=True)
-        name = self._name(done)
+        name = self._relative_name(done)
         self._save(first=name, decided=(name,), steps=1, first_s=round(self._clock() - began, 1))
         return done.verdict
 
-    def _next(self) -> Step | None:
+    def _next_step(self) -> Step | None:
         return next_step(
             self._progress.cells, self._rows, pace=self._pace(), left_s=self.left_s, first=self._first_batches
         )
@@ -240,30 +240,30 @@ class Session:
         cell_s = self._progress.cell_s or max(known.cell_s, _CELL_OF_BASE * base_s)
         return Pace(base_s, cell_s, self._progress.fault_s)
 
-    def _try(self, chosen: Step) -> None:
+    def _run_step(self, chosen: Step) -> None:
         number = self._progress.steps + 1
         titles = [f"{cell.title()}, batch {batch}" for cell, batch in zip(chosen.cells, chosen.batches, strict=True)]
         self._listener.begins(f"run {number}: {'; '.join(titles)}")
-        file = self._file(chosen, number)
+        file = self._write_step(chosen, number)
         began = self._clock()
         try:
             done = self._run(file)
         except OnceproofError as failure:
-            self._failed(chosen, failure, number)
+            self._handle_failure(chosen, failure, number)
             return
         self._failed_cells = []
         took = self._clock() - began
         seen = windows.read(done.run_dir, chosen)
         verdict = with_witness_per_batch(done.verdict, done.run_dir)
-        changed = attribution.attribute(chosen, verdict, fired_by(done.run_dir), self._name(done), seen)
+        changed = attribution.attribute(chosen, verdict, fired_by(done.run_dir), self._relative_name(done), seen)
         changed = retry_where_nothing_was_in_danger(chosen, changed, done.verdict)
         cut_off = self.left_s <= 0 and not RunRecord.read(done.run_dir).drained
         if cut_off:
-            changed = [_cut_off(cell) for cell in changed]
+            changed = [_after_cut_off(cell) for cell in changed]
         for cell in changed:
             if cell.verdict is Outcome.VIOLATED or cell.state is State.PENDING:
                 self._write_cell(cell)
-            self._listener.says(_became(cell))
+            self._listener.says(_describe_cell(cell))
         pace, fault_s = self._pace(), dict(self._progress.fault_s)
         cell_s = round(max(took - pace.base_s, 1.0) / len(changed) * _MARGIN, 1)
         if cut_off:  # learn nothing from this run: the cells of the next budget would seem not to fit
@@ -272,16 +272,16 @@ class Session:
             fault_s[fault_of(chosen.cells[0])] = cell_s
             cell_s = pace.cell_s
         decides = done.verdict.outcome is Outcome.VIOLATED or any(cell.exercised or cell.verdict for cell in changed)
-        decided = [self._name(done)] if decides else []
+        decided = [self._relative_name(done)] if decides else []
         self._progress = self._progress.with_cells(changed)
         self._save(steps=number, cell_s=cell_s, fault_s=fault_s, decided=(*self._progress.decided, *decided))
 
-    def _file(self, chosen: Step, number: int) -> Path:
+    def _write_step(self, chosen: Step, number: int) -> Path:
         if not chosen.shared:
             self._write_cell(chosen.cells[0])
         faults = [cell.fault(batch) for cell, batch in zip(chosen.cells, chosen.batches, strict=True)]
         text = self._template.text(
-            about=f"{len(faults)} cells of a qualification in one run." if chosen.shared else _alone(chosen.cells[0]),
+            about=f"{len(faults)} cells of a qualification in one run." if chosen.shared else _about(chosen.cells[0]),
             faults=faults,
             chunks=chosen.chunks,
             deadline_s=self._deadline_s(len(faults)),
@@ -293,7 +293,7 @@ class Session:
         """Write the scenario with this fault alone, which repeats it. The scenario of a step also has a deadline within the budget."""
         alone = step([cell], self._rows, self._first_batches)
         text = self._template.text(
-            about=_alone(cell),
+            about=_about(cell),
             faults=[cell.fault(alone.batches[0])],
             chunks=alone.chunks,
         )
@@ -304,7 +304,7 @@ class Session:
             load_file(file), runs_dir=self._directory.runs, listeners=[self._listener.event], survey=survey_frames
         )
 
-    def _failed(self, chosen: Step, failure: OnceproofError, number: int) -> None:
+    def _handle_failure(self, chosen: Step, failure: OnceproofError, number: int) -> None:
         """Handle a run that the harness could not finish: its cells get another run, unless it is the second one in a row."""
         self._failed_cells.append(chosen.cells)
         self._listener.says(f"the run failed: {failure.message.splitlines()[0]}")
@@ -325,11 +325,11 @@ class Session:
         self._save(steps=number)
         raise EnvironmentProblem(
             f"{len(self._failed_cells)} runs in a row failed, the last with: {failure.message}",
-            hint=f"{failure.hint or f'the logs are in {self._directory.runs}'}; {self._kept()}; then continue with: "
+            hint=f"{failure.hint or f'the logs are in {self._directory.runs}'}; {self._describe_kept()}; then continue with: "
             f"onceproof qualify --continue {self._directory.path}",
         ) from failure
 
-    def _kept(self) -> str:
+    def _describe_kept(self) -> str:
         """Return what is kept for `--continue`, as words of a message."""
         if not self._progress.cells:
             return "no run without faults was finished yet" if self._progress.first is None else "the first run is kept"
@@ -348,13 +348,13 @@ class Session:
         self._progress = replace(self._progress, spent_s=spent, **fields)  # type: ignore[arg-type]
         self._directory.save(self._progress)
 
-    def _name(self, done: RunResult) -> str:
+    def _relative_name(self, done: RunResult) -> str:
         return str(done.run_dir.relative_to(self._directory.path))
 
     def _result(self, first: Verdict, *, ended: str) -> Result:
         self._save(ended=ended)
-        shortage = self._shortage()
-        settled = tuple(_settled(cell, shortage) for cell in self._progress.cells)
+        shortage = self._why_not_tried()
+        settled = tuple(_as_reported(cell, shortage) for cell in self._progress.cells)
         right = first.outcome is Outcome.HELD
         verdicts = {name: read_verdict(self._directory.path / name) for name in self._progress.decided} if right else {}
         doubts = unclear(settled, verdicts, self._directory.path, self._scenario)
@@ -372,7 +372,7 @@ class Session:
             unclaimed=unclaimed,
         )
 
-    def _shortage(self) -> str:
+    def _why_not_tried(self) -> str:
         """Return why the cells that are still pending were not tried."""
         left, budget = self.left_s, console.clock(self._budget_s)
         needed = needed_s(self._progress.cells, self._pace())
@@ -383,7 +383,7 @@ class Session:
         return f"the shortest run that remains needs {more} the {remains} left of the budget of {budget}"
 
 
-def _cut_off(cell: Cell) -> Cell:
+def _after_cut_off(cell: Cell) -> Cell:
     """Return the cell after a run that the budget cut off. What that run did not show, another run may show."""
     silent = cell.state is State.PENDING and cell.shared is not None and not cell.shared.anomalies
     if cell.verdict is not Outcome.INCONCLUSIVE and not silent:
@@ -393,7 +393,7 @@ def _cut_off(cell: Cell) -> Cell:
     return replace(cell, state=State.PENDING, verdict=None, why=why, shared=shared)
 
 
-def _alone(cell: Cell) -> str:
+def _about(cell: Cell) -> str:
     return f"One cell of a qualification: {cell.title()}."
 
 
@@ -403,7 +403,7 @@ def _outcome(settled: tuple[Cell, ...], doubts: list[str], unclaimed: Mapping[st
     return Outcome.INCONCLUSIVE if outcome is Outcome.HELD and doubts else outcome
 
 
-def _settled(cell: Cell, shortage: str) -> Cell:
+def _as_reported(cell: Cell, shortage: str) -> Cell:
     """Return the cell as it is reported. One that no run decided is what its shared run showed, else not reached."""
     pending = cell.state is State.PENDING
     if pending:
@@ -427,7 +427,7 @@ def _settled(cell: Cell, shortage: str) -> Cell:
     )
 
 
-def _seen(job: Job) -> str:
+def _describe_job(job: Job) -> str:
     queries = ", ".join(
         f"{query.name} ({query.data_batches} {'batch' if query.data_batches == 1 else 'batches'} with data)"
         for query in job.queries
@@ -436,7 +436,7 @@ def _seen(job: Job) -> str:
     return f"it holds without faults; seen: {queries}; {sinks}"
 
 
-def _became(cell: Cell) -> str:
+def _describe_cell(cell: Cell) -> str:
     if cell.exercised:
         found = ", ".join(f"{anomaly} {count:,}" for anomaly, count in sorted(cell.anomalies.items()))
         how = "approximately placed, " if cell.state is State.APPROXIMATE else ""

@@ -25,12 +25,12 @@ def unclear(found: Iterable[Cell], verdicts: Mapping[str, Verdict], below: Path,
     reasons = [f"{'; '.join(titles)}: {why}" for why, titles in by_reason.items()]
     known = {run for cell in cells for run in cell.runs[-1:]}
     for run, verdict in verdicts.items():
-        if run not in known and (why := _of_run(verdict, RunRecord.read(below / run).drained, scenario)):
+        if run not in known and (why := _why_unclear(verdict, RunRecord.read(below / run).drained, scenario)):
             reasons.append(f"{run}: {why}")
     return reasons
 
 
-def _of_run(verdict: Verdict, drained: bool, scenario: Scenario) -> str | None:
+def _why_unclear(verdict: Verdict, drained: bool, scenario: Scenario) -> str | None:
     # For each output that was compared with an oracle's answer, the verdict has the count of what was expected.
     unjudged = [output for output in scenario.outputs if f"expected.{output}" not in verdict.counts]
     if unjudged:

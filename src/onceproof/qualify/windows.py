@@ -61,7 +61,7 @@ class Windows:
 
 def by_batch(step: Step, queries: Iterable[str]) -> Windows:
     """Return the windows of a job with one query, from the batches of the step."""
-    may = [_since(cell, batch) + 1 for cell, batch in zip(step.cells, step.batches, strict=True)]
+    may = [_last_before(cell, batch) + 1 for cell, batch in zip(step.cells, step.batches, strict=True)]
     names = list(queries)
     return Windows(dict.fromkeys(names, step.batches), dict.fromkeys(names, may))
 
@@ -75,8 +75,8 @@ def read(run_dir: Path, step: Step) -> Windows:
 def windows(events: Iterable[Mapping[str, Any]], step: Step) -> Windows:
     """Return the windows from ``events``, which are in the order of ``events.jsonl``."""
     timeline = list(events)
-    planned = _times(timeline, "batch.planned")
-    committed = _times(timeline, "batch.committed")
+    planned = _first_times(timeline, "batch.planned")
+    committed = _first_times(timeline, "batch.committed")
     fired = {int(event["index"]): float(event["at"]) for event in timeline if event["kind"] == "fault.fired"}
     first: dict[str, list[float]] = {}
     may: dict[str, list[float]] = {}
@@ -86,7 +86,7 @@ def windows(events: Iterable[Mapping[str, Any]], step: Step) -> Windows:
         for index, (cell, batch) in enumerate(zip(step.cells, step.batches, strict=True)):
             own = cell.query or query
             at = fired.get(index, planned.get((own, batch), math.inf))
-            since = _since(cell, batch)
+            since = _last_before(cell, batch)
             if own == query:
                 first[query].append(batch)
                 may[query].append(since + 1)
@@ -98,12 +98,12 @@ def windows(events: Iterable[Mapping[str, Any]], step: Step) -> Windows:
     return Windows(first, may)
 
 
-def _since(cell: Cell, batch: int) -> int:
+def _last_before(cell: Cell, batch: int) -> int:
     """Return the last batch of the struck query that the fault at ``batch`` cannot have struck."""
     return batch - (2 if cell.point is Point.BEFORE_OFFSET_LOG else 1)
 
 
-def _times(events: Iterable[Mapping[str, Any]], kind: str) -> dict[tuple[str, int], float]:
+def _first_times(events: Iterable[Mapping[str, Any]], kind: str) -> dict[tuple[str, int], float]:
     """Return query and batch -> when the first event of this kind was recorded."""
     times: dict[tuple[str, int], float] = {}
     for event in events:
