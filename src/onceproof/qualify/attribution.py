@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from onceproof.base.words import times
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict, Witness
 from onceproof.qualify.cells import Cell, Shared, State
 from onceproof.qualify.schedule import Step
@@ -260,8 +261,7 @@ def _find_unplaced(windows: Windows, verdict: Verdict) -> _Unplaced | None:
         lost = finding.total - sum(finding.batches.values())
         early = {name: rows for name, rows in finding.batches.items() if rows and windows.before(*_split(name), 0)}
         if lost > 0:
-            rows = f"{lost} row" if lost == 1 else f"{lost:,} rows"
-            reasons.append(f"the batch of {rows} with {finding.anomaly} in {finding.output} is not known")
+            reasons.append(f"the batch of {times(lost, 'row')} with {finding.anomaly} in {finding.output} is not known")
             parts.append((finding, lost, [w for w in finding.witnesses if w.batch is None]))
         elif not windows.ordered:
             reasons.append(_DISORDER)

@@ -31,8 +31,7 @@ def as_text(result: Result, *, color: bool = False, width: int = 100) -> str:
     page = Page(color, width)
     page.rule()
     head = Text(result.outcome.value.upper(), style=_STYLE.get(result.outcome, "bold magenta"))
-    steps = result.progress.steps
-    spent = f"{clock(result.progress.spent_s)} in {steps} {'run' if steps == 1 else 'runs'}"
+    spent = f"{clock(result.progress.spent_s)} in {times(result.progress.steps, 'run')}"
     page.below(head + Text(f"  qualification of {result.scenario.name}   {spent}, seed {result.progress.seed}"), 0)
     page.line("statement", statement(result))
     if result.cells:
@@ -71,11 +70,13 @@ def statement(result: Result) -> str:
         return "no cell of the matrix applies to this job: no fault was tried, and nothing is claimed"
     exercised = [cell for cell in reachable if cell.exercised]
     unproven = sum(cell.verdict is Outcome.VIOLATED and not cell.exercised for cell in reachable)
-    also = f"; {_cells(unproven)} violated, but the fault is not proven to have hit" if unproven else ""
+    also = (
+        f"; {times(unproven, 'reachable cell')} violated, but the fault is not proven to have hit" if unproven else ""
+    )
     if shared := len(result.unclaimed):
-        also += f"; {shared} {'run' if shared == 1 else 'runs'} violated in a way that no single cell shows"
+        also += f"; {times(shared, 'run')} violated in a way that no single cell shows"
     if result.strongest is None:
-        return f"none of {_cells(len(reachable))} was exercised, so nothing is claimed{also}"
+        return f"none of {times(len(reachable), 'reachable cell')} was exercised, so nothing is claimed{also}"
     near = sum(cell.state is State.APPROXIMATE for cell in exercised)
     counts = {
         "held": sum(cell.verdict is Outcome.HELD for cell in exercised),
@@ -99,10 +100,6 @@ def _promises(strongest: Strongest) -> str:
     else:
         what = "Whether a delivery promise held is in doubt"
     return f"{what}; {others} held" if others else what
-
-
-def _cells(count: int) -> str:
-    return "1 reachable cell" if count == 1 else f"{count} reachable cells"
 
 
 def _print_claims(page: Page, result: Result) -> None:
@@ -185,7 +182,7 @@ def _print_violated(page: Page, result: Result, explained: set[str]) -> None:
         page.blank()
         page.below(
             Text("violated* ", style="bold red")
-            + Text(f"{_count_of(cells)} of a shared run, {_not_separated_from(cells, result)}"),
+            + Text(f"{times(len(cells), 'cell')} of a shared run, {_not_separated_from(cells, result)}"),
             0,
         )
         page.line("  because", why, "yellow")
@@ -204,10 +201,6 @@ def _print_violated(page: Page, result: Result, explained: set[str]) -> None:
 
 def _finding_of(cell: Cell) -> tuple[object, ...]:
     return (cell.anomalies, cell.outputs, cell.witnesses)
-
-
-def _count_of(cells: list[Cell]) -> str:
-    return "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
 
 
 def _not_separated_from(cells: list[Cell], result: Result) -> str:
@@ -271,7 +264,7 @@ def _print_unclaimed_runs(page: Page, result: Result, explained: set[str]) -> No
     for run, anomalies in result.unclaimed.items():
         part = [cell for cell in result.cells if run in cell.runs]
         page.blank()
-        head = f"a run of {_count_of(part)}; no cell is known to have caused it"
+        head = f"a run of {times(len(part), 'cell')}; no cell is known to have caused it"
         page.below(Text("violated  ", style="bold red") + Text(head), 0)
         for name, count in sorted(anomalies.items()):
             page.line("  found", f"{name}: {_count_with_noun(count, result.scenario)}")

@@ -13,6 +13,7 @@ from typing import Protocol
 from onceproof.base.errors import EnvironmentProblem, Interrupted, OnceproofError, UsageError
 from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Event
+from onceproof.base.words import times
 from onceproof.faults import survey
 from onceproof.faults.job import Job
 from onceproof.history.run_record import RunRecord
@@ -428,12 +429,9 @@ def _as_reported(cell: Cell, shortage: str) -> Cell:
 
 
 def _describe_job(job: Job) -> str:
-    queries = ", ".join(
-        f"{query.name} ({query.data_batches} {'batch' if query.data_batches == 1 else 'batches'} with data)"
-        for query in job.queries
-    )
+    queries = ", ".join(f"{query.name} ({times(query.data_batches, 'batch')} with data)" for query in job.queries)
     sinks = ", ".join(dict.fromkeys(sink.words for sink in job.sinks)) or job.no_commit()
-    return f"it holds without faults; seen: {queries}; {sinks}"
+    return f"the job holds without faults; seen: {queries}; {sinks}"
 
 
 def _describe_cell(cell: Cell) -> str:
