@@ -127,7 +127,7 @@ def test_the_command_prints_what_to_put_into_the_scenario(make: Make) -> None:
     runs = [str(make()), str(make(lambda row: {**row, "at": "10:05"}))]
     told = CliRunner().invoke(app, ["propose", *runs])
     assert told.exit_code == 0
-    assert "  rows:\n    # column at of 3 effects" in told.stdout
+    assert "  rows:\n    # column at differs in 3 effects" in told.stdout
     assert "    ignore: [at]\n" in told.stdout
     asked = CliRunner().invoke(app, ["propose", "--json", *runs])
     assert [p["ignore"] for p in json.loads(asked.stdout)["proposals"]] == [["at"], ["at"]]
