@@ -1,7 +1,7 @@
-"""Does a crash hit its point on a busy machine? One run in which the driver is killed at many batches, beside busy loops.
+"""Does a crash hit its point on a busy machine? One run in which the driver is killed at many batches, next to busy loops.
 
-``python benchmarks/crash_points.py`` kills it at ``after-sink-commit`` of batch 1 to 20 and says how many of these hit.
-``--watched`` gives the job Spark's own manager of checkpoint files, so that faults are placed by watching: the comparison.
+``python benchmarks/crash_points.py`` kills the driver at ``after-sink-commit`` of batches 1 to 20 and prints how many of these hit.
+For comparison, ``--watched`` gives the job Spark's own manager of checkpoint files, so that faults are placed by watching.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OF_SPARK = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBa
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--crashes", type=int, default=20)
 parser.add_argument("--point", default="after-sink-commit")
-parser.add_argument("--busy", type=int, default=4, help="busy loops beside the run")
+parser.add_argument("--busy", type=int, default=4, help="busy loops next to the run")
 parser.add_argument("--watched", action="store_true", help="place the faults by watching the checkpoint")
 parser.add_argument("--runs", type=Path, help="where the run directory is kept (default: nowhere)")
 

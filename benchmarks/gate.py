@@ -1,8 +1,8 @@
-"""Where the time of `uv run tox` went: by environment, by file of tests, and the longest tests. Run it after tox.
+"""Shows where the time of `uv run tox` went: by environment, by test file, and the longest tests. Run it after tox.
 
     uv run python benchmarks/gate.py [.tox] [--most 20]
 
-Every figure is a share of the whole as well, so that two machines, or a loaded one, can be compared.
+Every figure is also given as a share of the whole, so that two machines, or a loaded one, can be compared.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 
 def tests(folder: Path) -> Iterator[tuple[str, str, str, float]]:
-    """Environment and kind (``py/real``), file, test and its seconds, set-up and tear-down included."""
+    """Yield environment and kind (``py/real``), file, test, and its seconds including set-up and tear-down."""
     for path in sorted(folder.glob("*/*.xml")):
         for case in ElementTree.parse(path).iter("testcase"):  # noqa: S314  # our own tests wrote it
             name = f"{path.parent.name}/{path.stem}"
@@ -33,7 +33,7 @@ def table(title: str, taken: dict[str, list[float]], most: int) -> Iterator[str]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", nargs="?", type=Path, default=Path(".tox"), help="of tox (default: .tox)")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(".tox"), help="the folder of tox (default: .tox)")
     parser.add_argument("--most", type=int, default=20, help="rows of each table (default: 20)")
     options = parser.parse_args()
     by: dict[str, dict[str, list[float]]] = {title: defaultdict(list) for title in ("environment", "file", "test")}

@@ -1,8 +1,8 @@
 """How fast is the judge, and how much memory does it take? Stored runs of generated records, some of them damaged.
 
 ``python benchmarks/judge.py`` writes a run of each size for a Kafka output and for a Postgres output, damages some records
-of each (lost, duplicated, wrong, reordered), judges it in a process of its own, and prints a table. Each damaged record
-must be named. Compare the ratios, not the seconds: those are the machine's, with whatever else runs on it.
+of each (lost, duplicated, wrong, reordered), judges it in a process of its own, and prints a table. The judge must name each
+damaged record. Compare the ratios, not the seconds, which depend on the machine and on what else runs on it.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--sizes", type=int, nargs="+", default=[1_000_000, 10_000_000], help="records, one run each")
 parser.add_argument("--outputs", nargs="+", choices=["kafka", "postgres"], default=["kafka", "postgres"])
 parser.add_argument(
-    "--runs", type=Path, help="where the runs are kept, and taken from if they are there (default: nowhere)"
+    "--runs", type=Path, help="where the runs are kept; those that exist are used again (default: nowhere)"
 )
 
 
 @dataclass
 class Damage:
-    """Which records are damaged and how, by partition and offset of the input."""
+    """Which records are damaged, and how, by partition and offset of the input."""
 
     lost: set[tuple[int, int]] = field(default_factory=set)
     doubled: set[tuple[int, int]] = field(default_factory=set)
     wrong: set[tuple[int, int]] = field(default_factory=set)
     late: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    """A record -> the next one with its key, whose effect takes its place."""
+    """Record -> the next record with its key. Their effects change places."""
 
     @classmethod
     def spread(cls, each_partition: int, keys: int) -> Damage:
-        """Over the whole run, ``EACH`` of each kind, none in the same place as another."""
+        """Spread ``EACH`` damages of each kind over the whole run, at different places."""
         damage = cls()
         room = each_partition - 2 * keys
         spots = iter([(n % PARTITIONS, room * (2 * n + 1) // (8 * EACH)) for n in range(4 * EACH)])
@@ -78,13 +78,15 @@ class Damage:
 
 
 def write_run(folder: Path, size: int, kind: str) -> Damage:
-    """A run directory with ``size`` input records and, but for the damage, as many effects."""
+    """Write a run directory with ``size`` input records and, except for the damage, as many effects."""
     each = size // PARTITIONS
     keys = min(KEYS // PARTITIONS, each // 8)
     damage = Damage.spread(each, keys)
     folder.mkdir(parents=True)
     with HistoryWriter(folder) as writer:
-        written = [0] * PARTITIONS  # offsets used up in the output; Postgres: changes so far, in the first of them
+        written = [
+            0
+        ] * PARTITIONS  # offsets used so far in the output; for Postgres the changes so far, in the first element
         for batch in range(BATCHES):
             start, end = each * batch // BATCHES, each * (batch + 1) // BATCHES
             for partition in range(PARTITIONS):
@@ -132,7 +134,7 @@ def _document(size: int, kind: str) -> dict[str, object]:
 
 
 def _effects(partition: int, start: int, end: int, damage: Damage) -> np.ndarray:
-    """Input offsets whose effects one batch writes, in the order in which it writes them."""
+    """Return the input offsets whose effects one batch writes, in the order of its writes."""
     offsets = np.arange(start, end)
     for (p, early), (_, later) in damage.late.items():
         if p == partition:
@@ -144,7 +146,7 @@ def _effects(partition: int, start: int, end: int, damage: Damage) -> np.ndarray
 
 
 def _fields(partition: int, offsets: np.ndarray, keys: int) -> dict[str, pa.Array]:
-    """The columns of these input records as text."""
+    """Return the columns of these input records as text."""
     key = (offsets * 7919 % keys) * PARTITIONS + partition
     number = offsets * PARTITIONS + partition
     return {
@@ -232,7 +234,7 @@ def _write_topic(
     rows, first = len(offsets), written[partition]
     key, content = _content(partition, offsets, keys, damage, None)
     end = first + rows
-    written[partition] = end + 1  # the transaction's marker takes an offset, too
+    written[partition] = end + 1  # the transaction's marker also takes an offset
     _append(
         writer,
         "output",
@@ -311,7 +313,7 @@ def _constant(rows: int, **values: int | str) -> dict[str, pa.Array]:
 
 
 def _append(writer: HistoryWriter, table: str, rows: int, columns: dict[str, pa.Array]) -> None:
-    """In batches that each make a row group, as those of a real run do; columns left out are null."""
+    """Write batches that each become a row group, as in a real run; columns that are not given are null."""
     schema = TABLES[table]
     arrays = [columns[f.name].cast(f.type) if f.name in columns else pa.nulls(rows, f.type) for f in schema]
     whole = pa.RecordBatch.from_arrays(arrays, schema=schema)

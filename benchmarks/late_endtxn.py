@@ -1,8 +1,8 @@
-"""How often does a late abort eat the next transaction's data (KAFKA-17754)? Many late requests in one run, and its twin.
+"""How often does a late abort remove the next transaction's data (KAFKA-17754)? Many late requests in one run, and its twin.
 
 ``python benchmarks/late_endtxn.py`` aborts an attempt at each of 20 batches, delivers that abort in the middle of the next attempt,
-and counts the batches of which committed rows are missing: all of them with one reused producer, none with a producer a
-transaction. Counted in the history as a read_committed reader found it, not taken from the verdict.
+and counts the batches of which committed rows are missing: all of them with one reused producer, none with one producer per
+transaction. It counts in the history, as a read_committed reader found it, and does not use the verdict.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def _write(path: Path, name: str, times: int) -> None:
-    """The shipped scenario with a late request in batches 1 to ``times``."""
+    """Write the shipped scenario with a late request in batches 1 to ``times``."""
     document: dict[str, Any] = YAML(typ="safe").load(resolved(find(name)))
     chunks = times + 2
     document["input"][0] |= {"chunks": chunks, "rows": chunks * _ROWS_A_BATCH}

@@ -1,4 +1,4 @@
-"""Runs a scenario in a process of its own and watches the memory of all that it starts. Linux only."""
+"""Runs a scenario in a process of its own and measures the memory of all processes that it starts. Linux only."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from onceproof.judge.findings import VERDICT_FILE, Verdict
 from onceproof.stack.processes import procfs
 
 _EVERY_S = 0.5
-"""Between two samples. One reads a page-table summary a process, which holds up a JVM for some milliseconds."""
+"""Seconds between two samples. A sample reads a page-table summary per process, which delays a JVM by some milliseconds."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one run came to. Memory in KiB."""
+    """The result of one run. Memory is in KiB."""
 
     verdict: Verdict
     run: RunRecord
     run_dir: Path
     seconds: float
     harness_peak_rss_kib: int
-    """High-water mark of the harness's own process, the judge included, as the kernel keeps it."""
+    """High-water mark of the harness's own process, including the judge, as the kernel records it."""
     all_peak_pss_kib: int
-    """Highest sampled sum over every process of the run: shared pages are counted once."""
+    """Highest sampled sum over all processes of the run; shared pages count once."""
     peak_processes: int
 
 
@@ -41,7 +41,7 @@ def measure(scenario: Path | str, runs_dir: Path) -> Measured:
     """Run ``onceproof run SCENARIO --json`` and sample until it ends. Its progress goes to standard error."""
     started = time.monotonic()
     command = [sys.executable, "-m", "onceproof", "run", str(scenario), "--json", "--runs", str(runs_dir)]
-    with tempfile.TemporaryFile("w+") as out:  # not a pipe: nobody empties it until the harness is gone
+    with tempfile.TemporaryFile("w+") as out:  # not a pipe: it would not be read before the harness has ended
         harness = subprocess.Popen(command, stdout=out, start_new_session=True)
         try:
             rss, pss, processes = _watch(harness)
@@ -59,7 +59,7 @@ def measure(scenario: Path | str, runs_dir: Path) -> Measured:
 
 
 def _watch(harness: subprocess.Popen[bytes]) -> tuple[int, int, int]:
-    """Until the harness ends: its high-water mark, the highest sum of PSS, and how many processes shared that."""
+    """Wait until the harness ends; return its high-water mark, the highest sum of PSS, and the number of processes in that sum."""
     sessions = {harness.pid}
     rss, pss, processes = 0, 0, 0
     while True:
@@ -74,7 +74,7 @@ def _watch(harness: subprocess.Popen[bytes]) -> tuple[int, int, int]:
 
 
 def _high_water_kib(pid: int) -> int:
-    """``VmHWM``. Not ``ru_maxrss``, which begins with the size of the process that forked it."""
+    """Return ``VmHWM``; ``ru_maxrss`` would begin with the size of the process that forked it."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -86,7 +86,7 @@ def _pss_kib(pid: int) -> int:
     try:
         return int(psutil.Process(pid).memory_full_info().pss) // 1024
     except (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError):
-        return 0  # gone in between, or another user's: as root there are none of those
+        return 0  # it has ended, or belongs to another user (which does not matter to root)
 
 
 def mib(kib: int) -> str:

@@ -1,7 +1,7 @@
-"""Does the harness stay small? Generated records through the real pipeline, at 100,000 and at 1,000,000 of them.
+"""Does the memory of the harness stay small? The real pipeline with 100,000 and with 1,000,000 generated records.
 
 ``python benchmarks/million.py`` runs each size in a process of its own, one after the other, and prints a table. Compare
-the ratios, not the seconds: those are the machine's, with whatever else runs on it.
+the ratios, not the seconds, which depend on the machine and on what else runs on it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What Toxiproxy and the protocol proxy together cost a pipeline: one Spark job per route, both at work, fed in turns.
+"""What do Toxiproxy and the protocol proxy together cost a pipeline? One Spark job per network path, fed in turns.
 
 ``python benchmarks/pipeline_routes.py`` starts the job of the benchmarks (Kafka to Postgres, effectively once) twice on one stack:
-with the services' own addresses, and through both proxies with rules armed that no frame fits. Chunks of records go to them in
-turns; a chunk's throughput is its records over the time from the plan to the commit of its batches, by the checkpoint's own
-files. Compared within each pair of turns only, as in `proxy.py`.
+with the services' own addresses, and through both proxies with rules armed that no frame matches. The jobs get chunks of records
+in turns. The throughput of a chunk is its records over the time from the plan to the commit of its batches, by the files of the
+checkpoint. Only the two turns of a pair are compared, as in `proxy.py`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from onceproof.stack.processes.owner import Owner
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--pairs", type=int, default=20)
-parser.add_argument("--rows", type=int, default=20_000, help="records of a chunk")
+parser.add_argument("--rows", type=int, default=20_000, help="records per chunk")
 
 _WARM_UP = 3
 _PARTITIONS = 3
 
 
-class Route:
-    """One job, its topic, its table, its checkpoint."""
+class Pipeline:
+    """One job with its topic, table and checkpoint."""
 
     def __init__(self, name: str, stack: EmbeddedStack, owner: Owner, kafka: str, postgres: str) -> None:
         assert stack.postgres is not None
@@ -72,7 +72,7 @@ class Route:
         self._job = owner.start(name, command, log=self._folder / "log", env=environment, cwd=self._folder)
 
     def turn(self, rows: list[tuple[bytes, bytes]]) -> float:
-        """Records a second of one chunk."""
+        """Feed one chunk; return its records per second."""
         first = max(self._numbers("commits"), default=-1) + 1
         for index, (key, value) in enumerate(rows):
             self._producer.produce(self._name, value, key, partition=index % _PARTITIONS)
@@ -93,12 +93,12 @@ class Route:
 
     def _done(self) -> bool:
         last = max(self._numbers("commits"), default=None)
-        # A transaction's marker would take an offset too; this producer has none.
+        # The marker of a transaction would also take an offset; this producer has no transactions.
         return last is not None and sum(ends_of(self._checkpoint / "offsets" / str(last)).values()) >= self._sent
 
     def _check(self) -> None:
         if not self._job.is_running():
-            raise SystemExit(f"the job on route {self._name} ended: {self._job.log_tail()}")
+            raise SystemExit(f"the job of pipeline {self._name} ended: {self._job.log_tail()}")
 
     def _numbers(self, log: str) -> list[int]:
         folder = self._checkpoint / log
@@ -118,16 +118,18 @@ def main() -> None:
         assert stack.postgres is not None
         owner = stacks.enter_context(Owner())
         straight = stack.postgres.client_uri.replace(stack.postgres.proxy.listen, f"127.0.0.1:{stack.postgres.port}")
-        routes = {
-            "direct": Route("direct", stack, owner, stack.kafka.harness_bootstrap, straight),
-            "proxied": Route("proxied", stack, owner, stack.kafka.client_bootstrap, stack.postgres.client_uri),
+        pipelines = {
+            "direct": Pipeline("direct", stack, owner, stack.kafka.harness_bootstrap, straight),
+            "proxied": Pipeline("proxied", stack, owner, stack.kafka.client_bootstrap, stack.postgres.client_uri),
         }
-        wait_until("both jobs to run", lambda: all(route.started() for route in routes.values()), deadline_s=300)
-        measured: dict[str, list[float]] = {name: [] for name in routes}
+        wait_until(
+            "both jobs to run", lambda: all(pipeline.started() for pipeline in pipelines.values()), deadline_s=300
+        )
+        measured: dict[str, list[float]] = {name: [] for name in pipelines}
         for turn in range(turns):
             chunk = [(r.key or b"", r.value) for r in numbers.records(turn * args.rows, (turn + 1) * args.rows)]
-            for name in routes if turn % 2 else reversed(routes):
-                got = routes[name].turn(chunk)
+            for name in pipelines if turn % 2 else reversed(pipelines):
+                got = pipelines[name].turn(chunk)
                 if turn >= _WARM_UP:
                     measured[name].append(got)
     print(machine())

@@ -1,9 +1,9 @@
-"""Does every fault hit its point on jobs that never heard of onceproof? Many trials in one run a job, at successive batches.
+"""Does every fault hit its point on jobs that do not use onceproof? Many trials in one run per job, at successive batches.
 
 ``python benchmarks/placement.py`` runs Spark's JDBC append, a psycopg upsert and Spark's built-in Kafka sink (the shipped
 scenarios ``foreign-*``), with 3 trials of each reachable point and kind and 20 of the three that matter most, and prints a
-table. A trial counts as shown only if this benchmark itself, past every proxy, found checkpoint and sink in the state of that
-point (`state_left.py`); what the harness says of it stands beside. Ends with 1 if any trial missed, or none was made.
+table. A trial counts as shown only if this benchmark itself, without any proxy, found checkpoint and sink in the state of that
+point (`state_left.py`); the next column has the harness's own result. The exit code is 1 if any trial missed, or none was made.
 """
 
 from __future__ import annotations
@@ -39,21 +39,23 @@ parser.add_argument("--jobs", nargs="+", choices=["jdbc", "psycopg", "kafka"], d
 parser.add_argument("--few", type=int, default=3, help="trials of each point and kind")
 parser.add_argument("--many", type=int, default=20, help="trials of the three that matter most")
 parser.add_argument("--points", nargs="+", choices=_POINTS, help="these points only")
-parser.add_argument("--json", type=Path, help="every trial, as JSON; goes on with what the file holds")
+parser.add_argument("--json", type=Path, help="file for every trial, as JSON; new trials are added to those in it")
 parser.add_argument("--runs", type=Path, help="where the run directories are kept (default: nowhere)")
 
 _ROWS_A_BATCH = 60
-#: A Produce holds one batch of a partition at most, 16 KiB by default: so many records make three of them in each partition,
-#: however the client puts partitions together. (With 60 in all, one trial of 18 had but two Produces.)
+#: A Produce holds at most one batch of a partition, 16 KiB by default: this many records make three of them in each partition,
+#: however the client combines partitions. (With 60 in all, one trial of 18 had only two Produces.)
 _ROWS_OF_KAFKA = 1200
 _PARTITIONS = 3
 
 
 @dataclass(frozen=True)
 class Job:
+    """One job to try the faults on."""
+
     scenario: str
     query: str
-    """Its checkpoint's folder."""
+    """The folder of its checkpoint."""
     table: str | None = None
     topic: str | None = None
     upsert: bool = False
@@ -67,7 +69,7 @@ JOBS = {
 
 
 def faults(job: Job, few: int, many: int, points: list[str] | None) -> Iterator[dict[str, Any]]:
-    """What to break, in the order of the batches: kinds take turns, so that none is always the first after another."""
+    """Yield the faults in the order of their batches. Kinds take turns, so that no kind always follows the same other one."""
     kinds: list[tuple[str, str, int]] = [("crash", point, few) for point in _CRASHES if point != "after-sink-commit"]
     kinds += [("crash-at-frame", "in-tasks", few)]
     if job.table is not None:
@@ -76,7 +78,7 @@ def faults(job: Job, few: int, many: int, points: list[str] | None) -> Iterator[
         kinds += [("lost-ack", "commit-unacknowledged", many)]
     else:
         kinds += [("crash", "after-sink-commit", few)]
-        # The built-in sink commits nothing: its points are the n-th Produce.
+        # The built-in sink has no commit: its points are the n-th Produce.
         for fault, point in (("lost-request", "commit-lost"), ("lost-ack", "commit-unacknowledged")):
             kinds.append((fault, point, few * _PARTITIONS))
     kinds = [kind for kind in kinds if points is None or kind[1] in points]
@@ -90,21 +92,21 @@ def faults(job: Job, few: int, many: int, points: list[str] | None) -> Iterator[
 
 def _fault(job: Job, fault: str, point: str, batch: int, turn: int) -> dict[str, Any]:
     service = "kafka" if job.table is None else "postgres"
-    said: dict[str, Any] = {"fault": fault, "target": "driver", "at": {"batch": batch, "point": point}}
+    spec: dict[str, Any] = {"fault": fault, "target": "driver", "at": {"batch": batch, "point": point}}
     if fault == "crash":
-        return said
-    said["service" if fault == "crash-at-frame" else "target"] = service
+        return spec
+    spec["service" if fault == "crash-at-frame" else "target"] = service
     if job.table is None:
-        said["frame"] = {"kind": "Produce", "topic": job.topic, "nth": turn % _PARTITIONS + 1}
+        spec["frame"] = {"kind": "Produce", "topic": job.topic, "nth": turn % _PARTITIONS + 1}
     elif point == "in-tasks":
-        said["frame"] = {"kind": "statement", "sql": f"INSERT INTO {job.table}", "nth": 10 * turn + 1}
+        spec["frame"] = {"kind": "statement", "sql": f"INSERT INTO {job.table}", "nth": 10 * turn + 1}
     else:
-        said["frame"] = {"transaction": job.table, "nth": turn % _PARTITIONS + 1}  # one COMMIT a partition
-    return said
+        spec["frame"] = {"transaction": job.table, "nth": turn % _PARTITIONS + 1}  # one COMMIT per partition
+    return spec
 
 
 class Watcher:
-    """Hears the run's events in the threads that emit them, while what they tell of stands still; looks at once."""
+    """Handles the run's events in the threads that emit them, while the reported process waits, and records the state at once."""
 
     def __init__(self, job: Job) -> None:
         self.trials: dict[int, Trial] = {}
@@ -124,11 +126,11 @@ class Watcher:
             hear(event.data)
 
     def final(self) -> state_left.Look:
-        """After the run: the checkpoint alone, for the services are gone."""
+        """Return the state after the run: of the checkpoint alone, because the services have been stopped."""
         return look(self._checkpoint, _Nothing())
 
     def _fault_fired(self, data: dict[str, Any]) -> None:
-        """The driver is dead, or waits in its own log write."""
+        """Begin a trial: the driver is dead, or waits in its own log write."""
         self._now = trial = Trial(data["index"], data["point"], data["fault"], data["batch"])
         self._exited = False
         self.trials[trial.index] = trial
@@ -145,12 +147,12 @@ class Watcher:
             self._look("stopped", rows=False)
 
     def _frame_released(self, _data: dict[str, Any]) -> None:
-        """Right before it is lost, or delivered."""
+        """Record the state right before the request is lost or delivered."""
         if self._job.topic is not None:
             self._look("released", rows=False)
 
     def _frame_answered(self, data: dict[str, Any]) -> None:
-        """Its client has just been cut off and had no time to ask again."""
+        """Record the state while the client, which has just been cut off, has had no time to ask again."""
         if self._now is not None and self._job.topic is not None:
             self._now.codes = data["answer"].get("error_codes")
             self._look("answered", rows=False)
@@ -159,7 +161,7 @@ class Watcher:
         self._exited = True
 
     def _job_started(self, _data: dict[str, Any]) -> None:
-        """Nothing of the last driver lives any more, and the new one needs seconds to its first write."""
+        """Record what the last driver left: it has ended, and the new one needs seconds until its first write."""
         now = self._now
         if now is None or self._sink is None or not self._exited or now.fault == "crash" or "left" in now.looks:
             return
@@ -168,7 +170,7 @@ class Watcher:
 
     def _fault_hit(self, data: dict[str, Any], *, hit: bool = True) -> None:
         trial = self.trials[data["index"]]
-        trial.said_hit, trial.evidence = hit, data["evidence"]
+        trial.reported_hit, trial.evidence = hit, data["evidence"]
 
     def _fault_missed(self, data: dict[str, Any]) -> None:
         if data["index"] in self.trials:
@@ -191,7 +193,7 @@ class _Nothing(Sink):
 
 
 def run(name: str, few: int, many: int, points: list[str] | None, runs: Path) -> list[dict[str, Any]]:
-    """One run with all trials of a job; a row for each."""
+    """Run all trials of a job in one run; return a row for each."""
     job = JOBS[name]
     chaos = list(faults(job, few, many, points))
     if not chaos:
@@ -201,7 +203,7 @@ def run(name: str, few: int, many: int, points: list[str] | None, runs: Path) ->
     watcher = Watcher(job)
 
     class Observed(EmbeddedStack):
-        """Tells the watcher where the services are."""
+        """Gives the watcher the addresses of the services."""
 
         @classmethod
         def start(cls, spec: Any, owner: Any, run_dir: Path, *args: Any, **kwargs: Any) -> Any:
@@ -219,19 +221,19 @@ def run(name: str, few: int, many: int, points: list[str] | None, runs: Path) ->
         point, fault = spec["at"]["point"], spec["fault"]
         row = {"job": name, "point": point, "fault": fault, "batch": spec["at"]["batch"], "frame": spec.get("frame")}
         why = "it never fired" if trial is None else state_left.why_not(trial, truth, last, words)
-        row |= {"shown": why is None, "why_not": why, "said": trial is not None and trial.said_hit}
+        row |= {"shown": why is None, "why_not": why, "said": trial is not None and trial.reported_hit}
         rows.append(row | {"evidence": trial.evidence if trial is not None else []})
     return rows
 
 
 def _write(path: Path, job: Job, chaos: list[dict[str, Any]]) -> None:
-    """The shipped scenario with these faults, and one chunk of input for each of them."""
+    """Write the shipped scenario with these faults, and one chunk of input for each of them."""
     document = YAML(typ="safe").load(resolved(find(job.scenario)))
     chunks = len(chaos) + 2
     rows = _ROWS_A_BATCH if job.topic is None else _ROWS_OF_KAFKA
     document["input"][0] |= {"chunks": chunks, "rows": chunks * rows, "partitions": _PARTITIONS}
     document["chaos"] = chaos
-    # Duplicates are what these jobs write when they are hit; here only the hits count.
+    # These jobs write duplicates when they are hit; here only the hits count.
     document["claim"] = {"delivery": "at-least-once"}
     document["limits"] = {"deadline_s": 14_400, "stuck_s": 600}
     document.pop("expect", None)
@@ -240,19 +242,22 @@ def _write(path: Path, job: Job, chaos: list[dict[str, Any]]) -> None:
 
 def _narrate(event: Event) -> None:
     if event.kind in ("fault.hit", "fault.missed", "warning"):
-        said = {k: v for k, v in event.data.items() if k in ("fault", "batch", "point", "message")}
+        shown = {k: v for k, v in event.data.items() if k in ("fault", "batch", "point", "message")}
         missed = f" {event.data['evidence']}" if event.kind == "fault.missed" else ""
-        print(f"{event.at:8.1f} {event.kind} {said}{missed}", file=sys.stderr, flush=True)
+        print(f"{event.at:8.1f} {event.kind} {shown}{missed}", file=sys.stderr, flush=True)
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown: a line for each job, point and kind."""
+    """Return a Markdown table with a line for each job, point and kind."""
     trials = Counter((r["job"], r["point"], r["fault"]) for r in rows)
     shown = Counter((r["job"], r["point"], r["fault"]) for r in rows if r["shown"])
-    said = Counter((r["job"], r["point"], r["fault"]) for r in rows if r["said"])
-    lines = ["| job | point | fault | trials | shown by the state left | hit, says the harness |", "| --- " * 6 + "|"]
+    reported = Counter((r["job"], r["point"], r["fault"]) for r in rows if r["said"])
+    lines = [
+        "| job | point | fault | trials | shown by the state left | hit, as the harness reports |",
+        "| --- " * 6 + "|",
+    ]
     lines += [
-        f"| {job} | `{point}` | {fault} | {count} | {shown[job, point, fault]} | {said[job, point, fault]} |"
+        f"| {job} | `{point}` | {fault} | {count} | {shown[job, point, fault]} | {reported[job, point, fault]} |"
         for (job, point, fault), count in sorted(trials.items())
     ]
     return "\n".join(lines)

@@ -1,11 +1,10 @@
-"""What the protocol proxy costs: the same work on four routes, direct, through each proxy alone and through both, in turns.
+"""What does the protocol proxy cost? The same work on four network paths: direct, through each proxy alone, and through both.
 
-``python benchmarks/proxy.py`` does each piece of work on all routes within a second or two, in an order that changes from round
-to round, and compares within the round only: what else the machine does then is much the same for all. It prints the medians,
-the median of the rounds' ratios with an interval that holds it in 95 of 100 such runs (from the ranks alone: no shape of
-the noise is assumed), what each proxy adds to a round trip, and the CPU time that the harness's process, with the proxy in it,
-spent. Clients run in a process of their own, as a job does. Rules are armed that no frame fits. `pipeline_routes.py` does the
-same with a whole Spark pipeline.
+``python benchmarks/proxy.py`` does each piece of work on all paths within a second or two, in an order that changes from round
+to round, and compares only within a round, during which the rest of the machine does much the same. It prints the medians,
+the median of the rounds' ratios with its 95 % interval (from the ranks alone, so no distribution of the noise is assumed), what
+each proxy adds to a round trip, and the CPU time of the harness's process, which contains the proxy. Clients run in a process of
+their own, as a job does. Rules are armed that no frame matches. `pipeline_routes.py` does the same with a whole Spark pipeline.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ from onceproof.stack.processes.owner import Owner
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument(
-    "--rounds", type=int, default=24, help="turns of each route (a multiple of 24 uses each order as often)"
+    "--rounds", type=int, default=24, help="turns of each path (a multiple of 24 uses each order equally often)"
 )
 parser.add_argument("--megabytes", type=int, default=20, help="sent and read in each turn")
 
-ROUTES = ("direct", "Toxiproxy", "frames", "both")
-"""``frames``: the protocol proxy alone, which leads to the service itself then."""
+PATHS = ("direct", "Toxiproxy", "frames", "both")
+"""``frames``: the protocol proxy alone, which then connects to the service itself."""
 
 _RECORD = 1000
 _QUESTIONS = 300
@@ -53,7 +52,7 @@ TOPIC = "bench"
 
 
 def produce(kafka: str, megabytes: int) -> float:
-    """MB/s of 1 kB records until all are acknowledged."""
+    """Return the MB/s of sending 1 kB records until all are acknowledged."""
     producer = Producer({**producer_config(kafka), "linger.ms": 5, "queue.buffering.max.messages": 1_000_000})
     producer.list_topics(TOPIC)
     value, records = b"x" * _RECORD, megabytes * 1_000_000 // _RECORD
@@ -70,10 +69,10 @@ def produce(kafka: str, megabytes: int) -> float:
 
 
 def consume(kafka: str, megabytes: int) -> float:
-    """MB/s of reading what `produce` wrote, from the start."""
+    """Return the MB/s of reading what `produce` wrote, from the start."""
     consumer = Consumer({**client_config(kafka), "group.id": "bench", "enable.auto.commit": False})
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
-    left = megabytes * 1_000_000 // _RECORD - len(consumer.consume(1, 20))  # connected, and the first fetch is in
+    left = megabytes * 1_000_000 // _RECORD - len(consumer.consume(1, 20))  # connected, with the first fetch done
     began = time.perf_counter()
     while left > 0:
         got = consumer.consume(min(left, 10_000), 20)
@@ -85,7 +84,7 @@ def consume(kafka: str, megabytes: int) -> float:
 
 
 def acknowledged(kafka: str) -> float:
-    """Microseconds for one record and its acknowledgement, median."""
+    """Return the median microseconds for one record and its acknowledgement."""
     producer = Producer(producer_config(kafka))
     producer.list_topics(TOPIC)
 
@@ -97,13 +96,13 @@ def acknowledged(kafka: str) -> float:
 
 
 def select(postgres: str, passfile: str) -> float:
-    """Microseconds for SELECT 1, median."""
+    """Return the median microseconds for SELECT 1."""
     with psycopg.connect(postgres, **_secret(passfile), autocommit=True) as connection:
         return _median_us(lambda: connection.execute("SELECT 1"), _QUESTIONS)
 
 
 def transaction(postgres: str, passfile: str) -> float:
-    """Milliseconds for one transaction that inserts 2,000 rows and commits, median: what a micro-batch does."""
+    """Return the median milliseconds for one transaction that inserts 2,000 rows and commits, as a micro-batch does."""
     with psycopg.connect(postgres, **_secret(passfile)) as connection:
         connection.execute("CREATE TEMP TABLE bench (n int, payload text)")
         rows = [(n, "x" * 100) for n in range(2000)]
@@ -117,7 +116,7 @@ def transaction(postgres: str, passfile: str) -> float:
 
 
 def _secret(passfile: str) -> dict[str, Any]:
-    """The direct route is the superuser's, whose password is in its own settings."""
+    """Return the passfile as a setting; the direct path has none, because it uses the superuser's own settings."""
     return {"passfile": passfile} if passfile else {}
 
 
@@ -133,21 +132,26 @@ def _median_us(work: Callable[[], object], times: int) -> float:
 
 def main() -> None:
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # also then the stacks are stopped on the way out
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the stacks are stopped in this case as well
     with ExitStack() as stacks:
         pool = stacks.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
         one, both = start_stack(stacks, read_frames=False), start_stack(stacks, read_frames=True)
-        routes = {"direct": _direct(one), "Toxiproxy": _proxied(one), "frames": _proxied(both), "both": _proxied(both)}
+        addresses = {
+            "direct": _direct(one),
+            "Toxiproxy": _proxied(one),
+            "frames": _proxied(both),
+            "both": _proxied(both),
+        }
         assert both.frames is not None
         measured: dict[str, dict[str, list[float]]] = {}
         cpu: dict[str, list[float]] = {}
-        orders = list(itertools.permutations(ROUTES))
-        for number in range(-1, args.rounds):  # the first turn warms up, and does not count
+        orders = list(itertools.permutations(PATHS))
+        for number in range(-1, args.rounds):  # the first turn is a warm-up and does not count
             for what, (work, given) in _work(args.megabytes).items():
                 for name in orders[number % len(orders)]:
-                    _lead(both, past_toxiproxy=name == "frames")
+                    _set_target(both, past_toxiproxy=name == "frames")
                     before = time.process_time()
-                    got = pool.submit(work, *given(*routes[name])).result()
+                    got = pool.submit(work, *given(*addresses[name])).result()
                     spent = time.process_time() - before
                     if number >= 0:
                         measured.setdefault(what, {}).setdefault(name, []).append(got)
@@ -156,20 +160,20 @@ def main() -> None:
     print(machine())
     print(table(measured, cpu))
     if os.getloadavg()[0] > (os.cpu_count() or 1):
-        print("the machine was busy with other things too: look at the intervals before believing a ratio")
+        print("the machine was busy with other work: look at the intervals before you trust a ratio")
 
 
 def table(measured: dict[str, dict[str, list[float]]], cpu: dict[str, list[float]]) -> str:
     lines = [
         f"{'median':<34} {'direct':>9} {'Toxiproxy':>9} {'frames':>9} {'both':>9} {'frames/Toxiproxy':>20} {'CPU, ms':>8}",
     ]
-    for what, by_route in measured.items():
-        medians = [f"{statistics.median(by_route[name]):>9,.1f}" for name in ROUTES]
-        ratio = compared(by_route["Toxiproxy"], by_route["frames"])
+    for what, by_path in measured.items():
+        medians = [f"{statistics.median(by_path[name]):>9,.1f}" for name in PATHS]
+        ratio = compared(by_path["Toxiproxy"], by_path["frames"])
         lines.append(f"{what:<34} {' '.join(medians)} {ratio:>20} {statistics.median(cpu[what]) * 1000:>8.0f}")
     for what in measured:
         if "MB/s" not in what:
-            added = {name: _added(measured[what]["direct"], measured[what][name]) for name in ROUTES[1:]}
+            added = {name: _added(measured[what]["direct"], measured[what][name]) for name in PATHS[1:]}
             lines.append(f"added to {what}: " + ", ".join(f"{name} {by:,.1f}" for name, by in added.items()))
     return "\n".join(lines)
 
@@ -179,7 +183,7 @@ def _added(without: Sequence[float], with_it: Sequence[float]) -> float:
 
 
 def compared(without: Sequence[float], with_it: Sequence[float]) -> str:
-    """Median of the paired ratios, and the ranks' 95 % interval of it."""
+    """Return the median of the paired ratios, with its 95 % interval from the ranks."""
     ratios = sorted(b / a for a, b in zip(without, with_it, strict=True))
     # Each of n ratios lies below the true median with probability 1/2: the k-th smallest is above it with P(Bin(n, 1/2) < k).
     count = len(ratios)
@@ -199,14 +203,14 @@ def start_stack(stacks: ExitStack, *, read_frames: bool) -> EmbeddedStack:
     stack = EmbeddedStack.start(spec, owner, folder, components.ensure(), timeline, read_frames=read_frames)
     stack.kafka.create_topic(TOPIC, 2, {"retention.bytes": "-1"})
     if stack.frames is not None:
-        # As in a run in which a fault waits: every frame is looked at, and those of these kinds are decoded.
+        # As in a run with an armed fault: every frame is examined, and those of these kinds are decoded.
         stack.frames.arm("kafka", Rule(Condition("EndTxn", transactional_id="^nobody's$"), "park"))
         stack.frames.arm("postgres", Rule(Condition("commit", transaction="^nobody's$"), "park"))
     return stack
 
 
-def _lead(stack: EmbeddedStack, *, past_toxiproxy: bool) -> None:
-    """Where connections go that the protocol proxy takes from now on."""
+def _set_target(stack: EmbeddedStack, *, past_toxiproxy: bool) -> None:
+    """Set where the protocol proxy connects for new connections."""
     assert stack.frames is not None
     for proxy in stack.frames.proxies:
         host, _, port = (proxy.upstream if past_toxiproxy else proxy.behind.listen).rpartition(":")
@@ -223,11 +227,11 @@ def _proxied(stack: EmbeddedStack) -> tuple[str, str, str]:
     return stack.kafka.client_bootstrap, stack.postgres.client_uri, str(stack.postgres.passfile)
 
 
-Given = Callable[[str, str, str], tuple[Any, ...]]
-"""From a route's Kafka, Postgres and passfile, what a piece of work is given."""
+Arguments = Callable[[str, str, str], tuple[Any, ...]]
+"""Maps Kafka, Postgres and passfile of a path to the arguments of a piece of work."""
 
 
-def _work(megabytes: int) -> dict[str, tuple[Callable[..., float], Given]]:
+def _work(megabytes: int) -> dict[str, tuple[Callable[..., float], Arguments]]:
     return {
         "produce, MB/s": (produce, lambda kafka, _postgres, _passfile: (kafka, megabytes)),
         "consume, MB/s": (consume, lambda kafka, _postgres, _passfile: (kafka, megabytes)),

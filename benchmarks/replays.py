@@ -1,9 +1,9 @@
-"""Does a schedule of consumers come to the same every time, and how long does a replay take? For each shipped scenario of consumers.
+"""Does a schedule of consumers have the same findings every time, and how long does a replay take?
 
-``python benchmarks/replays.py`` runs each once, replays it 100 times as ``onceproof replay`` does, on one broker start, and
-prints a table: the named anomaly, how many replays came to the same, and seconds: the typical and the longest replay, judging
-included, and the start of the broker. Ends with 1 if any replay came to something else, or a run was not what its scenario
-expects. On a broker start of its own a replay takes the two together.
+``python benchmarks/replays.py`` runs each shipped scenario of consumers once, replays it 100 times as ``onceproof replay`` does, on
+one broker start, and prints a table: the named anomaly, how many replays had the same findings, and seconds: the typical and the
+longest replay including judging, and the start of the broker. The exit code is 1 if any replay had other findings, or a run was not
+what its scenario expects. With a broker start of its own, a replay takes both times together.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Row:
         unlike = "" if self.as_expected else " (not expected)"
         seconds = self.replays.seconds
         took = [statistics.median(seconds), max(seconds), self.replays.start_s]
-        told = " | ".join(f"{number:.1f}" for number in took)
-        return f"| `{self.scenario}` | {named}{unlike} | {self.replays.same} of {self.replays.times} | {told} |"
+        times = " | ".join(f"{number:.1f}" for number in took)
+        return f"| `{self.scenario}` | {named}{unlike} | {self.replays.same} of {self.replays.times} | {times} |"
 
 
 def measured(name: str, times: int, runs: Path) -> Row:

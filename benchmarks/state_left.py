@@ -1,7 +1,7 @@
-"""What a fault left behind, looked at by `placement.py` itself: the checkpoint's logs and the sink's rows, past every proxy.
+"""Reads for `placement.py` what a fault left behind: the checkpoint's logs and the sink's rows, without any proxy.
 
-Nothing here asks the harness whether a fault hit. It reads the checkpoint's files with its own eyes, asks Postgres and Kafka at
-their direct addresses, and compares with the input as it stands in Kafka's log.
+Nothing here asks the harness whether a fault hit. This module reads the checkpoint's files itself, asks Postgres and Kafka at
+their direct addresses, and compares with the input in Kafka's log.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.kafka.clients import client_config
 
 Flight = tuple[str, int, str, str]
-"""carrier, flight, origin, scheduled departure (to the second, UTC): names one flight of the data set."""
+"""Carrier, flight, origin, scheduled departure (to the second, UTC): identifies one flight of the data set."""
 Ends = dict[int, int]
-"""partition -> offset"""
+"""Partition -> offset."""
 
 _HEARS_S = 2.0
-"""A backend learns of its client's end within milliseconds. The next driver needs longer than this to its first write."""
+"""A backend notices the end of its client within milliseconds. The next driver needs longer than this until its first write."""
 _IDENTITY = """SELECT carrier, flight, origin, to_char(sched_dep AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS'), xmin::text FROM {}"""
 
 
 @dataclass
 class Look:
-    """One look at checkpoint and sink."""
+    """The state of checkpoint and sink at one moment."""
 
     plans: dict[int, Ends]
-    """offsets/N -> where batch N ends"""
+    """Batch N -> the offsets at which it ends, from offsets/N."""
     commits: set[int]
     rows: list[tuple[Flight, str]]
-    """What the sink holds, each with the Postgres transaction that wrote it."""
+    """The rows in the sink, each with the Postgres transaction that wrote it."""
     records: int = 0
-    """Kafka: where the output topic's partitions end, summed."""
+    """Kafka: the sum of the end offsets of the output topic's partitions."""
 
 
 @dataclass
 class Trial:
-    """One fault: what was announced of it, and what was found."""
+    """One fault: the events about it, and the states that were found."""
 
     index: int
     point: str
@@ -55,12 +55,12 @@ class Trial:
     batch: int
     looks: dict[str, Look] = field(default_factory=dict)
     xid: str | None = None
-    """Of the transaction whose frame was stopped, as Postgres tells it."""
+    """The id of the transaction whose frame was stopped, from Postgres."""
     became: str | None = None
     correlation: int | None = None
     codes: list[int] | None = None
-    said_hit: bool = False
-    """The harness's own word."""
+    reported_hit: bool = False
+    """Whether the harness reported a hit."""
     evidence: list[str] = field(default_factory=list)
 
 
@@ -79,7 +79,7 @@ class Sink:
         return [(identity(json.loads(value)), "") for value in self._values()]
 
     def records(self) -> int:
-        """Where the partitions end, once two looks agree: what was sent before has then arrived."""
+        """Return the sum of the end offsets when two readings agree: what was sent before has then arrived."""
         if self._topic is None:
             return 0
         seen = [-1]
@@ -88,7 +88,7 @@ class Sink:
             seen.append(sum(self._ends().values()))
             return seen[-1] == seen[-2]
 
-        wait_until("the end of the topic to stand still", settled, deadline_s=30, every_s=0.03)
+        wait_until("the end of the topic to stay the same", settled, deadline_s=30, every_s=0.03)
         return seen[-1]
 
     def xid_of(self, backend_pid: int) -> str | None:
@@ -96,8 +96,8 @@ class Sink:
         return rows[0][0] if rows else None
 
     def became(self, xid: str) -> str:
-        """What Postgres says of it once the session of the dead driver has heard of that death, a moment after it."""
-        # Epoch 0: a benchmark does not use up four thousand million transactions.
+        """Return the status of the transaction after the session of the dead driver has noticed the end of its client."""
+        # Epoch 0: a benchmark does not use four thousand million transactions.
         asked = "SELECT pg_xact_status(%s::xid8)"
         with suppress(WaitTimeout):
             wait_until("its end", lambda: self._ask(asked, xid)[0][0] != "in progress", deadline_s=_HEARS_S)
@@ -121,7 +121,7 @@ class Sink:
                     "enable.auto.commit": False,
                     "isolation.level": "read_uncommitted",
                     "enable.partition.eof": True,
-                    "fetch.wait.max.ms": 10,  # an end is told after the wait for more
+                    "fetch.wait.max.ms": 10,  # the end is reported after waiting for more
                 }
             )
         return self._consumer
@@ -135,7 +135,7 @@ class Sink:
     def _values(self) -> Iterable[bytes]:
         assert self._topic is not None
         consumer, ends = self._kafka(), self._ends()
-        # Until each partition's end is told, not until so many have come: the marker of a transaction has an offset too.
+        # Read until the end of each partition is reported. Counting records is not enough: markers of transactions have offsets.
         left = {partition for partition, end in ends.items() if end > 0}
         consumer.assign([TopicPartition(self._topic, p, 0) for p in left])
         while left:
@@ -165,7 +165,7 @@ def _logs(folder: Path) -> list[Path]:
 
 
 def ends_of(plan: Path) -> Ends:
-    """The last line of ``offsets/N``: topic -> partition -> offset, of one topic."""
+    """Return the end offsets in the last line of ``offsets/N``, which names one topic."""
     (partitions,) = json.loads(plan.read_text().splitlines()[-1]).values()
     return {int(partition): int(offset) for partition, offset in partitions.items()}
 
@@ -175,7 +175,7 @@ def identity(flight: Mapping[str, Any]) -> Flight:
 
 
 class Truth:
-    """The input as it stands in Kafka's log, and from it what a batch must have written."""
+    """The input in Kafka's log, and from it what a batch must have written."""
 
     def __init__(self, run_dir: Path, *, upsert: bool) -> None:
         columns = ["partition", "offset", "value"]
@@ -184,7 +184,7 @@ class Truth:
         self._upsert = upsert
 
     def by_partition(self, starts: Ends, ends: Ends | None) -> dict[int, set[Flight]]:
-        """Partition -> what the sink must hold of the records from ``starts`` up to ``ends`` (None: all that follow)."""
+        """Return partition -> what the sink must hold of the records from ``starts`` up to ``ends`` (None: all that follow)."""
         kept: dict[int, dict[Any, Flight]] = {}
         for partition, offset, flight in self._rows:
             beyond = ends is not None and offset >= ends.get(partition, 0)
@@ -198,7 +198,7 @@ class Truth:
 
 
 def why_not(trial: Trial, truth: Truth, last: Look, words: str) -> str | None:
-    """None if checkpoint and sink were in the state of the point; else what was not. ``words``: what the driver logged."""
+    """Return None if checkpoint and sink were in the state of the point, else what was not. ``words``: the log of the driver."""
     if trial.fault == "crash":
         return _why_no_crash(trial, truth, last)
     if trial.fault == "crash-at-frame":
@@ -228,7 +228,7 @@ def _why_no_crash(trial: Trial, truth: Truth, last: Look) -> str | None:
     if n + 1 in seen.plans or n - 1 not in seen.commits:
         return f"offsets/{n + 1} was there, or commits/{n - 1} was not"
     rows = {flight for flight, _ in seen.rows}
-    # Without a plan of N: nothing behind N-1 may stand in the sink.
+    # Without a plan of N, the sink must hold nothing after N-1.
     of_batch = _all(truth.by_partition(last.plans[n - 1], last.plans[n] if planned else None))
     if not of_batch:
         return f"batch {n} held no data"
@@ -239,7 +239,7 @@ def _why_no_crash(trial: Trial, truth: Truth, last: Look) -> str | None:
 
 
 def _why_no_crash_at_frame(trial: Trial, truth: Truth, last: Look) -> str | None:
-    """Something of the batch must be missing from the sink, and of the stopped transaction all of it."""
+    """Check that part of the batch is missing from the sink, and the stopped transaction completely."""
     n, seen = trial.batch, trial.looks.get("left")
     if seen is None:
         return "no frame was stopped, or the driver did not end"
@@ -247,16 +247,16 @@ def _why_no_crash_at_frame(trial: Trial, truth: Truth, last: Look) -> str | None
         return f"offsets/{n} and commits/{n} there: {(n in seen.plans, n in seen.commits)}, not (True, False)"
     rows = {flight for flight, _ in seen.rows}
     if _all(truth.by_partition(last.plans[n - 1], last.plans[n])) <= rows:
-        return f"all rows of batch {n} stood in the sink already"
+        return f"all rows of batch {n} were in the sink already"
     if trial.point == "before-sink-commit" and trial.xid is None:
         return "the transaction that was stopped before its COMMIT had written nothing"
     if trial.xid is not None and (trial.became != "aborted" or any(xid == trial.xid for _, xid in seen.rows)):
-        return f"Postgres says that transaction {trial.xid} was {trial.became}, or rows of it stand"
+        return f"Postgres says that transaction {trial.xid} was {trial.became}, or rows of it are there"
     return _why_not_done(n, truth, last)
 
 
 def _why_no_loss(trial: Trial, truth: Truth, last: Look) -> str | None:
-    """Postgres: of the stopped transaction, which Postgres knows by its id, either nothing stands or one whole partition."""
+    """Check that of the stopped Postgres transaction, known by its id, either nothing is there or one whole partition."""
     n, seen = trial.batch, trial.looks.get("left")
     if seen is None or trial.xid is None:
         return "no frame of a transaction was stopped, or the driver did not end"
@@ -269,18 +269,18 @@ def _why_no_loss(trial: Trial, truth: Truth, last: Look) -> str | None:
     rows = {flight for flight, _ in seen.rows}
     of_it = {flight for flight, xid in seen.rows if xid == trial.xid}
     if trial.fault == "lost-ack" and of_it not in parts.values():
-        return f"transaction {trial.xid} wrote {len(of_it)} rows, which are no partition of batch {n}"
+        return f"transaction {trial.xid} wrote {len(of_it)} rows, which are not a partition of batch {n}"
     if trial.fault == "lost-request" and (of_it or not any(part and not part & rows for part in parts.values())):
-        return f"rows of every partition of batch {n} stand, or some of transaction {trial.xid}"
+        return f"rows of every partition of batch {n} are there, or some of transaction {trial.xid}"
     return _why_not_done(n, truth, last)
 
 
 def _why_no_produce_lost(trial: Trial, truth: Truth, last: Look, words: str) -> str | None:
-    """Kafka: what the log's end says while the request is held, and right after its answer; and what the client logged."""
+    """Check the end of Kafka's log while the request is held and right after its answer, and what the client logged."""
     n = trial.batch
     held, released = trial.looks.get("stopped"), trial.looks.get("released")
     if held is None or released is None:
-        return "no request was stopped and let go again"
+        return "no request was stopped and released again"
     if n not in held.plans or n in held.commits:
         return f"batch {n} was not open when its request was stopped"
     if held.records != released.records:
@@ -297,7 +297,7 @@ def _why_no_produce_lost(trial: Trial, truth: Truth, last: Look, words: str) -> 
 
 
 def _why_not_done(n: int, truth: Truth, last: Look) -> str | None:
-    """At the end of the run the batch must be committed, or the pipeline never recovered."""
+    """Check that the batch was committed by the end of the run, so that the pipeline recovered."""
     return None if n in last.commits else f"batch {n} was never committed afterwards"
 
 

@@ -1,4 +1,4 @@
-"""The examples in the documentation are valid."""
+"""The examples in the documents work, and their tables match the code."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import pytest
 
 from onceproof.base.registry import Registry
 from onceproof.faults.contract import Fault, Occurrence, faults
-from onceproof.scenario.model import At, KafkaStack, StackSpec
-from onceproof.scenario.points import Point
+from onceproof.judge.findings import Outcome
+from onceproof.scenario.model import At, KafkaStack, Scenario, StackSpec
+from onceproof.scenario.points import LEFT_BEHIND, Point
+from onceproof.scenario.templates import MEANINGS
 from onceproof.scenario_files.load import load
 
 pytestmark = pytest.mark.sources
@@ -21,13 +23,21 @@ pytestmark = pytest.mark.sources
 ROOT = Path(__file__).parent.parent
 
 
+TWIN = re.compile(r"^base: ", re.MULTILINE)
+
+
+def page(document: str) -> str:
+    return (ROOT / document).read_text(encoding="utf-8")
+
+
 def blocks(document: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / document).read_text(encoding="utf-8"), re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", page(document), re.DOTALL)
 
 
 @pytest.fixture
-def readme_scenario(tmp_path: Path) -> Path:
-    (text,) = blocks("README.md", "yaml")
+def my_job(tmp_path: Path) -> Path:
+    """The whole scenario that docs/scenario-files.md begins with."""
+    text = blocks("docs/scenario-files.md", "yaml")[0]
     (tmp_path / "my_job.py").write_text("")
     path = tmp_path / "my_job.yaml"
     path.write_text(text)
@@ -48,27 +58,57 @@ def documented(monkeypatch: pytest.MonkeyPatch) -> Registry[type[Fault]]:
     return registry
 
 
-def test_the_readmes_scenario_is_valid(readme_scenario: Path) -> None:
-    scenario = load(readme_scenario)
+def test_the_documented_scenario_is_valid(my_job: Path) -> None:
+    scenario = load(my_job)
     assert scenario.name == "my_job"
     assert [fault.at.batch for fault in scenario.chaos] == [2]
 
 
-@pytest.mark.parametrize("page", ["docs/scenario-files.md", "docs/your-job.md"])
-def test_the_documented_scenarios_based_on_the_readmes_one_are_valid(readme_scenario: Path, page: str) -> None:
-    (readme_scenario.parent / "my_old_job.py").write_text("")
-    texts = blocks(page, "yaml")
-    assert texts
+def test_the_documented_twins_are_valid_changes_of_that_scenario(my_job: Path) -> None:
+    (my_job.parent / "my_old_job.py").write_text("")
+    texts = [text for text in blocks("docs/scenario-files.md", "yaml") if TWIN.search(text)]
+    assert len(texts) == 2
     for number, text in enumerate(texts):
-        path = readme_scenario.with_name(f"twin{number}.yaml")
+        path = my_job.with_name(f"twin{number}.yaml")
         path.write_text(text)
         scenario = load(path)
-        assert scenario.base == "./my_job.yaml" and scenario.outputs == load(readme_scenario).outputs
+        assert scenario.base == "./my_job.yaml" and scenario.outputs == load(my_job).outputs
 
 
-def test_the_guides_faults_are_registered_and_valid(documented: Registry[type[Fault]], readme_scenario: Path) -> None:
+def test_every_field_of_a_scenario_is_in_the_page_about_files() -> None:
+    documented = set(re.findall(r"^\| `(\w+)` \|", page("docs/scenario-files.md"), re.MULTILINE))
+    assert documented >= set(Scenario.model_fields) - {"name"}
+
+
+def test_every_template_is_in_the_page_about_files() -> None:
+    text = page("docs/scenario-files.md").partition("## Templates")[2].partition("\n## ")[0]
+    written = {name.strip("{}.") for name in re.findall(r"`([{.][\w.]+}?)`", text)}
+    of_oracles = {"input.TOPIC", "expected.OUTPUT"}
+    assert written == {name if f"{{{name}}}" in text else name.rpartition(".")[2] for name in {*MEANINGS} - of_oracles}
+
+
+def test_every_point_is_described_as_in_the_code() -> None:
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| (.*) \|$", page("docs/faults.md"), re.MULTILINE))
+    described = {Point(name): text.replace("`", "") for name, text in rows.items() if name in {*Point}}
+    assert list(described) == list(Point), "in the order of a batch"
+    assert all(text.startswith(LEFT_BEHIND[point]) for point, text in described.items())
+
+
+def test_every_kind_of_fault_is_in_the_page_about_faults() -> None:
+    documented = set(re.findall(r"^\| `([\w-]+)` \|", page("docs/faults.md"), re.MULTILINE))
+    assert documented >= set(faults.names())
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/verdicts.md"])
+def test_the_documented_exit_codes_are_those_of_the_code(document: str) -> None:
+    codes = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", page(document), re.MULTILINE))
+    assert {name: int(code) for name, code in codes.items()}.items() <= {str(o): o.exit_code for o in Outcome}.items()
+    assert set(codes) >= set(Outcome) - {Outcome.INTERRUPTED}
+
+
+def test_the_guides_faults_register_and_validate(documented: Registry[type[Fault]], my_job: Path) -> None:
     assert documented.names() == ["noop", "slow"] and "noop" not in faults.names()
-    scenario = load(readme_scenario)
+    scenario = load(my_job)
     for name, target in (("noop", "driver"), ("slow", "postgres")):
         kind = documented.get(name)
         spec = kind.Spec(fault=name, target=target, at=At(batch=1, point=Point.AFTER_OFFSET_LOG))
@@ -76,8 +116,8 @@ def test_the_guides_faults_are_registered_and_valid(documented: Registry[type[Fa
         assert kind.placement(spec, scenario).exactness == "exact"
 
 
-def test_the_guides_slow_fault_requires_postgres(documented: Registry[type[Fault]], readme_scenario: Path) -> None:
-    without = load(readme_scenario).model_copy(update={"stack": StackSpec(kafka=KafkaStack(brokers=1), postgres=None)})
+def test_the_guides_slow_fault_wants_a_database(documented: Registry[type[Fault]], my_job: Path) -> None:
+    without = load(my_job).model_copy(update={"stack": StackSpec(kafka=KafkaStack(brokers=1), postgres=None)})
     kind = documented.get("slow")
     at = At(batch=1, point=Point.AFTER_COMMIT_LOG)
     assert [p.loc for p in kind.problems(kind.Spec(fault="slow", target="postgres", at=at), without)] == [

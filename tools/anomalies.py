@@ -1,7 +1,7 @@
-"""Write `docs/anomalies.md`, and the tables of other pages, from what the checkers say of their anomalies.
+"""Writes `docs/anomalies.md`, and the tables of other pages, from the checkers.
 
-``python tools/anomalies.py`` writes them; with ``--check`` it only says whether the pages are still true (exit code 1). A table is
-between ``<!-- NAME: ... -->`` and ``<!-- end -->``; the rest of its page is written by hand.
+``python tools/anomalies.py`` writes them; with ``--check`` it only reports whether the pages are up to date (exit code 1 if not).
+A table is between ``<!-- NAME: ... -->`` and ``<!-- end -->``; the rest of its page is written by hand.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 HEAD = """# The anomalies
 
-Written by `python tools/anomalies.py` from the checkers; a test holds the two together. `onceproof explain NAME` shows the same.
+Written by `python tools/anomalies.py` from the checkers; a test checks that it is up to date. `onceproof explain NAME` shows the same.
 
-All of them are computed on every run, whatever is claimed. The claim then subtracts what it allows, each with a written
-reason, and the report shows both.
+All anomalies are computed on every run, whatever is claimed. The claim then subtracts what it allows, each with a written
+reason, and the report shows both ([claims](claims.md)).
 """
 
 
@@ -28,7 +28,9 @@ def main() -> int:
     pages = {DOCS / "anomalies.md": page(), **{DOCS / name: _filled(DOCS / name) for name in TABLES}}
     wrong = [path for path, text in pages.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if "--check" in sys.argv[1:]:
-        print(f"out of date: {', '.join(p.name for p in wrong)}; run python tools/anomalies.py" if wrong else "true")
+        print(
+            f"out of date: {', '.join(p.name for p in wrong)}; run python tools/anomalies.py" if wrong else "up to date"
+        )
         return 1 if wrong else 0
     for path in wrong:
         path.write_text(pages[path], encoding="utf-8")
@@ -52,7 +54,7 @@ def _section(one: Anomaly) -> str:
 
 
 def allowances() -> str:
-    """Claim by claim, in the order of the model's fields; what every claim allows comes last."""
+    """Return the table, claim by claim in the order of the model's fields; what every claim allows comes last."""
     found = [(claim, one.name, what) for one in anomalies() for claim, what in one.allowed]
     fields = list(Claim.model_fields)
 
@@ -86,7 +88,7 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, ("---",) * len(head), *rows))
 
 
-#: Page -> its tables by name.
+#: Page -> name of a table -> the function that makes it.
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "claims.md": {"allowances": allowances, "dispensable": dispensable},
     "implications.md": {"damages": damages, "company": company},

@@ -1,6 +1,6 @@
-"""Copy the tests, and only them, to a folder: what they then import is what is installed, not what lies beside them.
+"""Copies the tests, and nothing else, to a folder, so that they import the installed package and not the sources.
 
-``python tools/copy_tests.py FOLDER``. Tests of the sources themselves (``pytest.mark.sources``) stay behind.
+``python tools/copy_tests.py FOLDER``. Tests of the sources themselves (``pytest.mark.sources``) are not copied.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
-def stay_behind(folder: str, names: list[str]) -> set[str]:
-    """What `shutil.copytree` is to leave out of ``folder``."""
+def not_copied(folder: str, names: list[str]) -> set[str]:
+    """Return the names in ``folder`` that `shutil.copytree` must not copy."""
     tests = (name for name in names if name.startswith("test_"))
     sources = {name for name in tests if "pytest.mark.sources" in (Path(folder) / name).read_text(encoding="utf-8")}
     return sources | ({"__pycache__", ".pytest_cache"} & set(names))
@@ -25,7 +25,7 @@ def main() -> None:
     shutil.copytree(
         ROOT / "tests",
         folder / "tests",
-        ignore=stay_behind,
+        ignore=not_copied,
     )
     shutil.copy(ROOT / "pyproject.toml", folder)  # pytest's settings
 

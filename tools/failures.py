@@ -1,4 +1,4 @@
-"""What failed in the last `tox`, once more and briefly: a CI log shows its end first. Prints nothing where nothing failed."""
+"""Prints the failures of the last `tox` once more, one line each, because a CI log shows its end first."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
-# What fits into the end of a log that is cut to a screen.
+# As many lines as fit on a screen.
 _MOST = 20
 
 
 def failures(folder: Path) -> list[str]:
-    """``environment: file::test: first line of the message``, of every JUnit file that the environments in ``folder`` wrote."""
+    """Return ``environment: file::test: first line of the message`` for each failure in the JUnit files below ``folder``."""
     found = []
     for path in sorted(folder.glob("*/*.xml")):
         for case in ElementTree.parse(path).iter("testcase"):  # noqa: S314  # our own tests wrote it

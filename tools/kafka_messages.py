@@ -1,4 +1,7 @@
-"""Write `src/onceproof/instruments/proxy/kafka_messages.json` from the message definitions in the pinned kafka-clients jar: run it when Kafka's version changes."""
+"""Writes `src/onceproof/instruments/proxy/kafka_messages.json` from the message definitions in the pinned kafka-clients jar.
+
+Run it when Kafka's version changes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from onceproof.stack.fetch.components import ensure
 
 TARGET = Path(__file__).parent.parent / "src/onceproof/instruments/proxy/kafka_messages.json"
 
-#: Whose bodies rules look into. Of all others the name and the number are kept.
+#: Messages whose bodies the rules of the proxy read. Of all others only name and number are kept.
 WANTED = {
     "AddOffsetsToTxn",
     "AddPartitionsToTxn",
@@ -30,7 +33,7 @@ _FIELD = ("name", "type", "versions", "nullableVersions", "flexibleVersions", "t
 
 
 def definitions(jar: Path) -> dict[str, Any]:
-    """What of the jar's ``common/message/*.json`` the proxy needs: one entry an API that clients may send to a broker."""
+    """Return what the proxy needs of the jar's ``common/message/*.json``: one entry per API that clients may send to a broker."""
     found: dict[str, Any] = {}
     with zipfile.ZipFile(jar) as archive:
         for name in sorted(archive.namelist()):

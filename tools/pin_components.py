@@ -1,4 +1,4 @@
-"""Resolve the Java components anew and write their pins: run it when a version changes, then review the difference.
+"""Resolves the Java components again and writes their pins. Run it when a version changes, then review the difference.
 
 ``python tools/pin_components.py`` overwrites ``src/onceproof/stack/fetch/components.json``.
 """
@@ -22,8 +22,8 @@ POSTGRES_DRIVER = "42.7.12"
 QPID = "9.2.0"
 DELTA = "4.4.0"
 
-#: Resolved with everything they need at run time.
-CLOSED_OVER = {
+#: Resolved with all of their run-time dependencies.
+WITH_DEPENDENCIES = {
     "kafka": [f"org.apache.kafka:kafka_2.13:{KAFKA}"],
     "qpid-broker": [
         f"org.apache.qpid:qpid-broker-core:{QPID}",
@@ -33,10 +33,10 @@ CLOSED_OVER = {
     ],
 }
 
-#: Taken as they are. The broker logs through slf4j 1.7 and brings log4j-core, but no binding between the two.
+#: Taken without their dependencies. The broker logs through slf4j 1.7 and brings log4j-core, but no binding between the two.
 #: The connector's other dependencies are among pyspark's own jars; its token provider is published up to 4.0.0 only
 #: and is used only with delegation tokens.
-AS_THEY_ARE = {
+ALONE = {
     "kafka": ["org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"],
     "spark-kafka-connector": [
         f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK}",
@@ -46,16 +46,16 @@ AS_THEY_ARE = {
     ],
     # Compiles src/onceproof/instruments/jvm; one jar, which runs on Java 17 and needs no JDK.
     "java-compiler": [f"org.eclipse.jdt:ecj:{COMPILER}"],
-    # For Spark 4.2. Its other dependencies are among pyspark's own jars, or of its Unity Catalog, which nobody here has.
+    # For Spark 4.2. Its other dependencies are among pyspark's own jars, or those of its Unity Catalog, which is not used.
     "delta": [
         f"io.delta:delta-spark_4.2_2.13:{DELTA}",
         f"io.delta:delta-storage:{DELTA}",
         f"io.delta:delta-kernel-api:{DELTA}",
         f"io.delta:delta-kernel-defaults:{DELTA}",
     ],
-    # Its only dependency, checker-qual, is annotations.
+    # Its only dependency, checker-qual, consists of annotations.
     "postgres-driver": [f"org.postgresql:postgresql:{POSTGRES_DRIVER}"],
-    # The program itself. Its own closure wants all plugins, one of which needs an artifact that is not published.
+    # The program itself. Its dependencies are all plugins, one of which needs an artifact that is not published.
     "qpid-broker": [f"org.apache.qpid:qpid-broker:{QPID}", "commons-cli:commons-cli:1.6.0"],
 }
 
@@ -77,9 +77,9 @@ def main() -> None:
 
 
 def _jars(maven: Any, name: str) -> list[dict[str, str]]:
-    artifacts = [maven.create_dependency(coordinate).artifact for coordinate in AS_THEY_ARE[name]]
-    if name in CLOSED_OVER:
-        roots = [maven.create_dependency(coordinate) for coordinate in CLOSED_OVER[name]]
+    artifacts = [maven.create_dependency(coordinate).artifact for coordinate in ALONE[name]]
+    if name in WITH_DEPENDENCIES:
+        roots = [maven.create_dependency(coordinate) for coordinate in WITH_DEPENDENCIES[name]]
         inputs, transitive = maven.resolver.resolve(roots)
         artifacts += [dependency.artifact for dependency in inputs + transitive]
     return sorted((_pin(artifact) for artifact in artifacts), key=lambda pin: pin["coordinate"])

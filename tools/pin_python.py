@@ -1,7 +1,7 @@
-"""Write the exact version of every Python package into pyproject.toml: run it to upgrade, then review the difference.
+"""Writes the exact version of every Python package into pyproject.toml. Run it to upgrade, then review the difference.
 
-``python tools/pin_python.py`` resolves anew, as if nothing were pinned, and replaces ``constraint-dependencies``. Only
-names and versions are kept: a lock file would carry the addresses of whoever made it.
+``python tools/pin_python.py`` resolves again, as if nothing were pinned, and replaces ``constraint-dependencies``. Only
+names and versions are kept: a lock file would hold the addresses of the registry that was used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def resolve(unpinned: str) -> list[str]:
-    """``name==version; marker`` of each package, as uv resolves this pyproject.toml for every platform and Python."""
+    """Return ``name==version; marker`` of each package, as uv resolves this pyproject.toml for every platform and Python."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "pyproject.toml").write_text(unpinned)
         for name in ("README.md", "LICENSE"):

@@ -1,6 +1,6 @@
-"""Write ``docs/whats-here.md`` from the modules' own docstrings: a line a module, and none that is not there.
+"""Writes ``docs/whats-here.md`` from the docstrings of the modules, one line per module.
 
-``python tools/whats_here.py`` writes it; with ``--check`` it only tells whether the page is still true (exit code 1).
+``python tools/whats_here.py`` writes it; with ``--check`` it only reports whether the page is up to date (exit code 1 if not).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "whats-here.md"
 
-#: In the order of a run, as `tests/test_rooms.py` has it; a package that is not named here comes after these, below its own.
+#: In the order of a run, as in `tests/test_rooms.py`. A package that is not named here follows the package that contains it.
 ORDER = [
     *("src/onceproof", "src/onceproof/cli", "src/onceproof/base", "src/onceproof/values", "src/onceproof/scenario"),
     *("src/onceproof/scenario_files", "scenarios/jobs", "scenarios/jobs/foreign", "src/onceproof/data"),
@@ -40,9 +40,9 @@ ORDER = [
 
 HEAD = """# What's here
 
-Written by `python tools/whats_here.py` from the docstrings; a test holds the two together.
+Written by `python tools/whats_here.py` from the docstrings; a test checks that the page is up to date.
 
-A run flows one way, and each stage takes the value of the one before:
+A run has these stages; each takes the value of the one before:
 scenario -> stack -> input -> pipeline + chaos -> history -> findings -> verdict -> report.
 `src/onceproof/run.py` is that list as code. `chaos/`, `sinks/`, `checkers/`, `reports/` and `scenarios/` are linked into
 `src/onceproof/` and imported as `onceproof.chaos`, ... ([why](decisions/0001-links-for-top-level-packages.md)).
@@ -53,9 +53,9 @@ The scenarios themselves, `scenarios/*.yaml`, are listed by `onceproof list`.
 def main() -> int:
     page = render()
     if "--check" in sys.argv[1:]:
-        true = PAGE.exists() and PAGE.read_text() == page
-        print("true" if true else f"{PAGE.name} is out of date: run python tools/whats_here.py")
-        return 0 if true else 1
+        current = PAGE.exists() and PAGE.read_text() == page
+        print("up to date" if current else f"{PAGE.name} is out of date: run python tools/whats_here.py")
+        return 0 if current else 1
     PAGE.write_text(page)
     return 0
 
@@ -76,12 +76,12 @@ def render() -> str:
 
 
 def _nearest(folder: Path, known: list[Path]) -> Path | None:
-    """The innermost of ``known`` that ``folder`` is below, but for the root of all."""
+    """Return the innermost folder of ``known`` that contains ``folder``, except the root."""
     return next((parent for parent in folder.parents if parent in known[1:]), None)
 
 
 def _packages(top: Path) -> Iterator[Path]:
-    """Folders with modules in them. Links are not followed: what they lead to is listed where it really lies."""
+    """Yield folders that contain modules. Links are not followed: their targets are listed in their own place."""
     for folder in (top, *(p for p in top.rglob("*") if p.is_dir())):
         if not folder.is_symlink() and any(folder.glob("*.py")):
             yield folder
@@ -97,7 +97,7 @@ def _section(folder: Path) -> Iterator[str]:
 
 
 def _summary(module: Path) -> str:
-    """The first paragraph of the docstring, on one line."""
+    """Return the first paragraph of the docstring, on one line."""
     text = ast.get_docstring(ast.parse(module.read_text())) or ""
     return " ".join(text.split("\n\n")[0].split()).replace("``", "`")
 

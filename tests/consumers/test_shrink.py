@@ -113,7 +113,7 @@ def test_a_schedule_that_makes_no_valid_scenario_is_not_executed_or_counted() ->
     whole = schedule(2, names=("c1",))
     done = Shrink(whole, WANTED, WANTED, lambda given: None, 1).run()
     assert done.best == whole and done.executions == 0 and done.minimal
-    assert {t.came_to for t in done.tried} == {"no scenario: the other parts need it"}
+    assert {t.came_to for t in done.tried} == {"not a valid scenario: the other parts need it"}
 
 
 def test_used_up_executions_are_reported_and_the_result_is_not_called_minimal() -> None:
@@ -161,7 +161,7 @@ def test_a_removal_that_shows_the_finding_without_faults_is_reported_as_another_
     done = search(whole, lambda given: given != whole.calm()).run()
     assert done.best == whole and done.minimal
     without = {t.came_to for t in done.tried if t.without == "message 2"}
-    assert without == {"reordered 1, but without its faults too: another cause"}
+    assert without == {"reordered 1, but also without its faults: another cause"}
     assert {t.came_to for t in done.tried if t.without == "crash of c1"} == {"held"}
 
 
@@ -299,9 +299,9 @@ def test_the_json_of_a_shrink_has_sizes_executions_and_minimality() -> None:
 @pytest.mark.parametrize(
     ("minimal", "interrupted", "confirmed", "code", "text"),
     [
-        (True, False, True, 0, "nothing more can be taken away:\n  without message 1 (2 ways): held; inconclusive: x"),
+        (True, False, True, 0, "nothing more can be removed:\n  without message 1 (2 ways): held; inconclusive: x"),
         (False, False, True, 3, "not proved to be minimal: 60 executions"),
-        (True, False, False, 3, "did not come to the same anomalies"),
+        (True, False, False, 3, "did not show the same anomalies"),
         (False, True, False, 130, "not proved to be minimal: 60 executions"),
     ],
 )
@@ -357,7 +357,7 @@ def endings(shipped: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             monkeypatch.setattr(minimal_module, name, lambda *_, answer=answer: answer)
         monkeypatch.setattr(ShrinkHints, "of_run", lambda _run, whole, _hints: ShrinkHints(whole, [], [[3]]))
         monkeypatch.setattr(minimal_module.picture_files, "write", lambda _: None)
-        monkeypatch.setattr(minimal_module._Executions, "_once", once)
+        monkeypatch.setattr(minimal_module._Executions, "_execute_into", once)
         return minimal_module.shrink_run(tmp_path, anomaly=None, most=60, tell=lambda _: None)
 
     return shrink
@@ -384,7 +384,7 @@ def test_a_failed_last_run_leaves_the_best(
     last = endings(-1, ending).shrunk.executions
     done = endings(last, ending)
     assert done.exit_code == code and done.shrunk.minimal
-    assert f"it was not run as it was written: {ending}" in done.as_text()
+    assert f"the scenario file itself was not run: {ending}" in done.as_text()
     assert sorted(path.name for path in (tmp_path / "shrunk").iterdir()) == LEFT and done.run_dir is not None
 
 

@@ -1,4 +1,4 @@
-"""A job as a first run shows it, and verdicts on runs that cells shared."""
+"""Fixtures: a job as its first run shows it, verdicts on shared runs, and sessions with made-up runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onceproof.qualify.session import Session, begin, resume
 from onceproof.scenario.model import Scenario
 from onceproof.scenario_files.load import find, load
 
-from .made_up import PATH, Quiet, Told
+from .made_up import PATH, MadeUpRuns, Quiet
 
 TABLE = Sink(
     "postgres",
@@ -48,13 +48,13 @@ def matrix(job: Job, upsert: Scenario) -> list[Cell]:
 
 @pytest.fixture
 def three(matrix: list[Cell]) -> Step:
-    """The three most telling cells in one run: at batches 2, 4 and 6."""
+    """The first three cells of the matrix in one run, at batches 2, 4 and 6."""
     return step(matrix[:3], {"flights": 6000})
 
 
 @pytest.fixture
 def verdict_on() -> Callable[..., Verdict]:
-    """The verdict on a run of ``step``: the faults that missed, and findings as anomaly -> batch -> effects."""
+    """Builds the verdict on a run: ``missed`` faults, and ``found`` as anomaly -> batch -> number of effects."""
 
     def build(
         ran: Step,
@@ -69,7 +69,7 @@ def verdict_on() -> Callable[..., Verdict]:
                 anomaly,
                 "last_seen",
                 sum(spread.values()) + unplaced,
-                "so and so many",
+                "a summary",
                 source="batch replay",
                 batches={f"last_seen/{batch}": effects for batch, effects in spread.items()},
             )
@@ -106,28 +106,32 @@ def verdict_on() -> Callable[..., Verdict]:
 
 @pytest.fixture
 def alone() -> Callable[[Step], Step]:
-    """A run of a step's first cell only."""
+    """Returns a run of only the first cell of a step."""
     return lambda ran: step([replace(ran.cells[0], alone=True)], {"flights": 6000})
 
 
-def events(*told: dict[str, Any]) -> str:
+def events(*timeline: dict[str, Any]) -> str:
     import json
 
-    return "".join(json.dumps(event) + "\n" for event in told)
+    return "".join(json.dumps(event) + "\n" for event in timeline)
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Told:
-    stand_in = Told()
-    monkeypatch.setattr(session, "run", stand_in.run)
+def runs(monkeypatch: pytest.MonkeyPatch) -> MadeUpRuns:
+    made_up = MadeUpRuns()
+    monkeypatch.setattr(session, "run", made_up.run)
     monkeypatch.setattr(session.components, "ensure", lambda: None)
-    return stand_in
+    return made_up
 
 
 @pytest.fixture
-def work(told: Told, tmp_path: Path) -> Callable[..., Any]:
-    def go(*, budget_s: float = 600, go_on: Path | None = None) -> session.Result:
-        directory, progress = begin(PATH, runs_dir=tmp_path, seed=None) if go_on is None else resume(go_on)
-        return Session(directory, progress, budget_s=budget_s, teller=Quiet(), clock=lambda: told.now).work()
+def work(runs: MadeUpRuns, tmp_path: Path) -> Callable[..., Any]:
+    def go(*, budget_s: float = 600, directory_to_continue: Path | None = None) -> session.Result:
+        directory, progress = (
+            begin(PATH, runs_dir=tmp_path, seed=None)
+            if directory_to_continue is None
+            else resume(directory_to_continue)
+        )
+        return Session(directory, progress, budget_s=budget_s, listener=Quiet(), clock=lambda: runs.now).work()
 
     return go

@@ -1,4 +1,4 @@
-"""Runs of a qualification that are made up instead of run."""
+"""Made-up runs for tests of a qualification: nothing is started."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Quiet:
         self.lines.append(line)
 
 
-class Told:
-    """In place of `onceproof.run.run`: each fault hits, unless told otherwise, and takes 15 s; a run takes ``seconds`` besides."""
+class MadeUpRuns:
+    """Replaces `onceproof.run.run`. By default each fault hits; a run takes ``seconds``, and 15 s more for each fault."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -42,10 +42,10 @@ class Told:
         self.missing: set[str] = set()
         self.missing_alone: set[str] = set()
         self.violated: set[int] = set()
-        """Numbers of the runs in which effects were lost, nobody knows in which batch."""
+        """Numbers of the runs in which effects were lost, in an unknown batch."""
         self.stuck: set[int] = set()
         self.cut: set[int] = set()
-        """Numbers of the runs that ended before they had drained, with nothing known of their batches."""
+        """Numbers of the runs that ended before they had drained, with inconclusive batches."""
         self.slow: dict[int, float] = {}
         self.raising: dict[int, Exception] = {}
 
@@ -57,9 +57,9 @@ class Told:
             raise failure
         run_dir = runs_dir / f"{scenario.name}-{len(self.files)}"
         run_dir.mkdir()
-        told: list[dict[str, Any]] = []
+        timeline: list[dict[str, Any]] = []
         if survey:
-            told = [
+            timeline = [
                 {"at": 1.0, "kind": "batch.planned", "query": "last_seen", "batch": 1},
                 {
                     "at": 1.5,
@@ -70,8 +70,8 @@ class Told:
                 },
                 {"at": 2.0, "kind": "batch.committed", "query": "last_seen", "batch": 1, "records": 5},
             ]
-        told += [{"at": 3.0, "kind": "fault.fired", "index": n, "instrument": "checkpoint"} for n in range(9)]
-        (run_dir / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
+        timeline += [{"at": 3.0, "kind": "fault.fired", "index": n, "instrument": "checkpoint"} for n in range(9)]
+        (run_dir / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in timeline))
         verdict = self._verdict(scenario, survey)
         write_verdict(run_dir, verdict)
         drained = len(self.files) not in self.stuck | self.cut

@@ -13,29 +13,31 @@ On = Callable[..., Verdict]
 GATE = {0: "checkpoint", 1: "checkpoint", 2: "checkpoint"}
 
 
-def test_all_held(three: Step, verdict_on: On) -> None:
+def test_every_cell_of_a_run_that_held_is_held(three: Step, verdict_on: On) -> None:
     cells = attribute(three, verdict_on(three), GATE, "runs/x")
     assert [(c.state, c.verdict) for c in cells] == [(State.EXERCISED, Outcome.HELD)] * 3
     assert all(c.runs == ("runs/x",) and c.evidence for c in cells)
 
 
-def test_a_finding_is_its_windows_and_the_next_batch_is_still_in_it(three: Step, verdict_on: On) -> None:
+def test_a_window_is_the_struck_batch_and_the_next_one(three: Step, verdict_on: On) -> None:
     cells = attribute(three, verdict_on(three, found={"duplicate": {4: 30, 5: 2}, "lost-write": {7: 1}}), GATE, "r")
     assert [c.verdict for c in cells[:2]] == [Outcome.HELD, Outcome.VIOLATED]
     assert cells[1].anomalies == {"duplicate": 32}
 
 
-def test_what_damage_leaves_behind_is_not_the_next_cells(three: Step, verdict_on: On) -> None:
+def test_a_finding_after_a_violated_window_needs_a_run_alone(three: Step, verdict_on: On) -> None:
     cells = attribute(three, verdict_on(three, found={"wrong-value": {2: 3, 4: 3, 6: 3}}), GATE, "r")
     assert [(c.verdict, c.alone) for c in cells] == [(Outcome.VIOLATED, False), (None, True), (None, True)]
     assert "batch 2 of the shared run was violated before this fault" in str(cells[1].why)
     held = attribute(three, verdict_on(three, found={"duplicate": {2: 3}}), GATE, "r")
-    assert [c.verdict for c in held] == [Outcome.VIOLATED, Outcome.HELD, Outcome.HELD], "what is right is kept"
+    assert [c.verdict for c in held] == [Outcome.VIOLATED, Outcome.HELD, Outcome.HELD], (
+        "cells in clean windows are held"
+    )
     missed = attribute(three, verdict_on(three, missed=(0,), found={"wrong-value": {2: 3, 4: 3}}), GATE, "r")
     assert [(c.verdict, c.alone) for c in missed] == [(None, True), (None, True), (Outcome.HELD, False)]
 
 
-def test_a_run_that_violates_the_claim_stays_violated_whatever_its_cells_do_alone(
+def test_a_violated_shared_run_stays_violated_if_its_cells_hold_alone(
     three: Step, verdict_on: On, alone: Callable[[Step], Step]
 ) -> None:
     verdict = verdict_on(three, missed=(0,), found={"lost-write": {2: 4}})
@@ -50,7 +52,7 @@ def test_a_run_that_violates_the_claim_stays_violated_whatever_its_cells_do_alon
     assert unclaimed([other, *shared[1:]], {"r": verdict}) == {"r": {"lost-write": 4}}
 
 
-def test_effects_of_which_nobody_knows_the_batch_may_be_anybodys(three: Step, verdict_on: On) -> None:
+def test_effects_of_an_unknown_batch_may_belong_to_any_cell(three: Step, verdict_on: On) -> None:
     cells = attribute(three, verdict_on(three, found={"duplicate": {4: 30}}, unplaced=5), GATE, "r")
     assert [c.verdict for c in cells] == [None, Outcome.VIOLATED, None]
     assert [(c.state, c.alone) for c in cells] == [
@@ -61,15 +63,13 @@ def test_effects_of_which_nobody_knows_the_batch_may_be_anybodys(three: Step, ve
     assert cells[0].why == "the batch of 5 rows with duplicate in last_seen is not known"
 
 
-def test_a_finding_before_the_first_fault_is_in_no_window(three: Step, verdict_on: On) -> None:
+def test_a_finding_before_the_first_fault_lies_in_no_window(three: Step, verdict_on: On) -> None:
     cells = attribute(three, verdict_on(three, found={"duplicate": {1: 3}}), GATE, "r")
     assert all(c.state is State.PENDING and c.alone for c in cells)
     assert "before the first fault" in str(cells[0].why)
 
 
-def test_a_fault_that_did_not_hit_has_a_run_of_its_own_once(
-    three: Step, verdict_on: On, alone: Callable[[Step], Step]
-) -> None:
+def test_a_fault_that_missed_gets_one_run_alone(three: Step, verdict_on: On, alone: Callable[[Step], Step]) -> None:
     cells = attribute(three, verdict_on(three, missed=(0,)), GATE, "r")
     assert (cells[0].state, cells[0].alone, cells[0].verdict) == (State.PENDING, True, None)
     assert [c.verdict for c in cells[1:]] == [Outcome.HELD, Outcome.HELD]
@@ -79,12 +79,12 @@ def test_a_fault_that_did_not_hit_has_a_run_of_its_own_once(
     assert again.why == "it was put in place, and is not proven to have hit: it was seen"
 
 
-def test_a_run_that_tells_nothing_of_its_batches_decides_nothing(three: Step, verdict_on: On) -> None:
+def test_a_run_with_inconclusive_batches_decides_no_cell(three: Step, verdict_on: On) -> None:
     cells = attribute(three, verdict_on(three, conclusive=False), GATE, "r")
     assert all(c.state is State.PENDING and c.alone for c in cells)
 
 
-def test_what_is_found_in_a_run_of_its_own_is_the_cells(
+def test_all_findings_of_a_run_alone_belong_to_its_cell(
     three: Step, verdict_on: On, alone: Callable[[Step], Step]
 ) -> None:
     own = alone(three)
@@ -96,44 +96,44 @@ def test_what_is_found_in_a_run_of_its_own_is_the_cells(
     assert (unclear.state, unclear.verdict, unclear.why) == (State.EXERCISED, Outcome.INCONCLUSIVE, "first reason")
 
 
-def test_what_only_the_watcher_saw_is_approximate(three: Step, verdict_on: On) -> None:
+def test_a_point_that_only_the_watcher_saw_is_approximate(three: Step, verdict_on: On) -> None:
     cells = attribute(three, verdict_on(three), {**GATE, 1: "watcher"}, "r")
     assert [c.state for c in cells] == [State.EXERCISED, State.APPROXIMATE, State.EXERCISED]
 
 
-def test_the_reason_of_a_miss_is_kept_however_much_is_said_before_it(
+def test_the_reason_of_a_miss_holds_all_of_its_evidence(
     three: Step, verdict_on: On, alone: Callable[[Step], Step]
 ) -> None:
     own = alone(three)
     verdict = verdict_on(own, missed=(0,))
-    said = ("one", "two", "three", "four", "five: the reason")
-    verdict = replace(verdict, faults=(replace(verdict.faults[0], seen=tuple(map(Evidence, said))),))
+    evidence = ("one", "two", "three", "four", "five: the reason")
+    verdict = replace(verdict, faults=(replace(verdict.faults[0], seen=tuple(map(Evidence, evidence))),))
     (cell,) = attribute(own, verdict, GATE, "r")
-    assert cell.evidence == said
-    assert cell.why == f"it was put in place, and is not proven to have hit: {'; '.join(said)}"
+    assert cell.evidence == evidence
+    assert cell.why == f"it was put in place, and is not proven to have hit: {'; '.join(evidence)}"
 
 
-def test_a_fault_that_hit_keeps_what_the_shared_run_showed(
+def test_a_cell_keeps_what_its_shared_run_showed_until_a_run_alone_decides(
     three: Step, verdict_on: On, alone: Callable[[Step], Step]
 ) -> None:
     titles = [cell.title() for cell in three.cells]
-    behind = attribute(three, verdict_on(three, found={"wrong-value": {2: 3, 4: 5}}), GATE, "r")
-    shared = behind[1].shared
-    assert shared is not None and behind[0].shared is behind[2].shared is None
+    after_damage = attribute(three, verdict_on(three, found={"wrong-value": {2: 3, 4: 5}}), GATE, "r")
+    shared = after_damage[1].shared
+    assert shared is not None and after_damage[0].shared is after_damage[2].shared is None
     assert (shared.hit, shared.others, dict(shared.anomalies)) == (True, (titles[0],), {"wrong-value": 5})
-    anybody = attribute(three, verdict_on(three, found={"duplicate": {4: 30}}, unplaced=5), GATE, "r")
-    assert anybody[0].shared is not None and anybody[0].shared.others == (titles[1], titles[2])
-    assert dict(anybody[0].shared.anomalies) == {"duplicate": 5}
+    unplaced = attribute(three, verdict_on(three, found={"duplicate": {4: 30}}, unplaced=5), GATE, "r")
+    assert unplaced[0].shared is not None and unplaced[0].shared.others == (titles[1], titles[2])
+    assert dict(unplaced[0].shared.anomalies) == {"duplicate": 5}
     missed = attribute(three, verdict_on(three, missed=(1,), found={"duplicate": {4: 30}}), GATE, "r")[1]
     assert missed.shared is not None and not missed.shared.hit and dict(missed.shared.anomalies) == {"duplicate": 30}
-    own = replace(alone(three), cells=(behind[1],))
+    own = replace(alone(three), cells=(after_damage[1],))
     (held,) = attribute(own, verdict_on(own), GATE, "s")
     assert held.verdict is Outcome.HELD and held.shared is None
     (again,) = attribute(own, verdict_on(own, missed=(0,)), GATE, "s")
-    assert again.shared == shared, "a run that decides nothing takes nothing back"
+    assert again.shared == shared, "an inconclusive run does not take back the finding"
 
 
-def test_a_witness_is_of_the_cells_own_batches(three: Step, verdict_on: On) -> None:
+def test_a_cell_shows_only_witnesses_of_its_own_batches(three: Step, verdict_on: On) -> None:
     verdict = verdict_on(three, found={"duplicate": {2: 1, 4: 1, 6: 1}})
     rows = (
         Witness({"id": 1}, "so", batch=2, positions=("t xid 1", "t xid 2")),
@@ -144,4 +144,4 @@ def test_a_witness_is_of_the_cells_own_batches(three: Step, verdict_on: On) -> N
     assert cells[0].witnesses == {"duplicate": "id=1 (batch 2; output t xid 1, t xid 2)"}
     second, third = cells[1].shared, cells[2].shared
     assert second is not None and second.witnesses == {"duplicate": "id=2, of=a (batch 4; input in/0@7)"}
-    assert third is not None and third.witnesses == {}, "none of them is of its batch"
+    assert third is not None and third.witnesses == {}, "no witness is from its batch"

@@ -41,7 +41,7 @@ def test_a_foreign_job_has_the_points_that_its_checkpoint_and_its_frames_show(ma
     assert len({cell.name for cell in matrix}) == len(matrix)
 
 
-def test_the_most_telling_come_first(matrix: list[Cell]) -> None:
+def test_the_cells_that_show_most_come_first(matrix: list[Cell]) -> None:
     first = [(cell.kind, cell.point.value) for cell in matrix[:4]]
     assert first == [
         ("crash", "after-sink-commit"),
@@ -55,7 +55,7 @@ def test_the_most_telling_come_first(matrix: list[Cell]) -> None:
     assert [cell.reachable for cell in matrix] == sorted((c.reachable for c in matrix), reverse=True)
 
 
-def test_every_offer_is_a_fault_that_its_kind_takes(matrix: list[Cell], upsert: Scenario) -> None:
+def test_every_cell_offered_is_a_valid_fault_of_its_kind(matrix: list[Cell], upsert: Scenario) -> None:
     for cell in (one for one in matrix if one.reachable):
         kind = faults.get(cell.kind)
         spec = kind.Spec.model_validate(cell.fault(SOME_BATCH))
@@ -63,23 +63,23 @@ def test_every_offer_is_a_fault_that_its_kind_takes(matrix: list[Cell], upsert: 
     assert not [cell.why for cell in matrix if "refuses its own offer" in (cell.why or "")]
 
 
-def test_an_output_of_which_no_commit_is_known_is_told_and_the_job_is_not_said_to_hold(upsert: Scenario) -> None:
+def test_cells_of_an_output_without_a_known_commit_are_not_reached(upsert: Scenario) -> None:
     why = "output last_seen: 12 statements that write and no COMMIT were seen in its batches: each commits by itself"
     found = cells(Job((Query("last_seen", 6),), (), {"last_seen": why}), upsert)
     lost = [cell for cell in found if cell.point is Point.COMMIT_LOST and cell.kind == "lost-request"]
     assert [(cell.state, cell.why) for cell in lost] == [(State.NOT_REACHED, why)]
     assert outcome(replace(c, **HELD) if c.state is State.PENDING else c for c in found) is Outcome.INCONCLUSIVE  # type: ignore[arg-type]
-    beside = cells(Job((Query("last_seen", 6),), (TABLE,), {"audit": "output audit: no COMMIT was seen"}), upsert)
+    with_audit = cells(Job((Query("last_seen", 6),), (TABLE,), {"audit": "output audit: no COMMIT was seen"}), upsert)
     for kind in ("lost-ack", "lost-request", "reject", "crash-at-frame"):
-        told = [c.title() for c in beside if c.kind == kind and c.why == "output audit: no COMMIT was seen"]
-        assert told and all(title.endswith("(output audit)") for title in told), kind
-        assert any(c.kind == kind and c.state is State.PENDING for c in beside)
-    between = [c.state for c in beside if c.point is Point.BETWEEN_SINKS and c.column == "crash"]
-    assert between == [State.NOT_REACHED], "there are two sinks, and where the one commits is not known"
-    assert len({cell.name for cell in beside}) == len(beside)
+        titles = [c.title() for c in with_audit if c.kind == kind and c.why == "output audit: no COMMIT was seen"]
+        assert titles and all(title.endswith("(output audit)") for title in titles), kind
+        assert any(c.kind == kind and c.state is State.PENDING for c in with_audit)
+    between = [c.state for c in with_audit if c.point is Point.BETWEEN_SINKS and c.column == "crash"]
+    assert between == [State.NOT_REACHED], "there are two sinks, and the commit of one is unknown"
+    assert len({cell.name for cell in with_audit}) == len(with_audit)
 
 
-def test_state_and_parked_sinks_open_their_points(upsert: Scenario) -> None:
+def test_state_and_parked_sinks_make_their_points_reachable(upsert: Scenario) -> None:
     query = Query("last_seen", 6, state_stores=2, parks=("postgres",))
     found = cells(Job((query,), ()), upsert)
     assert reachable(found) >= {
@@ -90,13 +90,13 @@ def test_state_and_parked_sinks_open_their_points(upsert: Scenario) -> None:
     }
 
 
-def test_a_job_that_writes_past_the_gate_cannot_wait(upsert: Scenario) -> None:
+def test_a_job_that_bypasses_the_checkpoint_file_system_has_no_cell_before_the_offset_log(upsert: Scenario) -> None:
     found = cells(Job((Query("last_seen", 6, waits=False),), ()), upsert)
     (before,) = [c for c in found if c.kind == "crash" and c.point is Point.BEFORE_OFFSET_LOG]
     assert before.state is State.N_A and "past onceproof's checkpoint file system" in str(before.why)
 
 
-def test_of_several_queries_each_has_its_cells_and_says_which_it_is() -> None:
+def test_each_of_several_queries_has_cells_that_name_it() -> None:
     both = load(find("foreign-two-queries"))
     sinks = (
         Sink("postgres", "a", {"transaction": "by_airport"}, "COMMIT of by_airport"),
@@ -109,7 +109,7 @@ def test_of_several_queries_each_has_its_cells_and_says_which_it_is() -> None:
     assert [(c.target, c.query) for c in acks] == [("postgres", "a"), ("postgres", "b")]
 
 
-def test_a_cell_goes_to_json_and_back(matrix: list[Cell]) -> None:
+def test_a_cell_round_trips_through_json(matrix: list[Cell]) -> None:
     for cell in (*matrix, replace(matrix[0], verdict=Outcome.VIOLATED, anomalies={"duplicate": 3}, runs=("runs/a",))):
         assert Cell.from_json(json.loads(json.dumps(cell.to_json(), default=str))) == cell
 
@@ -130,7 +130,9 @@ HELD = {"state": State.EXERCISED, "verdict": Outcome.HELD}
         ({"state": State.N_A, "verdict": None}, Outcome.HELD),
     ],
 )
-def test_one_cell_decides_the_whole(matrix: list[Cell], changed: dict[str, object], wanted: Outcome) -> None:
+def test_one_cell_decides_the_outcome_of_the_matrix(
+    matrix: list[Cell], changed: dict[str, object], wanted: Outcome
+) -> None:
     all_held = [replace(cell, **HELD) for cell in matrix[:3]]  # type: ignore[arg-type]
     assert outcome([*all_held, replace(all_held[0], **changed)]) is wanted  # type: ignore[arg-type]
 
@@ -139,7 +141,7 @@ def test_a_matrix_with_nothing_reachable_proves_nothing(matrix: list[Cell]) -> N
     assert outcome([replace(cell, state=State.N_A) for cell in matrix]) is Outcome.INCONCLUSIVE
 
 
-def test_between_two_sinks_of_one_batch_there_is_a_point(upsert: Scenario) -> None:
+def test_a_batch_with_two_sinks_has_a_point_between_them(upsert: Scenario) -> None:
     sinks = (
         Sink("postgres", "q", {"transaction": "a"}, "COMMIT of a", "a"),
         Sink("postgres", "q", {"transaction": "b"}, "COMMIT of b", "b"),
@@ -163,7 +165,7 @@ def test_two_queries_with_a_sink_each_share_no_commit() -> None:
     assert between.n_a == "its batches write to a single sink"
 
 
-def test_sinks_of_one_query_follow_each_other_whatever_another_query_writes_between() -> None:
+def test_the_order_of_a_querys_sinks_ignores_the_writes_of_other_queries() -> None:
     def sink(name: str, query: str) -> Sink:
         return Sink("postgres", query, {"transaction": name}, f"COMMIT of {name}", name)
 
@@ -172,7 +174,7 @@ def test_sinks_of_one_query_follow_each_other_whatever_another_query_writes_betw
     assert [(one.query, one.words) for one in between] == [("q", "COMMIT of b, after a")]
 
 
-def test_two_topics_of_one_transaction_are_refused_each_and_committed_once() -> None:
+def test_two_topics_of_one_transaction_have_two_refusals_and_one_commit() -> None:
     frames = [{"kind": "Produce", "topic": name} for name in ("a", "b")]
     sinks = tuple(Sink("kafka", "q", {}, "EndTxn", frame["topic"], write=frame) for frame in frames)
     job = Job((Query("q", 6),), sinks)

@@ -1,4 +1,4 @@
-"""Each cell of a shared run shows a row of its own batch, however many rows another batch has."""
+"""A cell of a shared run shows a row of its own batch, however many rows another batch has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onceproof.judge.findings import Verdict, Witness
 from onceproof.qualify.attribution import attribute
-from onceproof.qualify.finished_run import first_of_each_batch
+from onceproof.qualify.finished_run import with_witness_per_batch
 from onceproof.qualify.schedule import Step
 
 
@@ -17,7 +17,7 @@ def row(identity: int, batch: int | None) -> Witness:
     return Witness({"id": identity}, "it is there twice", batch=batch)
 
 
-def test_a_cell_shows_a_row_although_the_verdict_holds_none_of_its_batch(
+def test_a_cell_shows_a_row_from_the_witness_file_if_the_verdict_has_none_of_its_batch(
     three: Step, verdict_on: Callable[..., Verdict], tmp_path: Path
 ) -> None:
     (tmp_path / "witnesses").mkdir()
@@ -35,11 +35,11 @@ def test_a_cell_shows_a_row_although_the_verdict_holds_none_of_its_batch(
         return [(cell.shared.witnesses if cell.shared else cell.witnesses).get("duplicate") for cell in cells]
 
     assert shown(verdict) == ["id=0 (batch 2)", None, None]
-    assert shown(first_of_each_batch(verdict, tmp_path)) == ["id=0 (batch 2)", "id=51 (batch 4)", None]
+    assert shown(with_witness_per_batch(verdict, tmp_path)) == ["id=0 (batch 2)", "id=51 (batch 4)", None]
 
 
-def test_a_finding_without_a_file_is_left_as_it_is(
+def test_a_finding_without_a_witness_file_is_unchanged(
     three: Step, verdict_on: Callable[..., Verdict], tmp_path: Path
 ) -> None:
     verdict = verdict_on(three, found={"duplicate": {2: 40, 4: 2}})
-    assert first_of_each_batch(verdict, tmp_path) == verdict
+    assert with_witness_per_batch(verdict, tmp_path) == verdict

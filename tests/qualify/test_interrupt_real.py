@@ -1,4 +1,4 @@
-"""Signals and SIGKILL in a later run of a qualification: what was found is kept, and `--continue` builds on it."""
+"""Signals and SIGKILL during a later run of a qualification: the results are kept, and `--continue` uses them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Qualify:
             )
 
     def wait_for(self, runs: Path, kind: str) -> list[psutil.Process]:
-        """Until the second run below ``runs``, made by this process, says so; returns everything that is running then."""
+        """Wait until the second run below ``runs`` of this process records the event; return all processes that run then."""
 
         def seen() -> bool:
             assert self.process.poll() is None, self.log.read_text()
@@ -75,9 +75,7 @@ def state(directory: Path) -> dict[str, Any]:
     return stored
 
 
-def test_signals_and_a_killed_harness_lose_nothing_that_was_found(
-    start: Callable[..., Qualify], tmp_path: Path
-) -> None:
+def test_results_survive_signals_and_a_killed_harness(start: Callable[..., Qualify], tmp_path: Path) -> None:
     original = find("foreign-psycopg-upsert")
     scenario = tmp_path / "small.yaml"  # so few records that each cell gets a run of its own
     text = original.read_text().replace("rows: 6000", "rows: 100").replace("{here}", str(original.resolve().parent))
@@ -106,8 +104,8 @@ def test_signals_and_a_killed_harness_lose_nothing_that_was_found(
     words = [sys.executable, "-m", "onceproof", "cleanup"]
     cleanup = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert cleanup.returncode == 0 and alive(running) == [], cleanup.stdout + cleanup.stderr
-    assert {**state(directory), "spent_s": 0} == {**kept, "spent_s": 0}, "as it was before the run that was killed"
-    assert len(list((directory / "runs").glob("02-*"))) == 3, "of which none counts"
+    assert {**state(directory), "spent_s": 0} == {**kept, "spent_s": 0}, "the state from before the killed run"
+    assert len(list((directory / "runs").glob("02-*"))) == 3, "none of them counts"
 
     one_run = 2 * kept["first_s"] + 15
     last = start("--continue", str(directory), "--budget", f"{one_run:.0f}s")

@@ -1,4 +1,4 @@
-"""The page and the JSON of a qualification, of sessions whose runs were made up."""
+"""The page and the JSON of a qualification, from sessions with made-up runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from onceproof.qualify import matrix
 from onceproof.qualify.cells import State
 from onceproof.qualify.strongest import DELIVERIES
 
-from .made_up import Told
+from .made_up import MadeUpRuns
 
 
-def test_the_report_is_text_of_100_columns_and_json(work: Callable[..., Any], told: Told) -> None:
+def test_the_result_is_rendered_as_text_of_100_columns_and_as_json(work: Callable[..., Any], runs: MadeUpRuns) -> None:
     result = work(budget_s=80)
     broken = replace(
         next(c for c in result.cells if c.exercised),
@@ -51,7 +51,7 @@ def test_the_report_is_text_of_100_columns_and_json(work: Callable[..., Any], to
     assert first["witnesses"] == broken.witnesses and "onceproof.sinks.postgres" in first["fixes"]["duplicate"][0]
 
 
-def test_a_job_is_offered_what_helps_with_its_own_kinds_of_output() -> None:
+def test_fixes_are_those_for_the_kinds_of_output_of_the_job() -> None:
     explanation = anomaly("duplicate").explanation
     assert any("onceproof.sinks.kafka" in fix for fix in explanation.stops_for({"Kafka"}))
     assert not any("Postgres" in fix or "ON CONFLICT" in fix for fix in explanation.stops_for({"Kafka"}))
@@ -62,27 +62,27 @@ def test_a_job_is_offered_what_helps_with_its_own_kinds_of_output() -> None:
 
 
 @pytest.mark.parametrize("name", [one.name for one in anomalies()])
-def test_what_helps_with_one_kind_of_output_names_it_as_the_page_reads_it(name: str) -> None:
+def test_a_fix_for_one_kind_of_output_begins_with_the_name_of_a_store(name: str) -> None:
     stops = anomaly(name).explanation.stops
     named = {fix.partition(":")[0] for fix in stops if re.match(r"[A-Z][a-z]+: ", fix)}
     assert named <= {*STORES, INPUT}, "nobody reads another name"
     assert all(anomaly(name).explanation.stops_for({store}) for store in STORES)
 
 
-def test_what_onceproof_cannot_place_is_one_line(work: Callable[..., Any]) -> None:
+def test_cells_that_onceproof_cannot_place_are_only_counted(work: Callable[..., Any]) -> None:
     result = work()
     below = matrix.as_text(result).partition("\nn/a")[2].partition("directory")[0]
     assert len(below.splitlines()) <= 4
     assert "its batches write to a single sink; no query keeps state; no write to an output" in " ".join(below.split())
     absent = [c for c in result.cells if not c.reachable]
     of_tool = [c for c in absent if c.of_tool]
-    said = f"{len(of_tool)} more: onceproof cannot place them (--json lists the reasons; docs/qualify.md)"
-    assert said in " ".join(below.split())
+    expected = f"{len(of_tool)} more: onceproof cannot place them (--json lists the reasons; docs/qualify.md)"
+    assert expected in " ".join(below.split())
     assert {str(c.why) for c in absent} > {str(c.why) for c in of_tool}
     assert {c["name"] for c in matrix.as_json(result)["cells"] if c["of_tool"]} == {c.name for c in of_tool}
 
 
-def test_a_fix_is_given_once_and_a_checker_without_one_is_no_error(work: Callable[..., Any]) -> None:
+def test_a_fix_is_printed_once_and_a_checker_may_have_none(work: Callable[..., Any]) -> None:
     result = work()
     found = [replace(c, verdict=Outcome.VIOLATED, anomalies={"duplicate": 1, "theirs": 2}) for c in result.cells[:2]]
     text = matrix.as_text(replace(result, cells=(*found, *result.cells[2:])))
@@ -115,13 +115,13 @@ def test_the_statement_claims_no_more_than_was_exercised(work: Callable[..., Any
     )
 
 
-def test_what_a_cell_is_not_separated_from_is_named_with_what_is_known_of_it(
-    work: Callable[..., Any], told: Told
+def test_unseparated_cells_name_the_other_cells_and_what_is_known_of_those(
+    work: Callable[..., Any], runs: MadeUpRuns
 ) -> None:
-    """Of the eight cells of a violated run, the first one then held in a run of its own."""
-    told.violated, told.slow = {2}, {4: 600.0}
+    """The first of the eight cells of a violated run held in a run of its own."""
+    runs.violated, runs.slow = {2}, {4: 600.0}
     result = work()
-    assert len(told.files) == 4
+    assert len(runs.files) == 4
     first, *rest = [cell for cell in result.cells if result.progress.decided[1] in cell.runs]
     assert first.verdict is Outcome.HELD and all(cell.together for cell in rest)
     text = " ".join(matrix.as_text(result).split())
@@ -129,10 +129,10 @@ def test_what_a_cell_is_not_separated_from_is_named_with_what_is_known_of_it(
     assert f"violated* 7 cells of a shared run, not separated from each other and from {known}" in text
 
 
-def test_of_a_job_that_is_wrong_without_faults_the_findings_are_shown_once(
-    work: Callable[..., Any], told: Told
+def test_findings_of_a_job_that_is_wrong_without_faults_are_shown_once(
+    work: Callable[..., Any], runs: MadeUpRuns
 ) -> None:
-    told.first = Outcome.VIOLATED
+    runs.first = Outcome.VIOLATED
     result = work()
     copies = Finding("duplicate", "last_seen", 3, "3 copies", witnesses=(Witness({"id": 1}, "so it is"),))
     reasons = ("duplicate in output last_seen: 3 copies", "besides, not everything is proved: x")
@@ -148,11 +148,15 @@ def test_of_a_job_that_is_wrong_without_faults_the_findings_are_shown_once(
     )
 
 
-def test_tables_hold_rows_and_topics_records() -> None:
+def test_tables_have_rows_and_topics_have_records() -> None:
     outputs = {"booked": SimpleNamespace(has_rows=True), "sent": SimpleNamespace(has_rows=False)}
     scenario: Any = SimpleNamespace(outputs=outputs)
     assert (
-        matrix._counted(1, scenario, ["booked"]) == "1 row"
-        and matrix._counted(1234, scenario, ["sent"]) == "1,234 records"
+        matrix._count_with_noun(1, scenario, ["booked"]) == "1 row"
+        and matrix._count_with_noun(1234, scenario, ["sent"]) == "1,234 records"
     )
-    assert matrix._counted(2, scenario, ["booked", "sent"]) == matrix._counted(2, scenario) == "2 rows and records"
+    assert (
+        matrix._count_with_noun(2, scenario, ["booked", "sent"])
+        == matrix._count_with_noun(2, scenario)
+        == "2 rows and records"
+    )

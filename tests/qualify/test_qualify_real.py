@@ -1,4 +1,4 @@
-"""One qualification for real: two cells in one run, one violated and one held, and each finding in its own window."""
+"""A real qualification: two cells share a run, one is violated and one held, each by the findings in its own window."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from onceproof.scenario_files.load import find, load
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
-#: Whose state is left behind once with a sink that has committed, once with one that has not.
+#: One leaves a sink behind that has committed, the other one that has not.
 TWO = ["crash-driver-after-sink-commit", "crash-driver-after-offset-log"]
 
 
 @pytest.fixture
 def two_cells(monkeypatch: pytest.MonkeyPatch) -> list[list[Cell]]:
-    """The matrix of this job is worked out in full, and of it two cells are tried."""
+    """Computes the whole matrix of this job, of which the session tries two cells."""
     whole: list[list[Cell]] = []
     all_of = session.cells
 
@@ -36,12 +36,12 @@ def two_cells(monkeypatch: pytest.MonkeyPatch) -> list[list[Cell]]:
     return whole
 
 
-def test_an_append_is_found_out_in_the_window_of_the_fault_that_shows_it(
+def test_a_duplicate_of_a_plain_append_is_found_in_the_window_of_its_fault(
     two_cells: list[list[Cell]], tmp_path: Path
 ) -> None:
     directory, progress = session.begin(find("foreign-jdbc-append"), runs_dir=tmp_path, seed=None)
-    with ProgressOnConsole(Output(as_json=True).console(), progress.scenario, 3600) as teller:
-        result = session.Session(directory, progress, budget_s=3600, teller=teller).work()
+    with ProgressOnConsole(Output(as_json=True).console(), progress.scenario, 3600) as listener:
+        result = session.Session(directory, progress, budget_s=3600, listener=listener).work()
     text = matrix.as_text(result)
 
     (whole,) = two_cells

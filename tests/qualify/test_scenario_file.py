@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from onceproof.qualify.scenario_file import Template, files_beside
+from onceproof.qualify.scenario_file import Template, named_files
 from onceproof.scenario_files.load import find, load, names
 
 FAULTS = [{"fault": "crash", "target": "driver", "at": {"batch": 2, "point": "after-sink-commit"}}]
 
 
 @pytest.mark.parametrize("name", [name for name in names() if load(find(name)).pipeline.consumers is None])
-def test_every_shipped_scenario_can_be_written_elsewhere(name: str, tmp_path: Path) -> None:
+def test_every_shipped_scenario_can_be_written_to_another_folder(name: str, tmp_path: Path) -> None:
     original = load(find(name))
     chunks = {spec.topic: 6 for spec in original.input}
     text = Template(find(name)).text(about="of a: test", faults=FAULTS, chunks=chunks, deadline_s=77, seed=5)
@@ -26,14 +26,14 @@ def test_every_shipped_scenario_can_be_written_elsewhere(name: str, tmp_path: Pa
     assert "{here}" not in text
 
 
-def test_the_users_text_stays_as_it_was(tmp_path: Path) -> None:
+def test_comments_and_formatting_of_the_user_are_kept(tmp_path: Path) -> None:
     text = Template(find("foreign-psycopg-upsert")).text(about="x", faults=[])
     assert "# Flights are keyed by their plane" in text
     assert "sql: |\n      CREATE TABLE last_seen (" in text
     assert "chaos" not in text
 
 
-def test_a_template_gives_one_text_after_the_other() -> None:
+def test_a_template_is_not_changed_by_making_a_text() -> None:
     template = Template(find("foreign-psycopg-upsert"))
     before = template.text(about="x", faults=[])
     template.text(about="y", faults=FAULTS, chunks={"flights": 2}, deadline_s=1, seed=1)
@@ -51,4 +51,4 @@ def test_the_files_that_a_scenario_names_are_found(tmp_path: Path) -> None:
         "{here}/",
     ]
     (tmp_path / "s.yaml").write_text(f"pipeline: {{command: {texts!r}}}\n")
-    assert set(files_beside(tmp_path / "s.yaml")) == {"job.py", "my data.jsonl", "expected.py"}
+    assert set(named_files(tmp_path / "s.yaml")) == {"job.py", "my data.jsonl", "expected.py"}

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from onceproof.faults.evidence.item import Evidence
 from onceproof.judge.findings import FaultReport, Outcome, Verdict
 from onceproof.qualify.cells import Cell, State
-from onceproof.qualify.schedule import APART, MOST, MOST_EMPTY, Pace, elsewhere, needed_s, next_step, step
+from onceproof.qualify.schedule import (
+    APART,
+    MOST,
+    MOST_EMPTY,
+    Pace,
+    needed_s,
+    next_step,
+    retry_where_nothing_was_in_danger,
+    step,
+)
 from onceproof.scenario.points import Point
 
 PACE = Pace(base_s=10, cell_s=10)
@@ -21,7 +30,7 @@ def pending(count: int) -> list[Cell]:
 
 
 @given(st.integers(1, 12), st.integers(2, 20_000), st.integers(2, 20_000))
-def test_every_fault_has_a_batch_that_is_surely_reached_and_holds_data(cells: int, rows: int, others: int) -> None:
+def test_every_fault_gets_a_batch_that_is_reached_and_has_data(cells: int, rows: int, others: int) -> None:
     chosen = next_step(pending(cells), {"a": rows, "b": others}, pace=PACE, left_s=1e6)
     assert chosen is not None
     assert 1 <= len(chosen.cells) <= MOST
@@ -31,7 +40,7 @@ def test_every_fault_has_a_batch_that_is_surely_reached_and_holds_data(cells: in
     assert chosen.chunks["a"] <= rows and chosen.chunks["b"] <= others
 
 
-def test_cells_share_a_run_and_those_that_need_it_have_their_own() -> None:
+def test_cells_share_a_run_unless_they_need_one_alone() -> None:
     cells = pending(4)
     cells[1] = replace(cells[1], alone=True)
     rows = {"a": 6000}
@@ -42,20 +51,20 @@ def test_cells_share_a_run_and_those_that_need_it_have_their_own() -> None:
     assert last is not None and [c.name for c in last.cells] == ["crash-1"] and not last.shared
 
 
-def test_the_budget_bounds_a_run_and_ends_it_all() -> None:
+def test_the_budget_limits_the_cells_of_a_run_and_then_ends_the_qualification() -> None:
     cells, rows = pending(6), {"a": 6000}
     chosen = next_step(cells, rows, pace=PACE, left_s=35)
     assert chosen is not None and len(chosen.cells) == 2
     assert next_step(cells, rows, pace=PACE, left_s=19) is None
 
 
-def test_what_was_never_run_goes_before_what_needs_a_run_of_its_own() -> None:
+def test_cells_that_were_never_run_come_before_cells_that_need_a_run_alone() -> None:
     cells = [replace(cell, alone=index < 3) for index, cell in enumerate(pending(6))]
     chosen = next_step(cells, {"a": 6000}, pace=PACE, left_s=1e6)
     assert chosen is not None and [c.name for c in chosen.cells] == ["crash-3", "crash-4", "crash-5"]
 
 
-def test_the_rest_of_the_budget_goes_to_a_fault_that_fits() -> None:
+def test_a_quicker_fault_uses_the_rest_of_the_budget() -> None:
     stall, crash = Cell("stall", "stall", Point.AFTER_SINK_COMMIT, {"target": "driver"}), pending(1)[0]
     pace = replace(PACE, cell_s=60, of_fault={"stall driver": 90, "crash": 12})
     alone = [replace(stall, alone=True), replace(crash, alone=True)]
@@ -65,18 +74,18 @@ def test_the_rest_of_the_budget_goes_to_a_fault_that_fits() -> None:
     assert needed_s(alone, pace) == 22 and needed_s([], pace) is None
 
 
-def test_nothing_is_left_to_do() -> None:
+def test_without_pending_cells_there_is_no_next_run() -> None:
     done = [replace(cell, state=State.EXERCISED) for cell in pending(2)]
     assert next_step(done, {"a": 6000}, pace=PACE, left_s=1e6) is None
 
 
-def test_few_records_make_few_cells() -> None:
+def test_a_small_input_allows_few_cells_per_run() -> None:
     chosen = next_step(pending(6), {"a": 100}, pace=PACE, left_s=1e6)
     assert chosen is not None and len(chosen.cells) == 1
     assert step(pending(1), {"a": 2}).batches == (1,)
 
 
-def test_faults_are_put_at_the_batches_that_write_in_their_query() -> None:
+def test_faults_strike_at_batches_that_write_in_their_query() -> None:
     one, other = (replace(cell, query=query) for cell, query in zip(pending(2), "ab", strict=True))
     chosen = step([one, other], {"in": 6000}, {"a": 3, "b": 2})
     assert chosen.batches == (3, 4) and chosen.chunks["in"] > 4
@@ -91,7 +100,7 @@ def fault(batch: int, *evidence: str, hit: bool = False) -> FaultReport:
 EMPTY = "batch 2 held no data and wrote none: nothing was in danger; choose another batch"
 
 
-def test_a_batch_that_proved_empty_is_not_struck_again_and_another_is() -> None:
+def test_a_cell_whose_batch_had_nothing_in_danger_is_tried_at_another_batch() -> None:
     (cell,) = pending(1)
     struck = []
     for number in range(MOST_EMPTY):
@@ -100,15 +109,15 @@ def test_a_batch_that_proved_empty_is_not_struck_again_and_another_is() -> None:
         struck.append(alone.batches[0])
         missed = replace(cell, state=State.NOT_REACHED, alone=True, why="it fired and did not hit", runs=(str(number),))
         verdict = Verdict("s", Outcome.INCONCLUSIVE, {}, (), faults=(fault(alone.batches[0], "killed", EMPTY),))
-        (cell,) = elsewhere(alone, [missed], verdict)
-    assert struck == [2, 3, 4], "each time another batch"
+        (cell,) = retry_where_nothing_was_in_danger(alone, [missed], verdict)
+    assert struck == [2, 3, 4], "another batch each time"
     assert cell.state is State.NOT_REACHED and cell.empty == (2, 3, 4)
     assert Cell.from_json(json.loads(json.dumps(cell.to_json()))) == cell
 
 
 @pytest.mark.parametrize("report", [fault(2, "the driver was not killed"), fault(2, "batch 2 wrote", hit=True)])
-def test_a_miss_for_another_reason_or_a_hit_is_left_as_it_is(report: FaultReport) -> None:
+def test_a_cell_that_missed_for_another_reason_or_hit_is_unchanged(report: FaultReport) -> None:
     (cell,) = pending(1)
     tried = replace(cell, state=State.NOT_REACHED, alone=True)
     verdict = Verdict("s", Outcome.INCONCLUSIVE, {}, (), faults=(report,))
-    assert elsewhere(step([cell], {"in": 6000}), [tried], verdict) == [tried]
+    assert retry_where_nothing_was_in_danger(step([cell], {"in": 6000}), [tried], verdict) == [tried]

@@ -1,4 +1,4 @@
-"""The loop, its state and how it goes on: with runs that are made up."""
+"""The session: its loop, its state, and how it is continued, with made-up runs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from onceproof.qualify.directory import FILE, Directory
 from onceproof.qualify.session import begin, resume
 from onceproof.scenario_files.load import find, load
 
-from .made_up import PATH, Told
+from .made_up import PATH, MadeUpRuns
 
 
-def test_every_cell_is_settled_and_the_state_is_kept(work: Callable[..., Any], told: Told) -> None:
+def test_every_cell_is_decided_and_the_state_is_stored(work: Callable[..., Any], runs: MadeUpRuns) -> None:
     result = work()
     assert result.outcome is Outcome.HELD
-    names = [file.name for file in told.files]
-    assert names[0] == "01-without-faults.yaml" and all("-faults" in name for name in names[1:]), "shared, all of them"
+    names = [file.name for file in runs.files]
+    assert names[0] == "01-without-faults.yaml" and all("-faults" in name for name in names[1:]), (
+        "all cells shared a run"
+    )
     assert len(names) == result.progress.steps
     assert {c.state for c in result.cells} == {State.EXERCISED, State.N_A}
     assert result.strongest.delivery == "effectively-once"
@@ -35,19 +37,19 @@ def test_every_cell_is_settled_and_the_state_is_kept(work: Callable[..., Any], t
     assert load(directory.steps / names[1]).chaos
 
 
-def test_a_job_that_is_not_right_without_faults_gets_none(work: Callable[..., Any], told: Told) -> None:
-    told.first = Outcome.VIOLATED
+def test_a_job_that_is_wrong_without_faults_is_given_none(work: Callable[..., Any], runs: MadeUpRuns) -> None:
+    runs.first = Outcome.VIOLATED
     result = work()
-    assert (result.outcome, result.cells, len(told.files)) == (Outcome.VIOLATED, (), 1)
+    assert (result.outcome, result.cells, len(runs.files)) == (Outcome.VIOLATED, (), 1)
     assert "No fault was tried" in matrix.statement(result)
-    told.first = Outcome.HELD  # mended meanwhile
-    assert work(go_on=result.directory.path).outcome is Outcome.HELD
+    runs.first = Outcome.HELD  # fixed meanwhile
+    assert work(directory_to_continue=result.directory.path).outcome is Outcome.HELD
 
 
-def test_a_fault_that_misses_is_tried_alone_once(work: Callable[..., Any], told: Told) -> None:
-    told.missing = {"crash before-offset-log"}
+def test_a_fault_that_misses_is_tried_alone_once(work: Callable[..., Any], runs: MadeUpRuns) -> None:
+    runs.missing = {"crash before-offset-log"}
     result = work()
-    (alone,) = [file for file in told.files if "-faults" not in file.name]
+    (alone,) = [file for file in runs.files if "-faults" not in file.name]
     assert alone.name.endswith("-crash-driver-before-offset-log.yaml")
     assert load(result.directory.cells / "crash-driver-before-offset-log.yaml").chaos == load(alone).chaos
     (missed,) = [c for c in result.cells if c.state is State.NOT_REACHED]
@@ -59,7 +61,7 @@ def test_a_fault_that_misses_is_tried_alone_once(work: Callable[..., Any], told:
     assert matrix.statement(result).endswith("Nothing is claimed of the other 1")
 
 
-def test_the_budget_ends_it_and_another_goes_on(work: Callable[..., Any], told: Told) -> None:
+def test_a_qualification_that_its_budget_ended_can_be_continued(work: Callable[..., Any], runs: MadeUpRuns) -> None:
     result = work(budget_s=80)
     exercised = [c for c in result.cells if c.exercised]
     left = [c for c in result.cells if c.state is State.NOT_REACHED]
@@ -67,63 +69,63 @@ def test_the_budget_ends_it_and_another_goes_on(work: Callable[..., Any], told: 
     assert result.outcome is Outcome.INCONCLUSIVE
     assert left[0].why == "not tried: the budget of 1:20 was used up"
     assert "--continue" in matrix.as_text(result)
-    again = work(go_on=result.directory.path)
+    again = work(directory_to_continue=result.directory.path)
     assert again.outcome is Outcome.HELD
-    assert sum("without-faults" in file.name for file in told.files) == 1
+    assert sum("without-faults" in file.name for file in runs.files) == 1
     assert again.progress.spent_s > result.progress.spent_s
 
 
-def test_an_interruption_keeps_what_was_found(work: Callable[..., Any], told: Told, tmp_path: Path) -> None:
-    told.raising = {2: Interrupted("interrupted by SIGINT")}
+def test_an_interruption_keeps_the_results(work: Callable[..., Any], runs: MadeUpRuns, tmp_path: Path) -> None:
+    runs.raising = {2: Interrupted("interrupted by SIGINT")}
     with pytest.raises(Interrupted) as stopped:
         work()
     (path,) = tmp_path.glob("qualify-*")
     assert str(stopped.value.hint) == f"continue with: onceproof qualify --continue {path}"
     assert stopped.value.message == "interrupted: the results of 0 of 13 cells are kept"
-    result = work(go_on=path)
+    result = work(directory_to_continue=path)
     assert result.outcome is Outcome.HELD
-    assert sum("without-faults" in file.name for file in told.files) == 1
+    assert sum("without-faults" in file.name for file in runs.files) == 1
 
 
-def test_a_run_that_fails_is_tried_again_cell_by_cell_and_twice_is_the_machine(
-    work: Callable[..., Any], told: Told, tmp_path: Path
+def test_cells_of_a_failed_run_are_tried_alone_and_a_second_failure_ends_the_qualification(
+    work: Callable[..., Any], runs: MadeUpRuns, tmp_path: Path
 ) -> None:
-    told.raising = {2: ServiceFailed("kafka died", hint="see its log")}
+    runs.raising = {2: ServiceFailed("kafka died", hint="see its log")}
     assert work().outcome is Outcome.HELD
-    lost = {spec.fault for spec in load(told.files[1]).chaos}
-    alone = [load(file).chaos for file in told.files if "-faults" not in file.name]
+    lost = {spec.fault for spec in load(runs.files[1]).chaos}
+    alone = [load(file).chaos for file in runs.files if "-faults" not in file.name]
     assert all(len(chaos) == 1 for chaos in alone) and {chaos[0].fault for chaos in alone} == lost
-    told.files.clear()
-    told.raising = {2: ServiceFailed("kafka died"), 3: ServiceFailed("kafka died again", hint="see its log")}
+    runs.files.clear()
+    runs.raising = {2: ServiceFailed("kafka died"), 3: ServiceFailed("kafka died again", hint="see its log")}
     with pytest.raises(EnvironmentProblem, match="2 runs in a row failed, the last with: kafka died again") as failed:
         work()
     assert "--continue" in str(failed.value.hint)
     path = sorted(tmp_path.glob("qualify-*"), key=lambda found: found.stat().st_mtime)[-1]
-    assert work(go_on=path).outcome is Outcome.HELD, "the cells of a machine in trouble are tried again"
+    assert work(directory_to_continue=path).outcome is Outcome.HELD, "the cells of a machine in trouble are tried again"
 
 
-def test_a_cell_whose_own_run_failed_names_the_failure_in_one_line(work: Callable[..., Any], told: Told) -> None:
-    told.missing = {"crash before-offset-log"}
+def test_a_cell_whose_own_run_failed_names_the_failure_in_one_line(work: Callable[..., Any], runs: MadeUpRuns) -> None:
+    runs.missing = {"crash before-offset-log"}
     failure = ServiceFailed("kafka-2 ended with exit code -9", log_tail="many\nlines")
     failure.run_dir = Path("/runs/04")
-    told.raising = {4: failure}
+    runs.raising = {4: failure}
     (cell,) = [c for c in work().cells if c.reachable and not c.exercised]
-    said = "the harness could not finish its run: kafka-2 ended with exit code -9 (logs: /runs/04/logs)"
-    assert (cell.name, cell.why) == ("crash-driver-before-offset-log", said)
+    message = "the harness could not finish its run: kafka-2 ended with exit code -9 (logs: /runs/04/logs)"
+    assert (cell.name, cell.why) == ("crash-driver-before-offset-log", message)
 
 
-def test_an_interruption_before_the_first_run_ends_says_that_nothing_is_known(
-    work: Callable[..., Any], told: Told, tmp_path: Path
+def test_an_interruption_of_the_first_run_says_that_nothing_is_known(
+    work: Callable[..., Any], runs: MadeUpRuns, tmp_path: Path
 ) -> None:
-    told.raising = {1: Interrupted("interrupted by SIGTERM")}
+    runs.raising = {1: Interrupted("interrupted by SIGTERM")}
     with pytest.raises(Interrupted, match="interrupted: no run without faults was finished yet"):
         work()
     (path,) = tmp_path.glob("qualify-*")
-    assert work(go_on=path).outcome is Outcome.HELD
+    assert work(directory_to_continue=path).outcome is Outcome.HELD
 
 
-def test_a_violation_that_no_cell_shows_alone_is_not_tried_away(work: Callable[..., Any], told: Told) -> None:
-    told.violated = {2}
+def test_a_violation_that_no_cell_shows_alone_is_not_retried_away(work: Callable[..., Any], runs: MadeUpRuns) -> None:
+    runs.violated = {2}
     result = work()
     assert {c.verdict for c in result.cells if c.reachable} == {Outcome.HELD}
     (shared,) = [run for run in result.progress.decided if "2-" in run and "faults" in run]
@@ -138,23 +140,23 @@ def test_a_violation_that_no_cell_shows_alone_is_not_tried_away(work: Callable[.
     assert set(unclaimed["cells"].values()) == {"held when run alone"}
 
 
-def test_cells_that_hit_in_a_wrong_run_are_violated_until_a_run_alone_decides(
-    work: Callable[..., Any], told: Told
+def test_cells_that_hit_in_a_violated_run_are_violated_until_a_run_alone_decides(
+    work: Callable[..., Any], runs: MadeUpRuns
 ) -> None:
-    told.violated, told.slow = {2}, {2: 600.0}
+    runs.violated, runs.slow = {2}, {2: 600.0}
     result = work(budget_s=600)
     struck = [c for c in result.cells if c.runs]
-    assert len(struck) > 1 and len(told.files) == 2
+    assert len(struck) > 1 and len(runs.files) == 2
     assert {(c.state, c.verdict, c.together) for c in struck} == {(State.EXERCISED, Outcome.VIOLATED, True)}
     assert (result.outcome, result.unclaimed) == (Outcome.VIOLATED, {})
-    said = matrix.statement(result)
+    message = matrix.statement(result)
     counts = (
         f"{len(struck)} of 13 reachable cells exercised: {len(struck)} violated together with others, not separated"
     )
-    assert said.startswith(counts) and "no promise" not in said
+    assert message.startswith(counts) and "no promise" not in message
     text = matrix.as_text(result)
     assert f"violated* {len(struck)} cells of a shared run, not separated from each other" in text
-    assert text.count("lost-write: 3 rows") == 1, "they are the run's, not each cell's"
+    assert text.count("lost-write: 3 rows") == 1, "the rows belong to the run, not to each cell"
     (row,) = [line for line in text.splitlines() if line.startswith("after-sink-commit ")]
     assert row.split()[1] == "violated*"
     first = matrix.as_json(result)["cells"][0]
@@ -165,14 +167,16 @@ def test_cells_that_hit_in_a_wrong_run_are_violated_until_a_run_alone_decides(
     )
     _, stored = Directory.open(result.directory.path)
     assert stored == result.progress and stored.cells[0].shared is not None
-    told.slow = {}
-    again = work(go_on=result.directory.path)
+    runs.slow = {}
+    again = work(directory_to_continue=result.directory.path)
     assert {c.verdict for c in again.cells if c.reachable} == {Outcome.HELD} and again.unclaimed
 
 
-def test_a_violation_in_a_shared_run_outlasts_a_run_alone_that_misses(work: Callable[..., Any], told: Told) -> None:
-    told.violated = {2}
-    told.missing_alone = {"crash after-sink-commit"}
+def test_a_run_alone_that_misses_does_not_take_back_the_violation_of_a_shared_run(
+    work: Callable[..., Any], runs: MadeUpRuns
+) -> None:
+    runs.violated = {2}
+    runs.missing_alone = {"crash after-sink-commit"}
     result = work()
     (cell,) = [c for c in result.cells if c.name == "crash-driver-after-sink-commit"]
     assert (cell.state, cell.verdict, cell.together) == (State.EXERCISED, Outcome.VIOLATED, True)
@@ -181,8 +185,10 @@ def test_a_violation_in_a_shared_run_outlasts_a_run_alone_that_misses(work: Call
     assert "violated together with others" in matrix.statement(result)
 
 
-def test_what_is_missing_and_what_is_left_of_the_budget_are_named(work: Callable[..., Any], told: Told) -> None:
-    told.seconds = 40.0
+def test_a_cell_that_was_not_tried_names_the_time_needed_and_the_time_left(
+    work: Callable[..., Any], runs: MadeUpRuns
+) -> None:
+    runs.seconds = 40.0
     result = work(budget_s=150)
     why = {c.why for c in result.cells if c.state is State.NOT_REACHED}
     assert why == {
@@ -190,14 +196,14 @@ def test_what_is_missing_and_what_is_left_of_the_budget_are_named(work: Callable
     }
 
 
-def test_how_long_a_fault_takes_alone_is_learned_for_its_kind(work: Callable[..., Any], told: Told) -> None:
-    told.missing, told.slow = {"crash before-offset-log"}, {4: 70.0}
+def test_the_time_of_a_run_alone_is_learned_for_its_kind_and_target(work: Callable[..., Any], runs: MadeUpRuns) -> None:
+    runs.missing, runs.slow = {"crash before-offset-log"}, {4: 70.0}
     result = work()
     assert result.progress.fault_s == {"crash driver": round((15 + 70) * 1.15, 1)}
-    assert result.progress.cell_s == round(15 * 1.15, 1), "of the others it says nothing"
+    assert result.progress.cell_s == round(15 * 1.15, 1), "the others are not affected"
 
 
-def test_a_run_directory_that_a_killed_harness_left_does_not_count(work: Callable[..., Any], told: Told) -> None:
+def test_a_run_directory_that_a_killed_harness_left_does_not_count(work: Callable[..., Any], runs: MadeUpRuns) -> None:
     result = work(budget_s=80)
     before = json.loads((result.directory.path / FILE).read_text())
     half = result.directory.runs / "02-8-faults-20260101T000000-dead"
@@ -205,7 +211,7 @@ def test_a_run_directory_that_a_killed_harness_left_does_not_count(work: Callabl
     (half / "events.jsonl").write_text('{"at": 1.0, "kind": "pha')
     (half / "run.json").write_text('{"schema": 1}')
     (result.directory.path / f".{FILE}").write_text('{"version": 1, "scen')
-    again = work(go_on=result.directory.path)
+    again = work(directory_to_continue=result.directory.path)
     assert again.outcome is Outcome.HELD
     assert [run for run in again.progress.decided if "dead" in run] == []
     assert [c for c in before["cells"] if c["runs"] and c["runs"] != again_runs(again, c["name"])] == []
@@ -215,37 +221,37 @@ def again_runs(result: Any, name: str) -> list[str]:
     return next(list(cell.runs) for cell in result.cells if cell.name == name)
 
 
-def test_a_run_that_did_not_drain_is_a_doubt(work: Callable[..., Any], told: Told) -> None:
-    told.stuck = {2}
+def test_a_run_that_did_not_drain_leaves_every_promise_in_doubt(work: Callable[..., Any], runs: MadeUpRuns) -> None:
+    runs.stuck = {2}
     result = work()
     assert (result.outcome, result.strongest.delivery, result.strongest.others) == (Outcome.INCONCLUSIVE, None, {})
     assert "did not drain" in result.strongest.doubts[0]
     assert matrix.statement(result).endswith("Whether a delivery promise held is in doubt")
 
 
-def test_a_cell_alone_has_no_longer_than_the_budget(work: Callable[..., Any], told: Told) -> None:
-    told.missing = {"crash before-offset-log"}
+def test_the_deadline_of_a_run_alone_is_within_the_budget(work: Callable[..., Any], runs: MadeUpRuns) -> None:
+    runs.missing = {"crash before-offset-log"}
     work(budget_s=300)
-    (alone,) = [file for file in told.files if "-faults" not in file.name][:1]
+    (alone,) = [file for file in runs.files if "-faults" not in file.name][:1]
     assert load(alone).limits.deadline_s < 300
 
 
-def test_a_cell_whose_run_the_budget_ended_is_tried_again(work: Callable[..., Any], told: Told) -> None:
-    told.missing = {"crash before-offset-log"}
+def test_a_cell_whose_run_the_budget_cut_off_is_tried_again(work: Callable[..., Any], runs: MadeUpRuns) -> None:
+    runs.missing = {"crash before-offset-log"}
     work()
-    number = next(n for n, file in enumerate(told.files, 1) if "before-offset-log" in file.name)
-    told.files.clear()
-    told.stuck, told.slow = {number}, {number: 600.0}
+    number = next(n for n, file in enumerate(runs.files, 1) if "before-offset-log" in file.name)
+    runs.files.clear()
+    runs.stuck, runs.slow = {number}, {number: 600.0}
     result = work()
     (cut,) = [cell for cell in result.progress.cells if cell.name == "crash-driver-before-offset-log"]
     assert (cut.state, cut.verdict, cut.why) == (State.PENDING, None, "the budget ended its run before it had drained")
     assert result.unfinished
-    told.missing = set()
-    assert work(go_on=result.directory.path).outcome is Outcome.HELD
+    runs.missing = set()
+    assert work(directory_to_continue=result.directory.path).outcome is Outcome.HELD
 
 
-def test_cells_whose_shared_run_the_budget_ended_are_not_a_doubt(work: Callable[..., Any], told: Told) -> None:
-    told.cut, told.slow = {2}, {2: 600.0}
+def test_cells_whose_shared_run_the_budget_cut_off_are_not_reached(work: Callable[..., Any], runs: MadeUpRuns) -> None:
+    runs.cut, runs.slow = {2}, {2: 600.0}
     result = work()
     struck = [c for c in result.cells if c.runs]
     assert len(struck) > 1 and {c.state for c in struck} == {State.NOT_REACHED}
@@ -253,11 +259,11 @@ def test_cells_whose_shared_run_the_budget_ended_are_not_a_doubt(work: Callable[
     used_up = "no further run was made: the budget of 10:00 was used up"
     assert why == f"{used_up} (the budget ended its run before it had drained)"
     assert result.strongest is None and result.outcome is Outcome.INCONCLUSIVE
-    told.slow, told.cut = {}, set()
-    assert work(go_on=result.directory.path).outcome is Outcome.HELD
+    runs.slow, runs.cut = {}, set()
+    assert work(directory_to_continue=result.directory.path).outcome is Outcome.HELD
 
 
-def test_a_scenario_that_changed_is_not_gone_on_with(work: Callable[..., Any], tmp_path: Path) -> None:
+def test_continuing_is_refused_if_the_scenario_has_changed(work: Callable[..., Any], tmp_path: Path) -> None:
     result = work(budget_s=80)
     stored = json.loads((result.directory.path / FILE).read_text())
     (result.directory.path / FILE).write_text(json.dumps({**stored, "digest": "another"}))
@@ -265,7 +271,7 @@ def test_a_scenario_that_changed_is_not_gone_on_with(work: Callable[..., Any], t
         resume(result.directory.path)
 
 
-def test_a_job_that_was_mended_is_not_gone_on_with(told: Told, tmp_path: Path) -> None:
+def test_continuing_is_refused_if_the_job_has_changed(runs: MadeUpRuns, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / PATH.name).write_text(PATH.read_text())
@@ -281,7 +287,7 @@ def test_a_job_that_was_mended_is_not_gone_on_with(told: Told, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (None, "it has no qualification.json"),
         ("{", "cannot be read"),
@@ -291,26 +297,28 @@ def test_a_job_that_was_mended_is_not_gone_on_with(told: Told, tmp_path: Path) -
         ("[]", "has version None"),
     ],
 )
-def test_a_directory_that_holds_no_qualification_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
+def test_a_directory_without_a_readable_qualification_is_refused(
+    tmp_path: Path, text: str | None, message: str
+) -> None:
     if text is not None:
         (tmp_path / FILE).write_text(text)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         Directory.open(tmp_path)
 
 
-def test_a_run_that_is_gone_is_named(work: Callable[..., Any], told: Told) -> None:
+def test_a_missing_run_directory_is_named(work: Callable[..., Any], runs: MadeUpRuns) -> None:
     result = work(budget_s=80)
     gone = result.directory.path / result.progress.decided[-1]
-    runs = len(told.files)
+    started = len(runs.files)
     (gone / "verdict.json").unlink()
     with pytest.raises(HistoryError, match="cannot be read") as damaged:
-        work(go_on=result.directory.path)
+        work(directory_to_continue=result.directory.path)
     assert str(damaged.value.hint) == f"judge the run again: onceproof check {gone}"
     shutil.rmtree(gone)
     with pytest.raises(HistoryError, match="cannot be read") as damaged:
-        work(go_on=result.directory.path)
+        work(directory_to_continue=result.directory.path)
     assert "put its directory back, or begin a new qualification" in str(damaged.value.hint)
-    assert len(told.files) == runs, "before anything is started"
+    assert len(runs.files) == started, "refused before anything is started"
 
 
 @pytest.mark.parametrize("name", ["amqp-redelivery-reorders"])

@@ -39,34 +39,34 @@ LOST = found("lost-write", source="fault")
         ([found("torn-batch", source="batch", transient=True)], "effectively-once", {}),
     ],
 )
-def test_the_strongest_delivery_that_nothing_breaks(
+def test_the_strongest_delivery_promise_that_no_finding_breaks(
     upsert: Scenario, findings: list[Finding], delivery: str | None, broken: dict[str, list[str]] | None
 ) -> None:
-    told = strongest([run(), run(*findings)], upsert)
-    assert told.delivery == delivery
-    assert told.broken == broken or broken is None
-    assert told.others == {"liveness": "recovers"}
+    claim = strongest([run(), run(*findings)], upsert)
+    assert claim.delivery == delivery
+    assert claim.broken == broken or broken is None
+    assert claim.others == {"liveness": "recovers"}
 
 
-def test_a_weaker_claim_of_the_users_does_not_hide_a_stronger_truth(upsert: Scenario) -> None:
+def test_a_stronger_promise_than_the_claimed_one_is_reported_if_it_held(upsert: Scenario) -> None:
     modest = upsert.model_copy(update={"claim": Claim(delivery="at-most-once")})
     assert strongest([run()], modest).delivery == "effectively-once"
 
 
-def test_order_is_told_only_where_it_is_claimed(upsert: Scenario) -> None:
+def test_order_is_reported_only_if_it_is_claimed(upsert: Scenario) -> None:
     mixed = run(found("reordered"))
     assert strongest([mixed], upsert).delivery == "effectively-once"
     assert "order" not in strongest([run()], upsert).others
     ordered = upsert.model_copy(update={"claim": Claim(order="per-key")})
     assert strongest([run()], ordered).others == {"order": "per-key", "liveness": "recovers"}
-    told = strongest([mixed], ordered)
-    assert (told.delivery, told.broken) == ("effectively-once", {"order per-key": ["reordered"]})
+    claim = strongest([mixed], ordered)
+    assert (claim.delivery, claim.broken) == ("effectively-once", {"order per-key": ["reordered"]})
 
 
-def test_what_was_not_evaluated_is_not_said_to_hold(upsert: Scenario) -> None:
-    told = strongest([run(missing={"duplicate@last_seen": "no stream\nof commits"})], upsert)
-    assert told.delivery is None
-    assert told.doubts[0] == "effectively-once: duplicate could not be evaluated: no stream"
+def test_a_promise_that_was_not_evaluated_is_in_doubt(upsert: Scenario) -> None:
+    claim = strongest([run(missing={"duplicate@last_seen": "no stream\nof commits"})], upsert)
+    assert claim.delivery is None
+    assert claim.doubts[0] == "effectively-once: duplicate could not be evaluated: no stream"
     ordered = upsert.model_copy(update={"claim": Claim(order="per-key")})
     gap = strongest([run(missing={"reordered@last_seen": "an upsert shows no order"})], ordered)
     assert (gap.delivery, gap.others) == ("effectively-once", {"liveness": "recovers"})
@@ -74,22 +74,22 @@ def test_what_was_not_evaluated_is_not_said_to_hold(upsert: Scenario) -> None:
     assert strongest([run(missing={"slices": "no room"})], upsert).delivery == "effectively-once"
 
 
-def test_a_promise_is_told_of_the_outputs_that_make_it(upsert: Scenario) -> None:
+def test_a_promise_names_the_outputs_that_claim_it(upsert: Scenario) -> None:
     spec = upsert.outputs["last_seen"]
     loose = spec.model_copy(update={"claim": Claim(order="none")})
     both = upsert.model_copy(update={"claim": Claim(order="per-key"), "outputs": {"last_seen": loose, "totals": spec}})
     assert strongest([run()], both).others == {"order": "per-key of totals", "liveness": "recovers"}
-    assert strongest([run(found("reordered"))], both).broken == {}, "of the one that claims no order"
+    assert strongest([run(found("reordered"))], both).broken == {}, "that output claims no order"
     mixed = Finding("reordered", "totals", 3, "three")
     assert strongest([run(mixed)], both).broken == {"order per-key of totals": ["reordered"]}
     none = both.model_copy(update={"outputs": {"last_seen": loose}})
     assert "order" not in strongest([run()], none).others
 
 
-def test_with_anything_unclear_nothing_is_said_to_hold(upsert: Scenario) -> None:
-    told = strongest([run(REPLAYED)], upsert, ["runs/x: it did not drain"])
-    assert (told.delivery, told.others, told.doubts) == (None, {}, ["runs/x: it did not drain"])
-    assert told.broken == {"effectively-once": ["duplicate"], "at-most-once": ["duplicate"]}
+def test_with_any_unclear_run_no_promise_is_reported_as_held(upsert: Scenario) -> None:
+    claim = strongest([run(REPLAYED)], upsert, ["runs/x: it did not drain"])
+    assert (claim.delivery, claim.others, claim.doubts) == (None, {}, ["runs/x: it did not drain"])
+    assert claim.broken == {"effectively-once": ["duplicate"], "at-most-once": ["duplicate"]}
 
 
 def ended(outcome: Outcome = Outcome.HELD, *, hit: bool = True, judged: bool = True) -> Verdict:
@@ -109,7 +109,7 @@ def ended(outcome: Outcome = Outcome.HELD, *, hit: bool = True, judged: bool = T
         (ended(judged=False), True, "what output last_seen should hold is not known, or it could not be read"),
     ],
 )
-def test_what_of_a_run_proves_nothing(
+def test_reasons_why_a_run_proves_nothing(
     upsert: Scenario, tmp_path: Path, verdict: Verdict, drained: bool, why: str | None
 ) -> None:
     (tmp_path / "r").mkdir()
@@ -117,7 +117,7 @@ def test_what_of_a_run_proves_nothing(
     assert unclear([], {"r": verdict}, tmp_path, upsert) == ([f"r: {why}"] if why else [])
 
 
-def test_a_cell_that_is_inconclusive_is_a_doubt_and_its_run_is_not_told_twice(
+def test_an_inconclusive_cell_is_one_doubt_not_a_second_one_of_its_run(
     upsert: Scenario, tmp_path: Path, matrix: list[Cell]
 ) -> None:
     done = {"state": State.EXERCISED, "verdict": Outcome.INCONCLUSIVE, "why": "no oracle", "runs": ("s", "r")}

@@ -18,15 +18,15 @@ from onceproof.scenario_files.load import find, load
 
 
 def stored(folder: Path, *seen: dict[str, Any], query: str = "last_seen") -> Path:
-    """A run with one empty and one full batch, and these events while the full one was open."""
-    told = [
+    """Write the timeline of a run with an empty and a full batch, and these events while the full one was open."""
+    timeline = [
         {"at": 1.0, "kind": "batch.planned", "query": query, "batch": 0},
         {"at": 2.0, "kind": "batch.committed", "query": query, "batch": 0, "records": 0},
         {"at": 3.0, "kind": "batch.planned", "query": query, "batch": 1},
         *({"at": 3.5, "kind": "frame.seen", **event} if "kind" not in event else event for event in seen),
         {"at": 4.0, "kind": "batch.committed", "query": query, "batch": 1, "records": 9},
     ]
-    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in timeline))
     return folder
 
 
@@ -66,12 +66,12 @@ def test_a_write_in_the_middle_and_the_order_of_sinks_are_seen(tmp_path: Path) -
     assert topic.write == {"kind": "Produce", "topic": "departures", "nth": 1}
 
 
-def test_looking_at_a_table_is_not_writing_to_it(tmp_path: Path, upsert: Scenario) -> None:
+def test_reading_a_table_is_not_writing_to_it(tmp_path: Path, upsert: Scenario) -> None:
     (sink,) = read(stored(tmp_path, commit("SELECT * FROM last_seen; UPDATE other SET a = 1")), upsert).sinks
     assert sink.words == "COMMIT"
 
 
-def test_a_frame_outside_every_batch_with_data_is_nobodys(tmp_path: Path, upsert: Scenario) -> None:
+def test_a_frame_outside_every_batch_with_data_is_ignored(tmp_path: Path, upsert: Scenario) -> None:
     early = {"at": 1.5, "kind": "frame.seen", **commit("INSERT INTO last_seen VALUES (1)")}
     job = read(stored(tmp_path, early), upsert)
     assert job.sinks == ()
@@ -84,7 +84,7 @@ def test_a_sink_that_commits_each_statement_has_no_commit_to_lose(tmp_path: Path
     assert "2 statements that write and no COMMIT were seen" in job.no_commit()
 
 
-def test_a_topic_is_written_with_and_without_transactions(tmp_path: Path) -> None:
+def test_a_topic_can_be_written_with_and_without_transactions(tmp_path: Path) -> None:
     scenario = load(find("foreign-kafka-sink"))
     (plain,) = read(stored(tmp_path, produce("departures")), scenario).sinks
     assert plain.frame == {"kind": "Produce", "topic": "departures"}
@@ -94,7 +94,7 @@ def test_a_topic_is_written_with_and_without_transactions(tmp_path: Path) -> Non
     assert "no Produce to departures" in read(stored(tmp_path, produce("other")), scenario).no_commit()
 
 
-def test_state_parked_sinks_and_a_checkpoint_past_the_gate_are_seen(tmp_path: Path, upsert: Scenario) -> None:
+def test_state_parked_sinks_and_a_bypassed_checkpoint_file_system_are_seen(tmp_path: Path, upsert: Scenario) -> None:
     for partition in ("0", "1", "_metadata"):
         (tmp_path / "checkpoint" / "last_seen" / "state" / "0" / partition).mkdir(parents=True)
     parked = {"at": 3.6, "kind": "point", "sink": "postgres", "query": "last_seen", "batch": 1, "point": "x"}
@@ -103,7 +103,7 @@ def test_state_parked_sinks_and_a_checkpoint_past_the_gate_are_seen(tmp_path: Pa
     assert (query.state_stores, query.parks, query.waits) == (2, ("postgres",), False)
 
 
-def test_the_rules_note_and_stop_nothing(tmp_path: Path) -> None:
+def test_the_rules_record_frames_and_stop_none(tmp_path: Path) -> None:
     armed: list[tuple[str, Rule]] = []
 
     class Frames:
@@ -126,10 +126,15 @@ def test_the_rules_note_and_stop_nothing(tmp_path: Path) -> None:
             assert not rule.takes(frame)
     assert not any(rule.takes(Frame(b"", "statement", {"sql": "DELETE FROM few"})) for _, rule in armed)
     timeline.close()
-    told = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    assert [(event["service"], event["frame"]) for event in told[:2]] == [("postgres", "commit"), ("kafka", "Produce")]
-    assert len(told) < 100 and told[-1]["writes"] == ["DELETE FROM few"], "one table's rows leave room for another's"
-    assert told[0]["writes"] == ["INSERT INTO t VALUES (1)"]
+    timeline = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [(event["service"], event["frame"]) for event in timeline[:2]] == [
+        ("postgres", "commit"),
+        ("kafka", "Produce"),
+    ]
+    assert len(timeline) < 100 and timeline[-1]["writes"] == ["DELETE FROM few"], (
+        "rows of one table leave room for those of another"
+    )
+    assert timeline[0]["writes"] == ["INSERT INTO t VALUES (1)"]
 
 
 def end(transactional_id: str) -> dict[str, Any]:
@@ -149,7 +154,7 @@ def two_topics(second: str = "delays") -> Scenario:
     return scenario.model_copy(update={"outputs": {name: scenario.outputs[name], "other": other}})
 
 
-def test_each_topics_commit_is_told_by_its_producers_id(tmp_path: Path) -> None:
+def test_the_commit_of_each_topic_is_found_by_its_transactional_id(tmp_path: Path) -> None:
     seen = (produce("departures", "d-1"), end("d-1"), produce("delays", "late-1"), end("late-1"))
     job = read(stored(tmp_path, *seen), two_topics())
     assert [(sink.place, sink.frame) for sink in job.sinks] == [
@@ -159,7 +164,7 @@ def test_each_topics_commit_is_told_by_its_producers_id(tmp_path: Path) -> None:
     assert len(job.commits) == 2 and not job.gaps
 
 
-def test_ids_that_differ_by_a_number_are_told_apart_by_it(tmp_path: Path) -> None:
+def test_transactional_ids_that_differ_only_in_a_number_are_distinguished(tmp_path: Path) -> None:
     seen = (produce("departures", "sink-1"), end("sink-1"), produce("delays", "sink-2"), end("sink-2"))
     job = read(stored(tmp_path, *seen), two_topics())
     assert [sink.frame for sink in job.sinks] == [
@@ -168,7 +173,7 @@ def test_ids_that_differ_by_a_number_are_told_apart_by_it(tmp_path: Path) -> Non
     ]
 
 
-def test_an_id_of_each_start_is_known_again(tmp_path: Path) -> None:
+def test_a_transactional_id_that_is_random_at_each_start_is_recognised(tmp_path: Path) -> None:
     ids = ("d-0f3c1a52-11aa-4bcd-9e0f-0123456789ab", "d-ffffffff-11aa-4bcd-9e0f-0123456789ab")
     seen = (produce("departures", ids[0]), end(ids[0]), produce("delays", "l"), end("l"))
     first = read(stored(tmp_path, *seen), two_topics()).sinks[0]
@@ -183,7 +188,7 @@ def test_two_topics_of_one_transaction_share_a_commit_and_have_a_place_each(tmp_
     assert [sink.frame for sink in job.commits] == [{}]
 
 
-def test_two_tables_behind_commits_that_name_neither_cannot_be_told_apart(tmp_path: Path, upsert: Scenario) -> None:
+def test_two_tables_whose_commits_name_neither_cannot_be_distinguished(tmp_path: Path, upsert: Scenario) -> None:
     other = upsert.outputs["last_seen"].model_copy(update={"table": "totals"})
     both = upsert.model_copy(update={"outputs": {**upsert.outputs, "totals": other}})
     one = read(stored(tmp_path, commit("INSERT INTO staging VALUES (1)")), both)
@@ -193,7 +198,7 @@ def test_two_tables_behind_commits_that_name_neither_cannot_be_told_apart(tmp_pa
     assert list(job.gaps) == ["totals"] and "its own COMMIT cannot be distinguished" in job.gaps["totals"]
 
 
-def test_rows_with_literals_leave_room_for_another_table(tmp_path: Path) -> None:
+def test_many_statements_with_literals_leave_room_for_another_table(tmp_path: Path) -> None:
     armed: list[Rule] = []
 
     class Frames:
@@ -213,13 +218,13 @@ def test_rows_with_literals_leave_room_for_another_table(tmp_path: Path) -> None
         for rule in armed:
             rule.takes(frame)
     timeline.close()
-    told = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    assert len(told) == 40 + 1 + 1 + 40 + 40 + 1
-    assert told[40]["frame"] == "commit" and told[41]["writes"] == ["COPY few FROM"]
-    assert told[-1]["topics"] == ["out2"]
+    timeline = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert len(timeline) == 40 + 1 + 1 + 40 + 40 + 1
+    assert timeline[40]["frame"] == "commit" and timeline[41]["writes"] == ["COPY few FROM"]
+    assert timeline[-1]["topics"] == ["out2"]
 
 
-def test_two_queries_that_write_one_table_cannot_be_told_apart(tmp_path: Path, upsert: Scenario) -> None:
+def test_two_queries_that_write_one_table_cannot_be_distinguished(tmp_path: Path, upsert: Scenario) -> None:
     spec = upsert.outputs["last_seen"]
     outputs = {query: spec.model_copy(update={"query": query}) for query in ("last_seen", "late")}
     seen = commit("INSERT INTO last_seen VALUES (1)")
@@ -228,19 +233,19 @@ def test_two_queries_that_write_one_table_cannot_be_told_apart(tmp_path: Path, u
 
 
 def turns(folder: Path, *, data_writes: bool, no_data_writes: bool, chunks: int = 3) -> Path:
-    """A run in which a batch without input follows each with data; a commit is seen in those that write."""
-    told: list[dict[str, Any]] = []
+    """Write a timeline in which batches with and without input take turns; each batch that writes has a commit."""
+    timeline: list[dict[str, Any]] = []
     for number in range(2 * chunks + 1):
         read = 9 * (number % 2)
         writes = number > 0 and (data_writes if read else no_data_writes)
         batch = {"query": "last_seen", "batch": number}
-        told.append({"at": 10.0 * number, "kind": "batch.planned", **batch})
+        timeline.append({"at": 10.0 * number, "kind": "batch.planned", **batch})
         if writes:
             seen = commit("INSERT INTO last_seen VALUES (1)")
-            told.append({"at": 10.0 * number + 1, "kind": "frame.seen", **seen})
+            timeline.append({"at": 10.0 * number + 1, "kind": "frame.seen", **seen})
         wrote = ["last_seen"] if writes else []
-        told.append({"at": 10.0 * number + 2, "kind": "batch.committed", **batch, "records": read, "wrote": wrote})
-    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
+        timeline.append({"at": 10.0 * number + 2, "kind": "batch.committed", **batch, "records": read, "wrote": wrote})
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in timeline))
     return folder
 
 
@@ -253,7 +258,7 @@ def test_the_commit_of_a_batch_without_input_is_seen_too(tmp_path: Path, upsert:
 @pytest.mark.parametrize(
     ("data_writes", "no_data_writes", "first"), [(False, True, 2), (True, False, 3), (True, True, 2), (False, False, 2)]
 )
-def test_faults_are_put_at_batches_that_write(
+def test_the_first_fault_strikes_at_a_batch_that_writes(
     tmp_path: Path, upsert: Scenario, data_writes: bool, no_data_writes: bool, first: int
 ) -> None:
     job = read(turns(tmp_path, data_writes=data_writes, no_data_writes=no_data_writes), upsert)
@@ -269,10 +274,10 @@ def test_faults_are_put_at_batches_that_write(
     ],
     ids=["one transaction", "a part of it before", "a transaction each"],
 )
-def test_nothing_lies_between_two_tables_that_are_committed_together(
+def test_two_tables_of_one_transaction_have_no_point_between_them(
     tmp_path: Path, upsert: Scenario, transactions: list[tuple[str, ...]], words: list[str]
 ) -> None:
-    """A job that writes its bad records only in the batches that have some, in the transaction of the good ones."""
+    """For example, a job that writes bad records, if there are any, in the transaction of the good ones."""
     other = upsert.outputs["last_seen"].model_copy(update={"table": "totals"})
     both = upsert.model_copy(update={"outputs": {**upsert.outputs, "totals": other}})
     seen = [

@@ -1,4 +1,4 @@
-"""Windows of a job with several queries: whose a batch is follows from the timeline, and where it does not, nothing is guessed."""
+"""Windows of a job with several queries: the timeline decides to which cell a batch belongs; without it nothing is guessed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def two() -> Step:
     return step([crash, replace(crash, name="crash-b", query="b")], {"flights": 6000})
 
 
-def told(*lag: int, fired: tuple[tuple[int, float], ...] = ((0, 2.5), (1, 4.5))) -> list[dict[str, Any]]:
-    """Six batches of each query, a second each, the second query ``lag`` of them behind; batch n is committed at n + 0.6."""
+def timeline(*lag: int, fired: tuple[tuple[int, float], ...] = ((0, 2.5), (1, 4.5))) -> list[dict[str, Any]]:
+    """Return a timeline with six batches of each query, one per second, committed at n + 0.6; b lags ``lag`` behind."""
     behind = lag[0] if lag else 0
     events: list[dict[str, Any]] = [{"kind": "fault.fired", "index": index, "at": at} for index, at in fired]
     for query, late in (("a", 0), ("b", behind)):
@@ -40,20 +40,20 @@ def told(*lag: int, fired: tuple[tuple[int, float], ...] = ((0, 2.5), (1, 4.5)))
 
 
 def test_each_query_has_windows_of_its_own(two: Step) -> None:
-    seen = windows(told(), two)
+    seen = windows(timeline(), two)
     assert seen.first == seen.may == {"a": [2, 4], "b": [2, 4]}
-    late = windows(told(1, fired=((0, 2.5), (1, 5.5))), two)
+    late = windows(timeline(1, fired=((0, 2.5), (1, 5.5))), two)
     assert late.first == late.may == {"a": [2, 5], "b": [1, 4]} and late.ordered
 
 
-def test_one_that_never_fired_counts_from_its_batch_and_nothing_comes_after_the_end(two: Step) -> None:
-    assert windows(told(fired=((0, 2.5),)), two).first == {"a": [2, 4], "b": [2, 4]}
-    end = windows(told(fired=((0, 9.0), (1, 9.5))), two)
+def test_a_fault_that_never_fired_counts_from_the_plan_of_its_batch(two: Step) -> None:
+    assert windows(timeline(fired=((0, 2.5),)), two).first == {"a": [2, 4], "b": [2, 4]}
+    end = windows(timeline(fired=((0, 9.0), (1, 9.5))), two)
     assert end.first == {"a": [2, math.inf], "b": [math.inf, 4]}
 
 
-def test_what_is_passed_in_another_order_is_in_none(two: Step) -> None:
-    assert not windows(told(fired=((0, 4.7), (1, 2.5))), two).ordered
+def test_windows_that_queries_pass_in_different_orders_are_not_ordered(two: Step) -> None:
+    assert not windows(timeline(fired=((0, 4.7), (1, 2.5))), two).ordered
     assert not Windows({"a": [2, 2]}, {}).ordered
     assert Windows({"a": [2, math.inf], "b": [math.inf, math.inf]}, {}).ordered
 
@@ -83,8 +83,10 @@ def verdict() -> Callable[..., Verdict]:
     return build
 
 
-def test_what_a_fault_does_to_another_query_is_its_own(two: Step, verdict: Callable[..., Verdict]) -> None:
-    seen = windows(told(1, fired=((0, 2.5), (1, 5.5))), two)
+def test_a_batch_of_another_query_belongs_to_the_last_fault_before_its_commit(
+    two: Step, verdict: Callable[..., Verdict]
+) -> None:
+    seen = windows(timeline(1, fired=((0, 2.5), (1, 5.5))), two)
     for found, cell in (("b/1", 0), ("b/3", 0), ("a/4", 0), ("b/4", 1), ("a/5", 1)):
         cells = attribute(two, verdict(two, found), GATE, "r", seen)
         assert [c.verdict for c in cells] == [Outcome.VIOLATED if n == cell else Outcome.HELD for n in (0, 1)], found
@@ -92,10 +94,8 @@ def test_what_a_fault_does_to_another_query_is_its_own(two: Step, verdict: Calla
     assert all(c.alone and "before the first fault" in str(c.why) for c in early)
 
 
-def test_without_an_order_only_a_run_in_which_nothing_is_wrong_tells(
-    two: Step, verdict: Callable[..., Verdict]
-) -> None:
-    crossed = windows(told(fired=((0, 4.7), (1, 2.5))), two)
+def test_unordered_windows_decide_only_if_nothing_is_violated(two: Step, verdict: Callable[..., Verdict]) -> None:
+    crossed = windows(timeline(fired=((0, 4.7), (1, 2.5))), two)
     held = attribute(two, verdict(two), GATE, "r", crossed)
     assert [(c.state, c.verdict) for c in held] == [(State.EXERCISED, Outcome.HELD)] * 2
     for found in ("a/2", "a/4", "b/4"):
@@ -103,13 +103,13 @@ def test_without_an_order_only_a_run_in_which_nothing_is_wrong_tells(
         assert all(c.alone and c.verdict is None and "one order" in str(c.why) for c in cells), found
 
 
-def test_what_the_other_query_committed_just_before_the_fault_may_be_either_cells(
+def test_a_batch_of_the_other_query_committed_just_before_the_fault_may_belong_to_either_cell(
     two: Step, verdict: Callable[..., Verdict]
 ) -> None:
     both = Step((two.cells[0], replace(two.cells[0], name="crash-a-again")), two.batches, two.chunks)
     quick = windows(
-        told(fired=((0, 2.5), (1, 4.8))), both
-    )  # batch 4 of b was committed at 4.6, its effect was not yet durable
+        timeline(fired=((0, 2.5), (1, 4.8))), both
+    )  # batch 4 of b was committed at 4.6, and its effect was not yet durable
     lost = attribute(both, verdict(both, "b/4"), GATE, "r", quick)
     assert all(c.alone and c.verdict is None and "batch b/4 " in str(c.why) for c in lost)
     for found, cell in (("b/3", 0), ("b/5", 1), ("a/4", 1)):
@@ -117,12 +117,12 @@ def test_what_the_other_query_committed_just_before_the_fault_may_be_either_cell
         assert [c.verdict for c in cells] == [Outcome.VIOLATED if n == cell else Outcome.HELD for n in (0, 1)], found
 
 
-def test_the_batch_before_a_fault_at_its_offset_log_may_be_either_cells(
+def test_the_batch_before_a_fault_at_its_offset_log_may_belong_to_either_cell(
     two: Step, verdict: Callable[..., Verdict]
 ) -> None:
     early = replace(two.cells[0], name="crash-early", point=Point.BEFORE_OFFSET_LOG)
     both = Step((two.cells[0], early), two.batches, two.chunks)
-    for seen in (windows(told(fired=((0, 2.5), (1, 4.05))), both), None):
+    for seen in (windows(timeline(fired=((0, 2.5), (1, 4.05))), both), None):
         lost = attribute(both, verdict(both, "a/3"), GATE, "r", seen)
         assert all(c.alone and c.verdict is None and "batch a/3 " in str(c.why) for c in lost)
         struck = attribute(both, verdict(both, "a/2"), GATE, "r", seen)

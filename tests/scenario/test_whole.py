@@ -14,7 +14,7 @@ from ruamel.yaml.comments import CommentedMap
 from typer.testing import CliRunner
 
 from onceproof.cli.app import app
-from onceproof.qualify.scenario_file import Template, files_beside
+from onceproof.qualify.scenario_file import Template, named_files
 from onceproof.scenario_files import whole
 from onceproof.scenario_files.document import read
 from onceproof.scenario_files.load import find, folder, load, names, resolved
@@ -87,7 +87,7 @@ def test_a_qualification_needs_no_base_and_watches_it(write: Write, tmp_path: Pa
     copied = tmp_path / "copied.yaml"
     copied.write_text(text)
     assert load(copied).pipeline.command[1] == load(path).pipeline.command[1]
-    watched = {file.resolve() for file in files_beside(path).values()}
+    watched = {file.resolve() for file in named_files(path).values()}
     assert watched == {base.resolve(), (tmp_path / "job.py").resolve()}
 
 

@@ -62,7 +62,7 @@ def _qualify(
     with ProgressOnConsole(people, progress.scenario, budget_s) as teller:
         if progress.replaced:
             teller.says(f"{matrix.own_faults(progress.replaced)}; qualify uses those of its matrix")
-        result = session.Session(directory, progress, budget_s=budget_s, teller=teller).work()
+        result = session.Session(directory, progress, budget_s=budget_s, listener=teller).work()
     console = output.console()
     color = console.is_terminal and console.color_system is not None and not console.no_color
     output.say(

@@ -1,1 +1,1 @@
-"""Runs a stored schedule again, and finds the smallest that still shows the finding: `replay` and `shrink`."""
+"""Runs a stored schedule again, and finds the smallest one that still shows the finding: `replay` and `shrink`."""

@@ -38,7 +38,7 @@ _ORDER = ("about", "seed", "stack", "input", "pipeline", "chaos", "outputs", "or
 
 @dataclass(frozen=True)
 class Minimal:
-    """What `shrink_run` leaves, and what it saw on the way."""
+    """The result of `shrink_run`."""
 
     run: Path
     anomalies: tuple[str, ...]
@@ -47,12 +47,12 @@ class Minimal:
     scenario: Path
     """The minimal scenario, as YAML."""
     run_dir: Path | None
-    """A run of it; None: there is none, the search having ended early."""
+    """A run of it; None if the search ended before there was one."""
     confirmed: bool
-    """That run, made of the file, came to the same anomalies."""
+    """Whether the run of that file showed the same anomalies."""
     seconds: float
     unconfirmed: str = ""
-    """Why there is no run of the file."""
+    """Why the file itself was not run."""
 
     @property
     def exit_code(self) -> int:
@@ -80,15 +80,15 @@ class Minimal:
             f"  to {shrunk.best}, in {shrunk.executions} executions ({self.seconds:.0f} s)",
         ]
         if shrunk.minimal:
-            lines.append("nothing more can be taken away:")
-            lines += [f"  {line}" for line in _proof(shrunk)]
+            lines.append("nothing more can be removed:")
+            lines += [f"  {line}" for line in _removal_lines(shrunk)]
         else:
             lines.append(f"not proved to be minimal: {shrunk.why_not}")
         if self.unconfirmed:
-            lines.append(f"it was not run as it was written: {self.unconfirmed}")
+            lines.append(f"the scenario file itself was not run: {self.unconfirmed}")
         elif not shrunk.interrupted and not self.confirmed:
             lines.append(
-                "the last run of it did not come to the same anomalies: the schedule does not show them each time"
+                "the last run of it did not show the same anomalies: the schedule does not show them each time"
             )
         lines.append(f"scenario: {self.scenario}")
         lines += [f"run: {self.run_dir}"] if self.run_dir is not None else []
@@ -98,8 +98,8 @@ class Minimal:
 def shrink_run(run_dir: Path, *, anomaly: str | None, most: int, tell: Say) -> Minimal:
     """Shrink the schedule of the stored run ``run_dir``, in at most ``most`` executions.
 
-    All its anomalies must stay, or ``anomaly`` alone. Raises `UsageError` for a run that shows none, and as a replay does.
-    An interruption, or an execution that fails, ends the search: the best schedule found until then is written all the same.
+    The result must show all anomalies of the run, or only ``anomaly``. Raises `UsageError` for a run without any, and as `replay` does.
+    An interruption, or an execution that fails, ends the search; the best schedule found until then is still written.
     """
     scenario = replayable(run_dir)
     with private_files(), hiding(of_environment(scenario.pipeline.secrets)):
@@ -119,7 +119,7 @@ def _shrink(run_dir: Path, scenario: Scenario, anomaly: str | None, most: int, t
     with shared_services(scenario, run_dir / "logs" / "shrink") as (start, _):
         run_files.remove(folder)
         executions = _Executions(whole, here, start, folder, most, tell)
-        # One execution is left for the run of what it comes to.
+        # One execution is reserved for the run of the resulting file.
         search = Shrink(whole.schedule, wanted, known, executions.execute, most - 1, executions.keep, whole.alike)
         run, confirmed, unconfirmed = None, False, ""
         try:
@@ -145,7 +145,7 @@ def _shrink(run_dir: Path, scenario: Scenario, anomaly: str | None, most: int, t
 def _wanted(known: frozenset[str], anomaly: str | None, verdict: Verdict) -> frozenset[str]:
     if not known:
         raise UsageError(
-            f"the run is {verdict.outcome}, and shows nothing that a smaller schedule could show",
+            f"the run is {verdict.outcome}: it has no finding that a smaller schedule could show",
             hint="shrink a run that is violated",
         )
     if anomaly is None:
@@ -156,7 +156,7 @@ def _wanted(known: frozenset[str], anomaly: str | None, verdict: Verdict) -> fro
 
 
 def _shrink_hints(verdict: Verdict, wanted: frozenset[str]) -> list[list[ShrinkHint]]:
-    """Of each anomaly, what its witnesses name."""
+    """Return for each anomaly what its witnesses name."""
     return [
         [
             ShrinkHint(witness.cause, witness.batch)
@@ -169,7 +169,7 @@ def _shrink_hints(verdict: Verdict, wanted: frozenset[str]) -> list[list[ShrinkH
 
 
 class _Executions:
-    """Executes schedules, each in a folder of its own, and keeps that of the best."""
+    """Executes schedules, each in a folder of its own, and remembers the folder of the best."""
 
     def __init__(self, whole: Whole, here: Path, start: Start | None, folder: Path, most: int, tell: Say) -> None:
         self._whole = whole
@@ -179,7 +179,7 @@ class _Executions:
         self._most = most
         self._tell = tell
         self._number = 0
-        self._executed: dict[Hashable, Path] = {}
+        self._directories: dict[Hashable, Path] = {}
         self._best: Path | None = None
 
     def execute(self, schedule: Schedule) -> Executed | None:
@@ -187,23 +187,23 @@ class _Executions:
         scenario = self._whole.of(schedule, directory.with_suffix(".jsonl"))
         if crosscheck.of_schedule(scenario):
             return None
-        self._once(scenario, directory, self._here)
+        self._execute_into(scenario, directory, self._here)
         verdict = judge(directory)
-        summary = _in_a_line(verdict)
+        summary = _one_line(verdict)
         self._tell(f"{self._number} of at most {self._most}: {schedule}: {summary}")
-        self._executed[self._whole.alike(schedule)] = directory
+        self._directories[self._whole.alike(schedule)] = directory
         return Executed(frozenset(verdict.anomalies()), summary)
 
     def keep(self, schedule: Schedule) -> None:
-        self._best = self._executed[self._whole.alike(schedule)]
+        self._best = self._directories[self._whole.alike(schedule)]
 
     def confirm(self, path: Path, known: frozenset[str], wanted: frozenset[str]) -> tuple[Path, bool]:
-        """Run the scenario that was written, as it stands there; whether it came to the same."""
+        """Run the scenario file as it was written; return its run directory, and whether it shows the same anomalies."""
         directory = self._folder / _RUN
-        self._once(load(path), directory, path.parent)
+        self._execute_into(load(path), directory, path.parent)
         verdict = check(directory)
         self._draw(directory)
-        self._tell(f"{self._number} of at most {self._most}: {path.name}: {_in_a_line(verdict)}")
+        self._tell(f"{self._number} of at most {self._most}: {path.name}: {_one_line(verdict)}")
         return directory, wanted <= verdict.anomalies().keys() <= known
 
     @property
@@ -211,9 +211,9 @@ class _Executions:
         return self._number
 
     def best(self) -> Path | None:
-        """The run of the best schedule that was executed, where a reader looks for it."""
+        """Move the run of the best schedule to where a reader looks for it, and return its directory; None if there is none."""
         directory = self._folder / _RUN
-        self._remove(directory)  # an incomplete execution proves nothing
+        self._remove(directory)  # half an execution shows nothing
         if self._best is None:
             return None
         self._best.rename(directory)
@@ -226,7 +226,7 @@ class _Executions:
             picture_files.write(directory)
 
     def clear(self) -> None:
-        """Remove every execution, also one that did not come to its end, and the folder if nothing else is in it."""
+        """Remove every execution, also an unfinished one, and the folder if it is then empty."""
         for number in range(1, self._number + 2):
             self._remove(self._directory(number))
         with suppress(OSError):
@@ -235,7 +235,7 @@ class _Executions:
     def _directory(self, number: int) -> Path:
         return self._folder / f"{number:04d}"
 
-    def _once(self, scenario: Scenario, directory: Path, here: Path) -> None:
+    def _execute_into(self, scenario: Scenario, directory: Path, here: Path) -> None:
         self._number += 1
         run = RunDir.below(directory)
         execute_once(scenario, here, self._start, run, self._number)
@@ -245,15 +245,15 @@ class _Executions:
         directory.with_suffix(".jsonl").unlink(missing_ok=True)
 
 
-def _proof(shrunk: Shrunk) -> Iterator[str]:
-    """A line for each thing that was taken away: what came of it, in each way to place the faults."""
+def _removal_lines(shrunk: Shrunk) -> Iterator[str]:
+    """Yield a line for each removal that was tried, with its result for each way to place the faults."""
     for without in dict.fromkeys(tried.without for tried in shrunk.tried):
         came_to = [tried.came_to for tried in shrunk.tried if tried.without == without]
         ways = f" ({len(came_to)} ways)" if len(came_to) > 1 else ""
         yield f"without {without}{ways}: {'; '.join(dict.fromkeys(came_to))}"
 
 
-def _in_a_line(verdict: Verdict) -> str:
+def _one_line(verdict: Verdict) -> str:
     shown = ", ".join(f"{anomaly} {count}" for anomaly, count in sorted(verdict.anomalies().items()))
     if shown:
         return shown
@@ -262,7 +262,7 @@ def _in_a_line(verdict: Verdict) -> str:
 
 
 def _write(whole: Whole, best: Schedule, folder: Path, here: Path, anomalies: Sequence[str]) -> Path:
-    """The scenario of ``best`` as a file that can be run, with its records beside it where it needs them."""
+    """Write the scenario of ``best`` as a file that can be run, and next to it the records that it needs."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{file_name(whole.scenario.name)}-minimal.yaml"
     scenario = whole.of(best, path.with_suffix(".jsonl"))
@@ -270,27 +270,29 @@ def _write(whole: Whole, best: Schedule, folder: Path, here: Path, anomalies: Se
     pipeline = document["pipeline"]
     if pipeline["command"] == WORKER:
         del pipeline["command"]
-    at_home = {"here": str(here)}  # the file lies elsewhere, and what it names does not
+    templates = {"here": str(here)}  # the file is in another folder, and what it names is not
     named = ("input", "pipeline", "outputs", "oracle")
     document |= {
         "about": f"The smallest schedule found of {whole.scenario.name} that still shows {', '.join(anomalies)}: {best}.",
-        **{name: _filled(document[name], at_home) for name in named},
+        **{name: _fill_templates(document[name], templates) for name in named},
         "expect": {"verdict": "violated", "anomalies": list(anomalies)},
     }
-    del document["name"]  # it is the file's
+    del document["name"]  # the file has it
     text = StringIO()
     yaml = YAML()
     yaml.width = 120
-    yaml.default_flow_style = None  # lists and mappings of plain values on one line, as people write them
+    yaml.default_flow_style = None  # lists and mappings of plain values go on one line, as people write them
     yaml.dump({name: document[name] for name in _ORDER if name in document}, text)
     path.write_text(text.getvalue(), encoding="utf-8")
     return path
 
 
-def _filled(given: Any, values: Mapping[str, str]) -> Any:
-    """With the templates in all its texts filled in, and numbers as numbers where they are keys."""
+def _fill_templates(given: Any, values: Mapping[str, str]) -> Any:
+    """Return the document with all templates filled in, and with numeric keys as numbers."""
     if isinstance(given, dict):
-        return {int(name) if name.isdecimal() else name: _filled(value, values) for name, value in given.items()}
+        return {
+            int(name) if name.isdecimal() else name: _fill_templates(value, values) for name, value in given.items()
+        }
     if isinstance(given, list):
-        return [_filled(value, values) for value in given]
+        return [_fill_templates(value, values) for value in given]
     return fill(given, values) if isinstance(given, str) else given

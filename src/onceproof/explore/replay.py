@@ -1,7 +1,7 @@
-"""`onceproof replay`: the stored schedule of a run is executed again, as often as wanted, and judged like a run.
+"""`onceproof replay`: executes the stored schedule of a run again, a given number of times, and judges each execution.
 
-Where the kind of pipeline can share its services they stay up; otherwise each execution starts its own. Executions that came to
-the same are removed; one that did not is kept, with its verdict.
+If the kind of pipeline can share its services, they stay up; otherwise each execution starts its own. Executions with the same
+findings are removed; one with other findings is kept, with its verdict.
 """
 
 from __future__ import annotations
@@ -40,32 +40,31 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Result:
-    """What an execution came to: what must be the same."""
+    """The result of an execution, as far as it must be the same each time."""
 
     outcome: Outcome
     anomalies: tuple[tuple[str, str, int | None], ...]
-    """Anomaly, output, rows: after the claim."""
+    """Anomaly, output, rows, of what the claim does not allow. Rows are None if the kind of pipeline does not repeat exactly."""
     hit: tuple[bool, ...]
-    """Of each fault."""
+    """For each fault, whether it hit."""
     order: tuple[tuple[str, str], ...] | None
-    """Output and content of each row, in their order. None, as the rows of an anomaly, where the kind of pipeline does not
-    repeat them exactly."""
+    """Output and content of each row, in their order; None if the kind of pipeline does not repeat exactly."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """How often the same came back."""
+    """How often the replays had the same findings."""
 
     run: str
     times: int
     same: int
     verdicts: dict[str, int]
     seconds: tuple[float, ...]
-    """Of each execution, judging included, without the start of services that it shares."""
+    """For each execution, the time including judging, without the start of shared services."""
     start_s: float
-    """Of the start of services that all executions share."""
+    """The time to start the services that all executions share."""
     different: tuple[str, ...]
-    """Run directories of executions that came to something else."""
+    """Run directories of executions with other findings."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -80,24 +79,24 @@ class Replay:
 
 
 def stored_scenario(run_dir: Path) -> Scenario:
-    """The scenario of a run, as it was run. Raises `HistoryError` for one that cannot be used."""
+    """Return the scenario of a run, as it was run. Raises `HistoryError` if it cannot be used."""
     return RunRecord.read(run_dir).scenario.parsed(run_dir)
 
 
 def folder_of_scenario(run_dir: Path) -> Path:
-    """``{here}`` of a stored run."""
+    """Return ``{here}`` of a stored run."""
     return Path(RunRecord.read(run_dir).scenario_path or run_dir).resolve().parent
 
 
 def replayable(run_dir: Path) -> Scenario:
-    """The scenario of a run that can be executed again and compared with. Raises `UsageError` and `HistoryError`."""
+    """Return the scenario of a run that can be executed again and compared. Raises `UsageError` and `HistoryError`."""
     scenario = stored_scenario(run_dir)
-    _must_be_whole(run_dir)
+    _require_history(run_dir)
     for secret in scenario.pipeline.secrets:
         if secret not in os.environ:
             raise UsageError(
                 f"secret {secret!r}: no environment variable of that name is set",
-                hint=f"export {secret}=... before the replay",
+                hint=f"export {secret}=..., then run this command again",
             )
     return scenario
 
@@ -117,7 +116,7 @@ def _replay(run_dir: Path, scenario: Scenario, times: int, tell: Say) -> Replay:
     seconds: list[float] = []
     different: list[str] = []
     with shared_services(scenario, run_dir / "logs" / "replay") as (start, start_s):
-        run_files.remove(folder)  # of an earlier replay: worth keeping until this one can be
+        run_files.remove(folder)  # results of an earlier replay, kept until this one can start
         for number in range(1, times + 1):
             began = time.monotonic()
             directory = RunDir.below(folder / f"{number:04d}")
@@ -125,7 +124,7 @@ def _replay(run_dir: Path, scenario: Scenario, times: int, tell: Say) -> Replay:
                 execute_once(scenario, here, start, directory, number)
                 verdict = judge(directory.path)
             except Interrupted:
-                with uninterrupted("removing the replay that did not end"):  # half of one says nothing
+                with uninterrupted("removing the replay that did not end"):  # half a replay shows nothing
                     shutil.rmtree(directory.path if different else folder)
                 raise
             result = _result(directory.path, scenario, verdict)
@@ -136,8 +135,8 @@ def _replay(run_dir: Path, scenario: Scenario, times: int, tell: Say) -> Replay:
             else:
                 write_verdict(directory.path, verdict)
                 different.append(str(directory.path))
-            said = "the same" if result == wanted else f"NOT the same: {directory.path}"
-            tell(f"replay {number} of {times}: {verdict.outcome.value}, {said} ({seconds[-1]:.1f} s)")
+            comparison = "the same" if result == wanted else f"NOT the same: {directory.path}"
+            tell(f"replay {number} of {times}: {verdict.outcome.value}, {comparison} ({seconds[-1]:.1f} s)")
     if not different:
         shutil.rmtree(folder, ignore_errors=True)
     same = times - len(different)
@@ -146,9 +145,9 @@ def _replay(run_dir: Path, scenario: Scenario, times: int, tell: Say) -> Replay:
 
 @contextmanager
 def shared_services(scenario: Scenario, folder: Path) -> Iterator[tuple[Start | None, float]]:
-    """What gives all executions the same services, and how long these took to start; None where each must start its own.
+    """Yield what gives all executions the same services, and how long those took to start; None if each must start its own.
 
-    Their logs go below ``folder``.
+    The logs of shared services go below ``folder``.
     """
     kind = kind_of(scenario)
     if not kind.shares_services:
@@ -174,8 +173,8 @@ def start_services(start: Start, owner: Owner, folder: Path) -> Services:
         timeline.close()
 
 
-def _must_be_whole(run_dir: Path) -> None:
-    """Raises `HistoryError` for a run that ended before its history was written: there is nothing to come to again."""
+def _require_history(run_dir: Path) -> None:
+    """Raise `HistoryError` for a run that ended before its history was written: there is nothing to compare with."""
     run = RunRecord.read(run_dir)
     if run.observed:
         return
@@ -187,7 +186,7 @@ def _must_be_whole(run_dir: Path) -> None:
 
 
 def execute_once(scenario: Scenario, here: Path, start: Start | None, directory: RunDir, number: int) -> None:
-    """Execute the schedule, and leave a whole history in ``directory``; ``number`` keeps its names apart at shared services."""
+    """Execute the schedule and write its history to ``directory``; ``number`` makes its names unique on shared services."""
     timeline = Timeline(directory.events)
     try:
         path = here / f"{file_name(scenario.name)}.yaml"
@@ -197,7 +196,7 @@ def execute_once(scenario: Scenario, here: Path, start: Start | None, directory:
 
 
 def file_name(scenario: str) -> str:
-    """The name of a scenario as part of a file's name: a stored one may be anything, a path among others."""
+    """Return the name of a scenario as part of a file name: a stored name may hold any characters, also those of a path."""
     return re.sub(r"[^\w.-]+", "-", scenario)[:100]
 
 
@@ -218,7 +217,7 @@ def as_text(done: Replay) -> str:
     counted = ", ".join(f"{outcome} {count}" for outcome, count in sorted(done.verdicts.items()))
     slowest, typical = max(done.seconds), sorted(done.seconds)[len(done.seconds) // 2]
     lines = [
-        f"{done.same} of {done.times} replays came to the same findings ({counted})",
+        f"{done.same} of {done.times} replays had the same findings ({counted})",
         f"a replay took {typical:.1f} s, the longest {slowest:.1f} s",
     ]
     return "\n".join([*lines, *(f"not the same: {path}" for path in done.different)])

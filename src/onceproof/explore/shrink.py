@@ -1,11 +1,12 @@
 """`onceproof shrink`: the smallest part of a run's schedule that still shows the same anomalies.
 
-Delta debugging (A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002) on real executions, guided
-by what the run's witnesses name (`onceproof.kinds.contract.PipelineKind.hinted_schedules`): blind halving of 200 messages would
-take hundreds of executions. What
-it comes to is minimal if nothing more can be taken away: each single part (of consumers: message, consumer and fault) is tried,
-with every way to place the faults that had named it. A finding that needs a fault stays one that needs it: a smaller schedule that shows the anomaly
-without any fault as well shows another cause, and is not taken.
+Delta debugging (A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002) with real executions. What
+the witnesses of the run name guides the search (`onceproof.kinds.contract.PipelineKind.hinted_schedules`): blind halving of 200 messages
+would take hundreds of executions.
+
+The result is minimal if nothing more can be removed: the removal of each single part (for consumers: message, consumer, fault) is
+tried, with every way to place the faults that named this part. If the finding needs a fault, the result needs one as well: a smaller
+schedule that also shows the anomaly without any fault shows another cause, and is rejected.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ from typing import Any
 from onceproof.base.errors import Interrupted, OnceproofError
 from onceproof.scenario.schedule import MOST_WAYS, Schedule
 
-#: From here on messages are halved away before they are tried one by one.
+#: With more parts than this, halves are removed before single parts are tried.
 _MANY = 8
 
 
 @dataclass(frozen=True)
 class Executed:
-    """What the execution of a schedule came to."""
+    """The result of executing a schedule."""
 
     anomalies: frozenset[str]
-    """After the claim."""
+    """Those that the claim does not allow."""
     summary: str
-    """The verdict, in a line."""
+    """The verdict, in one line."""
 
 
 @dataclass(frozen=True)
 class Try:
-    """Something taken away, and why it cannot be."""
+    """A removal that was tried, and why it was rejected."""
 
     without: str
     schedule: Schedule
@@ -42,14 +43,16 @@ class Try:
 
 @dataclass(frozen=True)
 class Shrunk:
+    """The result of a search."""
+
     best: Schedule
     executions: int
     tried: tuple[Try, ...]
-    """Every removal from ``best`` that was tried, none of which shows it."""
+    """Every removal from ``best`` that was tried. None of them shows the anomalies."""
     minimal: bool
     """Each single removal was tried, in every way."""
     why_not: str = ""
-    """Where ``minimal`` is not so."""
+    """Why ``minimal`` is false."""
     interrupted: bool = False
 
 
@@ -59,142 +62,142 @@ class _Spent(Exception):
 
 @dataclass
 class Shrink:
-    """One search, with at most ``most`` calls of ``execute``. It returns None for a schedule that makes no valid scenario."""
+    """One search, which calls ``execute`` at most ``most`` times."""
 
     whole: Schedule
     wanted: frozenset[str]
     """The anomalies that must stay."""
     known: frozenset[str]
-    """All that the run has shown: a schedule that shows another is about something else."""
+    """All anomalies of the run. A schedule that shows another one is rejected."""
     execute: Callable[[Schedule], Executed | None]
+    """None: the schedule is not a valid scenario, and nothing was executed."""
     most: int
     keep: Callable[[Schedule], None] = lambda _: None
-    """Told of each schedule that is smaller and shows it."""
+    """Called with each smaller schedule that shows the anomalies."""
     alike: Callable[[Schedule], Hashable] = lambda schedule: schedule
-    """The same for schedules that execute the same: only one of them is executed."""
+    """Gives equal values for schedules that run in the same way: only one of them is executed."""
     executions: int = 0
-    _executed: dict[Hashable, Executed | None] = field(default_factory=dict)
+    _results: dict[Hashable, Executed | None] = field(default_factory=dict)
     _needs_fault: bool = False
     _cut: list[str] = field(default_factory=list)
-    """Removals from the best of which there are more ways than were listed."""
+    """Removals from the best schedule that have more ways than were listed."""
 
     def run(self, first: Sequence[Schedule] | Iterator[Schedule] = ()) -> Shrunk:
-        """``first``: small schedules that may show it, tried in their order."""
+        """Search, beginning with ``first``: small schedules that may show the anomalies, in this order."""
         self.best = self.whole
         try:
-            self._find(first)
+            self._try_hints(first)
             tried = self._reduce()
         except Interrupted:
-            return self._ended("it was interrupted", interrupted=True)
+            return self._end_early("it was interrupted", interrupted=True)
         except OnceproofError as failed:
             if self.best == self.whole:
-                raise  # nothing was found that could be lost
-            return self._ended(f"an execution failed: {failed.message}")
+                raise  # no smaller schedule was found that would be lost
+            return self._end_early(f"an execution failed: {failed.message}")
         except _Spent:
-            return self._ended(f"{self.executions} executions were used up before each single removal was tried")
+            return self._end_early(f"{self.executions} executions were used up before each single removal was tried")
         why = f"only the first {MOST_WAYS} ways to place the faults were tried without {', '.join(self._cut)}"
         cut = bool(self._cut)
         return Shrunk(self.best, self.executions, tuple(tried), minimal=not cut, why_not=why if cut else "")
 
-    def _ended(self, why: str, *, interrupted: bool = False) -> Shrunk:
-        """Before its end, with the best until then."""
-        return Shrunk(self.best, self.executions, self._tried(), False, why, interrupted)
+    def _end_early(self, why: str, *, interrupted: bool = False) -> Shrunk:
+        """Return the result of a search that ended early: the best schedule until then."""
+        return Shrunk(self.best, self.executions, self._known_removals(), False, why, interrupted)
 
     # -- the search -----------------------------------------------------------------------------------------------
 
-    def _find(self, first: Sequence[Schedule] | Iterator[Schedule]) -> None:
+    def _try_hints(self, first: Sequence[Schedule] | Iterator[Schedule]) -> None:
         if self.whole.faults:
             self._needs_fault = not self._shows(self.whole.calm())
             if not self._needs_fault:
-                self._take(self.whole.calm())
-        if self._needs_fault and any(self._taken(schedule) for schedule in first):
+                self._set_best(self.whole.calm())
+        if self._needs_fault and any(self._accept(schedule) for schedule in first):
             return
         if len(self.best.parts) > _MANY:
             self._halve()
 
     def _halve(self) -> None:
-        """Zeller's ddmin on the messages, complements only: a few alone seldom keep the order of takes."""
+        """Zeller's ddmin on the messages, with complements only: a few messages alone seldom keep the order of takes."""
         cut_into = 2
         while len(self.best.parts) > 1:
             parts = self.best.parts
             size = -(-len(parts) // cut_into)
             cuts = [parts[start : start + size] for start in range(0, len(parts), size)]
-            rests = (
-                [part for part in parts if part not in set(cut)] for cut in reversed(cuts)
-            )  # the end matters least
-            if any(rest and self._taken(self.best.only(rest)) for rest in rests):
+            # Begin with the last cut: the end matters least.
+            rests = ([part for part in parts if part not in set(cut)] for cut in reversed(cuts))
+            if any(rest and self._accept(self.best.only(rest)) for rest in rests):
                 cut_into = max(cut_into - 1, 2)
             elif cut_into >= len(parts) or size <= 2:
-                return  # one by one comes next
+                return  # single parts are tried next
             else:
                 cut_into = min(2 * cut_into, len(parts))
 
     def _reduce(self) -> list[Try]:
-        """Take away one thing after the other until nothing can be; returns all that was tried of the last."""
+        """Remove one part after the other until none can be removed; return the removals tried from the last schedule."""
         while True:
             tried: list[Try] = []
             self._cut.clear()
-            if not self._one_less(tried):
+            if not self._remove_one(tried):
                 return tried
 
-    def _one_less(self, tried: list[Try]) -> bool:
+    def _remove_one(self, tried: list[Try]) -> bool:
         for removal in self.best.smaller():
             for schedule in removal.ways:
-                if self._taken(schedule):
+                if self._accept(schedule):
                     return True
-                tried.append(Try(removal.without, schedule, self._came_to(schedule)))
+                tried.append(Try(removal.without, schedule, self._describe_result(schedule)))
             if removal.cut:
                 self._cut.append(removal.without)
         return False
 
-    def _taken(self, schedule: Schedule) -> bool:
-        """Whether it shows it, by its faults if these are needed; it is the best then."""
+    def _accept(self, schedule: Schedule) -> bool:
+        """Whether the schedule shows the anomalies, because of its faults if faults are needed. If so, it becomes the best."""
         if not self._shows(schedule):
             return False
         if self._needs_fault and (not schedule.faults or self._shows(schedule.calm())):
             return False
-        self._take(schedule)
+        self._set_best(schedule)
         return True
 
-    def _take(self, schedule: Schedule) -> None:
+    def _set_best(self, schedule: Schedule) -> None:
         self.best = schedule
         self.keep(schedule)
 
     def _shows(self, schedule: Schedule) -> bool:
         key = self.alike(schedule)
-        if key not in self._executed:
+        if key not in self._results:
             if self.executions >= self.most:
                 raise _Spent
-            self._executed[key] = self.execute(schedule)
-            self.executions += self._executed[key] is not None
+            self._results[key] = self.execute(schedule)
+            self.executions += self._results[key] is not None
         return self._known_to_show(schedule)
 
-    def _tried(self) -> tuple[Try, ...]:
-        """Of a search that did not come to its end: what is known of the best."""
+    def _known_removals(self) -> tuple[Try, ...]:
+        """Return the removals from the best schedule that a search tried before it ended early."""
         return tuple(
-            Try(removal.without, schedule, self._came_to(schedule))
+            Try(removal.without, schedule, self._describe_result(schedule))
             for removal in self.best.smaller()
             for schedule in removal.ways
-            if self.alike(schedule) in self._executed
+            if self.alike(schedule) in self._results
             and (not self._known_to_show(schedule) or self._known_to_show(schedule.calm()))
         )
 
     def _known_to_show(self, schedule: Schedule) -> bool:
-        executed = self._executed.get(self.alike(schedule))
-        return executed is not None and self.wanted <= executed.anomalies <= self.known
+        result = self._results.get(self.alike(schedule))
+        return result is not None and self.wanted <= result.anomalies <= self.known
 
-    def _came_to(self, schedule: Schedule) -> str:
-        """Of one that was tried, and not taken."""
-        executed = self._executed[self.alike(schedule)]
-        if executed is None:
-            return "no scenario: the other parts need it"
+    def _describe_result(self, schedule: Schedule) -> str:
+        """Return the result of a schedule that was tried and rejected."""
+        result = self._results[self.alike(schedule)]
+        if result is None:
+            return "not a valid scenario: the other parts need it"
         if self._known_to_show(schedule):
-            return f"{executed.summary}, but without its faults too: another cause"
-        return executed.summary
+            return f"{result.summary}, but also without its faults: another cause"
+        return result.summary
 
 
 def to_json(shrunk: Shrunk, whole: Schedule, **more: Any) -> dict[str, Any]:
-    """For programs: before and after, what was tried of the last, and where the minimal scenario and its run are."""
+    """Return the result for programs: sizes before and after, and the removals that were tried from the best schedule."""
     return {
         "before": dict(whole.sizes()),
         "after": dict(shrunk.best.sizes()),

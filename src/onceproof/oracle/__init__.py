@@ -1,4 +1,4 @@
-"""Oracles: functions from a run's input to what its outputs must hold. One file per kind, registered here by name."""
+"""Oracles: functions from the input of a run to what its outputs must hold. One file per kind, registered here by name."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from onceproof.scenario.model import OracleSpec, Scenario
 
 
 class Oracle(Protocol):
+    """One kind of oracle."""
+
     Spec: ClassVar[type[OracleSpec]]
     about: ClassVar[str]
 
@@ -22,9 +24,9 @@ class Oracle(Protocol):
     def problems(cls, spec: Any, scenario: Scenario) -> list[SpecProblem]: ...
 
     def expect(self, inputs: Inputs) -> Expectation:
-        """What each output must hold, by these inputs and nothing else. It may be asked several times, of other views of them.
+        """Return what each output must hold. The result depends on ``inputs`` only; the judge may ask again, with other views of them.
 
-        Raises `onceproof.base.errors.NotEvaluated` where that cannot be said.
+        Raises `onceproof.base.errors.NotEvaluated` if there is no answer.
         """
 
 

@@ -11,12 +11,12 @@
         - --planes={table.planes}
         - --to={expected.delays}
 
-``{input.TOPIC}`` is a Parquet file of the topic's committed records with the columns of Spark's Kafka source, but for the
+``{input.TOPIC}`` is a Parquet file of the topic's committed records, with the columns of Spark's Kafka source except for the
 time: ``topic``, ``partition``, ``offset``, ``key``, ``value``, ``timestamp_ms``. ``{expected.OUTPUT}`` is where the command writes
-the rows that the output must hold, as a Parquet file or, as Spark does, a folder of them. Columns are as in a query of oracle
-`sql`, with the same reserved names.
+the rows that the output must hold, as a Parquet file or a folder of files, as Spark writes it. Columns are as in a query of the
+oracle `sql`, with the same reserved names.
 
-It proves that streaming and faults change nothing; a mistake in the transformation that both share it cannot show. The
+This oracle proves that streaming and faults change nothing. It cannot show a mistake in the transformation that both share. The
 command runs in the job's environment when the run has ended; ``onceproof check`` reads what it wrote and runs nothing.
 """
 
@@ -74,7 +74,7 @@ class BatchOracle:
                 kind, _, name = template.partition(".")
                 if kind in ("kafka", "postgres", "checkpoint"):
                     why = f"template {{{template}}}: the services of the run are gone when the batch runs"
-                    found.append(SpecProblem(("command", index), why, "it reads {input.TOPIC} instead"))
+                    found.append(SpecProblem(("command", index), why, "read {input.TOPIC} instead"))
                 elif kind in known and name not in known[kind]:
                     why = f"template {{{template}}}: no {kind} {name!r}"
                     found.append(SpecProblem(("command", index), why, suggest(name, known[kind])))
@@ -82,8 +82,8 @@ class BatchOracle:
                     written.add(name)
         for output in scenario.asked():
             if output not in written:
-                hint = f"pass {{expected.{output}}} to it: where it writes the rows of that output"
-                found.append(SpecProblem(("command",), f"the command says nothing of output {output!r}", hint))
+                hint = f"pass {{expected.{output}}} to it, the place where it must write the rows of that output"
+                found.append(SpecProblem(("command",), f"the command writes nothing for output {output!r}", hint))
         return found
 
     def files(self) -> Iterable[tuple[tuple[str | int, ...], str]]:
@@ -106,20 +106,20 @@ class BatchOracle:
         }
         runner.run("oracle: command failed", [fill(word, values) for word in self._spec.command])
         for name, path in written.items():
-            _keep(path, precomputed.expected_file(runner.directory.path, name), f"{{expected.{name}}}")
+            _copy_as_one_file(path, precomputed.expected_file(runner.directory.path, name), f"{{expected.{name}}}")
         return {}
 
 
-def _keep(written: Path, target: Path, template: str) -> None:
-    """One file of what may be a folder of them, row group by row group."""
+def _copy_as_one_file(written: Path, target: Path, template: str) -> None:
+    """Copy what the command wrote, a file or a folder of files, into one file, row group by row group."""
     if not written.exists():
-        raise precomputed.OracleFailed(f"oracle: command: it ended well and wrote nothing to {template}")
+        raise precomputed.OracleFailed(f"oracle: command: it ended with exit code 0 and wrote nothing to {template}")
     try:
-        rows = ds.dataset(written, format="parquet")  # leaves out Spark's _SUCCESS and .crc files
+        rows = ds.dataset(written, format="parquet")  # ignores Spark's _SUCCESS and .crc files
         with pq.ParquetWriter(target, rows.schema, **PARQUET) as writer:
             for batch in rows.to_batches():
                 writer.write_batch(batch)
     except (pa.ArrowException, OSError) as damaged:
         target.unlink(missing_ok=True)
-        why = f"oracle: command: what it wrote to {template} is no readable Parquet: {damaged}"
+        why = f"oracle: command: what it wrote to {template} is not readable as Parquet: {damaged}"
         raise precomputed.OracleFailed(why) from damaged

@@ -9,8 +9,9 @@
       where:
         departures: dep_time IS NOT NULL
 
-``columns`` gives, for each output, each of its identity columns as a DuckDB expression over the decoded view of the input
-topic (`onceproof.oracle.contract.columns`). It needs no model of the job and says nothing of the other columns: they are not compared.
+``columns`` gives for each output each of its identity columns, as a DuckDB expression over the decoded view of the input
+topic (`onceproof.oracle.contract.columns`). This oracle needs no model of the job. It does not cover the other columns: they are not
+compared.
 """
 
 from __future__ import annotations
@@ -112,7 +113,9 @@ def _sql_problems(spec: IdentitySpec, output: str) -> list[SpecProblem]:
 
 
 def expressions(spec: IdentitySpec, output: str) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
-    """Each SQL expression about an output: its place below ``oracle``, its text, and what makes a SELECT of it with ``)`` behind it."""
+    """Yield each SQL expression about an output: its place below ``oracle``, its text, and the text before it that, with ``)`` after
+    it, makes it a SELECT.
+    """
     for name, expression in spec.columns[output].items():
         yield ("columns", output, name), expression, "SELECT (\n"
     if output in spec.where:

@@ -1,4 +1,4 @@
-"""Oracle ``python``: a function of the scenario's author gives, from the committed input, the rows that each output must hold.
+"""Oracle ``python``: a user's function gives, from the committed input, the rows that each output must hold.
 
 ::
 
@@ -9,10 +9,10 @@
 The function (``module:function`` or ``{here}/file.py:function``) is called with one dict: input topic -> pyarrow table of
 its committed records (``topic``, ``partition``, ``offset``, ``key``, ``value``, ``timestamp_ms``; key and value are bytes), and
 static table -> pyarrow table. It returns a dict: output -> its rows, as dicts, a pyarrow table or a DataFrame. Columns are
-as in a query of oracle `sql`, with the same reserved names.
+as in a query of the oracle `sql`, with the same reserved names.
 
-It runs in a process of its own when the run has ended, and where that took no longer than ten seconds once more in another
-process: with different answers to the same input nothing is judged. ``onceproof check`` reads what it said and runs nothing.
+The function runs in a process of its own when the run has ended. If that took no longer than ten seconds, it runs once more in
+another process; if the two answers differ, nothing is judged. ``onceproof check`` reads the stored answer and runs nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from onceproof.scenario.model import OracleSpec, Scenario
 from onceproof.scenario.templates import fill
 from onceproof.values.canonical import literal, quote
 
-# A function that was quicker than that is called twice.
+# A function that takes no longer than this is called twice.
 _CHEAP_S = 10.0
 
 
@@ -88,7 +88,7 @@ class PythonOracle:
         return {}
 
     def _ask_again(self, runner: precomputed.OracleRunner, asked: dict[str, Any]) -> None:
-        """Call the function once more, in another process. Raises `OracleFailed` if it says something else."""
+        """Call the function once more, in another process. Raises `OracleFailed` if the answer differs."""
         scratch = runner.owner.scratch
         again = {name: scratch / f"again-{index}.parquet" for index, name in enumerate(asked["outputs"])}
         outputs = {name: [str(again[name]), identity] for name, (_, identity) in asked["outputs"].items()}
@@ -101,13 +101,13 @@ class PythonOracle:
             if difference := _difference(once, again[output], spec.ignore):
                 raise precomputed.OracleFailed(
                     f"oracle: function: {self._spec.function} is not a function of its input: called again with the same "
-                    f"input, it returned other rows for output {output!r}: {difference}. Leave out clocks and random "
-                    "numbers, and sort what comes from a set"
+                    f"input, it returned other rows for output {output!r}: {difference}. Remove clocks and random "
+                    "numbers from it, and sort what comes from a set"
                 )
 
 
 def _difference(once: Path, again: Path, ignore: Sequence[str]) -> str | None:
-    """The first row that only one of two files has, columns that are ignored left out; None if there is none."""
+    """Return the first row that only one of the two files has, without the ignored columns; None if there is none."""
     columns = [sorted(set(pq.read_schema(file).names) - set(ignore)) for file in (once, again)]
     if columns[0] != columns[1]:
         return f"with columns {', '.join(columns[0])} first, then {', '.join(columns[1])}"

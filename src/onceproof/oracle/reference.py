@@ -1,4 +1,4 @@
-"""Oracle ``reference``: the same pipeline without faults, run in batches of several sizes, is what the outputs must hold.
+"""Oracle ``reference``: the outputs must hold what the same pipeline writes without faults, in batches of several sizes.
 
 ::
 
@@ -6,11 +6,11 @@
       kind: reference
       chunks: [4, 16]
 
-It needs no model of the job, and proves only that faults change nothing: a verdict says "relative to its own fault-free
-run". The pipeline is run once more for each number of ``chunks``, on services of its own, when the run has ended; the runs stay
-in ``reference/CHUNKS`` of the run directory. If their outputs differ, batch boundaries matter to the pipeline, or a column
-differs on each run (then it is proposed for ``ignore``): nobody can say what is right, and the run is inconclusive. With
-``anchor``, an oracle `sql` of its own, that one decides then.
+This oracle needs no model of the job. It proves only that faults change nothing, so the verdict says "relative to its own
+fault-free run". When the run has ended, the pipeline runs once more for each number of ``chunks``, on services of its own; these
+runs are kept in ``reference/CHUNKS`` of the run directory. If their outputs differ, either batch boundaries matter to the pipeline,
+or a column differs on each run (it is then proposed for ``ignore``). It is then not known which run is right, and the verdict is
+inconclusive, unless ``anchor``, an oracle `sql` of its own, decides.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ if TYPE_CHECKING:
 class ReferenceSpec(OracleSpec):
     kind: Literal["reference"]
     chunks: list[Annotated[int, Field(gt=0)]] = Field(
-        default=[4, 16], min_length=2, description="parts that the input is fed in: one fault-free run for each"
+        default=[4, 16],
+        min_length=2,
+        description="numbers of chunks that the input is fed in: one fault-free run for each",
     )
-    anchor: SqlSpec | None = Field(None, description="an oracle sql, which decides where those runs disagree")
+    anchor: SqlSpec | None = Field(None, description="an oracle sql, which decides if those runs disagree")
 
 
 @oracles.register("reference")
@@ -57,7 +59,9 @@ class ReferenceOracle:
     def problems(cls, spec: Any, scenario: Scenario) -> list[SpecProblem]:
         found = []
         if len(set(spec.chunks)) < len(spec.chunks):
-            found.append(SpecProblem(("chunks",), "a number of chunks occurs twice", "two that differ, or more"))
+            found.append(
+                SpecProblem(("chunks",), "a number of chunks occurs twice", "give two or more different numbers")
+            )
         for output, model in scenario.asked().items():
             if model.kind == "changelog":
                 why = f"output {output!r} is a changelog: which states it shows depends on the batches, not only on the input"
@@ -71,16 +75,16 @@ class ReferenceOracle:
         return []
 
     def expect(self, inputs: Inputs) -> Expectation:
-        said = inputs.run.expectation
-        if self._spec.anchor is not None and said is not None and said.anchored:
-            chunks = " and ".join(map(str, said.chunks or self._spec.chunks))
-            basis = f"by the anchor of its oracle, for its fault-free runs in {chunks} chunks disagree"
+        stored = inputs.run.expectation
+        if self._spec.anchor is not None and stored is not None and stored.anchored:
+            chunks = " and ".join(map(str, stored.chunks or self._spec.chunks))
+            basis = f"by the anchor of its oracle, because its fault-free runs in {chunks} chunks disagree"
             return replace(SqlOracle(self._spec.anchor).expect(inputs), basis=basis, texts=True)
         return replace(precomputed.expect(inputs), basis="relative to its own fault-free run", texts=True)
 
     def work_out(self, runner: precomputed.OracleRunner) -> Mapping[str, Any]:
         runs = {chunks: self._run(runner, chunks) for chunks in self._spec.chunks}
-        return _agreement(runner, runs, anchored=self._spec.anchor is not None)
+        return _store_agreed_rows(runner, runs, anchored=self._spec.anchor is not None)
 
     def _run(self, runner: precomputed.OracleRunner, chunks: int) -> RunDir:
         runner.timeline.emit("oracle.run", chunks=chunks)
@@ -92,7 +96,7 @@ class ReferenceOracle:
         directory = runner.observe(calm, runner.directory.path / "reference" / str(chunks))
         run = directory.run
         if not run.drained:
-            words = f"\n{said}" if run.job is not None and (said := run.job.last_words()) else ""
+            words = f"\n{last}" if run.job is not None and (last := run.job.last_words()) else ""
             why = run.drain_note or "no reason was recorded"
             raise precomputed.OracleFailed(
                 f"oracle: reference: the fault-free run in {chunks} chunks failed: {why}{words}"
@@ -104,8 +108,10 @@ def _rows(spec: InputSpec, seed: int) -> int:
     return spec.rows or open_dataset(spec.dataset, spec.options, seed=seed).rows()
 
 
-def _agreement(runner: precomputed.OracleRunner, runs: Mapping[int, RunDir], *, anchored: bool) -> Mapping[str, Any]:
-    """Store what all of them show. Raises `OracleFailed` if they differ, unless an anchor decides then."""
+def _store_agreed_rows(
+    runner: precomputed.OracleRunner, runs: Mapping[int, RunDir], *, anchored: bool
+) -> Mapping[str, Any]:
+    """Store what all runs show. Raises `OracleFailed` if they differ and there is no anchor to decide."""
     outputs = runner.scenario.asked()
     fed = input_digest(runner.directory.path)
     rows = {
@@ -131,7 +137,7 @@ def _agreement(runner: precomputed.OracleRunner, runs: Mapping[int, RunDir], *, 
 
 def _disagreement(runs: Mapping[int, RunDir], scenario: Scenario, found: list[Differences]) -> str:
     lines = [
-        f"oracle: reference: the fault-free runs in {' and '.join(map(str, runs))} chunks disagree, so none of them is right"
+        f"oracle: reference: the fault-free runs in {' and '.join(map(str, runs))} chunks disagree, so it is not known which is right"
     ]
     for difference in found:
         lines += [f"  output {difference.output}: {sentence}" for sentence in difference.sentences()]
@@ -140,6 +146,6 @@ def _disagreement(runs: Mapping[int, RunDir], scenario: Scenario, found: list[Di
                 [*scenario.outputs[difference.output].ignore, *(c.column for c in difference.columns)]
             )
             lines.append(
-                f"    if that says nothing of the input: outputs: {difference.output}: ignore: [{', '.join(ignore)}]"
+                f"    if these columns do not depend on the input, set outputs: {difference.output}: ignore: [{', '.join(ignore)}]"
             )
     return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""Oracle ``slice``: what a run's own oracle said of the effects that a slice of it keeps, stored with the slice.
+"""Oracle ``slice``: the answer of a run's own oracle about the effects that a slice of the run keeps, stored with the slice.
 
-Where an effect follows from many input records (a sum, a window, a join), asking the oracle again with the few that a slice
-holds would make a right effect look wrong. See `onceproof.judge.slices.cut`; in a scenario of one's own it has no meaning.
+If an effect follows from many input records (a sum, a window, a join), asking the oracle again with the few records of a slice
+would make a right effect look wrong. See `onceproof.judge.slices.cut`. A user's scenario cannot have this oracle.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from onceproof.scenario.model import OracleSpec, Scenario
 
 class SliceSpec(OracleSpec):
     kind: Literal["slice"]
-    whole: dict[str, bool] = Field(description="output -> whether the stored rows name every column that is compared")
+    whole: dict[str, bool] = Field(description="output -> whether the stored rows have every column that is compared")
     texts: bool = Field(
         False, description="the stored rows are the texts that another run showed, whatever their types"
     )
-    uncommitted: bool = Field(False, description="stored too: what would be added if uncommitted input counted")
+    uncommitted: bool = Field(False, description="also stored: the rows that uncommitted input would add")
 
 
 def uncommitted_file(run_dir: Path, output: str) -> Path:
-    """What ``output`` would have to hold beside all else if uncommitted input counted too."""
+    """Return the file with the rows that ``output`` would also have to hold if uncommitted input counted."""
     file = expected_file(run_dir, output)
     return file.with_name(f"{file.stem}.uncommitted.parquet")
 
@@ -38,7 +38,7 @@ def uncommitted_file(run_dir: Path, output: str) -> Path:
 @oracles.register("slice")
 class SliceOracle:
     Spec: ClassVar[type[OracleSpec]] = SliceSpec
-    about: ClassVar[str] = "in the slices that onceproof makes of a run: what the run's oracle said, stored"
+    about: ClassVar[str] = "in slices of a run, which onceproof makes: the stored answer of the run's oracle"
 
     def __init__(self, spec: Any) -> None:
         self._spec: SliceSpec = spec
@@ -51,7 +51,7 @@ class SliceOracle:
     def expect(self, inputs: Inputs) -> Expectation:
         more = inputs.view.uncommitted
         if more and not self._spec.uncommitted:
-            raise NotEvaluated("this slice stores what committed input explains, and no more")
+            raise NotEvaluated("this slice stores only what committed input explains")
         file = uncommitted_file if more else expected_file
         rows = {
             output: ExpectedRows(inputs.stored(file(inputs.history.run_dir, output)), whole)

@@ -12,21 +12,23 @@
           WHERE dep_time IS NOT NULL
 
 The query is DuckDB's SQL and sees ``input`` (topic, partition, offset, key, value, timestamp_ms; committed records
-only), a view for each input topic with its JSON fields as typed columns (`onceproof.oracle.contract.columns`), and the static tables
-under ``pipeline.prepare.tables``. Its columns are the output's, but for those that the output ignores. Six names are
-reserved. ``_topic``, ``_partition``, ``_offset`` and ``_key`` name the input record that causes the row. They are not
-compared; they let losses be held against recorded progress, duplicates against replayed batches, and the order against
-the input's. A row of a window or join has no single cause: leave them out. With one input topic ``_topic`` may be left out.
-Where an output's ``source`` says which of its columns carry the cause, the query need not name it.
+only), a view for each input topic with its JSON fields as typed columns (`onceproof.oracle.contract.columns`), and the static
+tables under ``pipeline.prepare.tables``. It must give the columns of the output, except those that the output ignores.
 
-``_to_partition`` says which partition of an output topic a row belongs in. ``windows`` says when the window of a record closes,
-so that records that came too late are left out; and the column ``_closes`` when the window of a row does, for outputs that get a row only then (`onceproof.judge.relations.late`)::
+Some names are reserved (`onceproof.oracle.contract.expectation.RESERVED`) and not compared. ``_topic``, ``_partition``, ``_offset``
+and ``_key`` name the input record that causes the row. With them, the judge compares losses with recorded progress, duplicates with
+replayed batches, and the order with that of the input. A row of a window or join has no single cause: omit them. With one input
+topic ``_topic`` may be omitted. If an output's ``source`` names the columns that hold the cause, the query need not name it.
+
+``_to_partition`` is the partition of an output topic in which a row belongs. ``windows`` says when the window of a record closes,
+so that records that came too late are left out. The column ``_closes`` says when the window of a row closes, for outputs that get a
+row only then (`onceproof.judge.relations.late`)::
 
       windows:
         flights: {closes: "date_trunc('hour', sched_dep::TIMESTAMP) + INTERVAL 1 HOUR"}
 
-The types that the query gives decide how values are compared (`onceproof.values.canonical`): cast a timestamp that the
-input spells as a string to TIMESTAMP.
+The column types of the query decide how values are compared (`onceproof.values.canonical`): cast a timestamp that the
+input holds as a string to TIMESTAMP.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ class SqlOracle:
 
 
 def output_problems(field: str, given: Mapping[str, object], scenario: Scenario) -> list[SpecProblem]:
-    """Outputs that the scenario has not, and outputs of which the oracle says nothing."""
+    """Return entries for outputs that the scenario does not have, and outputs without an entry."""
     known = list(scenario.asked())
     found = [
         SpecProblem((field, output), f"there is no output {output!r}", suggest(output, known))
@@ -92,7 +94,7 @@ def output_problems(field: str, given: Mapping[str, object], scenario: Scenario)
         else SpecProblem(
             (field, output),
             f"output {output!r} must stay empty or holds dead letters: the oracle needs no query for it",
-            "remove this",
+            "remove it here",
         )
         for output in given
         if output not in known
@@ -100,5 +102,5 @@ def output_problems(field: str, given: Mapping[str, object], scenario: Scenario)
     for output in known:
         if output not in given:
             hint = f"add {field}: {output}: ..., or remove the output"
-            found.append(SpecProblem((field,), f"the oracle says nothing of output {output!r}", hint))
+            found.append(SpecProblem((field,), f"the oracle says nothing about output {output!r}", hint))
     return found

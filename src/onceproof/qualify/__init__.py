@@ -1,1 +1,1 @@
-"""`onceproof qualify`: every point x fault kind on a job that somebody else wrote, within a time budget."""
+"""`onceproof qualify`: tries every point x fault kind on a user's job, within a time budget."""

@@ -1,11 +1,14 @@
-"""Whose finding is it? From the verdict on one run to what became of each cell that shared it.
+"""Assigns the findings of one run to the cells that shared it.
 
-A cell's window is the batch that its fault strikes and those up to the next fault's. An effect that stands in no window, or of
-which nobody knows the batch, may be any cell's, and one in a window after another that is violated may be what the first left
-behind: then the cells concerned are run once more, each alone. So are two cells of which either may have struck a batch that is
-wrong. Until such a run decides, a cell keeps what the shared run showed (`cells.Shared`): a fault that hit and left wrong rows
-is never reported as not reached. No such run takes back what was found: see `unclaimed`. Of several queries each has windows of
-its own (`onceproof.qualify.windows`).
+A cell's window starts at the batch that its fault strikes and ends before the batch of the next fault. Each query has windows
+of its own (`onceproof.qualify.windows`). The cells concerned are run again, each alone,
+
+- if an effect lies in no window, or its batch is unknown: it may belong to any cell;
+- if an effect lies in a window after a violated one: it may be a consequence of the earlier fault;
+- if either of two faults may have struck a batch that is wrong.
+
+Until such a run decides, a cell keeps what the shared run showed (`cells.Shared`): a fault that hit and left wrong rows is never
+reported as not reached. A run of a single cell never takes back what a shared run found: see `unclaimed`.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from onceproof.base.words import times
 from onceproof.judge.findings import BatchReport, FaultReport, Finding, Outcome, Verdict, Witness
 from onceproof.qualify.cells import Cell, Shared, State
 from onceproof.qualify.schedule import Step
@@ -35,7 +39,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Unplaced:
-    """Rows that may belong to any cell of a shared run."""
+    """Rows of a shared run that may belong to any of its cells."""
 
     why: str
     found: _Found
@@ -44,26 +48,28 @@ class _Unplaced:
 def attribute(
     step: Step, verdict: Verdict, instruments: Mapping[int, str], run: str, windows: Windows | None = None
 ) -> list[Cell]:
-    """The cells of ``step`` after its run, in its order.
+    """Return the cells of ``step`` as its run leaves them, in the same order.
 
-    ``instruments``: number of the fault -> what saw its point (``watcher`` is approximate). ``run`` names the run directory.
-    ``windows``: by default, and where a timeline shows no batch, by the batches of the step: right for a job with one query.
+    ``instruments``: number of the fault -> the instrument that saw its point (``watcher`` is approximate).
+    ``run``: the run directory, below that of the qualification.
+    ``windows``: by default, and if the timeline shows no batch, they follow from the batches of the step, which is right for a
+    job with one query.
     """
     if len(step.cells) == 1:
-        return [_alone(step.cells[0], verdict, instruments.get(0), run)]
+        return [_after_run_alone(step.cells[0], verdict, instruments.get(0), run)]
     if windows is None or not windows.first:
         windows = by_batch(step, (batch.query for batch in verdict.batches))
-    unplaced = _unplaced(windows, verdict)
+    unplaced = _find_unplaced(windows, verdict)
     return [
-        _shared(step, index, verdict, instruments.get(index), run, unplaced, windows)
+        _after_shared_run(step, index, verdict, instruments.get(index), run, unplaced, windows)
         for index in range(len(step.cells))
     ]
 
 
 def unclaimed(found: Iterable[Cell], verdicts: Mapping[str, Verdict]) -> dict[str, dict[str, int]]:
-    """Of the runs that violated the claim, what no violated cell that took part in them shows: run -> anomaly -> effects.
+    """Return what violated runs show and none of their violated cells does: run -> anomaly -> number of effects.
 
-    A violation is never tried away: that each cell of a run held when it was alone does not make the run right.
+    A violation is never retried away: if each cell of a run holds when run alone, the shared run is still violated.
     """
     violated = [cell for cell in found if cell.verdict is Outcome.VIOLATED]
     rest: dict[str, dict[str, int]] = {}
@@ -75,11 +81,14 @@ def unclaimed(found: Iterable[Cell], verdicts: Mapping[str, Verdict]) -> dict[st
     return rest
 
 
-def _alone(cell: Cell, verdict: Verdict, instrument: str | None, run: str) -> Cell:
-    """Everything found in a run of its own is the cell's. What a shared run showed remains until this one decides."""
+def _after_run_alone(cell: Cell, verdict: Verdict, instrument: str | None, run: str) -> Cell:
+    """Return the cell after a run of its own, whose findings are all the cell's.
+
+    If that run is inconclusive, the cell keeps what a shared run showed.
+    """
     fault = verdict.faults[0] if verdict.faults else None
     ran = replace(cell, runs=(*cell.runs, run), evidence=_evidence(fault), alone=True)
-    found = _all(verdict)
+    found = _all_found(verdict)
     if fault is not None and fault.hit:
         return replace(
             ran,
@@ -91,10 +100,10 @@ def _alone(cell: Cell, verdict: Verdict, instrument: str | None, run: str) -> Ce
             why=None if verdict.outcome is Outcome.HELD else _first_line(verdict),
             shared=cell.shared if verdict.outcome is Outcome.INCONCLUSIVE else None,
         )
-    missed = replace(ran, state=State.NOT_REACHED, why=_missed(fault) or _first_line(verdict))
+    missed = replace(ran, state=State.NOT_REACHED, why=_why_missed(fault) or _first_line(verdict))
     if verdict.outcome is not Outcome.VIOLATED:
         return missed
-    # What was found was found, whether or not the fault can be proven to have hit.
+    # The findings count, even if the fault is not proven to have hit.
     return replace(
         missed,
         verdict=Outcome.VIOLATED,
@@ -105,7 +114,7 @@ def _alone(cell: Cell, verdict: Verdict, instrument: str | None, run: str) -> Ce
     )
 
 
-def _shared(
+def _after_shared_run(
     step: Step,
     index: int,
     verdict: Verdict,
@@ -120,41 +129,41 @@ def _shared(
     hit = fault is not None and fault.hit
     window = [batch for batch in verdict.batches if windows.possible(batch.query, batch.batch, index)]
     sure = {_name(batch) for batch in window if windows.sure(batch.query, batch.batch, index)}
-    found = _in(verdict, sure)
+    found = _found_in(verdict, sure)
 
     def undecided(why: str, found: _Found, suspects: Iterable[int]) -> Cell:
-        """The cell gets a run of its own; until then this is known of it."""
+        """Return the cell marked for a run of its own, with what is known of it until then."""
         others = tuple(step.cells[other].title() for other in suspects if other != index and _fired(verdict, other))
         seen = Shared(run, why, hit, others, found.anomalies, found.outputs, found.witnesses) if hit or found else None
         near = cell.approximate or (hit and instrument == "watcher")
         return replace(ran, alone=True, approximate=near, why=why, shared=seen)
 
-    everybody = range(len(step.cells))
+    all_cells = range(len(step.cells))
     if not hit:
         fired = fault is not None and fault.fired
-        return undecided(str(_missed(fault)), found if fired and windows.ordered else _NOTHING, everybody)
+        return undecided(str(_why_missed(fault)), found if fired and windows.ordered else _NOTHING, all_cells)
     if found and not windows.ordered:
-        return undecided(_DISORDER, found, everybody)
-    if found and (damaged := _damaged(windows, index, verdict)) is not None:
+        return undecided(_DISORDER, found, all_cells)
+    if found and (damaged := _first_violated_before(windows, index, verdict)) is not None:
         query, number = damaged
         of_query = f" of query {query}" if len(windows.first) > 1 else ""
         why = (
             f"batch {number}{of_query} of the shared run was violated before this fault, and this may be a consequence"
         )
         return undecided(why, found, [i for i in range(index) if windows.possible(query, number, i)] or range(index))
-    doubt = next((batch for batch in window if _name(batch) not in sure and _in(verdict, {_name(batch)})), None)
+    doubt = next((batch for batch in window if _name(batch) not in sure and _found_in(verdict, {_name(batch)})), None)
     known = doubt is None and unplaced is None and bool(window)
     right = known and all(batch.verdict is Outcome.HELD for batch in window)
     if found:
         done = Outcome.VIOLATED
-    elif right or verdict.outcome is Outcome.HELD:  # of a run in which nothing is wrong nothing is to be told apart
+    elif right or verdict.outcome is Outcome.HELD:  # a run that held has no findings to assign
         done = Outcome.HELD
     elif unplaced is not None:
-        return undecided(unplaced.why, unplaced.found, everybody)
+        return undecided(unplaced.why, unplaced.found, all_cells)
     elif doubt is not None:
         why = f"batch {_name(doubt)} of the shared run is violated, and either of two faults may have struck it"
-        suspects = [i for i in everybody if windows.possible(doubt.query, doubt.batch, i)]
-        return undecided(why, _in(verdict, {_name(doubt)}), suspects)
+        suspects = [i for i in all_cells if windows.possible(doubt.query, doubt.batch, i)]
+        return undecided(why, _found_in(verdict, {_name(doubt)}), suspects)
     else:
         return undecided("the shared run does not show whether its batches are right", _NOTHING, ())
     return replace(
@@ -172,8 +181,8 @@ def _fired(verdict: Verdict, index: int) -> bool:
     return index < len(verdict.faults) and verdict.faults[index].fired
 
 
-def _damaged(windows: Windows, index: int, verdict: Verdict) -> tuple[str, int] | None:
-    """Query and number of the first batch before the window of that cell with a row that violates the claim."""
+def _first_violated_before(windows: Windows, index: int, verdict: Verdict) -> tuple[str, int] | None:
+    """Return query and number of the first violated batch before the cell's window."""
     names = {name for f in verdict.findings if f.violates for name, effects in f.batches.items() if effects}
     before = sorted((number, query) for query, number in map(_split, names) if windows.before(query, number, index))
     return (before[0][1], before[0][0]) if before else None
@@ -184,7 +193,7 @@ def _name(batch: BatchReport) -> str:
 
 
 def _split(batch: str) -> tuple[str, int]:
-    """Of ``query/batch``."""
+    """Split ``query/batch``."""
     query, _, number = batch.rpartition("/")
     return query, int(number)
 
@@ -194,18 +203,18 @@ def _split(batch: str) -> tuple[str, int]:
 _NOTHING = _Found({}, (), {})
 
 
-def _all(verdict: Verdict) -> _Found:
-    """Everything that violates the claim."""
-    return _gathered((finding, finding.total, finding.witnesses) for finding in _violating(verdict))
+def _all_found(verdict: Verdict) -> _Found:
+    """Return everything that violates the claim."""
+    return _gather((finding, finding.total, finding.witnesses) for finding in _violating(verdict))
 
 
-def _in(verdict: Verdict, window: set[str]) -> _Found:
-    """What violates the claim in these batches (``query/batch``)."""
-    return _gathered(
+def _found_in(verdict: Verdict, window: set[str]) -> _Found:
+    """Return what violates the claim in these batches (``query/batch``)."""
+    return _gather(
         (
             finding,
             sum(count for batch, count in finding.batches.items() if batch in window),
-            [witness for witness in finding.witnesses if _stands_in(witness, finding, window)],
+            [witness for witness in finding.witnesses if _belongs_to(witness, finding, window)],
         )
         for finding in _violating(verdict)
     )
@@ -215,13 +224,13 @@ def _violating(verdict: Verdict) -> list[Finding]:
     return [finding for finding in verdict.findings if finding.violates]
 
 
-def _stands_in(witness: Witness, finding: Finding, window: set[str]) -> bool:
-    """Whether it is surely of one of these batches: it names its batch and not the query."""
+def _belongs_to(witness: Witness, finding: Finding, window: set[str]) -> bool:
+    """Whether the witness is certainly from one of these batches: a witness names its batch and not the query."""
     of_number = {name for name in finding.batches if _split(name)[1] == witness.batch}
     return bool(of_number) and of_number <= window
 
 
-def _gathered(parts: Iterable[tuple[Finding, int, Iterable[Witness]]]) -> _Found:
+def _gather(parts: Iterable[tuple[Finding, int, Iterable[Witness]]]) -> _Found:
     anomalies: dict[str, int] = {}
     outputs = set()
     witnesses: dict[str, str] = {}
@@ -231,11 +240,11 @@ def _gathered(parts: Iterable[tuple[Finding, int, Iterable[Witness]]]) -> _Found
         anomalies[finding.anomaly] = anomalies.get(finding.anomaly, 0) + rows
         outputs.add(finding.output)
         for witness in seen:
-            witnesses.setdefault(finding.anomaly, _line(witness))
+            witnesses.setdefault(finding.anomaly, _describe_witness(witness))
     return _Found(anomalies, tuple(sorted(outputs)), witnesses)
 
 
-def _line(witness: Witness) -> str:
+def _describe_witness(witness: Witness) -> str:
     """``id=5 (batch 2, input orders/0@655, output booked xid 758, booked xid 759)``"""
     where = [f"batch {witness.batch}"] if witness.batch is not None else []
     where += [f"input {witness.cause}"] if witness.cause is not None else []
@@ -244,27 +253,26 @@ def _line(witness: Witness) -> str:
     return f"{name} ({'; '.join(where)})" if where else name
 
 
-def _unplaced(windows: Windows, verdict: Verdict) -> _Unplaced | None:
-    """What was found of which no window holds all; None where every row is some cell's."""
-    whys: list[str] = []
+def _find_unplaced(windows: Windows, verdict: Verdict) -> _Unplaced | None:
+    """Return the findings that lie partly outside all windows, or None if every row belongs to some cell."""
+    reasons: list[str] = []
     parts: list[tuple[Finding, int, Iterable[Witness]]] = []
     for finding in _violating(verdict):
         lost = finding.total - sum(finding.batches.values())
         early = {name: rows for name, rows in finding.batches.items() if rows and windows.before(*_split(name), 0)}
         if lost > 0:
-            rows = f"{lost} row" if lost == 1 else f"{lost:,} rows"
-            whys.append(f"the batch of {rows} with {finding.anomaly} in {finding.output} is not known")
+            reasons.append(f"the batch of {times(lost, 'row')} with {finding.anomaly} in {finding.output} is not known")
             parts.append((finding, lost, [w for w in finding.witnesses if w.batch is None]))
         elif not windows.ordered:
-            whys.append(_DISORDER)
+            reasons.append(_DISORDER)
             parts.append((finding, finding.total, finding.witnesses))
         elif early:
             where = f"in batch {next(iter(early))}, before the first fault"
-            whys.append(f"{finding.anomaly} in {finding.output} is {where}")
+            reasons.append(f"{finding.anomaly} in {finding.output} is {where}")
             parts.append(
-                (finding, sum(early.values()), [w for w in finding.witnesses if _stands_in(w, finding, set(early))])
+                (finding, sum(early.values()), [w for w in finding.witnesses if _belongs_to(w, finding, set(early))])
             )
-    return _Unplaced(whys[0], _gathered(parts)) if parts else None
+    return _Unplaced(reasons[0], _gather(parts)) if parts else None
 
 
 def _state(cell: Cell, instrument: str | None) -> State:
@@ -275,8 +283,8 @@ def _evidence(fault: FaultReport | None) -> tuple[str, ...]:
     return () if fault is None else fault.evidence
 
 
-def _missed(fault: FaultReport | None) -> str | None:
-    """With all of its evidence: the reason is often the last sentence, after what went well until then."""
+def _why_missed(fault: FaultReport | None) -> str | None:
+    """Return why the fault missed, with all of its evidence: the reason is often the last sentence."""
     if fault is None or fault.hit:
         return None
     how = "it was put in place, and is not proven to have hit" if fault.fired else "it never fired"

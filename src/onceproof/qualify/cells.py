@@ -1,4 +1,4 @@
-"""The cells of a qualification: every point x fault kind, what became of each, and in which order they are tried."""
+"""The cells of a qualification: every point x fault kind, the result of each, and the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from onceproof.judge.findings import Outcome
 from onceproof.scenario.model import Scenario
 from onceproof.scenario.points import Point
 
-#: A batch that any qualification reaches; only for asking a kind what it thinks of a position.
+#: A batch that every qualification reaches; used only to ask a kind of fault about a position.
 SOME_BATCH = 2
 _ROOM = 4
-"""Chunks after it: some kinds need a batch or two more."""
+"""Chunks after that batch: some kinds need a batch or two more."""
 
-
+#: Kinds that share the column of another kind in the matrix.
 _COLUMNS = {"crash-at-frame": "crash"}
 
 
 class State(StrEnum):
-    """How far a cell came."""
+    """How far the work on a cell has come."""
 
     PENDING = "pending"
     EXERCISED = "exercised"
@@ -38,13 +38,13 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Shared:
-    """What a shared run showed of a cell, where it does not show which of its cells caused it. Round-trips through JSON."""
+    """What a shared run showed of a cell without showing which of its cells caused it. Round-trips through JSON."""
 
     run: str
-    """Run directory below that of the qualification."""
+    """The run directory, below that of the qualification."""
     why: str
     hit: bool
-    """Whether the cell's own fault hit in it."""
+    """Whether the cell's own fault hit in that run."""
     others: tuple[str, ...] = ()
     """Titles of the other cells that may have caused it."""
     anomalies: Mapping[str, int] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Cell:
-    """One way to put one fault at one point, and what came of it. Round-trips through JSON."""
+    """One way to place one fault at one point, and the result. Round-trips through JSON."""
 
     name: str
     """Unique, and a file name: ``crash-driver-after-sink-commit``."""
@@ -69,28 +69,28 @@ class Cell:
     query: str | None = None
     words: str = ""
     approximate: bool = False
-    """Known before any run: it cannot be placed exactly."""
+    """The fault cannot be placed exactly; known before any run."""
     state: State = State.PENDING
     why: str | None = None
-    """Of ``n/a`` and ``not reached``; of others what must be known of them."""
+    """The reason for ``n/a`` or ``not reached``; for other states a reservation, if there is one."""
     of_tool: bool = False
     """``n/a`` because of what onceproof can place, not because of what the job is."""
     verdict: Outcome | None = None
     anomalies: Mapping[str, int] = field(default_factory=dict)
-    """Anomaly -> effects, after the claim."""
+    """Anomaly -> number of effects that the claim does not allow."""
     outputs: tuple[str, ...] = ()
-    """Where they were found."""
+    """The outputs in which the anomalies were found."""
     witnesses: Mapping[str, str] = field(default_factory=dict)
     """Anomaly -> the first row that shows it, in one line."""
     evidence: tuple[str, ...] = ()
     alone: bool = False
-    """It needs, or had, a run of its own: a shared run did not decide about it."""
+    """It needs a run of its own, or had one: a shared run did not decide its verdict."""
     empty: tuple[int, ...] = ()
-    """Batches at which its fault struck and nothing was in danger: it is not tried there again."""
+    """Batches at which its fault struck when nothing was in danger. The cell is not tried there again."""
     shared: Shared | None = None
-    """What that shared run showed, until a run of its own decides."""
+    """What a shared run showed, until a run of its own decides."""
     runs: tuple[str, ...] = ()
-    """Run directories below that of the qualification, the one that decided last."""
+    """Run directories, below that of the qualification; the one that decided comes last."""
 
     @property
     def target(self) -> str:
@@ -98,7 +98,7 @@ class Cell:
 
     @property
     def column(self) -> str:
-        """Of the matrix: kinds that differ only in how they are placed share one."""
+        """The column of the matrix: kinds that differ only in how they are placed share one."""
         return _COLUMNS.get(self.kind, self.kind)
 
     @property
@@ -111,7 +111,7 @@ class Cell:
 
     @property
     def together(self) -> bool:
-        """Violated in a shared run, and not separated from the others of that run."""
+        """Whether it is violated in a shared run and not separated from the other cells of that run."""
         return self.shared is not None and self.verdict is Outcome.VIOLATED
 
     def title(self) -> str:
@@ -120,7 +120,7 @@ class Cell:
         return f"{' '.join(filter(None, [self.kind, self.target]))} at {self.point}{words}"
 
     def fault(self, batch: int) -> dict[str, Any]:
-        """As it stands under ``chaos:`` of a scenario."""
+        """Return the fault as an item of a scenario's ``chaos:``."""
         at: dict[str, Any] = {"batch": batch, "point": str(self.point)}
         if self.query is not None:
             at["query"] = self.query
@@ -131,7 +131,7 @@ class Cell:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Cell:
-        """Raises `KeyError`, `TypeError` or `ValueError` for what `to_json` never gave."""
+        """Raises `KeyError`, `TypeError` or `ValueError` if `to_json` did not write ``stored``."""
         verdict = stored["verdict"]
         return cls(
             **{
@@ -148,9 +148,9 @@ class Cell:
         )
 
 
-#: Most telling first: a sink that forgets, one that misjudges a commit, one that hides errors; then the rest of the matrix,
-#: then zombies and whatever else a kind offers.
-_TELLING: tuple[tuple[str, Point | None], ...] = (
+#: The order of trying. First the cells that show most: a sink that forgets what it committed, one that misjudges a commit, one
+#: that hides errors. Then the rest of the matrix, then zombies and whatever else a kind offers.
+_ORDER: tuple[tuple[str, Point | None], ...] = (
     ("crash", Point.AFTER_SINK_COMMIT),
     ("lost-ack", Point.COMMIT_UNACKNOWLEDGED),
     ("lost-request", Point.COMMIT_LOST),
@@ -169,20 +169,20 @@ _TELLING: tuple[tuple[str, Point | None], ...] = (
 
 
 def priority(cell: Cell) -> int:
-    """Place in the order of trying, 0 first."""
-    places = [i for i, (kind, point) in enumerate(_TELLING) if kind == cell.kind and point in (None, cell.point)]
-    return min(places, default=len(_TELLING))
+    """Return the cell's place in the order of trying; 0 comes first."""
+    places = [i for i, (kind, point) in enumerate(_ORDER) if kind == cell.kind and point in (None, cell.point)]
+    return min(places, default=len(_ORDER))
 
 
 def kinds(registry: Registry[type[Fault]] = faults) -> list[str]:
-    """The fault kinds that offer themselves, those of the matrix first, the others (zombies) behind."""
-    first = list(dict.fromkeys(kind for kind, _ in _TELLING))
+    """Return the kinds of faults that offer cells: those in `_ORDER` first, then the others (zombies)."""
+    first = list(dict.fromkeys(kind for kind, _ in _ORDER))
     offering = [name for name, kind in registry.items() if isinstance(kind, OffersCells)]
     return [name for name in first if name in offering] + [name for name in offering if name not in first]
 
 
 def cells(job: Job, scenario: Scenario, registry: Registry[type[Fault]] = faults) -> list[Cell]:
-    """Every cell of the matrix for this job, in the order of trying; those that are ``n/a`` with their reason, at the end."""
+    """Return every cell of the matrix for this job in the order of trying; those that are ``n/a``, with the reason, come last."""
     room = [spec.model_copy(update={"chunks": max(spec.chunks, SOME_BATCH + _ROOM)}) for spec in scenario.input]
     roomy = scenario.model_copy(update={"input": room, "chaos": []})
     found: list[Cell] = []
@@ -198,7 +198,7 @@ def cells(job: Job, scenario: Scenario, registry: Registry[type[Fault]] = faults
             for point in Point
             if point not in offered
         ]
-    return sorted(_named_apart(found), key=lambda cell: (not cell.reachable, priority(cell)))
+    return sorted(_with_unique_names(found), key=lambda cell: (not cell.reachable, priority(cell)))
 
 
 def _cell(kind: str, one: Try, scenario: Scenario, registry: Registry[type[Fault]]) -> Cell:
@@ -212,7 +212,7 @@ def _cell(kind: str, one: Try, scenario: Scenario, registry: Registry[type[Fault
     fault = registry.get(kind)
     try:
         spec = fault.Spec.model_validate(cell.fault(SOME_BATCH))
-    except ValidationError as wrong:  # a kind that offers what its own spec refuses: told, not hidden
+    except ValidationError as wrong:  # the kind offers what its own spec refuses: report it
         first = wrong.errors()[0]
         why = f"{kind} refuses its own offer: {first['loc']}: {first['msg']}"
         return replace(cell, state=State.N_A, why=why, of_tool=True)
@@ -225,8 +225,8 @@ def _cell(kind: str, one: Try, scenario: Scenario, registry: Registry[type[Fault
     return replace(cell, approximate=placed.exactness == "approximate")
 
 
-def _named_apart(found: Iterable[Cell]) -> list[Cell]:
-    """Two tries of one kind at one point (two sinks, say) get numbers."""
+def _with_unique_names(found: Iterable[Cell]) -> list[Cell]:
+    """Number the cells of one kind at one point (with two sinks, for example), so that names are unique."""
     count: dict[str, int] = {}
     apart = []
     for cell in found:
@@ -236,7 +236,7 @@ def _named_apart(found: Iterable[Cell]) -> list[Cell]:
 
 
 def outcome(found: Iterable[Cell]) -> Outcome:
-    """Of the whole matrix: violated if any cell is; held only if every reachable cell was exercised, and held."""
+    """Return the outcome of the whole matrix: violated if any cell is; held only if every reachable cell was exercised and held."""
     reachable = [cell for cell in found if cell.reachable]
     if any(cell.verdict is Outcome.VIOLATED for cell in reachable):
         return Outcome.VIOLATED

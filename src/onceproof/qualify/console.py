@@ -1,4 +1,4 @@
-"""What a qualification is doing, while it does it: lines with the time used and left, and on a terminal a status below them."""
+"""Shows the progress of a qualification: lines with the time used and left, and on a terminal a status line below them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from onceproof.base.timeline import Event
 from onceproof.base.visible import visible
 from onceproof.reports.progress import RunState, describe
 
-#: Of a run's events, those that say something about its cells or about what is wrong; the rest is in its ``events.jsonl``.
-_TOLD = ("fault.hit", "fault.missed", "warning", "bypass")
+#: The events of a run that are shown: about its cells, or about what is wrong. All events are in its ``events.jsonl``.
+_SHOWN = ("fault.hit", "fault.missed", "warning", "bypass")
 
 
 class ProgressOnConsole:
@@ -53,7 +53,7 @@ class ProgressOnConsole:
     def event(self, event: Event) -> None:
         with self._lock:
             self._state.add(event)
-            if event.kind in _TOLD and (line := describe(event)) is not None:
+            if event.kind in _SHOWN and (line := describe(event)) is not None:
                 self._print(line, "")
 
     def says(self, line: str) -> None:
@@ -73,6 +73,6 @@ class ProgressOnConsole:
 
 
 def clock(seconds: float) -> str:
-    """``9:05``, rounded to seconds."""
+    """Return minutes and seconds, rounded: ``9:05``."""
     whole = round(seconds)
     return f"{whole // 60}:{whole % 60:02d}"

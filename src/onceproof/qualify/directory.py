@@ -1,11 +1,11 @@
-"""The directory of a qualification: what is known so far, in one JSON file that is replaced after each run, and all the runs.
+"""The directory of a qualification: its state, in one JSON file that is replaced after each run, and all of its runs.
 
 ::
 
-    qualification.json   the state, from which `onceproof qualify --continue DIR` goes on
+    qualification.json   the state, from which `onceproof qualify --continue DIR` continues
     scenario.yaml        the user's scenario as it was when the qualification began, without faults
     steps/               the scenario of each run, with a deadline within the budget
-    cells/               a scenario with one fault for each cell that was run alone, is violated or is still to be decided
+    cells/               a scenario with one fault for each cell that was run alone, is violated or is not decided yet
     runs/                a run directory for each run
 """
 
@@ -31,32 +31,32 @@ _SCENARIO = "scenario.yaml"
 
 @dataclass(frozen=True)
 class Progress:
-    """Everything that a qualification knows. Frozen: a new one after each run."""
+    """The state of a qualification. Frozen: each run makes a new one."""
 
     scenario: str
-    """Its name."""
+    """The name of the scenario."""
     scenario_path: str
     digest: str
     """SHA-256 of the scenario's file when the qualification began."""
     seed: int
     files: Mapping[str, str] = field(default_factory=dict)
-    """Of what the scenario names by ``{here}`` (its job, for one): path from there -> SHA-256 when it began."""
+    """Files that the scenario names by ``{here}`` (its job, for example): path from there -> SHA-256 when the qualification began."""
     replaced: int = 0
-    """Faults of the scenario's own, which are not used."""
+    """Number of the scenario's own faults, which are not used."""
     first: str | None = None
-    """Run directory of the run without faults, once there is one; like all of them, below the qualification's."""
+    """Directory of the run without faults, once there is one; like all run directories, below that of the qualification."""
     cells: tuple[Cell, ...] = ()
     decided: tuple[str, ...] = ()
-    """Runs whose findings say something about the job: the first, and those whose faults hit."""
+    """Runs whose findings say something about the job: the first one, and those whose faults hit."""
     steps: int = 0
     spent_s: float = 0.0
     cell_s: float | None = None
-    """What a cell takes, learned."""
+    """How long a cell takes in a shared run, as learned so far."""
     fault_s: Mapping[str, float] = field(default_factory=dict)
     """The same for each kind and target that was run alone."""
     first_s: float | None = None
     ended: str | None = None
-    """Why no more was tried: ``done``, ``budget``, or what ended it; None while it goes on."""
+    """Why no more cells were tried: ``done``, ``budget``, or what ended the qualification. None while it goes on."""
 
     def to_json(self) -> dict[str, Any]:
         return {"version": VERSION, **asdict(self)}
@@ -69,13 +69,13 @@ class Progress:
         return cls(**{**known, "decided": tuple(known["decided"])})
 
     def with_cells(self, changed: list[Cell]) -> Progress:
-        """These cells in the place of those of the same names."""
+        """Return the state with these cells instead of those of the same names."""
         new = {cell.name: cell for cell in changed}
         return replace(self, cells=tuple(new.get(cell.name, cell) for cell in self.cells))
 
 
 class Directory:
-    """One qualification's folder."""
+    """The folder of one qualification."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -86,7 +86,7 @@ class Directory:
 
     @classmethod
     def create(cls, runs_dir: Path, scenario: str) -> Directory:
-        """A new one below ``runs_dir``. Raises `EnvironmentProblem` where it cannot be written."""
+        """Create a folder below ``runs_dir``. Raises `EnvironmentProblem` if it cannot be written."""
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
         made = cls((runs_dir / f"qualify-{scenario}-{stamp}-{secrets.token_hex(2)}").absolute())
         try:
@@ -98,7 +98,7 @@ class Directory:
 
     @classmethod
     def open(cls, path: Path) -> tuple[Directory, Progress]:
-        """One to go on with. Raises `UsageError` for a folder that holds none, or one of another version."""
+        """Open the folder of a qualification to continue it. Raises `UsageError` if it holds none, or one of another version."""
         file = path / FILE
         hint = "the report of a qualification names its directory; to begin a new one: onceproof qualify SCENARIO"
         try:
@@ -121,7 +121,7 @@ class Directory:
             raise UsageError(f"{file} is damaged: {type(damaged).__name__}: {damaged}", hint=hint) from None
 
     def save(self, progress: Progress) -> None:
-        """In one step: whoever reads it, or goes on after a crash, finds the old state or the new one."""
+        """Replace the state in one step: a reader, or `--continue` after a crash, finds the old state or the new one."""
         draft = self.path / f".{FILE}"
         try:
             draft.write_text(json.dumps(progress.to_json(), indent=2, default=str) + "\n", encoding="utf-8")
@@ -137,7 +137,7 @@ class Directory:
         return file
 
     def command_of(self, cell: Cell) -> str:
-        """What repeats a cell, alone."""
+        """Return the command that runs the cell alone."""
         return f"onceproof run {self.cells / cell.name}.yaml"
 
 

@@ -1,4 +1,4 @@
-"""What a qualification reads of a run that is over: its verdict, and which instrument saw the point of each fault."""
+"""Reads what a qualification needs of a finished run: its verdict, and which instrument saw the point of each fault."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onceproof.judge.findings import VERDICT_FILE, Finding, Verdict, Witness
 
 
 def fired_by(run_dir: Path) -> Mapping[int, str]:
-    """Number of each fault that fired -> the instrument that saw its point."""
+    """Return for each fault that fired: its number -> the instrument that saw its point."""
     by: dict[int, str] = {}
     with (run_dir / "events.jsonl").open(encoding="utf-8") as lines:
         for line in lines:
@@ -25,29 +25,30 @@ def fired_by(run_dir: Path) -> Mapping[int, str]:
 
 
 def read_verdict(run_dir: Path) -> Verdict:
-    """The stored verdict of a run. Raises `HistoryError`."""
+    """Return the stored verdict of a run. Raises `HistoryError`."""
     try:
         return Verdict.from_json(run_dir / VERDICT_FILE)
     except (OSError, ValueError) as damaged:
         message = f"{run_dir / VERDICT_FILE} cannot be read: {damaged}"
         again = f"judge the run again: onceproof check {run_dir}"
-        gone = "the qualification counts on this run: put its directory back, or begin a new qualification"
+        gone = "the qualification needs this run: put its directory back, or begin a new qualification"
         raise HistoryError(message, hint=again if run_dir.is_dir() else gone) from None
 
 
-def first_of_each_batch(verdict: Verdict, run_dir: Path) -> Verdict:
-    """With a witness for each batch that a finding names, where the file of all its witnesses has one.
+def with_witness_per_batch(verdict: Verdict, run_dir: Path) -> Verdict:
+    """Return the verdict with a witness for each batch that a finding names, if the file of all its witnesses has one.
 
-    A verdict holds the first witnesses only, and they may all be of one batch: a cell that struck another would show none.
+    A verdict holds only the first witnesses of a finding. If they were all from one batch, a cell that struck another batch would
+    show none.
     """
-    return replace(verdict, findings=tuple(_with_batches(finding, run_dir) for finding in verdict.findings))
+    return replace(verdict, findings=tuple(_with_more_witnesses(finding, run_dir) for finding in verdict.findings))
 
 
-def _with_batches(finding: Finding, run_dir: Path) -> Finding:
+def _with_more_witnesses(finding: Finding, run_dir: Path) -> Finding:
     wanted = {int(name.rpartition("/")[2]) for name in finding.batches}
     wanted -= {witness.batch for witness in finding.witnesses if witness.batch is not None}
     more = []
-    for witness in _every(finding, run_dir):
+    for witness in _all_witnesses(finding, run_dir):
         if not wanted:
             break
         if witness.batch in wanted:
@@ -56,7 +57,7 @@ def _with_batches(finding: Finding, run_dir: Path) -> Finding:
     return replace(finding, witnesses=(*finding.witnesses, *more))
 
 
-def _every(finding: Finding, run_dir: Path) -> Iterator[Witness]:
+def _all_witnesses(finding: Finding, run_dir: Path) -> Iterator[Witness]:
     if finding.witness_file is None:
         return
     with (run_dir / finding.witness_file).open(encoding="utf-8") as lines:

@@ -1,4 +1,4 @@
-"""The result of a qualification for people, at most 100 columns wide, and for programs."""
+"""Renders the result of a qualification: as text of at most 100 columns, and as JSON."""
 
 from __future__ import annotations
 
@@ -27,25 +27,24 @@ _NAMED = 3
 
 
 def as_text(result: Result, *, color: bool = False, width: int = 100) -> str:
-    """The whole of it: what held, the matrix, what was found and how to repeat it, what was not exercised and why."""
+    """Return the page: what held, the matrix, what was found and how to repeat it, what was not exercised and why."""
     page = Page(color, width)
     page.rule()
     head = Text(result.outcome.value.upper(), style=_STYLE.get(result.outcome, "bold magenta"))
-    steps = result.progress.steps
-    spent = f"{clock(result.progress.spent_s)} in {steps} {'run' if steps == 1 else 'runs'}"
+    spent = f"{clock(result.progress.spent_s)} in {times(result.progress.steps, 'run')}"
     page.below(head + Text(f"  qualification of {result.scenario.name}   {spent}, seed {result.progress.seed}"), 0)
     page.line("statement", statement(result))
     if result.cells:
-        _proven(page, result)
+        _print_claims(page, result)
         page.blank()
         page.below(_table(result.cells), 0)
         explained: set[str] = set()
-        _violated(page, result, explained)
-        _of_no_cell(page, result, explained)
-        _unsettled(page, result.cells)
-        _not_applicable(page, result.cells)
+        _print_violated(page, result, explained)
+        _print_unclaimed_runs(page, result, explained)
+        _print_undecided(page, result.cells)
+        _print_not_applicable(page, result.cells)
     else:
-        shown = _findings(page, result.first.findings)
+        shown = _print_first_findings(page, result.first.findings)
         for reason in result.first.reasons:
             if not any(finding.summary in reason for finding in shown):
                 page.line("why", reason)
@@ -60,7 +59,7 @@ def as_text(result: Result, *, color: bool = False, width: int = 100) -> str:
 
 
 def statement(result: Result) -> str:
-    """A few sentences that claim no more than was exercised."""
+    """Return a few sentences that claim no more than was exercised."""
     if not result.cells:
         return (
             f"without any fault the verdict is {result.first.outcome}. No fault was tried: "
@@ -71,11 +70,13 @@ def statement(result: Result) -> str:
         return "no cell of the matrix applies to this job: no fault was tried, and nothing is claimed"
     exercised = [cell for cell in reachable if cell.exercised]
     unproven = sum(cell.verdict is Outcome.VIOLATED and not cell.exercised for cell in reachable)
-    also = f"; {_cells(unproven)} violated, but the fault is not proven to have hit" if unproven else ""
+    also = (
+        f"; {times(unproven, 'reachable cell')} violated, but the fault is not proven to have hit" if unproven else ""
+    )
     if shared := len(result.unclaimed):
-        also += f"; {shared} {'run' if shared == 1 else 'runs'} violated in a way that no single cell shows"
+        also += f"; {times(shared, 'run')} violated in a way that no single cell shows"
     if result.strongest is None:
-        return f"none of {_cells(len(reachable))} was exercised, so nothing is claimed{also}"
+        return f"none of {times(len(reachable), 'reachable cell')} was exercised, so nothing is claimed{also}"
     near = sum(cell.state is State.APPROXIMATE for cell in exercised)
     counts = {
         "held": sum(cell.verdict is Outcome.HELD for cell in exercised),
@@ -101,11 +102,7 @@ def _promises(strongest: Strongest) -> str:
     return f"{what}; {others} held" if others else what
 
 
-def _cells(count: int) -> str:
-    return "1 reachable cell" if count == 1 else f"{count} reachable cells"
-
-
-def _proven(page: Page, result: Result) -> None:
+def _print_claims(page: Page, result: Result) -> None:
     strongest = result.strongest
     if strongest is None:
         return
@@ -142,11 +139,11 @@ def _table(found: Iterable[Cell]) -> Table:
 
 
 def _entry(found: list[Cell]) -> Text:
-    """Several cells in one field (two sinks, two queries, two forms) are counted; those that did not hold are named below."""
+    """Return the text of one field. Several cells in it (two sinks, two queries, two forms) are counted; the page names them below."""
     reachable = [cell for cell in found if cell.reachable]
     if not reachable:
         return Text("n/a", style="dim")
-    words = [_word(cell) for cell in reachable]
+    words = [_verdict_of(cell) for cell in reachable]
     if len(words) == 1:
         return words[0]
     distinct = {word.plain: word for word in words}
@@ -155,7 +152,7 @@ def _entry(found: list[Cell]) -> Text:
     )
 
 
-def _word(cell: Cell) -> Text:
+def _verdict_of(cell: Cell) -> Text:
     near = "~" if cell.state is State.APPROXIMATE else ""
     if cell.verdict is not None:
         mark = ("*" if cell.together else "") + ("" if cell.exercised else "?")
@@ -163,8 +160,11 @@ def _word(cell: Cell) -> Text:
     return Text(cell.state.value, style="yellow")
 
 
-def _violated(page: Page, result: Result, explained: set[str]) -> None:
-    """Each violated cell; those that a shared run did not separate come together. ``explained``: anomalies with their fix."""
+def _print_violated(page: Page, result: Result, explained: set[str]) -> None:
+    """Print each violated cell; cells that a shared run did not separate are printed together.
+
+    ``explained``: the anomalies whose fix is on the page already.
+    """
     unseparated: dict[tuple[str, str], list[Cell]] = {}
     for cell in result.cells:
         if cell.together:
@@ -174,25 +174,27 @@ def _violated(page: Page, result: Result, explained: set[str]) -> None:
             page.below(Text("violated  ", style="bold red") + Text(cell.title()), 0)
             if not cell.exercised:
                 page.line("  unproven", f"the fault is not proven to have hit: {cell.why}", "yellow")
-            _shown(page, cell, result.scenario, explained)
+            _print_anomalies(page, cell, result.scenario, explained)
             page.unbroken("  repeat" if cell.alone else "  alone", result.directory.command_of(cell))
             if cell.runs:
                 page.unbroken("  seen in", str(result.directory.path / cell.runs[-1]))
     for (run, why), cells in unseparated.items():
         page.blank()
         page.below(
-            Text("violated* ", style="bold red") + Text(f"{_number(cells)} of a shared run, {_from(cells, result)}"), 0
+            Text("violated* ", style="bold red")
+            + Text(f"{times(len(cells), 'cell')} of a shared run, {_not_separated_from(cells, result)}"),
+            0,
         )
         page.line("  because", why, "yellow")
         common = all(_finding_of(cell) == _finding_of(cells[0]) for cell in cells)
         if common:
-            _shown(page, cells[0], result.scenario, explained)
+            _print_anomalies(page, cells[0], result.scenario, explained)
         for cell in cells:
             page.line("  cell", cell.title())
             if not cell.exercised:
                 page.line("  unproven", f"the fault is not proven to have hit: {'; '.join(cell.evidence)}", "yellow")
             if not common:
-                _shown(page, cell, result.scenario, explained)
+                _print_anomalies(page, cell, result.scenario, explained)
             page.unbroken("  alone", result.directory.command_of(cell))
         page.unbroken("  seen in", str(result.directory.path / run))
 
@@ -201,14 +203,10 @@ def _finding_of(cell: Cell) -> tuple[object, ...]:
     return (cell.anomalies, cell.outputs, cell.witnesses)
 
 
-def _number(cells: list[Cell]) -> str:
-    return "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-
-
-def _from(cells: list[Cell], result: Result) -> str:
-    """What these cells are not separated from, with what is known of it by now."""
+def _not_separated_from(cells: list[Cell], result: Result) -> str:
+    """Return which cells these are not separated from, with what is known of those by now."""
     titles = {cell.title() for cell in cells}
-    known = {cell.title(): f" ({_alone_word(cell)})" for cell in result.cells if not cell.together}
+    known = {cell.title(): f" ({_known_of(cell)})" for cell in result.cells if not cell.together}
     others = list(dict.fromkeys(other for cell in cells if cell.shared is not None for other in cell.shared.others))
     outside = [f"{other}{known.get(other, '')}" for other in others if other not in titles]
     more = f"; and {len(outside) - _NAMED} more" if len(outside) > _NAMED else ""
@@ -221,20 +219,20 @@ def _from(cells: list[Cell], result: Result) -> str:
     )
 
 
-def _shown(page: Page, cell: Cell, scenario: Scenario, explained: set[str]) -> None:
-    """Its anomalies, each with the first row that shows it and with what fixes it, once a page."""
+def _print_anomalies(page: Page, cell: Cell, scenario: Scenario, explained: set[str]) -> None:
+    """Print the cell's anomalies, each with the first row that shows it and, once per page, with what fixes it."""
     if not cell.anomalies:
         page.line("  found", "see the run")
     for name, count in sorted(cell.anomalies.items()):
         where = f" in {', '.join(cell.outputs)}" if cell.outputs else ""
-        page.line("  found", f"{name}: {_counted(count, scenario, cell.outputs)}{where}")
+        page.line("  found", f"{name}: {_count_with_noun(count, scenario, cell.outputs)}{where}")
         if name in cell.witnesses:
             page.line("  first", cell.witnesses[name])
-        _explained(page, name, scenario, explained)
+        _print_fixes(page, name, scenario, explained)
 
 
-def _explained(page: Page, name: str, scenario: Scenario, explained: set[str]) -> None:
-    """What fixes the anomaly, unless this page has said so."""
+def _print_fixes(page: Page, name: str, scenario: Scenario, explained: set[str]) -> None:
+    """Print what fixes the anomaly, unless the page has it already."""
     if name in explained:
         return
     explained.add(name)
@@ -243,8 +241,8 @@ def _explained(page: Page, name: str, scenario: Scenario, explained: set[str]) -
     page.unbroken("  explain", f"onceproof explain {name}")
 
 
-def _counted(count: int, scenario: Scenario, outputs: Iterable[str] = ()) -> str:
-    """Rows of tables, records of topics; of all outputs where none is named."""
+def _count_with_noun(count: int, scenario: Scenario, outputs: Iterable[str] = ()) -> str:
+    """Return the count with its noun: rows of tables, records of topics. Without ``outputs``, all outputs count."""
     named = [scenario.outputs[name] for name in outputs if name in scenario.outputs]
     tables = {spec.has_rows for spec in named or scenario.outputs.values()}
     if len(tables) > 1:
@@ -253,7 +251,7 @@ def _counted(count: int, scenario: Scenario, outputs: Iterable[str] = ()) -> str
 
 
 def _fixes(name: str, scenario: Scenario) -> tuple[str, ...]:
-    """What stops the anomaly in outputs such as this job's, as its checker explains it; a third party's may be missing."""
+    """Return what stops the anomaly in outputs such as this job's; nothing if a third party's checker does not explain it."""
     try:
         explanation = anomaly(name).explanation
     except KeyError:
@@ -261,34 +259,34 @@ def _fixes(name: str, scenario: Scenario) -> tuple[str, ...]:
     return explanation.stops_for({store_of(spec).words.system for spec in scenario.outputs.values()})
 
 
-def _of_no_cell(page: Page, result: Result, explained: set[str]) -> None:
-    """Runs that violate the claim in a way that none of their cells shows."""
+def _print_unclaimed_runs(page: Page, result: Result, explained: set[str]) -> None:
+    """Print the runs that violate the claim in a way that none of their cells shows."""
     for run, anomalies in result.unclaimed.items():
         part = [cell for cell in result.cells if run in cell.runs]
         page.blank()
-        head = f"a run of {_number(part)}; no cell is known to have caused it"
+        head = f"a run of {times(len(part), 'cell')}; no cell is known to have caused it"
         page.below(Text("violated  ", style="bold red") + Text(head), 0)
         for name, count in sorted(anomalies.items()):
-            page.line("  found", f"{name}: {_counted(count, result.scenario)}")
-            _explained(page, name, result.scenario, explained)
+            page.line("  found", f"{name}: {_count_with_noun(count, result.scenario)}")
+            _print_fixes(page, name, result.scenario, explained)
         words: dict[str, list[str]] = {}
         for cell in part:
-            words.setdefault(_alone_word(cell), []).append(cell.title())
+            words.setdefault(_known_of(cell), []).append(cell.title())
         for word, titles in words.items():
             page.line("  cells", f"{word}: {'; '.join(titles)}")
         page.unbroken("  seen in", str(result.directory.path / run))
 
 
-def _alone_word(cell: Cell) -> str:
-    """What is known of a cell apart from the run that it shared."""
+def _known_of(cell: Cell) -> str:
+    """Return what is known of a cell apart from the run that it shared."""
     alone = cell.alone and len(cell.runs) > 1
     if cell.verdict is not None and (cell.exercised or alone):
         return f"{cell.verdict} when run alone" if alone else f"not run alone, {cell.verdict} in its own batches"
     return "run alone, not decided" if alone else "not run alone"
 
 
-def _findings(page: Page, findings: Iterable[Finding]) -> list[Finding]:
-    """Print the first few that violate the claim; returns those."""
+def _print_first_findings(page: Page, findings: Iterable[Finding]) -> list[Finding]:
+    """Print the first few findings that violate the claim, and return them."""
     shown = [f for f in findings if f.violates][:_FINDINGS]
     for finding in shown:
         page.line("found", f"{finding.anomaly} in {finding.output}: {finding.summary}")
@@ -300,8 +298,8 @@ def _findings(page: Page, findings: Iterable[Finding]) -> list[Finding]:
     return shown
 
 
-def _unsettled(page: Page, found: Iterable[Cell]) -> None:
-    """Reachable cells that are neither held nor violated, by reason; and those that were placed approximately."""
+def _print_undecided(page: Page, found: Iterable[Cell]) -> None:
+    """Print the reachable cells that are neither held nor violated, by reason, and those that were placed approximately."""
     lines: dict[tuple[str, str], list[str]] = {}
     for cell in found:
         if cell.reachable and cell.verdict not in (Outcome.VIOLATED, Outcome.HELD):
@@ -316,8 +314,8 @@ def _unsettled(page: Page, found: Iterable[Cell]) -> None:
         page.line("~", f"placed approximately, by watching the checkpoint's files: {'; '.join(near)}")
 
 
-def _not_applicable(page: Page, found: Iterable[Cell]) -> None:
-    """What the job does not have, in a line; what onceproof cannot place, as a count."""
+def _print_not_applicable(page: Page, found: Iterable[Cell]) -> None:
+    """Print the cells that the job does not have, with the reasons, and the number of those that onceproof cannot place."""
     absent = [cell for cell in found if not cell.reachable]
     reasons = list(dict.fromkeys(str(cell.why) for cell in absent if not cell.of_tool))
     of_tool = sum(cell.of_tool for cell in absent)
@@ -333,10 +331,10 @@ def _not_applicable(page: Page, found: Iterable[Cell]) -> None:
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """``verdict``, ``statement``, ``strongest``, ``matrix`` (point -> column -> cells), ``cells``, and where to go on."""
-    told = [_cell(cell, result) for cell in result.cells]
+    """Return ``verdict``, ``statement``, ``strongest``, ``matrix`` (point -> column -> cells), ``cells``, and how to continue."""
+    documents = [_cell(cell, result) for cell in result.cells]
     matrix: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for cell in told:
+    for cell in documents:
         entry = {key: cell[key] for key in ("name", "state", "verdict", "why")}
         matrix.setdefault(cell["point"], {}).setdefault(cell["column"], []).append(entry)
     unfinished = result.unfinished
@@ -356,11 +354,11 @@ def as_json(result: Result) -> dict[str, Any]:
             {
                 "run": str(result.directory.path / run),
                 "anomalies": found,
-                "cells": {cell.name: _alone_word(cell) for cell in result.cells if run in cell.runs},
+                "cells": {cell.name: _known_of(cell) for cell in result.cells if run in cell.runs},
             }
             for run, found in result.unclaimed.items()
         ],
-        "cells": told,
+        "cells": documents,
         "matrix": matrix,
         "replaced_faults": result.progress.replaced,
         "seed": result.progress.seed,

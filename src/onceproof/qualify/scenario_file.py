@@ -1,4 +1,4 @@
-"""Scenario files of a qualification: the user's own, with other faults and chunks, in another folder."""
+"""Writes the scenario files of a qualification: the user's own, with other faults and chunks, in another folder."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from onceproof.scenario_files import whole
 from onceproof.scenario_files.load import read
 
 _HERE = re.compile(r"\{here\}/(.+)")
-#: What stands in it for the file alone: the name is the file's, and expectations are of the user's own faults.
-_OF_THE_FILE = ("name", "expect", "chaos")
+#: Keys that are removed: the name is that of the file, and expectations are about the user's own faults.
+_REMOVED = ("name", "expect", "chaos")
 
 
 class Template:
-    """The user's scenario as read from its file, comments included; gives the texts of others like it.
+    """The user's scenario as read from its file, comments included, from which other scenarios are made.
 
-    ``{here}`` becomes the folder of the original, so that its job is found from anywhere, and bases are merged in. Raises as `load.read`.
+    ``{here}`` becomes the folder of the original, so that its job is found from any folder, and bases are merged in. Raises as
+    `load.read`.
     """
 
     def __init__(self, path: Path) -> None:
         self._tree = whole.tree(read(path))
-        for key in _OF_THE_FILE:
+        for key in _REMOVED:
             self._tree.pop(key, None)
 
     def text(
@@ -40,7 +41,7 @@ class Template:
         deadline_s: float | None = None,
         seed: int | None = None,
     ) -> str:
-        """The scenario with just these faults. ``chunks``: input topic -> parts; default: the user's own."""
+        """Return the scenario with only these faults. ``chunks``: input topic -> number of chunks; default: the user's own."""
         tree = copy.deepcopy(self._tree)
         tree["about"] = about
         if seed is not None:
@@ -57,13 +58,13 @@ class Template:
 
     @property
     def deadline_s(self) -> float:
-        """What the user allows for a run's feed and drain."""
+        """How long the user's scenario allows a run to feed and drain."""
         limits = self._tree.get("limits") or {}
         return float(limits.get("deadline_s", Limits().deadline_s))
 
 
-def files_beside(path: Path) -> dict[str, Path]:
-    """What the scenario names by ``{here}/...``, as far as it is a file there: its job, data, functions; and its bases. Raises as `load.read`."""
+def named_files(path: Path) -> dict[str, Path]:
+    """Return the files that the scenario names by ``{here}/...`` (its job, data, functions), and its bases. Raises as `load.read`."""
     folder = path.resolve().parent
     first, *bases = read(path).files
     found = {base.file: Path(base.file) for base in bases}
@@ -71,7 +72,7 @@ def files_beside(path: Path) -> dict[str, Path]:
         here = Path(file.file).resolve().parent
         for text in _texts(file.tree):
             for named in _HERE.finditer(text):
-                # A file of a command's argument; or `FILE:function`, and what else a text goes on with.
+                # The whole text may be a file; or it goes on after the file, as `FILE:function` does.
                 for name in (named[1], re.split(r"[\s:;,'\"]", named[1], maxsplit=1)[0]):
                     if name and is_file(here / name):
                         found[name if here == folder else str(here / name)] = here / name
@@ -90,7 +91,7 @@ def _texts(node: Any) -> Iterator[str]:
 
 
 def _flow(value: Any) -> Any:
-    """On one line, as a person writes a fault."""
+    """Return the value in YAML's flow style: on one line, as a person writes a fault."""
     if isinstance(value, Mapping):
         made = CommentedMap({key: _flow(inner) for key, inner in value.items()})
         made.fa.set_flow_style()

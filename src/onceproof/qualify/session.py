@@ -1,4 +1,4 @@
-"""One qualification at work: the run without faults, then run after run until every cell is decided or no run fits the budget."""
+"""Runs one qualification: a run without faults, then further runs until every cell is decided or no run fits the budget."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Protocol
 from onceproof.base.errors import EnvironmentProblem, Interrupted, OnceproofError, UsageError
 from onceproof.base.signals import uninterrupted
 from onceproof.base.timeline import Event
+from onceproof.base.words import times
 from onceproof.faults import survey
 from onceproof.faults.job import Job
 from onceproof.history.run_record import RunRecord
@@ -22,9 +23,17 @@ from onceproof.qualify import attribution, console, windows
 from onceproof.qualify.cells import Cell, State, cells
 from onceproof.qualify.cells import outcome as outcome_of
 from onceproof.qualify.directory import Directory, Progress, digest_of
-from onceproof.qualify.finished_run import fired_by, first_of_each_batch, read_verdict
-from onceproof.qualify.scenario_file import Template, files_beside
-from onceproof.qualify.schedule import Pace, Step, elsewhere, fault_of, needed_s, next_step, step
+from onceproof.qualify.finished_run import fired_by, read_verdict, with_witness_per_batch
+from onceproof.qualify.scenario_file import Template, named_files
+from onceproof.qualify.schedule import (
+    Pace,
+    Step,
+    fault_of,
+    needed_s,
+    next_step,
+    retry_where_nothing_was_in_danger,
+    step,
+)
 from onceproof.qualify.strongest import Strongest, strongest
 from onceproof.qualify.unclear import unclear
 from onceproof.run import Result as RunResult
@@ -35,22 +44,22 @@ from onceproof.scenario_files.load import load, load_file
 from onceproof.stack.fetch import components
 
 _LEAST_DEADLINE_S = 60.0
-"""A run that was begun is given this long to feed and drain, also where the budget ends sooner: half a run tells nothing."""
+"""The least time that a run gets to feed and drain, even if the budget ends sooner: half a run shows nothing."""
 _A_CELL_S = 30.0
-"""Longer than a restart and two batches took on two loaded cores, by a factor of three: added to the user's own deadline."""
+"""Added to the user's own deadline for each cell: three times as long as a restart and two batches took on two loaded cores."""
 _CELL_OF_BASE = 0.6
-"""What a cell took of what the run without faults took, beside much other work: the first guess on a slow machine."""
+"""The time of a cell as a part of the time of the run without faults, on a busy machine: the first guess on a slow machine."""
 _MARGIN = 1.15
-"""Of what a cell took so far, for those to come."""
+"""Factor on the time that a cell took, to estimate the next ones."""
 _FAILURES = 2
-"""Runs in a row that the harness could not bring to an end: then it is the machine, not the cell."""
+"""If the harness could not finish this many runs in a row, the cause is the machine and not the cells."""
 
 
 class ProgressListener(Protocol):
-    """Hears what is going on, and tells people. Times are seconds."""
+    """Is notified of the progress of a qualification."""
 
     def starts(self) -> None:
-        """The budget's clock runs from here on."""
+        """The budget's clock starts now."""
 
     def begins(self, what: str) -> None: ...
 
@@ -61,20 +70,20 @@ class ProgressListener(Protocol):
 
 @dataclass(frozen=True)
 class Result:
-    """What a qualification came to."""
+    """The result of a qualification."""
 
     scenario: Scenario
     directory: Directory
     progress: Progress
     cells: tuple[Cell, ...]
-    """As in ``progress``; those still pending as *not reached*, or as what a shared run showed of them."""
+    """The cells of ``progress``; one that is still pending is *not reached*, or what a shared run showed of it."""
     first: Verdict
-    """Of the run without faults. If it did not hold, no fault was tried."""
+    """The verdict on the run without faults. If it did not hold, no fault was tried."""
     strongest: Strongest | None
     outcome: Outcome
     budget_s: float
     unclaimed: dict[str, dict[str, int]] = field(default_factory=dict)
-    """What runs showed that no cell does: run directory below the qualification's -> anomaly -> effects."""
+    """What runs show and no cell does: run directory, below that of the qualification -> anomaly -> number of effects."""
 
     @property
     def unfinished(self) -> bool:
@@ -82,18 +91,18 @@ class Result:
 
 
 def begin(path: Path, *, runs_dir: Path, seed: int | None) -> tuple[Directory, Progress]:
-    """A new qualification of the scenario at ``path``. Raises `UsageError` for one that cannot be qualified."""
+    """Begin a qualification of the scenario at ``path``. Raises `UsageError` if it cannot be qualified."""
     scenario = load(path)
     _check(scenario)
     directory = Directory.create(runs_dir, scenario.name)
     template = Template(path)
-    about = f"{scenario.about.strip()} (Without faults: what `onceproof qualify` began with.)".strip()
+    about = f"{scenario.about.strip()} (Without faults: the run that `onceproof qualify` begins with.)".strip()
     directory.write(directory.scenario, template.text(about=about, faults=[], seed=seed))
     progress = Progress(
         scenario=scenario.name,
         scenario_path=str(path.absolute()),
         digest=digest_of(path),
-        files={name: digest_of(file) for name, file in files_beside(path).items()},
+        files={name: digest_of(file) for name, file in named_files(path).items()},
         seed=scenario.seed if seed is None else seed,
         replaced=len(scenario.chaos),
     )
@@ -102,7 +111,7 @@ def begin(path: Path, *, runs_dir: Path, seed: int | None) -> tuple[Directory, P
 
 
 def resume(path: Path) -> tuple[Directory, Progress]:
-    """Continue the qualification in ``path``.
+    """Open the qualification in ``path`` to continue it.
 
     Raises `UsageError` if its scenario, or a file that it names, has changed since; `HistoryError` if one of its runs is gone.
     """
@@ -111,15 +120,14 @@ def resume(path: Path) -> tuple[Directory, Progress]:
     began = {original: progress.digest}
     began |= {original.resolve().parent / name: digest for name, digest in progress.files.items()}
     for file, digest in began.items():
-        with suppress(
-            OSError
-        ):  # what is gone has not changed: the scenario's copy is in the directory, and a run needs the rest
+        # A missing file has not changed: the directory has a copy of the scenario, and a run reports any other missing file.
+        with suppress(OSError):
             if file.is_file() and digest_of(file) != digest:
                 raise UsageError(
                     f"{file} has changed since the qualification in {path} began",
                     hint=f"what was found may no longer be true; begin a new one: onceproof qualify {original}",
                 )
-    for decided in progress.decided:  # now, and not after the whole budget
+    for decided in progress.decided:  # check that they can be read now, not after the whole budget
         read_verdict(directory.path / decided)
     return directory, replace(progress, ended=None)
 
@@ -128,7 +136,7 @@ def _check(scenario: Scenario) -> None:
     if not kind_of(scenario).micro_batches:
         raise UsageError(
             f"{scenario.name} describes consumers, not a Spark job: they have no batches at which to put faults",
-            hint="onceproof run and onceproof replay are for them",
+            hint="use onceproof run and onceproof replay for consumers",
         )
     most = max(rows_of(spec, scenario.seed) for spec in scenario.input)
     if most < 2:
@@ -139,7 +147,7 @@ def _check(scenario: Scenario) -> None:
 
 
 class Session:
-    """Owns the state while it works; `save`s it after each run."""
+    """Runs a qualification and saves its state after each run."""
 
     def __init__(
         self,
@@ -147,12 +155,12 @@ class Session:
         progress: Progress,
         *,
         budget_s: float,
-        teller: ProgressListener,
+        listener: ProgressListener,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
         self._progress = progress
-        self._teller = teller
+        self._listener = listener
         self._clock = clock
         self._budget_s = budget_s
         self._template = Template(directory.scenario)
@@ -162,24 +170,27 @@ class Session:
         self._spent_before = progress.spent_s
         self._first_batches: Mapping[str | None, int] = {}
         self._failed_cells: list[tuple[Cell, ...]] = []
-        """Of the runs in a row that the harness could not finish, the cells as they were before."""
+        """For each of the last runs in a row that the harness could not finish: the cells as they were before that run."""
 
     @property
     def left_s(self) -> float:
         return self._budget_s - (self._clock() - self._began)
 
     def work(self) -> Result:
-        """Run until every cell is decided or no run fits the budget. Raises `Interrupted`, and what a run raises that no other mends."""
+        """Run until every cell is decided or no run fits the budget.
+
+        Raises `Interrupted`, and the error of a run that another run would not get past.
+        """
         try:
-            components.ensure()  # before the clock runs: what is fetched once is no part of a job's qualification
+            components.ensure()  # before the clock starts: what is fetched once does not count as time of the qualification
             self._began = self._clock()
-            self._teller.starts()
+            self._listener.starts()
             return self._work()
         except Interrupted:
             with uninterrupted("saving what was found until now"):
                 self._save()
             raise Interrupted(
-                f"interrupted: {self._kept()}",
+                f"interrupted: {self._describe_kept()}",
                 hint=f"continue with: onceproof qualify --continue {self._directory.path}",
             ) from None
         except OnceproofError:
@@ -187,7 +198,7 @@ class Session:
             raise
 
     def _work(self) -> Result:
-        first = self._first()
+        first = self._run_without_faults()
         if first.outcome is not Outcome.HELD:
             return self._result(first, ended="the job does not hold without faults")
         job = survey.read(self._directory.path / str(self._progress.first), self._scenario)
@@ -197,29 +208,29 @@ class Session:
         unplaced = sum(cell.why in job.gaps.values() for cell in self._progress.cells)
         reachable = sum(cell.reachable for cell in self._progress.cells) - unplaced
         gaps = f", {unplaced} cannot be placed: {job.no_commit()}" if unplaced else ""
-        self._teller.says(f"{_seen(job)}; {reachable} cells of the matrix can be reached{gaps}")
-        while (chosen := self._next()) is not None:
-            self._try(chosen)
+        self._listener.says(f"{_describe_job(job)}; {reachable} cells of the matrix can be reached{gaps}")
+        while (chosen := self._next_step()) is not None:
+            self._run_step(chosen)
         left = any(cell.state is State.PENDING for cell in self._progress.cells)
         return self._result(first, ended="budget" if left else "done")
 
     # -- runs -----------------------------------------------------------------------------------------------------
 
-    def _first(self) -> Verdict:
+    def _run_without_faults(self) -> Verdict:
         if self._progress.first is not None:
             verdict = read_verdict(self._directory.path / self._progress.first)
             if verdict.outcome is Outcome.HELD:
                 return verdict
-        self._teller.begins("run 1: without faults")
+        self._listener.begins("run 1: without faults")
         began = self._clock()
         text = self._template.text(about="Without faults.", faults=[], deadline_s=self._deadline_s(0))
         file = self._directory.write(self._directory.steps / "01-without-faults.yaml", text)
         done = self._run(file, survey_frames=True)
-        name = self._name(done)
+        name = self._relative_name(done)
         self._save(first=name, decided=(name,), steps=1, first_s=round(self._clock() - began, 1))
         return done.verdict
 
-    def _next(self) -> Step | None:
+    def _next_step(self) -> Step | None:
         return next_step(
             self._progress.cells, self._rows, pace=self._pace(), left_s=self.left_s, first=self._first_batches
         )
@@ -230,48 +241,48 @@ class Session:
         cell_s = self._progress.cell_s or max(known.cell_s, _CELL_OF_BASE * base_s)
         return Pace(base_s, cell_s, self._progress.fault_s)
 
-    def _try(self, chosen: Step) -> None:
+    def _run_step(self, chosen: Step) -> None:
         number = self._progress.steps + 1
         titles = [f"{cell.title()}, batch {batch}" for cell, batch in zip(chosen.cells, chosen.batches, strict=True)]
-        self._teller.begins(f"run {number}: {'; '.join(titles)}")
-        file = self._file(chosen, number)
+        self._listener.begins(f"run {number}: {'; '.join(titles)}")
+        file = self._write_step(chosen, number)
         began = self._clock()
         try:
             done = self._run(file)
         except OnceproofError as failure:
-            self._failed(chosen, failure, number)
+            self._handle_failure(chosen, failure, number)
             return
         self._failed_cells = []
         took = self._clock() - began
         seen = windows.read(done.run_dir, chosen)
-        verdict = first_of_each_batch(done.verdict, done.run_dir)
-        changed = attribution.attribute(chosen, verdict, fired_by(done.run_dir), self._name(done), seen)
-        changed = elsewhere(chosen, changed, done.verdict)
+        verdict = with_witness_per_batch(done.verdict, done.run_dir)
+        changed = attribution.attribute(chosen, verdict, fired_by(done.run_dir), self._relative_name(done), seen)
+        changed = retry_where_nothing_was_in_danger(chosen, changed, done.verdict)
         cut_off = self.left_s <= 0 and not RunRecord.read(done.run_dir).drained
         if cut_off:
-            changed = [_cut_off(cell) for cell in changed]
+            changed = [_after_cut_off(cell) for cell in changed]
         for cell in changed:
             if cell.verdict is Outcome.VIOLATED or cell.state is State.PENDING:
                 self._write_cell(cell)
-            self._teller.says(_became(cell))
+            self._listener.says(_describe_cell(cell))
         pace, fault_s = self._pace(), dict(self._progress.fault_s)
         cell_s = round(max(took - pace.base_s, 1.0) / len(changed) * _MARGIN, 1)
-        if cut_off:  # nothing is learned of it: the next budget's cells would seem not to fit
+        if cut_off:  # learn nothing from this run: the cells of the next budget would seem not to fit
             cell_s = pace.cell_s
         elif not chosen.shared:
             fault_s[fault_of(chosen.cells[0])] = cell_s
             cell_s = pace.cell_s
-        tells = done.verdict.outcome is Outcome.VIOLATED or any(cell.exercised or cell.verdict for cell in changed)
-        decided = [self._name(done)] if tells else []
+        decides = done.verdict.outcome is Outcome.VIOLATED or any(cell.exercised or cell.verdict for cell in changed)
+        decided = [self._relative_name(done)] if decides else []
         self._progress = self._progress.with_cells(changed)
         self._save(steps=number, cell_s=cell_s, fault_s=fault_s, decided=(*self._progress.decided, *decided))
 
-    def _file(self, chosen: Step, number: int) -> Path:
+    def _write_step(self, chosen: Step, number: int) -> Path:
         if not chosen.shared:
             self._write_cell(chosen.cells[0])
         faults = [cell.fault(batch) for cell, batch in zip(chosen.cells, chosen.batches, strict=True)]
         text = self._template.text(
-            about=f"{len(faults)} cells of a qualification in one run." if chosen.shared else _alone(chosen.cells[0]),
+            about=f"{len(faults)} cells of a qualification in one run." if chosen.shared else _about(chosen.cells[0]),
             faults=faults,
             chunks=chosen.chunks,
             deadline_s=self._deadline_s(len(faults)),
@@ -280,22 +291,24 @@ class Session:
         return self._directory.write(self._directory.steps / f"{number:02d}-{name}.yaml", text)
 
     def _write_cell(self, cell: Cell) -> Path:
-        """The scenario with this fault alone: what repeats it. A run for it has a deadline within the budget besides."""
+        """Write the scenario with this fault alone, which repeats it. The scenario of a step also has a deadline within the budget."""
         alone = step([cell], self._rows, self._first_batches)
         text = self._template.text(
-            about=_alone(cell),
+            about=_about(cell),
             faults=[cell.fault(alone.batches[0])],
             chunks=alone.chunks,
         )
         return self._directory.write(self._directory.cells / f"{cell.name}.yaml", text)
 
     def _run(self, file: Path, *, survey_frames: bool = False) -> RunResult:
-        return run(load_file(file), runs_dir=self._directory.runs, listeners=[self._teller.event], survey=survey_frames)
+        return run(
+            load_file(file), runs_dir=self._directory.runs, listeners=[self._listener.event], survey=survey_frames
+        )
 
-    def _failed(self, chosen: Step, failure: OnceproofError, number: int) -> None:
-        """The harness could not finish the run. Once, its cells get another; twice in a row, it is not the cells."""
+    def _handle_failure(self, chosen: Step, failure: OnceproofError, number: int) -> None:
+        """Handle a run that the harness could not finish: its cells get another run, unless it is the second one in a row."""
         self._failed_cells.append(chosen.cells)
-        self._teller.says(f"the run failed: {failure.message.splitlines()[0]}")
+        self._listener.says(f"the run failed: {failure.message.splitlines()[0]}")
         logs = f" (logs: {failure.run_dir / 'logs'})" if failure.run_dir is not None else ""
         why = f"the harness could not finish its run: {failure.message.splitlines()[0]}{logs}"
         again = [
@@ -308,17 +321,17 @@ class Session:
         if len(self._failed_cells) < _FAILURES:
             self._save(steps=number)
             return
-        for before in self._failed_cells:  # nothing of them is known: whoever continues tries them again
+        for before in self._failed_cells:  # nothing is known of these cells: --continue tries them again
             self._progress = self._progress.with_cells([replace(cell, alone=True) for cell in before])
         self._save(steps=number)
         raise EnvironmentProblem(
             f"{len(self._failed_cells)} runs in a row failed, the last with: {failure.message}",
-            hint=f"{failure.hint or f'the logs are in {self._directory.runs}'}; {self._kept()}; then continue with: "
+            hint=f"{failure.hint or f'the logs are in {self._directory.runs}'}; {self._describe_kept()}; then continue with: "
             f"onceproof qualify --continue {self._directory.path}",
         ) from failure
 
-    def _kept(self) -> str:
-        """What `--continue` builds on."""
+    def _describe_kept(self) -> str:
+        """Return what is kept for `--continue`, as words of a message."""
         if not self._progress.cells:
             return "no run without faults was finished yet" if self._progress.first is None else "the first run is kept"
         decided = sum(cell.reachable and cell.state is not State.PENDING for cell in self._progress.cells)
@@ -336,32 +349,32 @@ class Session:
         self._progress = replace(self._progress, spent_s=spent, **fields)  # type: ignore[arg-type]
         self._directory.save(self._progress)
 
-    def _name(self, done: RunResult) -> str:
+    def _relative_name(self, done: RunResult) -> str:
         return str(done.run_dir.relative_to(self._directory.path))
 
     def _result(self, first: Verdict, *, ended: str) -> Result:
         self._save(ended=ended)
-        shortage = self._shortage()
-        told = tuple(_settled(cell, shortage) for cell in self._progress.cells)
+        shortage = self._why_not_tried()
+        settled = tuple(_as_reported(cell, shortage) for cell in self._progress.cells)
         right = first.outcome is Outcome.HELD
         verdicts = {name: read_verdict(self._directory.path / name) for name in self._progress.decided} if right else {}
-        doubts = unclear(told, verdicts, self._directory.path, self._scenario)
-        unclaimed = attribution.unclaimed(told, verdicts)
-        exercised = any(cell.exercised for cell in told)
+        doubts = unclear(settled, verdicts, self._directory.path, self._scenario)
+        unclaimed = attribution.unclaimed(settled, verdicts)
+        exercised = any(cell.exercised for cell in settled)
         return Result(
             scenario=self._scenario,
             directory=self._directory,
             progress=self._progress,
-            cells=told,
+            cells=settled,
             first=first,
             strongest=strongest(verdicts.values(), self._scenario, doubts) if exercised else None,
-            outcome=_outcome(told, doubts, unclaimed) if right else first.outcome,
+            outcome=_outcome(settled, doubts, unclaimed) if right else first.outcome,
             budget_s=self._budget_s,
             unclaimed=unclaimed,
         )
 
-    def _shortage(self) -> str:
-        """Why a cell that is still pending was not tried."""
+    def _why_not_tried(self) -> str:
+        """Return why the cells that are still pending were not tried."""
         left, budget = self.left_s, console.clock(self._budget_s)
         needed = needed_s(self._progress.cells, self._pace())
         if needed is None or left <= 0:
@@ -371,8 +384,8 @@ class Session:
         return f"the shortest run that remains needs {more} the {remains} left of the budget of {budget}"
 
 
-def _cut_off(cell: Cell) -> Cell:
-    """The budget was its run's deadline: what then is not known is not the cell's fault, and another run may show it."""
+def _after_cut_off(cell: Cell) -> Cell:
+    """Return the cell after a run that the budget cut off. What that run did not show, another run may show."""
     silent = cell.state is State.PENDING and cell.shared is not None and not cell.shared.anomalies
     if cell.verdict is not Outcome.INCONCLUSIVE and not silent:
         return cell
@@ -381,18 +394,18 @@ def _cut_off(cell: Cell) -> Cell:
     return replace(cell, state=State.PENDING, verdict=None, why=why, shared=shared)
 
 
-def _alone(cell: Cell) -> str:
+def _about(cell: Cell) -> str:
     return f"One cell of a qualification: {cell.title()}."
 
 
-def _outcome(told: tuple[Cell, ...], doubts: list[str], unclaimed: Mapping[str, object]) -> Outcome:
-    """Of the cells, and of what stands in no cell: a run that violates, and one that proves nothing."""
-    outcome = Outcome.VIOLATED if unclaimed else outcome_of(told)
+def _outcome(settled: tuple[Cell, ...], doubts: list[str], unclaimed: Mapping[str, object]) -> Outcome:
+    """Return the outcome of the cells, of violated runs that no cell explains, and of runs that prove nothing."""
+    outcome = Outcome.VIOLATED if unclaimed else outcome_of(settled)
     return Outcome.INCONCLUSIVE if outcome is Outcome.HELD and doubts else outcome
 
 
-def _settled(cell: Cell, shortage: str) -> Cell:
-    """A cell that no run decided, as it is reported: by what its shared run showed, else not reached."""
+def _as_reported(cell: Cell, shortage: str) -> Cell:
+    """Return the cell as it is reported. One that no run decided is what its shared run showed, else not reached."""
     pending = cell.state is State.PENDING
     if pending:
         alone = f"{'no further run was made' if cell.runs else 'not tried'}: {shortage}"
@@ -415,16 +428,13 @@ def _settled(cell: Cell, shortage: str) -> Cell:
     )
 
 
-def _seen(job: Job) -> str:
-    queries = ", ".join(
-        f"{query.name} ({query.data_batches} {'batch' if query.data_batches == 1 else 'batches'} with data)"
-        for query in job.queries
-    )
+def _describe_job(job: Job) -> str:
+    queries = ", ".join(f"{query.name} ({times(query.data_batches, 'batch')} with data)" for query in job.queries)
     sinks = ", ".join(dict.fromkeys(sink.words for sink in job.sinks)) or job.no_commit()
-    return f"it holds without faults; seen: {queries}; {sinks}"
+    return f"the job holds without faults; seen: {queries}; {sinks}"
 
 
-def _became(cell: Cell) -> str:
+def _describe_cell(cell: Cell) -> str:
     if cell.exercised:
         found = ", ".join(f"{anomaly} {count:,}" for anomaly, count in sorted(cell.anomalies.items()))
         how = "approximately placed, " if cell.state is State.APPROXIMATE else ""

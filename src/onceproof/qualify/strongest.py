@@ -1,7 +1,7 @@
-"""The strongest claim that held: of what was exercised, and of nothing else.
+"""Derives the strongest claim that held. It covers the cells that were exercised, and nothing else.
 
-Every anomaly of every run is known, those included that the user's claim allows, so each delivery promise can be held against
-them. Order, atomicity and recovery are judged only where they are claimed.
+Every anomaly of every run is known, including those that the user's claim allows, so each delivery promise can be checked
+against them. Order, atomicity and recovery are checked only where they are claimed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ _OTHERS = ("order", "atomic", "liveness")
 
 @dataclass(frozen=True)
 class Strongest:
-    """Round-trips through JSON. ``None``: no claim of that kind held, or none can be said to have."""
+    """The promises that held, broke or are in doubt. Round-trips through JSON."""
 
     delivery: Delivery | None
+    """The strongest delivery promise that held; None if none held, or none can be said to have held."""
     others: dict[str, str]
-    """``order``, ``atomic``, ``liveness`` -> the claimed value, where it held; with the outputs that claim it, if others do not."""
+    """``order``, ``atomic``, ``liveness`` -> the claimed value, if it held; with the outputs that claim it, if others do not."""
     broken: dict[str, list[str]]
     """Promise (``effectively-once``, ``order per-key``, ...) -> the anomalies that broke it."""
     doubts: list[str]
@@ -38,9 +39,9 @@ class Strongest:
 
 
 def strongest(verdicts: Iterable[Verdict], scenario: Scenario, unclear: Sequence[str] = ()) -> Strongest:
-    """From all runs whose faults were exercised (and the one without faults).
+    """Derive the strongest claim from all runs whose faults were exercised, and the one without faults.
 
-    ``unclear``: what of them proves nothing. With any, what is broken is told, and nothing is said to hold.
+    ``unclear``: why runs prove nothing. With any such reason, broken promises are reported, and none is reported as held.
     """
     runs = list(verdicts)
     broken: dict[str, list[str]] = {}
@@ -57,21 +58,21 @@ def strongest(verdicts: Iterable[Verdict], scenario: Scenario, unclear: Sequence
             break
     others: dict[str, str] = {}
     for promise in _OTHERS:
-        for told, outputs in _claimed(promise, scenario).items():
-            # What breaks the claim as it stands, and no longer does when this promise is taken out of it.
+        for value, outputs in _claimed(promise, scenario).items():
+            # What breaks the claim as it is, and no longer does when this promise is removed from it.
             kept = set(_breaking(runs, scenario, {}, outputs))
             breaking = sorted(kept - set(_breaking(runs, scenario, {promise: "none"}, outputs)))
             if breaking:
-                broken[f"{promise} {told}"] = breaking
+                broken[f"{promise} {value}"] = breaking
             elif unknown := _unknown(runs, scenario, {}, only=promise, outputs=outputs):
-                doubts.append(f"{promise} {told}: {unknown}")
+                doubts.append(f"{promise} {value}: {unknown}")
             elif not unclear:
-                others[promise] = f"{others[promise]}, {told}" if promise in others else told
+                others[promise] = f"{others[promise]}, {value}" if promise in others else value
     return Strongest(delivery, others, broken, doubts)
 
 
 def _claimed(promise: str, scenario: Scenario) -> dict[str, list[str]]:
-    """What is claimed of it, with the outputs named where not all claim the same -> those outputs."""
+    """Return each claimed value of the promise -> the outputs that claim it; the key names them if not all claim the same."""
     values: dict[str, list[str]] = {}
     for output in scenario.outputs:
         values.setdefault(str(getattr(scenario.claim_of(output), promise)), []).append(output)
@@ -90,7 +91,10 @@ def _claim(scenario: Scenario, output: str, instead: Mapping[str, str]) -> Claim
 def _breaking(
     runs: list[Verdict], scenario: Scenario, instead: Mapping[str, str], outputs: Collection[str] | None = None
 ) -> list[str]:
-    """``outputs``: of these alone, and of what is no output (an input topic that is found faulty). Default: of all."""
+    """Return the anomalies that break the claim with ``instead`` in it.
+
+    ``outputs``: consider only these, and findings that are not in an output (a faulty input topic). Default: all.
+    """
     return sorted(
         {
             finding.anomaly
@@ -109,7 +113,7 @@ def _unknown(
     only: str | None = None,
     outputs: Collection[str] | None = None,
 ) -> str | None:
-    """A checker that the claim needs and that could not be asked, in some run."""
+    """Return why some run could not evaluate a checker that the claim needs; None if all were evaluated."""
     for run in runs:
         for name, why in sorted(run.not_evaluated.items()):
             checker, _, output = name.partition("@")

@@ -1,4 +1,4 @@
-"""Why runs of a qualification prove nothing: with any such reason, no promise is reported as held."""
+"""Finds the reasons why runs of a qualification prove nothing. With any such reason, no promise is reported as held."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from onceproof.scenario.model import Scenario
 
 
 def unclear(found: Iterable[Cell], verdicts: Mapping[str, Verdict], below: Path, scenario: Scenario) -> list[str]:
-    """Of cells that were exercised, and of the runs that decided about cells (run directory below ``below`` -> its verdict).
+    """Return the reasons, from the exercised cells and from the runs that decided about cells.
 
-    A fault that missed is not a doubt here: its cell is run alone, or reported as not reached. Raises `HistoryError`.
+    ``verdicts``: run directory, relative to ``below`` -> its verdict. A fault that missed is not a doubt here: its cell is run alone,
+    or reported as not reached. Raises `HistoryError`.
     """
     cells = [cell for cell in found if cell.exercised and cell.verdict is Outcome.INCONCLUSIVE]
     by_reason: dict[str, list[str]] = {}
     for cell in cells:
         by_reason.setdefault(str(cell.why), []).append(cell.title())
-    told = [f"{'; '.join(titles)}: {why}" for why, titles in by_reason.items()]
+    reasons = [f"{'; '.join(titles)}: {why}" for why, titles in by_reason.items()]
     known = {run for cell in cells for run in cell.runs[-1:]}
     for run, verdict in verdicts.items():
-        if run not in known and (why := _of_run(verdict, RunRecord.read(below / run).drained, scenario)):
-            told.append(f"{run}: {why}")
-    return told
+        if run not in known and (why := _why_unclear(verdict, RunRecord.read(below / run).drained, scenario)):
+            reasons.append(f"{run}: {why}")
+    return reasons
 
 
-def _of_run(verdict: Verdict, drained: bool, scenario: Scenario) -> str | None:
-    # Of an output that was compared with an oracle's answer the verdict counts what was expected.
+def _why_unclear(verdict: Verdict, drained: bool, scenario: Scenario) -> str | None:
+    # For each output that was compared with an oracle's answer, the verdict has the count of what was expected.
     unjudged = [output for output in scenario.outputs if f"expected.{output}" not in verdict.counts]
     if unjudged:
         return f"what output {', '.join(unjudged)} should hold is not known, or it could not be read"
     stale = any(breaks(finding.anomaly, "liveness") and finding.violates for finding in verdict.findings)
     if not drained and not stale and any(scenario.claim_of(o).liveness != "none" for o in scenario.outputs):
-        return "the run did not drain, so more may still have come"  # as the judge doubts it
+        return "the run did not drain, so more may still have come"  # the judge has the same doubt
     if verdict.outcome in (Outcome.HELD, Outcome.VIOLATED) or not all(fault.hit for fault in verdict.faults):
         return None
     return verdict.reasons[0].splitlines()[0] if verdict.reasons else f"its verdict is {verdict.outcome}"

@@ -55,7 +55,7 @@ def test_a_wrong_value_is_found(clean_run: Any, tmp_path: Path, ask: Any) -> Non
         ("raise SystemExit(3)", "it ended with exit code 3"),
         ("import sys; sys.exit('no Spark here')", "no Spark here"),
         ("pass", "wrote nothing to {expected.rows}"),
-        ("import sys\nfor a in sys.argv[2:]: open(a.partition('=')[2], 'w').write('text')", "no readable Parquet"),
+        ("import sys\nfor a in sys.argv[2:]: open(a.partition('=')[2], 'w').write('text')", "not readable as Parquet"),
     ],
 )
 def test_a_batch_that_fails_is_inconclusive(clean_run: Any, tmp_path: Path, ask: Any, code: str, message: str) -> None:
@@ -68,7 +68,7 @@ def test_a_batch_that_fails_is_inconclusive(clean_run: Any, tmp_path: Path, ask:
     ("command", "message"),
     [
         (["job", "{input.inn}", "{expected.out}"], "no input 'inn'"),
-        (["job", "{input.in}"], "says nothing of output 'out'"),
+        (["job", "{input.in}"], "writes nothing for output 'out'"),
         (["job", "{input.in}", "{expected.out}", "{expected.oot}"], "no expected 'oot'"),
         (["job", "{kafka}", "{expected.out}"], "the services of the run are gone"),
     ],

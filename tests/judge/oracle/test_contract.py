@@ -95,7 +95,7 @@ def test_late_records_that_may_count_are_in_a_view_of_their_own(stored_run: Any,
 
 def test_a_stored_answer_is_for_committed_input_only(stored_run: Any, records: Open) -> None:
     oracle = {"kind": "python", "function": "some_module:function"}
-    with pytest.raises(NotEvaluated, match="of the committed input only"):
+    with pytest.raises(NotEvaluated, match="about the committed input"):
         ask(records(**oracle).seen(View(uncommitted=True)), **oracle)
 
 

@@ -63,7 +63,7 @@ def test_outputs_without_a_query_and_queries_without_an_output_are_reported() ->
     (unknown, missing) = problems({"kind": "sql", "queries": {"departure": "SELECT 1"}})
     assert unknown == (("queries", "departure"), "there is no output 'departure' | did you mean 'departures'?")
     assert missing[0] == ("queries",)
-    assert "says nothing of output 'departures'" in missing[1]
+    assert "says nothing about output 'departures'" in missing[1]
 
 
 def identity(**changes: Any) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def test_runs_that_disagree_are_inconclusive_and_propose_what_to_ignore(
     assert verdict.outcome == "inconclusive"
     (reason,) = [reason for reason in verdict.reasons if "disagree" in reason]
     assert reason.startswith("oracle: reference: the fault-free runs in 2 and 3 chunks disagree")
-    assert """output rows: column n of 3 effects, e.g. {"k":"a"}: '0' and '10'""" in reason
+    assert """output rows: column n differs in 3 effects, e.g. {"k":"a"}: '0' and '10'""" in reason
     assert "outputs: rows: ignore: [n]" in reason
 
 
@@ -93,7 +93,7 @@ def test_an_anchor_decides_if_fault_free_runs_disagree(stored_run: Any, ask: Any
     anchor = {"kind": "sql", "queries": {"rows": QUERY, "events": QUERY}}
     verdict = judge(ask(fill(stored_run, anchor=anchor), observe(chunks2=fill, chunks3=other)))
     assert verdict.outcome == "held"
-    assert "by the anchor of its oracle, for its fault-free runs in 2 and 3 chunks disagree" in verdict.reasons[0]
+    assert "by the anchor of its oracle, because its fault-free runs in 2 and 3 chunks disagree" in verdict.reasons[0]
 
 
 def test_the_source_columns_of_the_output_give_the_cause(stored_run: Any, ask: Any, observe: Any) -> None:

@@ -108,7 +108,7 @@ def _in_words(rows: list[tuple[str, str]]) -> str:
 
 def _reason(case: Case, output: str, once: list[tuple[str, str]], again: list[tuple[str, str]]) -> str:
     if parts := case.answer.outputs[output].unordered:
-        return "; ".join(f"{part}: {part.mend}" for part in parts)
+        return "; ".join(f"{part}: {part.hint}" for part in parts)
     floats = [
         name
         for name, kind in case.expectations[output].columns.items()

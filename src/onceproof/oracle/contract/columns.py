@@ -1,16 +1,20 @@
-"""How the records of an input topic become rows with columns, whichever of them are shown.
+"""How the records of an input topic become rows with typed columns.
 
 For each input topic there is a view of the topic's name: one column for each field that occurs in any of the JSON object
 values of its *committed* records, plus ``_topic``, ``_partition``, ``_offset``, ``_key`` (text; bytes that are not UTF-8 are
-escaped as ``\\xNN``), ``_timestamp_ms`` and ``_value`` (the bytes). Types come from all values,
-not from a sample, and hold every digit: integer -> BIGINT, or HUGEINT beyond 64 bits; any other number -> DOUBLE where a
-double says the same, else (or if the oracle casts the column to decimals) DECIMAL; true/false -> BOOLEAN, string ->
-VARCHAR, object -> STRUCT, array -> LIST, different things in different records, and numbers beyond 38 digits, -> JSON;
-nothing but null -> VARCHAR. Fields whose names differ only by case get columns of other names
-(`onceproof.values.documents`). A record whose value is null or no JSON object has NULL in all of them.
+escaped as ``\\xNN``), ``_timestamp_ms`` and ``_value`` (the bytes). A record whose value is null or not a JSON object has NULL in
+all fields. Types follow from all values, not from a sample, and keep every digit:
 
-So it is with an input's ``decode: json``, and with a function's dicts (`onceproof.oracle.contract.decoders`); ``string`` and ``bytes`` give
-one column ``value`` instead, VARCHAR (NULL for bytes that are not UTF-8) or BLOB.
+- integer -> BIGINT, or HUGEINT beyond 64 bits;
+- any other number -> DOUBLE if a double represents every value exactly; otherwise, or if the oracle casts the column to decimals,
+  DECIMAL;
+- true/false -> BOOLEAN, string -> VARCHAR, object -> STRUCT, array -> LIST, only null -> VARCHAR;
+- different types in different records, and numbers beyond 38 digits -> JSON.
+
+Fields whose names differ only by case get columns of other names (`onceproof.values.documents`).
+
+This is so for an input with ``decode: json``, and for the dicts of a decoder function (`onceproof.oracle.contract.decoders`).
+``string`` and ``bytes`` give one column ``value`` instead, VARCHAR (NULL for bytes that are not UTF-8) or BLOB.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ COMMITTED = "visibility = 'committed'"
 
 # DuckDB's types of the whole numbers in JSON.
 _WHOLE = ("UBIGINT", "BIGINT", "HUGEINT")
-# As many values are looked at in one go.
+# Values that are read at a time.
 _ROWS = 10_000
 
 _META = ("_topic", "_partition", "_offset", "_key", "_timestamp_ms", "_value", "_headers")
@@ -46,16 +50,16 @@ class Topic:
 
     name: str
     source: str
-    """SQL for the table that holds them."""
+    """SQL for the table that holds the records."""
     columns: tuple[str, ...]
-    """SQL for the columns of its view."""
+    """SQL for the columns of the topic's view."""
     fields: str | None = None
-    """SQL for the struct ``fields``, of which some of the columns are members."""
+    """SQL for the struct ``fields``; some of the columns are its members."""
     renamed: dict[str, str] = field(default_factory=dict)
-    """Fields whose names differ only by case, each with the column that it is."""
+    """Field -> column, for fields whose names differ only by case."""
 
     def rows(self, condition: str) -> str:
-        """A query for those of its records that meet a condition."""
+        """Return a query for the records that meet a condition."""
         source = f"FROM {self.source} WHERE {condition} AND topic = {literal(self.name)}"
         if self.fields is not None:
             source = f"FROM (SELECT *, {self.fields} AS fields {source})"
@@ -63,7 +67,7 @@ class Topic:
 
 
 def of_topic(records: Connection, spec: InputSpec, oracle: OracleSpec) -> Topic:
-    """Look at all committed values. Raises `NotEvaluated` where a function should have decoded them and has not."""
+    """Derive the columns from all committed values. Raises `NotEvaluated` if a function should have decoded them and did not."""
     source, text = "history.input", """TRY(decode("value"))"""
     meta = """topic AS _topic, "partition" AS _partition, "offset" AS _offset,
                coalesce(TRY(decode("key")), "key"::VARCHAR) AS _key, timestamp_ms AS _timestamp_ms, "value" AS _value"""
@@ -87,7 +91,7 @@ class _Read:
     columns: list[str]
     structure: dict[str, Any]
     exact: dict[str, tuple[str, str]] | None
-    """What `documents.FUNCTION` is asked for; None: DuckDB reads the values as they are."""
+    """The argument of `documents.FUNCTION`; None: DuckDB reads the values as they are."""
     renamed: dict[str, str]
 
     def expression(self, text: str) -> str:
@@ -101,7 +105,7 @@ def _columns(records: Connection, text: str, source: str, asked: Collection[str]
     found = {name: kind for name, kind in found.items() if name.lower() not in _META}
     numbers = _numbers(records, text, source, found, asked)
     named = documents.columns(found)
-    types = {name: _typed(kind, (name,), numbers, asked) for name, kind in found.items()}
+    types = {name: _structure_of(kind, (name,), numbers, asked) for name, kind in found.items()}
     as_json = {name for name, kind in types.items() if kind is None}
     odd = numbers is not None and (
         numbers.repeated or any(d.with_exponent and not d.exact_as_double for d in numbers.at.values())
@@ -120,13 +124,13 @@ def _columns(records: Connection, text: str, source: str, asked: Collection[str]
     )
 
 
-def _typed(kind: Any, path: documents.Path, numbers: documents.Numbers | None, asked: Collection[str]) -> Any:
-    """The structure in which DuckDB is to read a value; None: it has none that keeps all, and the value stays JSON."""
+def _structure_of(kind: Any, path: documents.Path, numbers: documents.Numbers | None, asked: Collection[str]) -> Any:
+    """Return the structure with which DuckDB reads a value; None if no structure keeps everything, so that the value stays JSON."""
     if isinstance(kind, dict):
-        inner = {name: _typed(kind[name], (*path, name), numbers, asked) for name in sorted(kind)}
+        inner = {name: _structure_of(kind[name], (*path, name), numbers, asked) for name in sorted(kind)}
         return None if None in inner.values() or documents.renamed(kind) else inner
     if isinstance(kind, list):
-        element = _typed(kind[0], (*path, None), numbers, asked)
+        element = _structure_of(kind[0], (*path, None), numbers, asked)
         return None if element is None else [element]
     if kind == "JSON":
         return kind if numbers is None or all(digits.exact_as_double for digits in numbers.below(path)) else None
@@ -142,18 +146,18 @@ def _typed(kind: Any, path: documents.Path, numbers: documents.Numbers | None, a
 def _numbers(
     records: Connection, text: str, source: str, fields: dict[str, Any], asked: Collection[str]
 ) -> documents.Numbers | None:
-    """Every number of the values; None if all of them fit the types that DuckDB found."""
+    """Return the digits of all numbers in the values; None if all numbers fit the types that DuckDB found."""
     kinds = set(_leaves(fields))
-    # Of names within names nobody sees otherwise whether one of them occurs twice.
+    # Read all documents with objects in them: it is the only way to see whether a nested name occurs twice.
     if _has_objects(fields) or any(kind == "DOUBLE" and name.lower() in asked for name, kind in fields.items()):
-        return _look(records, f"SELECT {text} {source}")
+        return _read_numbers(records, f"SELECT {text} {source}")
     if not kinds & {*_WHOLE, "DOUBLE", "JSON"}:
         return None
     pattern = documents.LONG_NUMBER if kinds & {"DOUBLE", "JSON"} else "[0-9]{19}"
-    some = _look(records, f"SELECT {text} {source} AND regexp_matches({text}, {literal(pattern)})")
+    some = _read_numbers(records, f"SELECT {text} {source} AND regexp_matches({text}, {literal(pattern)})")
     if all(_fits(digits, _leaf_at(fields, path)) for path, digits in some.at.items()):
         return None
-    return _look(records, f"SELECT {text} {source}")
+    return _read_numbers(records, f"SELECT {text} {source}")
 
 
 def _leaves(structure: Any) -> Iterator[str]:
@@ -173,7 +177,7 @@ def _has_objects(fields: dict[str, Any]) -> bool:
 
 
 def _leaf_at(structure: Any, path: documents.Path) -> str:
-    """The type at a place; JSON also for what is below a value of several types."""
+    """Return the type at a path; JSON also below a value of several types."""
     for step in path:
         structure = structure[0] if step is None and isinstance(structure, list) else structure
         structure = structure.get(step, "JSON") if isinstance(structure, dict) else structure
@@ -184,7 +188,7 @@ def _fits(digits: documents.Digits, kind: str) -> bool:
     return digits.type(whole_numbers=True) == "BIGINT" if kind in _WHOLE else digits.exact_as_double
 
 
-def _look(records: Connection, query: str) -> documents.Numbers:
+def _read_numbers(records: Connection, query: str) -> documents.Numbers:
     numbers = documents.Numbers()
     rows = records.sql(query)
     while some := rows.fetchmany(_ROWS):
@@ -195,7 +199,7 @@ def _look(records: Connection, query: str) -> documents.Numbers:
 
 
 def _decimals(oracle: OracleSpec) -> set[str]:
-    """Columns that the oracle casts to decimals: a double would give other digits than the value was written with."""
+    """Return the columns that the oracle casts to decimals: a double would have other digits than the written value."""
     return {name for text in _texts(oracle.model_dump()) for name in as_decimals(text)}
 
 
@@ -207,7 +211,10 @@ def _texts(settings: Any) -> Iterator[str]:
 
 
 def _fields(records: Connection, text: str, source: str) -> tuple[dict[str, Any], bool]:
-    """Field -> structure, of all JSON objects, and whether some object has a name twice. Their names and the types of plain fields cost a fifth of whole structures."""
+    """Return field -> structure for all JSON objects, and whether some object has a name twice.
+
+    Names and the types of plain fields are read first: they cost a fifth of whole structures.
+    """
     names: dict[str, None] = {}
     plain, repeated = True, False
     for (keys,) in _each(records, f"SELECT DISTINCT TRY(json_keys({text})) {source}"):
@@ -226,7 +233,7 @@ def _fields(records: Connection, text: str, source: str) -> tuple[dict[str, Any]
         plain = not {"ARRAY", "OBJECT", "JSON"} & set(fields.values())
     if not plain:
         fields = {}
-        # Distinct ones, merged here: DuckDB's own aggregate keeps every value in memory until it is done.
+        # Merge distinct structures here: DuckDB's own aggregate keeps every value in memory until it is done.
         for (structure,) in _each(records, f"SELECT DISTINCT TRY(json_structure({text})) {source}"):
             found = json.loads(structure or "null")
             fields = _merged(fields, found) if isinstance(found, dict) else fields
@@ -240,7 +247,7 @@ def _each(records: Connection, query: str) -> Iterator[tuple[Any, ...]]:
 
 
 def _merged(one: Any, other: Any) -> Any:
-    """The structure that holds both (DuckDB's names: ``{"a": "UBIGINT", "b": ["VARCHAR"]}``)."""
+    """Return the structure that fits both (in DuckDB's names: ``{"a": "UBIGINT", "b": ["VARCHAR"]}``)."""
     if one == other or other == "NULL":
         return one
     if one == "NULL":

@@ -1,20 +1,20 @@
-"""Decoders: how a Kafka value becomes columns. Judging knows the built-in ones; a function is run when the run has ended.
+"""Decoders: how a Kafka value becomes columns. The judge has the built-in ones; a function runs when the run has ended.
 
 ==================  ====================================================================================
 ``decode``          columns
 ==================  ====================================================================================
-``json``            the fields of the JSON object that the value is
+``json``            the fields of the JSON object
 ``string``          one column ``value``: the value as text
 ``bytes``           one column ``value``: the bytes
 ``module:function``  those of the dict that the function makes of the bytes; also ``{here}/file.py:function``
-a name              likewise: the function that a package registers under entry point ``onceproof.decoders``
+a name              the same, with the function that a package registers under entry point ``onceproof.decoders``
 ==================  ====================================================================================
 
-What a function makes of a value is stored, so that judging runs no code (`onceproof.expectation.decode`): of an output in column
-``content`` of table ``output``, its bytes in ``raw``; of an input topic in column ``document`` of
+What a function makes of a value is stored, so that the judge runs no code (`onceproof.expectation.decode`). For an output it is in
+column ``content`` of table ``output``, with the bytes in ``raw``. For an input topic it is in column ``document`` of
 ``history/decoded/TOPIC.parquet`` (the name percent-encoded), which holds all columns of the topic's rows of table ``input``.
-``run.json`` has ``decoded``: ``failed`` (a text or null), ``outputs`` and ``inputs``, each name -> ``decode``, ``undecodable`` (how
-many values) and ``first`` (where the first of them stands, and the error).
+``run.json`` has ``decoded``: ``failed`` (a text or null), ``outputs`` and ``inputs``, each name -> ``decode``, ``undecodable`` (number
+of values) and ``first`` (the place of the first of them, and the error).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GROUP = "onceproof.decoders"
 
 
 def problem(decode: str) -> tuple[str, str | None] | None:
-    """What makes this text no decoder, as message and hint. No function is loaded."""
+    """Return why this text does not name a decoder, as message and hint; None if it does. No function is loaded."""
     if decode in BUILT_IN or ":" in decode:
         why = None if decode in BUILT_IN else name_problem(decode)
         return None if why is None else (f"decode: {why}", None)
@@ -58,7 +58,7 @@ def decoded_file(run_dir: Path, topic: str) -> Path:
 
 
 def decoded_input(records: Connection, spec: InputSpec) -> Path:
-    """The file with the decoded values of an input topic. Raises `NotEvaluated` where there is none."""
+    """Return the file with the decoded values of an input topic. Raises `NotEvaluated` if there is none."""
     path = decoded_file(records.history.run_dir, spec.topic)
     decoded = records.run.decoded
     try:
@@ -71,7 +71,7 @@ def decoded_input(records: Connection, spec: InputSpec) -> Path:
 
 
 def note(decoded: DecodedRecord | None, notes: Mapping[str, DecodeNote | None], name: str, decode: str) -> DecodeNote:
-    """What ``run.json`` says of it. Raises `NotEvaluated` where its values were not decoded with that."""
+    """Return the note in ``run.json`` on these values. Raises `NotEvaluated` if they were not decoded with ``decode``."""
     if decoded is None:
         raise NotEvaluated(f"its values were never decoded with {decode}: run the scenario again")
     if decoded.failed:

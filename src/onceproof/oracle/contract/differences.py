@@ -1,4 +1,4 @@
-"""How the rows of one output differ between fault-free runs of one scenario, and whether these were fed the same."""
+"""How the rows of one output differ between fault-free runs of one scenario, and whether these runs had the same input."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ _SETTINGS: dict[str, Any] = {"threads": 2, "memory_limit": "512MB"}
 
 @dataclass(frozen=True)
 class ColumnDifference:
+    """A column whose values differ between runs."""
+
     column: str
     effects: int
-    """In how many identities it differs between two runs; of several pairs, the most."""
+    """In how many identities it differs between two runs; with several pairs of runs, the largest number."""
     example: str
     """One identity and its two values."""
 
@@ -34,26 +36,26 @@ class Differences:
 
     output: str
     compared: int
-    """Identities that two runs have in common."""
+    """Number of identities that two runs have in common."""
     columns: tuple[ColumnDifference, ...] = ()
     unmatched: int = 0
-    """Identities that are not in every run equally often: no column to ignore would help."""
+    """Number of identities that are not equally often in every run. Ignoring a column would not help."""
     unmatched_example: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.columns or self.unmatched)
 
     def sentences(self) -> list[str]:
-        told = [f"column {c.column} of {times(c.effects, 'effect')}, e.g. {c.example}" for c in self.columns]
+        lines = [f"column {c.column} differs in {times(c.effects, 'effect')}, e.g. {c.example}" for c in self.columns]
         if self.unmatched:
-            told.append(f"{times(self.unmatched, 'effect')} not in every run, e.g. {self.unmatched_example}")
-        return told
+            lines.append(f"{times(self.unmatched, 'effect')} not in every run, e.g. {self.unmatched_example}")
+        return lines
 
 
 def input_digest(run_dir: Path) -> tuple[Any, ...]:
-    """Equal for runs whose committed input is equal, record by record, and is stored at the same offsets."""
+    """Return a value that is equal for runs whose committed input is equal, record by record, at the same offsets."""
     known = literal(str(open_history(run_dir).tables["input"]))
-    # Not of the bytes themselves: DuckDB gives texts of one pattern few hashes (`onceproof.values.digest`).
+    # Hash MD5 sums, not the bytes: DuckDB has few hashes for texts of one pattern (`onceproof.values.digest`).
     query = f"""SELECT topic, "partition", count(*), sum(hash("offset", md5_number("key"), md5_number("value")))
                 FROM read_parquet({known}) WHERE visibility = 'committed' GROUP BY ALL ORDER BY ALL"""  # noqa: S608
     with duckdb.connect(config=_SETTINGS) as db:
@@ -61,7 +63,10 @@ def input_digest(run_dir: Path) -> tuple[Any, ...]:
 
 
 def compare(output: str, spec: OutputSpec, files: Sequence[Path]) -> Differences:
-    """How the rows in these files (`onceproof.oracle.contract.precomputed.OracleRunner.store_rows`) differ, in the columns that the output compares."""
+    """Return how the rows of these files differ in the columns that the output compares.
+
+    ``files``: as `onceproof.oracle.contract.precomputed.OracleRunner.store_rows` writes them, one per run.
+    """
     worst: dict[str, ColumnDifference] = {}
     compared, unmatched, example = 0, 0, ""
     with duckdb.connect(config=_SETTINGS) as db:
@@ -79,7 +84,7 @@ def compare(output: str, spec: OutputSpec, files: Sequence[Path]) -> Differences
 
 
 class _Pair:
-    """Two files of observed rows of one output. Of an identity that occurs several times only the number is compared."""
+    """Two files of observed rows of one output. If an identity occurs several times, only the number is compared."""
 
     def __init__(self, db: duckdb.DuckDBPyConnection, spec: OutputSpec, left: Path, right: Path) -> None:
         self._db = db
@@ -103,7 +108,7 @@ class _Pair:
             FROM one a FULL JOIN other b ON a."=id" = b."=id" """)
 
     def identities(self) -> tuple[int, int, str]:
-        """How many both have, how many they have not equally often, and the first of those."""
+        """Return how many identities both files have equally often, how many they do not, and the first of the latter."""
         query = "SELECT count(*) FILTER (NOT alone), count(*) FILTER (alone), min(id) FILTER (alone) FROM pairs"
         common, alone, first = self._db.execute(query).fetchone() or (0, 0, None)
         return common, alone, first or ""

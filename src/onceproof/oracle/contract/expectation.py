@@ -1,4 +1,4 @@
-"""What an oracle says: a value that holds a query for each output. The judge runs the queries, over the inputs that it gave."""
+"""An oracle's answer: a value with a query for each output. The judge runs the queries over the inputs that it gave the oracle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onceproof.oracle.contract.query import Unordered
 #: Column of an oracle's rows: when the row's window closes.
 CLOSES = "_closes"
 
-#: Columns of an oracle's rows that say where a row comes from and where it belongs. They are not compared.
+#: Columns of an oracle's rows that name the cause of a row and its place in the output. They are not compared.
 RESERVED = ("_topic", "_partition", "_offset", "_key", "_to_partition", "_to_key", "_headers", CLOSES)
 
 
@@ -19,21 +19,21 @@ class ExpectedRows:
     """The rows that one output must hold."""
 
     query: str
-    """One SELECT over the inputs. Its columns, but for the reserved ones (`RESERVED`), are the output's, in their types."""
+    """One SELECT over the inputs. Its columns, except the reserved ones (`RESERVED`), are those of the output, in their types."""
     whole: bool = True
-    """It gives every column that is compared. False: other columns of the output may hold anything."""
+    """Whether the query gives every column that is compared. If not, other columns of the output may hold anything."""
     unordered: tuple[Unordered, ...] = ()
-    """What in it depends on an order of rows that nothing fixes."""
+    """The parts of the query that depend on an order of rows that nothing fixes."""
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """What an oracle says of the outputs."""
+    """What each output must hold."""
 
     outputs: Mapping[str, ExpectedRows]
     basis: str = ""
-    """What it rests on, where a verdict must say so."""
+    """What the answer is relative to, if a verdict must say so."""
     stored: bool = False
-    """It was worked out when the run ended: asking again says nothing new."""
+    """Whether the answer was computed when the run ended, so that asking again adds nothing."""
     texts: bool = False
-    """Its values are the texts that another run showed, whatever their types."""
+    """Whether the values are the texts that another run showed, whatever their types."""

@@ -1,14 +1,14 @@
-"""What an oracle is asked of: the input of a run in one view of it, in a database in which the outputs do not exist.
+"""What an oracle gets: the input of a run in one view, in a database that does not hold the outputs.
 
-`InputRecords` is that database. It can open the files of what it holds, and no others: neither a path nor a function
-reaches ``history/output.parquet``. `Inputs` is one view of it, on a connection of its own:
+`InputRecords` is that database. It can open only the files of the tables that it holds: neither a path nor a function
+reaches ``history/output.parquet``. `Inputs` is one view of the input, on a connection of its own:
 
 ``main``
     ``input`` (the input records as bytes), a view for each input topic under the topic's name, with its fields as columns
-    (`onceproof.oracle.contract.columns`), the static tables. A topic's view takes precedence over ``input`` where a topic has that
-    name; the bytes are then found in ``history.input``.
+    (`onceproof.oracle.contract.columns`), the static tables. If a topic is named ``input``, its view takes precedence; the bytes are
+    then in ``history.input``.
 ``history``
-    ``input`` as it was observed, and ``batches``, by which late records are found (`onceproof.oracle.contract.windows`).
+    ``input`` as it was observed, and ``batches``, from which late records follow (`onceproof.oracle.contract.windows`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from onceproof.oracle.contract import columns, windows
 from onceproof.scenario.model import Scenario
 from onceproof.values.canonical import literal, quote
 
-#: Input records (with those of static tables) up to which every oracle's query is run twice: it costs less than a second.
+#: With at most this many input records (and rows of static tables) every query is run twice: it costs less than a second.
 CHEAP_ROWS = 200_000
 
 _TABLES = ("input", "batches")
 
 
 class Range(NamedTuple):
-    """Records of one partition, ``end`` not among them."""
+    """Records of one partition, from ``start`` up to and without ``end``."""
 
     topic: str
     partition: int
@@ -43,31 +43,31 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """Which records of the input are shown: all that are committed, but for late ones, unless it says otherwise."""
+    """Which records of the input are shown. By default all committed records except late ones."""
 
     uncommitted: bool = False
-    """Those too of transactions that were aborted or are open."""
+    """Also those of transactions that were aborted or are open."""
     late: bool = False
-    """Those too that may count although they came late (`onceproof.oracle.contract.windows`)."""
+    """Also those that may count although they came late (`onceproof.oracle.contract.windows`)."""
     only: tuple[Range, ...] | None = None
     """Only those in one of these ranges."""
     without: tuple[Range, ...] = ()
     """None of those in one of these ranges."""
 
     def condition(self) -> str:
-        """SQL over ``history.input``. Late records are left out where a topic has columns."""
+        """Return SQL over ``history.input``. It does not cover late records: the topics' views leave them out."""
         found = ["true" if self.uncommitted else columns.COMMITTED]
         found += [] if self.only is None else [_within(self.only)]
         found += [f"NOT {_within(self.without)}"] if self.without else []
         return " AND ".join(found)
 
 
-#: All committed records, but for late ones.
+#: All committed records except late ones.
 COMMITTED = View()
 
 
 class Inputs(Connection):
-    """The input in one view, as an oracle's queries see it. What they give leaves it as a file (`store`)."""
+    """The input in one view, as an oracle's queries see it. `store` writes the rows of a query to a file."""
 
     def __init__(self, records: InputRecords, view: View) -> None:
         super().__init__(records.db.cursor(), records.history, records.scenario, records.folder)
@@ -88,16 +88,16 @@ class Inputs(Connection):
             try:
                 self.sql(f"CREATE OR REPLACE TEMP VIEW {quote(name)} AS {topic.rows(shown)}")
             except duckdb.Error as error:
-                raise NotEvaluated(f"the values of topic {topic.name!r} cannot be made columns: {error}") from error
+                raise NotEvaluated(f"the values of topic {topic.name!r} cannot be read as columns: {error}") from error
         for name, spec in records.windows.items():
             windows.show(self, name, spec, late=self.view.late)
 
     def types(self, query: str) -> dict[str, str]:
-        """Column -> type of a query's rows. Nothing is run. Raises `duckdb.Error` for a query that cannot be run."""
+        """Return column -> type of a query, without running it. Raises `duckdb.Error` if it cannot be run."""
         return {row[0]: row[1] for row in self.sql(f"DESCRIBE (\n{query}\n)").fetchall()}
 
     def stored(self, file: Path) -> str:
-        """A query for rows that were stored with the run. Raises `NotEvaluated` for a file that cannot be read."""
+        """Return a query for rows that were stored with the run. Raises `NotEvaluated` if the file cannot be read."""
         view = quote(f"{file.name} (stored)")
         try:
             self.sql(f"CREATE OR REPLACE TEMP VIEW {view} AS SELECT * FROM read_parquet({literal(str(file))})")  # noqa: S608
@@ -106,14 +106,14 @@ class Inputs(Connection):
         return f"SELECT * FROM {view}"  # noqa: S608
 
     def store(self, query: str) -> Path:
-        """Run ``query`` and put its rows into a file, which the next call replaces."""
+        """Run ``query`` and write its rows to a file, which the next call replaces."""
         self._answer.unlink(missing_ok=True)
         self.sql(f"COPY ({query}) TO {literal(str(self._answer))} (FORMAT parquet, COMPRESSION lz4_raw)")
         return self._answer
 
 
 class InputRecords(Database):
-    """The input records of a run, of which `seen` gives views."""
+    """The input records of a run. `seen` gives views of them."""
 
     def __init__(self, history: History, scenario: Scenario, folder: Path) -> None:
         folder.mkdir()
@@ -127,7 +127,7 @@ class InputRecords(Database):
         self._seen: dict[View, Inputs] = {}
 
     def observe(self) -> None:
-        """Make the tables of schema ``history``, and the static ones. Raises `duckdb.Error` for files that cannot be read."""
+        """Create the tables of schema ``history`` and the static tables. Raises `duckdb.Error` if a file cannot be read."""
         self.sql("CREATE SCHEMA history")
         for name in _TABLES:
             kind = "TABLE" if self.small else "VIEW"
@@ -136,7 +136,7 @@ class InputRecords(Database):
             self.sql(f"CREATE VIEW {quote(name)} AS SELECT * FROM read_parquet({literal(str(path))})")  # noqa: S608
 
     def decode(self) -> None:
-        """Find out how the records become columns, and which are late. Raises `NotEvaluated` where that cannot be said."""
+        """Derive how the records become columns, and which are late. Raises `NotEvaluated` if that cannot be known."""
         for spec in self.scenario.input:
             self.topics[spec.topic] = columns.of_topic(self, spec, self.scenario.oracle)
         if self.windows:
@@ -144,13 +144,13 @@ class InputRecords(Database):
             self.late = windows.late_records(self.seen(), self.windows)
 
     def seen(self, view: View = COMMITTED) -> Inputs:
-        """The input in that view. Raises `NotEvaluated` for values that cannot be made columns."""
+        """Return the input in that view. Raises `NotEvaluated` if values cannot be read as columns."""
         if view not in self._seen:
             self._seen[view] = Inputs(self, view)
         return self._seen[view]
 
     def renamings(self) -> str:
-        """Lines that name the columns with other names than their fields, for the error of a query that misses one."""
+        """Return lines that list columns named differently from their fields, for the error of a query with an unknown column."""
         return "".join(
             f"\nfields of topic {topic.name!r} whose names differ only by case are the columns "
             + ", ".join(f"{column} (field {name})" for name, column in topic.renamed.items())
@@ -159,12 +159,12 @@ class InputRecords(Database):
         )
 
     def is_cheap(self) -> bool:
-        """Whether the input is so small that asking twice costs next to nothing."""
+        """Whether the input is so small that asking twice costs almost nothing."""
         sources = ["history.input", *map(quote, self.history.static)]
         return sum(self.number(f"SELECT count(*) FROM {source}") for source in sources) <= CHEAP_ROWS  # noqa: S608
 
     def in_another_order(self) -> None:
-        """From now on the same rows come last first, and by another number of threads."""
+        """Reverse the rows of all tables, and use another number of threads."""
         known = self.history.tables["input"]
         self._reverse("history.input", known, "TABLE" if self.small else "VIEW", later_columns("input", known))
         for name, path in self.history.static.items():

@@ -1,7 +1,7 @@
-"""Expectations that code worked out at the end of a run: stored with the history, so that judging a run runs none of its code.
+"""Expectations that code computed at the end of a run. They are stored with the history, so that judging runs none of that code.
 
-What the oracle expects of an output is ``history/expected/OUTPUT.parquet`` (the name percent-encoded), one row an effect,
-columns as an oracle's query gives them. ``run.json`` has ``expectation``: ``kind`` and ``failed``, a text or null.
+What the oracle expects of an output is in ``history/expected/OUTPUT.parquet`` (the name percent-encoded), one row per effect,
+with columns as an oracle's query gives them. ``run.json`` has ``expectation``: ``kind`` and ``failed``, a text or null.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from onceproof.scenario.model import Scenario
     from onceproof.stack.processes.owner import Owner
 
-#: What an oracle's code is given of each committed input record.
+#: The columns of committed input records that an oracle's code gets.
 INPUT_COLUMNS = ["topic", "partition", "offset", "key", "value", "timestamp_ms"]
 
 _LAST_LINES = 30
@@ -37,25 +37,25 @@ _GROUP_ROWS = 16_384
 
 
 class OracleFailed(Exception):
-    """The oracle's code gave no answer. The message says where in the scenario it stands, and why."""
+    """The oracle's code gave no answer. The message names its place in the scenario, and the reason."""
 
 
 @dataclass(frozen=True)
 class OracleRunner:
-    """What an oracle that runs code has to work with, once the services of the run are gone."""
+    """What an oracle that runs code works with, after the services of the run have been stopped."""
 
     scenario: Scenario
     directory: RunDir
     owner: Owner
     timeline: Timeline
     environment: Mapping[str, str]
-    """The whole environment of its programs: that of the pipeline's job."""
+    """The whole environment of the oracle's programs: that of the pipeline's job."""
     values: Mapping[str, str]
-    """Templates."""
+    """Template -> value."""
     observe: Callable[[Scenario, Path], RunDir]
-    """Run a scenario on a stack of its own in that new run directory, and judge nothing."""
+    """Runs a scenario on a stack of its own, in that new run directory, without judging it."""
     store_rows: Callable[[Path, Mapping[str, Path]], None]
-    """Write the rows that a reader sees after that run: output -> Parquet file, each column a text. Raises `NotEvaluated`."""
+    """Writes the rows that a reader sees after that run: output -> Parquet file, each column a text. Raises `NotEvaluated`."""
 
     def run(self, place: str, argv: list[str]) -> None:
         """Run one program to its end. Raises `OracleFailed`, beginning with ``place``, with the program's last words."""
@@ -72,7 +72,7 @@ class OracleRunner:
             why = f"it did not end within {limit:g} s (limits.deadline_s)"
             raise OracleFailed(f"{place}: {why}\n{self._last_words(log)}".rstrip()) from None
         code = service.returncode
-        service.kill()  # nothing that it started may live on
+        service.kill()  # ends what it started as well
         if code != 0:
             raise OracleFailed(f"{place}: it ended with exit code {code}\n{self._last_words(log)}".rstrip())
 
@@ -85,17 +85,17 @@ class OracleRunner:
 
 @runtime_checkable
 class PrecomputedOracle(Protocol):
-    """An oracle that runs code: it is asked once, at the end of the run, and what it says is stored."""
+    """An oracle that runs code. It is asked once, at the end of the run, and its answer is stored."""
 
     def files(self) -> Iterable[tuple[tuple[str | int, ...], str]]:
-        """The files of code that it names: each with its place below ``oracle``, templates as in the scenario."""
+        """Return the code files that the oracle names: each with its place below ``oracle``, and with its templates."""
 
     def work_out(self, runner: OracleRunner) -> Mapping[str, Any]:
-        """Store what each output must hold (`expected_file`); what else is worth noting. Raises `OracleFailed`."""
+        """Store what each output must hold (`expected_file`), and return notes for ``run.json``. Raises `OracleFailed`."""
 
 
 def work_out(oracle: PrecomputedOracle, kind: str, runner: OracleRunner) -> None:
-    """Ask the oracle, and note in ``run.json`` whether it answered."""
+    """Ask the oracle, and record in ``run.json`` whether it answered."""
     failed: str | None = None
     notes: Mapping[str, Any] = {}
     (runner.directory.history / "expected").mkdir(exist_ok=True)
@@ -112,14 +112,14 @@ def expected_file(run_dir: Path, output: str) -> Path:
 
 
 def expect(inputs: Inputs) -> Expectation:
-    """What is stored: `onceproof.oracle.Oracle.expect` of an oracle that was asked when the run ended."""
+    """Return the stored answer: `onceproof.oracle.Oracle.expect` of an oracle that was asked when the run ended."""
     if inputs.view.uncommitted:
-        raise NotEvaluated("the oracle was asked once, and of the committed input only")
-    said = inputs.run.expectation
-    if said is None:
+        raise NotEvaluated("the oracle was asked only once, about the committed input")
+    stored = inputs.run.expectation
+    if stored is None:
         raise NotEvaluated("the run ended before its oracle was asked: run the scenario again")
-    if said.failed:
-        raise NotEvaluated(said.failed)
+    if stored.failed:
+        raise NotEvaluated(stored.failed)
     rows = {}
     for output in inputs.scenario.asked():
         file = expected_file(inputs.history.run_dir, output)

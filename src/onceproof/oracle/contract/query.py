@@ -1,7 +1,7 @@
-"""The scenario's own SQL, before it is run: one SELECT over the input that gives the same rows each time.
+"""Checks the scenario's own SQL before it is run: it must be one SELECT over the input that gives the same rows each time.
 
-DuckDB's parser says what a query is made of, and DuckDB's catalogue which functions are steady; nothing is run.
-`select_problem` refuses what cannot be an oracle. `unordered` names what depends on the order of rows that have none.
+DuckDB's parser shows the parts of a query, and DuckDB's catalogue shows which functions are consistent; nothing is run.
+`select_problem` refuses what cannot be an oracle. `unordered` finds the parts that depend on an order of rows that nothing fixes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 import duckdb
 
-# What the pipeline did: an oracle that reads it expects whatever is there.
+# Tables that the pipeline wrote: an oracle that reads them would find everything right.
 _OBSERVED = {"output", "snapshot"}
 
-# The table functions that make rows of their arguments. All others read files, the catalogue, or a query that is a text.
+# The table functions that make rows from their arguments. All others read files, the catalogue, or a query given as text.
 _TABLE_FUNCTIONS: tuple[str, ...] = (
     "unnest",
     "range",
@@ -28,15 +28,15 @@ _TABLE_FUNCTIONS: tuple[str, ...] = (
 )
 _TABLE_FUNCTIONS += ("repeat", "repeat_row")
 
-# Functions that DuckDB's catalogue calls consistent although their value is another one at the next check.
-_UNSTEADY = {"current_localtimestamp", "current_localtime", "reservoir_quantile"}
-# A function that ends the query has no value.
+# Functions that DuckDB's catalogue calls consistent although their value can differ at the next check.
+_VOLATILE = {"current_localtimestamp", "current_localtime", "reservoir_quantile"}
+# This function ends the query, so it has no value.
 _NO_VALUE = {"error"}
-# Words without parentheses that stand for such functions.
-_UNSTEADY_WORDS = {"current_timestamp", "current_date", "current_time", "localtimestamp", "localtime"}
-_UNSTEADY_WORDS |= {"current_schema", "current_catalog"}
+# Such functions that are written without parentheses.
+_VOLATILE_WORDS = {"current_timestamp", "current_date", "current_time", "localtimestamp", "localtime"}
+_VOLATILE_WORDS |= {"current_schema", "current_catalog"}
 
-# Aggregates whose value depends on the order of their rows. DuckDB's catalogue does not say so.
+# Aggregates whose value depends on the order of their rows. DuckDB's catalogue does not show this.
 _TAKES_ONE = {"first", "last", "any_value", "arbitrary", "mode"}
 _TAKES_ALL = {"list", "array_agg", "string_agg", "group_concat", "listagg", "json_group_array", "json_group_object"}
 _TAKES_ALL |= {"variant_group_array"}
@@ -44,7 +44,7 @@ _TAKES_BY = {"arg_max", "arg_min", "argmax", "argmin", "max_by", "min_by", "arg_
 _TAKES_BY |= {"arg_max_nulls_last", "arg_min_nulls_last"}
 _APPROXIMATES = {"approx_quantile", "approx_top_k"}
 _NUMBERS_ROWS = {"row_number", "ntile", "lag", "lead", "first_value", "last_value", "nth_value"}
-# Functions that put a list in order, whatever its order was.
+# Functions that sort a list.
 _SORTS = {"list_sort", "array_sort", "list_reverse_sort", "array_reverse_sort"}
 # Columns that differ from record to record of a partition.
 _POSITIONS = {"_offset", "offset"}
@@ -64,14 +64,14 @@ class Unordered:
     part: str
     line: int
     why: str
-    mend: str
+    hint: str
 
     def __str__(self) -> str:
         return f"`{self.part}` (line {self.line}) {self.why}"
 
 
 def statement_problem(text: str) -> tuple[str, str | None] | None:
-    """What makes this text something else than one SELECT, as message and hint."""
+    """Return why this text is not exactly one SELECT, as message and hint; None if it is."""
     try:
         statements = duckdb.extract_statements(text)
     except duckdb.Error as error:
@@ -80,42 +80,45 @@ def statement_problem(text: str) -> tuple[str, str | None] | None:
         return f"one SELECT is wanted here, and there are {len(statements)} statements", "join them, or use WITH"
     if statements[0].type != duckdb.StatementType.SELECT:
         several = statements[0].type == duckdb.StatementType.MULTI
-        hint = _PIVOT if several else "the oracle only reads: it says what must be there"
+        hint = _PIVOT if several else "an oracle only reads: its rows are what the output must hold"
         return f"a SELECT is wanted here, not {statements[0].type.name}", hint
     return None
 
 
 def select_problem(query: str, before: str = "", after: str = "") -> tuple[str, str | None] | None:
-    """What makes this text no oracle's SELECT, as message and hint. ``before`` and ``after`` make an expression a SELECT."""
+    """Return why this text cannot be an oracle's SELECT, as message and hint; None if it can.
+
+    ``before`` and ``after`` make an expression a SELECT.
+    """
     text = before + query + after
     if problem := statement_problem(text):
         return problem
     tree = _parsed(text)
     if tree.get("error"):
-        return f"onceproof cannot see what this query is made of: {tree.get('error_message')}", _PIVOT
+        return f"onceproof cannot examine this query: {tree.get('error_message')}", _PIVOT
     for node, _ in _nodes(tree):
-        if refused := _reads(node) or _unsteady(node):
+        if refused := _forbidden_read(node) or _volatile(node):
             message, hint = refused
             return f"{message}{_line_of(node, text, before)}", hint
     return None
 
 
 def unordered(query: str, before: str = "", after: str = "") -> list[Unordered]:
-    """Each part of a query that `select_problem` accepts whose rows depend on an order that the query does not fix."""
+    """Return each part of a query (one that `select_problem` accepts) that depends on an order that the query does not fix."""
     text = before + query + after
     found = []
     for node, parents in _nodes(_parsed(text)):
-        for why, mend in _order_wanted(node, parents):
+        for why, hint in _order_dependence(node, parents):
             part, line = _part(node, parents, text, before)
-            found.append(Unordered(part, line, why, mend))
+            found.append(Unordered(part, line, why, hint))
         for modifier in node.get("modifiers") or []:
-            for what, why, mend in _cut(node, modifier):
-                found.append(Unordered(what, _part(modifier, (node,), text, before)[1], why, mend))
+            for what, why, hint in _limit(node, modifier):
+                found.append(Unordered(what, _part(modifier, (node,), text, before)[1], why, hint))
     return list(dict.fromkeys(found))
 
 
 def as_decimals(expression: str) -> set[str]:
-    """The columns, in lower case, that a SELECT or an expression casts to DECIMAL or to whole numbers of 128 bits."""
+    """Return the columns, in lower case, that a SELECT or expression casts to DECIMAL or to whole numbers of 128 bits."""
     names = set()
     for query in (expression, f"SELECT (\n{expression}\n)"):
         for node, _ in _nodes(_parsed(query)):
@@ -129,14 +132,14 @@ def as_decimals(expression: str) -> set[str]:
 
 @lru_cache(maxsize=128)
 def _parsed(query: str) -> Any:
-    """DuckDB's tree of a SELECT; with ``error`` where it gives none (a PIVOT without IN)."""
+    """Return DuckDB's tree of a SELECT; it has ``error`` if DuckDB gives none (a PIVOT without IN)."""
     with duckdb.connect() as parser:
         row = parser.execute("SELECT json_serialize_sql($query::VARCHAR)", {"query": query}).fetchone()
     return json.loads(row[0]) if row else {"error": True}
 
 
 def _nodes(tree: Any, parents: tuple[Any, ...] = ()) -> Iterator[tuple[dict[str, Any], tuple[Any, ...]]]:
-    """Every node, with the nodes around it, the nearest last."""
+    """Yield every node with the nodes around it, the nearest last."""
     if isinstance(tree, dict):
         yield tree, parents
         parents = (*parents, tree)
@@ -144,86 +147,84 @@ def _nodes(tree: Any, parents: tuple[Any, ...] = ()) -> Iterator[tuple[dict[str,
         yield from _nodes(branch, parents)
 
 
-def _reads(node: dict[str, Any]) -> tuple[str, str] | None:
-    """Why a query may not read what this node names."""
+def _forbidden_read(node: dict[str, Any]) -> tuple[str, str] | None:
+    """Return why a query must not read what this node names, and a hint; None if it may."""
     kind = node.get("type")
     hint = "an oracle reads the input topics, input, history.input and the static tables"
     if kind == "BASE_TABLE":
         path = [part.lower() for part in node["qualified_name"]["path"]]
         if path[-2:-1] == ["history"] and path[-1] in _OBSERVED:
-            why = f"it reads history.{path[-1]}, which is what the pipeline wrote: whatever that is, it would be right"
-            return why, "an oracle says from the input what must be there"
+            why = f"it reads history.{path[-1]}, which is what the pipeline wrote: compared with itself, it is always right"
+            return why, "derive the rows from the input"
         if len(path) > 2 or (len(path) == 2 and path[0] != "main" and path != ["history", "input"]):
             return f"it reads {'.'.join(path)}, which is not the input", hint
         if path[-1] in _catalogue().views:
             return f"it reads {path[-1]}, which is DuckDB's own catalogue", hint
     if kind == "SHOW_REF":
         return (
-            f"{node.get('show_type', 'SHOW').partition('_')[0]} says how tables are made, not what must be there",
+            f"{node.get('show_type', 'SHOW').partition('_')[0]} describes tables, not the rows that must be there",
             hint,
         )
     if kind == "TABLE_FUNCTION":
         name = str(node["function"].get("function_name", "")).lower()
         if name not in _TABLE_FUNCTIONS:
             what = (
-                "runs a query that is in a text"
-                if name in ("query", "query_table")
-                else "is not a function of the input"
+                "runs a query given as text" if name in ("query", "query_table") else "is not a function of the input"
             )
-            return f"{name}() {what}", f"{hint}; of the table functions it may use {', '.join(_TABLE_FUNCTIONS)}"
+            return f"{name}() {what}", f"{hint}; allowed table functions: {', '.join(_TABLE_FUNCTIONS)}"
     return None
 
 
-def _unsteady(node: dict[str, Any]) -> tuple[str, str] | None:
+def _volatile(node: dict[str, Any]) -> tuple[str, str] | None:
     hint = "take it from the input"
     if node.get("sample"):
         return (
-            "a sample holds other rows at each check, so the verdict would change",
+            "a sample has other rows at each check, so the verdict could change",
             "choose the rows by a condition",
         )
     name = str(node.get("function_name", "")).lower()
     arguments = node.get("arguments") or node.get("children") or []
     if name == "age" and len(arguments) == 1:
         return (
-            "age() of one time counts from today: it gives another value at each check, so the verdict would change",
+            "age() of one time counts from today: it gives another value at each check, so the verdict could change",
             "use age(later, earlier)",
         )
-    if name and _is_unsteady(name):
-        return f"{name}() gives another value at each check, so the verdict would change", hint
+    if name and _is_volatile(name):
+        return f"{name}() gives another value at each check, so the verdict could change", hint
     words = node.get("column_names") or [""]
     word = str(words[0]).lower()
-    if len(words) == 1 and word in _UNSTEADY_WORDS and node.get("class") == "COLUMN_REF":
-        return f"{word} gives another value at each check, so the verdict would change", hint
+    if len(words) == 1 and word in _VOLATILE_WORDS and node.get("class") == "COLUMN_REF":
+        return f"{word} gives another value at each check, so the verdict could change", hint
     return None
 
 
 @dataclass(frozen=True)
 class _Catalogue:
-    unsteady: frozenset[str]
+    volatile: frozenset[str]
     macros: dict[str, tuple[str, ...]]
     views: frozenset[str]
 
 
 @lru_cache(maxsize=1)
 def _catalogue() -> _Catalogue:
-    """What DuckDB says of its own functions and views."""
+    """Read DuckDB's own functions and views from its catalogue."""
     with duckdb.connect() as db:
-        unsteady = db.execute("""SELECT DISTINCT lower(function_name) FROM duckdb_functions()
+        volatile = db.execute("""SELECT DISTINCT lower(function_name) FROM duckdb_functions()
             WHERE stability <> 'CONSISTENT' OR has_side_effects""").fetchall()
         macros = db.execute("""SELECT lower(function_name), list(macro_definition) FROM duckdb_functions()
             WHERE function_type = 'macro' AND macro_definition IS NOT NULL GROUP BY 1""").fetchall()
         views = db.execute("SELECT lower(view_name) FROM duckdb_views() WHERE internal").fetchall()
-    names = {name for (name,) in unsteady} - _NO_VALUE
+    names = {name for (name,) in volatile} - _NO_VALUE
     return _Catalogue(
-        frozenset(names | _UNSTEADY), {n: tuple(d) for n, d in macros}, frozenset(name for (name,) in views)
+        frozenset(names | _VOLATILE), {n: tuple(d) for n, d in macros}, frozenset(name for (name,) in views)
     )
 
 
 @lru_cache(maxsize=512)
-def _is_unsteady(name: str) -> bool:
-    """By DuckDB's catalogue; a macro is as steady as what it is made of."""
+def _is_volatile(name: str) -> bool:
+    """Whether the function can give another value at the next check, by DuckDB's catalogue; for a macro, by what it calls."""
     known = _catalogue()
-    if name in known.unsteady:
+    if name in known.volatile:
         return True
     seen, todo = {name}, list(known.macros.get(name, ()))
     while todo:
@@ -232,29 +233,29 @@ def _is_unsteady(name: str) -> bool:
             if inner not in seen and inner in known.macros:
                 seen.add(inner)
                 todo += known.macros[inner]
-            if inner in known.unsteady or (inner not in known.macros and _unsteady_node(node)):
+            if inner in known.volatile or (inner not in known.macros and _is_volatile_node(node)):
                 return True
     return False
 
 
-def _unsteady_node(node: dict[str, Any]) -> bool:
+def _is_volatile_node(node: dict[str, Any]) -> bool:
     words = node.get("column_names") or [""]
-    return node.get("type") == "TABLE_FUNCTION" or (len(words) == 1 and str(words[0]).lower() in _UNSTEADY_WORDS)
+    return node.get("type") == "TABLE_FUNCTION" or (len(words) == 1 and str(words[0]).lower() in _VOLATILE_WORDS)
 
 
-def _order_wanted(node: dict[str, Any], parents: Sequence[Any]) -> Iterator[tuple[str, str]]:
-    """Why this node's value depends on the order of rows, and what would fix that."""
+def _order_dependence(node: dict[str, Any], parents: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """Yield why the value of this node depends on the order of rows, and what would fix that."""
     name = str(node.get("function_name", "")).lower()
     if node.get("type") == "JOIN" and node.get("ref_type") == "POSITIONAL":
-        yield "POSITIONAL JOIN pairs rows by an order that they do not have", "join by columns"
+        yield "POSITIONAL JOIN pairs rows by an order that nothing fixes", "join by columns"
     if node.get("class") == "WINDOW":
         yield from _window(node, name)
     elif node.get("class") == "FUNCTION":
         yield from _aggregate(node, name, parents)
 
 
-def _cut(node: dict[str, Any], modifier: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """A modifier of a SELECT that keeps some of its rows: what it is, why it depends on their order, what would fix that."""
+def _limit(node: dict[str, Any], modifier: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield for a modifier that keeps some rows of a SELECT: its name, why it depends on their order, what would fix that."""
     kind = str(modifier.get("type"))
     if kind.startswith("LIMIT"):
         what = "LIMIT"
@@ -264,7 +265,7 @@ def _cut(node: dict[str, Any], modifier: dict[str, Any]) -> Iterator[tuple[str, 
         return
     orders = [order for m in node["modifiers"] if m.get("type") == "ORDER_MODIFIER" for order in m.get("orders", [])]
     if not orders:
-        yield what, "without ORDER BY takes whichever rows come first", "add ORDER BY ..., _offset"
+        yield what, "without ORDER BY takes arbitrary rows", "add ORDER BY ..., _offset"
     elif not _total(orders, ()):
         yield what, "takes any of several rows that are equal in its ORDER BY", _BY_POSITION
 
@@ -276,7 +277,7 @@ def _window(node: dict[str, Any], name: str) -> Iterator[tuple[str, str]]:
     orders = [*(node.get("arg_orders") or []), *(node.get("orders") or [])]
     if not orders:
         if not by_rows or "UNBOUNDED" not in str(node.get("start")) or "UNBOUNDED" not in str(node.get("end")):
-            yield "has no ORDER BY: which row is which is left to chance", "add ORDER BY ..., _offset to its OVER"
+            yield "has no ORDER BY, so the order of its rows is arbitrary", "add ORDER BY ..., _offset to its OVER"
     elif not _total(orders, ()):
         yield "depends on the order of rows that are equal in its ORDER BY", _BY_POSITION
 
@@ -294,14 +295,14 @@ def _aggregate(node: dict[str, Any], name: str, parents: Sequence[Any]) -> Itera
         if sorted_ and name in _TAKES_ALL:
             return
         if not orders:
-            takes = "takes whichever row comes first" if name in _TAKES_ONE else "has no ORDER BY"
+            takes = "takes an arbitrary row" if name in _TAKES_ONE else "has no ORDER BY"
             yield takes, f"write {name}(... ORDER BY ..., _offset)"
         elif not _total(orders, arguments):
             yield "depends on the order of rows that are equal in its ORDER BY", _BY_POSITION
 
 
 def _total(orders: Sequence[dict[str, Any]], arguments: Sequence[Any]) -> bool:
-    """Whether rows that these orders find equal are surely the same to ``arguments``: by position, or by themselves."""
+    """Whether rows that are equal in these orders are certainly equal in ``arguments``: ordered by position, or by the arguments."""
     by = [order.get("expression") for order in orders]
     if any(_is_all(each) for each in by):
         return True
@@ -312,12 +313,12 @@ def _total(orders: Sequence[dict[str, Any]], arguments: Sequence[Any]) -> bool:
 
 
 def _is_all(expression: Any) -> bool:
-    """ORDER BY ALL."""
+    """Whether the expression is that of ORDER BY ALL."""
     return isinstance(expression, dict) and expression.get("type") == "STAR"
 
 
 def _bare(expression: Any) -> str:
-    """An expression without the places where it stands."""
+    """Return an expression as JSON, without its places in the text."""
 
     def strip(tree: Any) -> Any:
         if isinstance(tree, dict):
@@ -330,7 +331,7 @@ def _bare(expression: Any) -> str:
 
 
 def _part(node: dict[str, Any], parents: Sequence[Any], text: str, before: str) -> tuple[str, int]:
-    """The node's text as the user wrote it, and its line in the user's text."""
+    """Return the text of the node as the user wrote it, and its line in the user's text."""
     start, length = next(
         (place for each in (node, *reversed(parents)) if (place := _place(each))[0] is not None), (None, 0)
     )
@@ -350,7 +351,7 @@ def _line_of(node: dict[str, Any], text: str, before: str) -> str:
 
 
 def _place(node: dict[str, Any]) -> tuple[int | None, int]:
-    """Where it begins, in bytes, and how long it is; for a node without a place, that of the first part that has one."""
+    """Return the start of the node in bytes, and its length; of its first part with a place if the node has none itself."""
     for each, _ in _nodes(node):
         start = each.get("query_location", _NOWHERE)
         if isinstance(start, int) and start != _NOWHERE:

@@ -1,17 +1,17 @@
-"""Late records, by the plan that Spark logged: which records of a topic a windowed output must count, and which it may.
+"""Derives late records from the plan that Spark logged: which records of a topic a windowed output must count, and which it may.
 
 ``offsets/N`` of a checkpoint holds the batch's ranges and its watermark W(N). A stateful operator that gets a record in
-batch N compares the end of the record's window (of a join: its event time) with a watermark, and drops it at or below:
+batch N compares the end of the record's window (for a join: its event time) with a watermark, and drops it at or below:
 
-- at or below W(N-1): **dropped**. Since Spark 3.5 records are late by the watermark of the batch before, while state is
-  evicted by that of the batch itself (`WatermarkPropagator`, SPARK-42376);
+- at or below W(N-1): **dropped**. Since Spark 3.5 the watermark of the preceding batch decides which records are late, while the
+  batch's own watermark evicts state (`WatermarkPropagator`, SPARK-42376);
 - above W(N-1), at or below W(N): **may** count. By default it does; with one watermark for both, as before, it does not
   (``spark.sql.streaming.statefulOperator.allowMultiple``);
 - above W(N): **must** count.
 
 An oracle's option ``windows`` says for a topic when a record's window closes. The topic's view then has the records that
-must count, and in a view with late data those too that may, with ``_batch`` and ``_watermark_ms``; view ``TOPIC_with_late``
-has all of them and ``_late``: ``no``, ``may``, ``dropped``. How these are judged: `onceproof.judge.relations.late`.
+must count, with ``_batch`` and ``_watermark_ms``; in a view with late data it also has those that may count. The view
+``TOPIC_with_late`` has all records, and ``_late``: ``no``, ``may``, ``dropped``. How these are judged: `onceproof.judge.relations.late`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from onceproof.scenario.base import Model
 from onceproof.scenario.model import OracleSpec, Scenario
 from onceproof.values.canonical import literal, quote
 
-# What makes a SELECT of an expression.
+# The text before and after an expression that makes it a SELECT.
 _EXPRESSION = ("SELECT (\n", "\n)")
 
 _PLAN = """CREATE TABLE windows.plan AS
@@ -47,11 +47,11 @@ class WindowSpec(Model):
     closes: str = Field(
         description="SQL expression over the topic's fields: when the window of a record closes, a TIMESTAMP"
     )
-    query: str | None = Field(None, description="checkpoint folder of the query that reads it (where several do)")
+    query: str | None = Field(None, description="checkpoint folder of the query that reads it (if several do)")
 
 
 def problems(windows: Mapping[str, WindowSpec], scenario: Scenario) -> list[SpecProblem]:
-    """What can be known to be wrong with an oracle's ``windows`` before a run."""
+    """Return what is wrong with an oracle's ``windows``, as far as it is known before a run."""
     topics = sorted({spec.topic for spec in scenario.input})
     found = []
     for topic, spec in windows.items():
@@ -63,26 +63,26 @@ def problems(windows: Mapping[str, WindowSpec], scenario: Scenario) -> list[Spec
 
 
 def of(oracle: OracleSpec) -> Mapping[str, WindowSpec]:
-    """Input topic -> its windows, by the oracle's option."""
+    """Return input topic -> its windows, from the oracle's option."""
     found: Mapping[str, WindowSpec] = getattr(oracle, "windows", {})
     return found
 
 
 def raw(topic: str) -> str:
-    """The view of all records of a topic that has windows."""
+    """Return the name of the view of all records of a topic that has windows."""
     return f"{topic} (raw)"
 
 
 def plan(records: Connection) -> None:
-    """Make the table that the views of `show` are joined with."""
+    """Create the table that the views of `show` are joined with."""
     records.sql("CREATE SCHEMA windows")
     records.sql(_PLAN)
 
 
 def show(inputs: Connection, topic: str, spec: WindowSpec, *, late: bool) -> None:
-    """Make the topic's views of that which is `raw`: without late records, or with those that may count.
+    """Create the topic's views over the `raw` one: without late records, or with those that may count.
 
-    Raises `NotEvaluated` where the plan or the expression does not serve.
+    Raises `NotEvaluated` if the plan or the expression cannot be used.
     """
     if problem := select_problem(spec.closes, *_EXPRESSION):
         raise NotEvaluated(f"oracle: windows: {topic}: closes cannot be used: {problem[0]}")
@@ -107,7 +107,7 @@ def show(inputs: Connection, topic: str, spec: WindowSpec, *, late: bool) -> Non
 
 
 def late_records(inputs: Connection, topics: Collection[str]) -> dict[str, int]:
-    """How many records of these topics came late: ``late.TOPIC``; and how many may have: ``may.TOPIC``, where there are any."""
+    """Return how many records of these topics came late (``late.TOPIC``), and how many may have (``may.TOPIC``, if any)."""
     notes = {}
     for topic in topics:
         query = f"SELECT _late, count(*) AS n FROM {quote(_with_late(topic))} GROUP BY ALL"  # noqa: S608
@@ -122,7 +122,7 @@ def late_records(inputs: Connection, topics: Collection[str]) -> dict[str, int]:
 
 
 def batches_with_may(inputs: Connection, topics: Collection[str]) -> int:
-    """In how many batches there are records that may count."""
+    """Return the number of batches with records that may count."""
     parts = [
         f"SELECT {literal(topic)} AS topic, _batch FROM {quote(_with_late(topic))} WHERE _late = 'may'"  # noqa: S608
         for topic in topics
@@ -140,6 +140,6 @@ def _reader(inputs: Connection, topic: str) -> str:
     ]
     if len(readers) > 1:
         raise NotEvaluated(
-            f"oracle: windows: {topic}: queries {' and '.join(sorted(readers))} read it: say under query: whose watermark counts"
+            f"oracle: windows: {topic}: queries {' and '.join(sorted(readers))} read it: name under query: the one whose watermark counts"
         )
     return readers[0] if readers else ""

@@ -60,7 +60,7 @@ def _unordered(oracle: SqlSpec | IdentitySpec, loc: Loc) -> Iterator[Complaint]:
     for where, parts in found:
         for part in parts:
             yield Complaint(
-                (*loc, *where), f"the rows that the oracle expects may change from check to check: {part}", part.mend
+                (*loc, *where), f"the rows that the oracle expects may change from check to check: {part}", part.hint
             )
 
 
