@@ -106,7 +106,7 @@ def test_a_record_in_both(stored_run: Any, errors: Any) -> None:
     verdict = judged(run)
     assert verdict.anomalies() == {"unexplained": 1}
     (finding,) = verdict.findings
-    assert (finding.output, finding.summary) == ("errors", "1 row that orders does not lack")
+    assert (finding.output, finding.summary) == ("errors", "1 row matching no missing row in orders")
     of = "input record" if "source" in errors else "identity"
     assert f"'orders' holds a row of this {of}, or must hold none" in finding.witnesses[0].argument
 
