@@ -64,7 +64,9 @@ def aborted_record_taken(world: World, choose: Choices) -> Named:
 
 @checkers.register("aborted-read")
 class AbortedRead(Checker):
-    """Counts effects that only aborted input explains (`onceproof.judge.relations.dirty_reads`): the source reads uncommitted records.
+    """Counts effects that only aborted input explains (`onceproof.judge.relations.dirty_reads`).
+
+    They occur if the source reads uncommitted records.
 
     Jepsen calls it G1a (Adya, *Weak Consistency*, 1999). A sum or a window that includes aborted input counts too, where its
     value is the one that all of the aborted input gives. These effects are then neither ``unexplained`` nor
@@ -76,13 +78,15 @@ class AbortedRead(Checker):
     explanation: ClassVar[Explanation] = Explanation(
         example="A producer wrote an order, aborted its transaction and wrote the order again: the table holds it twice.",
         causes=(
-            "The source reads with Kafka's default isolation level, read_uncommitted, as Spark's Kafka source does unless the job sets another (input with aborted transactions).",
+            "The source reads with Kafka's default isolation level, read_uncommitted, as Spark's Kafka source does unless the "
+            "job sets another (input with aborted transactions).",
             "A delayed EndTxn commits the next transaction of a reused producer, which should have been aborted (KAFKA-17754).",
         ),
-        decided="Committed input does not explain the effect, but the oracle expects exactly this effect if aborted records count too "
-        "(records of a transaction that never ended: precommitted-read). It is then neither unexplained nor a "
-        "wrong-value. An aborted record that equals a committed one cannot be distinguished: its effect is a duplicate. Not "
-        "evaluated where the oracle's answer is stored and the oracle cannot be asked again.",
+        decided="Committed input does not explain the effect, but the oracle expects exactly this effect if aborted "
+        "records count too (records of a transaction that never ended: precommitted-read). It is then neither "
+        "unexplained nor a wrong-value. An aborted record that equals a committed one cannot be distinguished: its "
+        "effect is a duplicate. Not evaluated where the oracle's answer is stored and the oracle cannot be asked "
+        "again.",
         stops=(
             "kafka.isolation.level=read_committed as an option of the source.",
             "A fresh producer for each transaction.",

@@ -1,15 +1,17 @@
 """``commit-ahead-of-effect``: progress is recorded without its effects.
 
-One row of ``judge.behind`` per effect: ``output``, ``id``, its cause (``topic``, ``partition``, ``offset``), ``query``, ``batch``, ``fault``,
-``active`` and ``reason`` (as in ``judge.missing``); ``progress`` (``checkpoint`` or ``table``), ``recorded`` (where progress is recorded, in
-words), ``place`` (NULL: the effect is missing), ``late_ms`` (how much later it came, where clocks show it).
+One row of ``judge.behind`` per effect: ``output``, ``id``, its cause (``topic``, ``partition``, ``offset``), ``query``,
+``batch``, ``fault``, ``active`` and ``reason`` (as in ``judge.missing``); ``progress`` (``checkpoint`` or ``table``),
+``recorded`` (where progress is recorded, in words), ``place`` (NULL: the effect is missing), ``late_ms`` (how much
+later it came, where clocks show it).
 
 - **table**: the sink's own progress table (``progress`` of the output). Its rows are in the same stream of commits as the
   effects of a table, so their order decides: the first commit that records a position is compared with the commit of each
   effect below it. An effect missing below it will never come; this is reported for a topic as well.
-- **checkpoint**: ``commits/N`` is compared with the time at which an effect of batch N became visible, both by clocks of one host.
-  Kafka decides a transaction before it writes the marker, so the marker may be a second later. An effect that is missing in the
-  end is not reported here: ``lost-write`` reports it, and Spark only records what the sink reported to it.
+- **checkpoint**: ``commits/N`` is compared with the time at which an effect of batch N became visible, both by clocks
+  of one host. Kafka decides a transaction before it writes the marker, so the marker may be a second later. An effect
+  that is missing in the end is not reported here: ``lost-write`` reports it, and Spark only records what the sink
+  reported to it.
 
 Only first effects of outputs that are never rewritten can be late: elsewhere an effect's position is that of its last write.
 """
@@ -130,8 +132,8 @@ def recorded_before_written(world: World, choose: Choices) -> Named:
 class CommitAheadOfEffect(Checker):
     """Counts effects that were not visible when progress beyond their input was recorded (``judge.behind``).
 
-    If the sink's own progress table covers a missing effect, nobody will write it again. There is one finding per reason, as for
-    ``lost-write``. Effects that came later are transient: a crash in between would have lost them.
+    If the sink's own progress table covers a missing effect, nobody will write it again. There is one finding per
+    reason, as for ``lost-write``. Effects that came later are transient: a crash in between would have lost them.
     """
 
     meaning: ClassVar[str] = "progress is recorded without its effects"

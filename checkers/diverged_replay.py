@@ -57,8 +57,9 @@ _BY_TIME = """
          AND h."partition" = c."partition" AND h."offset" = c."offset"
     WHERE c.output = $output AND c.visibility = 'committed' AND c.op IN ('insert', 'update')"""
 
-# Writes of earlier attempts that the last attempt did not repeat. An attempt that was cut short wrote less, but a replay that did
-# not diverge repeats every earlier write. For an append, at least one of the two contents must differ from the expected one.
+# Writes of earlier attempts that the last attempt did not repeat. An attempt that was cut short wrote less, but a
+# replay that did not diverge repeats every earlier write. For an append, at least one of the two contents must differ
+# from the expected one.
 _DIVERGED = """
     INSERT INTO diverged
     WITH contested AS (
@@ -110,22 +111,24 @@ def first_attempt_wrote_otherwise(world: World, choose: Choices) -> Named:
 class DivergedReplay(Checker):
     """Counts identities for which a batch ran twice and wrote two different contents, both of them visible.
 
-    The job is not deterministic (a clock, a random number, a table that changes), or it adds to the rows it finds. The finding
-    survives if the identity's effects are not right in the end; otherwise it is transient: the wrong content was visible for a while.
+    The job is not deterministic (a clock, a random number, a table that changes), or it adds to the rows it finds. The
+    finding survives if the identity's effects are not right in the end; otherwise it is transient: the wrong content
+    was visible for a while.
 
-    A write belongs to a replayed batch by its cause, where the output is an append and the oracle names causes; otherwise by
-    time: it became visible between the batch's two log entries (all clocks are on one host). By time, the fault that fired in
-    between separates the first attempt from the replay, or else the Kafka producer or the Postgres commit does. Only a write
-    that the replay did not repeat counts, since an attempt may have been cut short. Aborted writes were never visible and do not
-    count. Not evaluated for a changelog, where one batch may write several states of an identity, nor for an output without the
-    times or decoded commits that this needs. What survives there is still reported as a ``wrong-value``.
+    A write belongs to a replayed batch by its cause, where the output is an append and the oracle names causes;
+    otherwise by time: it became visible between the batch's two log entries (all clocks are on one host). By time, the
+    fault that fired in between separates the first attempt from the replay, or else the Kafka producer or the Postgres
+    commit does. Only a write that the replay did not repeat counts, since an attempt may have been cut short. Aborted
+    writes were never visible and do not count. Not evaluated for a changelog, where one batch may write several states
+    of an identity, nor for an output without the times or decoded commits that this needs. What survives there is still
+    reported as a ``wrong-value``.
     """
 
     meaning: ClassVar[str] = "the same batch or record, replayed, was written with other content"
     explanation: ClassVar[Explanation] = Explanation(
         example="Batch 7 wrote order 12 with price 10. After the crash batch 7 ran again and wrote order 12 with price 12.",
         causes=(
-            "The row holds a value that differs in each execution: rand(), uuid(), the wall clock (crash at after-sink-commit).",
+            "The row holds a value that differs per execution: rand(), uuid(), the wall clock (crash at after-sink-commit).",
             "The batch looks up rows in a table that changed in between: the join depends on when it ran.",
             "The replay has other boundaries: offsets/N was lost, or progress is written asynchronously, so the same batch id "
             "covers other records (crash at before-offset-log, a damaged checkpoint).",
@@ -182,7 +185,7 @@ class DivergedReplay(Checker):
                 anomaly="diverged-replay",
                 output=output,
                 total=total,
-                summary=f"{times(total, noun(case, output))} that a replayed batch wrote with different content than before{end}",
+                summary=f"{times(total, noun(case, output))} that a replayed batch wrote with other content than before{end}",
                 attribution=sums(rows, "label"),
                 batches=sums(rows, "of_batch"),
                 transient=not survives,

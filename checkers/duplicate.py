@@ -118,7 +118,7 @@ _TWINS = """
     CREATE OR REPLACE TEMP TABLE twins AS
     WITH first AS (SELECT DISTINCT topic, "partition", "offset" FROM duplicates WHERE "offset" IS NOT NULL),
     committed AS NOT MATERIALIZED (SELECT topic, "partition", "offset", "key", "value", timestamp_ms FROM history.input WHERE visibility = 'committed'),
-    one AS MATERIALIZED (FROM committed SEMI JOIN first USING (topic, "partition", "offset")),  -- a few rows, joined with the whole input
+    one AS MATERIALIZED (FROM committed SEMI JOIN first USING (topic, "partition", "offset")),  -- few rows
     equal AS (
         SELECT f.*, b."partition" AS twin_partition, b."offset" AS twin_offset, a.timestamp_ms = b.timestamp_ms AS same_time
         FROM first f JOIN one a USING (topic, "partition", "offset")
@@ -350,9 +350,15 @@ def _why(row: Row) -> str:
             f"{row['later']}, and one of the copies came after that"
         )
     if row["source"] == "producer retry" and row["resent"]:
-        return f"Both have creation time {row['timestamp_ms']} ms and one key, from a producer without idempotence: it sent one record twice"
+        return (
+            f"Both have creation time {row['timestamp_ms']} ms and one key, from a producer without idempotence: "
+            "it sent one record twice"
+        )
     if row["source"] == "producer retry":
-        return f"The input holds it again, at {row['topic']}/{row['twin']}, with the same creation time; its producer's ledger lists one send"
+        return (
+            f"The input holds it again, at {row['topic']}/{row['twin']}, with the same creation time; "
+            "its producer's ledger lists one send"
+        )
     return {
         "batch replay": f"{batch} was planned by driver start {row['planned_by']} and "
         + ("never committed" if row["committed_by"] is None else f"committed by start {row['committed_by']}"),

@@ -62,10 +62,11 @@ def last_transaction_left_open(world: World, choose: Choices) -> Named:
 class HangingTransaction(Checker):
     """Counts the records that no read_committed reader gets because a transaction at or before them has not ended.
 
-    These are the records of the open transaction and all records after it: readers stop at the last stable offset (KIP-98). Checked
-    at collection, after everything was healed and drained. The transaction may stay open for its producer's
-    ``transaction.timeout.ms``, which no log records, so its age is given instead. KAFKA-14402 (KIP-890) is a transaction that stays
-    open for ever. The output of the finding is an output, or an input topic: no pipeline can read past the open transaction there.
+    These are the records of the open transaction and all records after it: readers stop at the last stable offset
+    (KIP-98). Checked at collection, after everything was healed and drained. The transaction may stay open for its
+    producer's ``transaction.timeout.ms``, which no log records, so its age is given instead. KAFKA-14402 (KIP-890) is a
+    transaction that stays open for ever. The output of the finding is an output, or an input topic: no pipeline can
+    read past the open transaction there.
     """
 
     meaning: ClassVar[str] = "the last stable offset is stuck: records after an open transaction cannot be read"
@@ -76,9 +77,10 @@ class HangingTransaction(Checker):
             "one before its timeout (crash at before-sink-commit).",
             "transaction.timeout.ms is set to hours, or a late request opens a transaction that no producer knows of.",
         ),
-        decided="At collection, after everything was healed and drained, the last stable offset of a partition is below its high "
-        "watermark. Every record from there on counts here, and none of them as lost. No log records how long the transaction "
-        "may stay open, so its age is given. Needs the offsets of both isolation levels at collection.",
+        decided="At collection, after everything was healed and drained, the last stable offset of a partition is "
+        "below its high watermark. Every record from there on counts here, and none of them as lost. No log records "
+        "how long the transaction may stay open, so its age is given. Needs the offsets of both isolation levels at "
+        "collection.",
         stops=(
             "A stable transactional.id for each slot: its next init_transactions ends the transaction left open.",
             "A transaction timeout of seconds; brokers that verify transactions (KIP-890, part 1).",

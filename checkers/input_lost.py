@@ -16,8 +16,8 @@ from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import MODELS, World, identity
 from onceproof.judge.witness import Row, by, cause_of, shown, sums
 
-# Digest first, as in `onceproof.judge.relations.compare`: only ranges of offsets that differ are compared record by record, so a
-# clean run costs two scans and little memory.
+# Digest first, as in `onceproof.judge.relations.compare`: only ranges of offsets that differ are compared record by
+# record, so a clean run costs two scans and little memory.
 _LOST = """
     CREATE OR REPLACE TEMP TABLE lost_input AS
     WITH acked AS (
@@ -33,7 +33,8 @@ _LOST = """
         FROM acked SEMI JOIN differing USING (topic, "partition", stretch)),
     held AS (SELECT *, true AS there FROM present SEMI JOIN differing USING (topic, "partition", stretch))
     SELECT s.topic, s."partition", s."offset", s.seq, p.start_offset, p.end_offset,
-           CASE WHEN h.there THEN 'acknowledged at an offset already taken' WHEN s."offset" < p.start_offset THEN 'removed by retention'
+           CASE WHEN h.there THEN 'acknowledged at an offset already taken'
+                WHEN s."offset" < p.start_offset THEN 'removed by retention'
                 WHEN s."offset" >= p.end_offset THEN 'beyond the end of the log' ELSE 'missing in the log' END AS how
     FROM sent s LEFT JOIN held h ON h.topic = s.topic AND h."partition" = s."partition" AND h."offset" = s."offset"
     LEFT JOIN history.partitions p ON p.topic = s.topic AND p."partition" = s."partition"
@@ -61,13 +62,14 @@ def broker_lost_input(world: World, choose: Choices) -> Named:
 class InputLost(Checker):
     """Counts input records that the broker acknowledged and whose offset the log does not hold after the run.
 
-    Of several records that were acknowledged at one offset, all but one count, since a log holds one record per offset (Jepsen's
-    Kafka workload calls them inconsistent offsets).
+    Of several records that were acknowledged at one offset, all but one count, since a log holds one record per offset
+    (Jepsen's Kafka workload calls them inconsistent offsets).
 
-    The output of the finding is the input topic: no oracle expects effects of such records, so no output shows the loss.
-    The loss is attributed to retention where the partition's log begins above the record, and to truncation where it ends at or
-    below it (an unclean leader election, KIP-106; Jepsen's Kafka report of 2013 shows one). The check uses the producer's ledger,
-    so it does not know the records of other producers. A compacted input topic loses records by design.
+    The output of the finding is the input topic: no oracle expects effects of such records, so no output shows the
+    loss. The loss is attributed to retention where the partition's log begins above the record, and to truncation where
+    it ends at or below it (an unclean leader election, KIP-106; Jepsen's Kafka report of 2013 shows one). The check
+    uses the producer's ledger, so it does not know the records of other producers. A compacted input topic loses
+    records by design.
     """
 
     meaning: ClassVar[str] = "the broker lost records that it had acknowledged"
@@ -132,6 +134,7 @@ def _argument(row: Row) -> str:
         "removed by retention": f"the log of {place} begins at offset {row['start_offset']}",
         "beyond the end of the log": f"the log of {place} ends at offset {row['end_offset']}",
         "missing in the log": f"the log of {place} holds no record there",
-        "acknowledged at an offset already taken": f"another record was acknowledged there too, and the log of {place} holds one record there",
+        "acknowledged at an offset already taken": "another record was acknowledged there too, "
+        f"and the log of {place} holds one record there",
     }[row["how"]]
     return f"Record number {row['seq']} was acknowledged as {cause_of(row)}.\nBut {log}."

@@ -80,13 +80,14 @@ class LostWrite(Checker):
             "(KAFKA-17754).",
             "acks=1 and the leader dies: the acknowledged records were on one disk only (crash of the leader).",
         ),
-        decided="The oracle expects the effect, no reader sees it, and its input counts as done: the query that writes the "
-        "output (if the output names none: each query that reads the partition) recorded an offset beyond it, or the run drained. "
-        "Aborted input, and offsets that transaction markers use up, have no expected effects. An effect in an open transaction is "
-        "a hanging-transaction instead, one in another place is misplaced. Not evaluated where the run did not drain and no "
-        "recorded progress shows whether an effect is lost or late. The batch of an effect is that of its input record. A sum or a "
-        "window has no single input record: its batch is the one in which the window closes (_closes), or the struck batch from "
-        "whose input alone it follows. Otherwise the batch is unknown, and at-most-once is then inconclusive.",
+        decided="The oracle expects the effect, no reader sees it, and its input counts as done: the query that "
+        "writes the output (if the output names none: each query that reads the partition) recorded an offset beyond "
+        "it, or the run drained. Aborted input, and offsets that transaction markers use up, have no expected "
+        "effects. An effect in an open transaction is a hanging-transaction instead, one in another place is "
+        "misplaced. Not evaluated where the run did not drain and no recorded progress shows whether an effect is "
+        "lost or late. The batch of an effect is that of its input record. A sum or a window has no single input "
+        "record: its batch is the one in which the window closes (_closes), or the struck batch from whose input "
+        "alone it follows. Otherwise the batch is unknown, and at-most-once is then inconclusive.",
         stops=(
             "Effects and progress in one transaction of the sink (onceproof.sinks).",
             "Let errors end the query: the restart runs the batch again, and the write is not lost.",

@@ -84,18 +84,21 @@ class Misplaced(Checker):
 
     meaning: ClassVar[str] = "the right effect in the wrong topic, partition or row"
     explanation: ClassVar[Explanation] = Explanation(
-        example="Every order arrived exactly once. Those of customer 7 are in two partitions, and their consumer reads only half of them.",
+        example="Every order arrived exactly once, but those of customer 7 are in two partitions, and their consumer reads "
+        "half of them.",
         causes=(
-            "The output has another key than its reader expects, or a key only sometimes: a record without a key goes to any partition.",
+            "The output has another key than its reader expects, or a key only sometimes: a record without a key goes to any "
+            "partition.",
             "The number of partitions was changed while the job ran: from then on a key hashes to another partition.",
             "A client sends a record to the wrong topic: KAFKA-19012, in Java producers under disconnects.",
             "A join on the wrong key writes the right values into another row.",
         ),
-        decided="Shown by position or content: the effect that one output lacks is in another output, where no input explains it; a "
-        "record is in another partition than the oracle's _to_partition, or not with the other records of its key "
-        "(placement: key); or a row under an unknown identity has the content of one missing row, and of no other expected row. "
-        "One short value in common is not evidence: two columns must agree, or one with 16 characters or more. A row counts only "
-        "if the match is unique in both directions. A misplaced effect is neither a lost-write nor unexplained.",
+        decided="Shown by position or content: the effect that one output lacks is in another output, where no input "
+        "explains it; a record is in another partition than the oracle's _to_partition, or not with the other records "
+        "of its key (placement: key); or a row under an unknown identity has the content of one missing row, and of "
+        "no other expected row. One short value in common is not evidence: two columns must agree, or one with 16 "
+        "characters or more. A row counts only if the match is unique in both directions. A misplaced effect is "
+        "neither a lost-write nor unexplained.",
         stops=(
             "Use the same key and partitioner for records that must stay together, and do not change the number of partitions.",
             "Use clients in which KAFKA-19012 is fixed, and check in the reader that a record belongs to its topic.",

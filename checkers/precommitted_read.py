@@ -64,7 +64,8 @@ _TOTALS = """
            query || '/' || batch AS of_batch, sum(n)::BIGINT AS total
     FROM precommitted GROUP BY ALL ORDER BY output, label, of_batch"""
 
-# Adds the identity and place. An effect known by its position is joined by hash: that of a changelog's state includes its content.
+# Adds the identity and place. An effect known by its position is joined by hash: that of a changelog's state includes
+# its content.
 _WITNESSES = """
     WITH chosen AS (
         SELECT *, row_number() OVER (ORDER BY rule, topic, "partition", "offset", id, pos) AS nth
@@ -95,10 +96,10 @@ def marker_came_late(world: World, choose: Choices) -> Named:
 class PrecommittedRead(Checker):
     """Counts effects that could be read before the transaction of their input ended, or although it never ended.
 
-    The transaction ended at its marker's time. An effect became visible at the time of its Postgres commit, of the marker of its
-    own Kafka transaction, or of the record. Where the oracle names no cause, or the output has no such times, the checker counts
-    input records whose batch was committed before their marker was written. All clocks are on one host and
-    have milliseconds, so only a strictly later marker counts. Jepsen's Kafka workload uses the same name.
+    The transaction ended at its marker's time. An effect became visible at the time of its Postgres commit, of the
+    marker of its own Kafka transaction, or of the record. Where the oracle names no cause, or the output has no such
+    times, the checker counts input records whose batch was committed before their marker was written. All clocks are on
+    one host and have milliseconds, so only a strictly later marker counts. Jepsen's Kafka workload uses the same name.
 
     An effect that a transactional sink makes visible after the input's marker is not a precommitted read, however early the job
     read the input: nobody could see the effect before.
@@ -124,8 +125,8 @@ class PrecommittedRead(Checker):
         ),
     )
     rule: ClassVar[ClaimRule] = ClaimRule(
-        counted_as="If the input was committed in the end, the effect is right and nothing stays; if it was aborted, the effect is "
-        "an aborted-read, which is found without clocks.",
+        counted_as="If the input was committed in the end, the effect is right and nothing stays; if it was aborted, "
+        "the effect is an aborted-read, which is found without clocks.",
     )
     comes_with: ClassVar[Mapping[str, str]] = {
         "aborted-read": "of several uncommitted records, some were aborted in the end",

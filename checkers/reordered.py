@@ -103,16 +103,17 @@ class Reordered(Checker):
     The scope is one input partition (``order: per-partition``), or the records with one key within it (``per-key``, and
     where no order is claimed); there, records without a key have no order. Effects are ordered within one partition of
     an output topic, and by commit in Postgres. There is no order across output partitions: where a claimed scope has
-    effects in several of them, the claim can be refuted but not confirmed. Each state of a changelog is an effect, so an
-    older state after a newer one is reordered. An upsert keeps only last states and shows no order; nor do rows of an append that
-    were written again. For consumers with a claim per key, disorder between keys is a separate finding, which the claim allows.
+    effects in several of them, the claim can be refuted but not confirmed. Each state of a changelog is an effect, so
+    an older state after a newer one is reordered. An upsert keeps only last states and shows no order; nor do rows of
+    an append that were written again. For consumers with a claim per key, disorder between keys is a separate finding,
+    which the claim allows.
     """
 
     meaning: ClassVar[str] = "within the promised scope, first effects are in another order than their causes"
     explanation: ClassVar[Explanation] = Explanation(
         example="A gate change overtakes the one before it: the board ends on the older gate.",
         causes=(
-            "Redelivery on a queue with several consumers: a consumer dies, and m3 returns to the queue after m4 was processed.",
+            "Redelivery on a queue with several consumers: a consumer dies, and m3 comes again after m4 was processed.",
             "A producer without idempotence and with several requests in flight: the first fails, the second succeeds, the "
             "first is sent again (lost acknowledgement of a Produce).",
             "A shuffle or a repartition in the batch spreads one key over tasks that write concurrently.",

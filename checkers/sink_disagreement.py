@@ -56,7 +56,8 @@ _DISAGREEMENTS = """
     GROUP BY ALL"""
 
 _TOTALS = """
-    SELECT output, source, CASE source WHEN 'other state' THEN 'right in ' WHEN 'copies' THEN 'fewer copies in ' ELSE 'present in ' END
+    SELECT output, source,
+           CASE source WHEN 'other state' THEN 'right in ' WHEN 'copies' THEN 'fewer copies in ' ELSE 'present in ' END
            || present AS label, query || '/' || batch AS of_batch, count(*) AS total
     FROM disagreements GROUP BY ALL ORDER BY output, source, label, of_batch"""
 
@@ -85,10 +86,10 @@ class SinkDisagreement(Checker):
     holds more copies than another (each beyond its own expected number); and states that are wrong in one upsert and right
     in another of the same identity.
 
-    Only effects that both outputs should hold are compared, so an output that filters more than the other agrees with it. Effects
-    are matched by cause or, where the oracle names none, by identity; one of the two must be known. Outputs may differ
-    while an effect is on its way: before a quiet point a disagreement is transient, and an effect in a transaction that
-    has not ended is left out. With one output there is nothing to compare. Dual writes: Kleppmann,
+    Only effects that both outputs should hold are compared, so an output that filters more than the other agrees with
+    it. Effects are matched by cause or, where the oracle names none, by identity; one of the two must be known. Outputs
+    may differ while an effect is on its way: before a quiet point a disagreement is transient, and an effect in a
+    transaction that has not ended is left out. With one output there is nothing to compare. Dual writes: Kleppmann,
     *Making Sense of Stream Processing*, chapter 3.
     """
 
@@ -100,10 +101,11 @@ class SinkDisagreement(Checker):
             "One of two sinks refuses the write, and the job swallows the error (reject).",
             "Dual writes: two clients write to two systems in different orders, and nothing compares the results.",
         ),
-        decided="Both outputs should hold an effect of one input record (where the oracle names no cause: of one identity). One "
-        "holds it, or the right state; the other lacks it, has another state, or holds more copies. Outputs that filter "
-        "differently agree. The faulty output has a lost-write, stale-tail, duplicate or wrong-value as well; this finding adds "
-        "that the other output is right. Before a quiet point it is transient: the effect may still be on its way.",
+        decided="Both outputs should hold an effect of one input record (where the oracle names no cause: of one "
+        "identity). One holds it, or the right state; the other lacks it, has another state, or holds more copies. "
+        "Outputs that filter differently agree. The faulty output has a lost-write, stale-tail, duplicate or "
+        "wrong-value as well; this finding adds that the other output is right. Before a quiet point it is transient: "
+        "the effect may still be on its way.",
         stops=(
             "Make each sink effectively-once by itself: the replayed batch then completes the sink that is behind.",
             "Write to one system and derive the other from its log: an outbox table, or change data capture.",
@@ -125,7 +127,7 @@ class SinkDisagreement(Checker):
             Allows(
                 claim={},
                 what="a finding in a run that reached no quiet point",
-                why="transient: the run reached no quiet point, and until then outputs may differ by effects that are on their way",
+                why="transient: the run reached no quiet point, and until then outputs may differ by effects on their way",
                 when=lambda finding: finding.transient,
             ),
         ),

@@ -60,16 +60,17 @@ def stopped_in_a_batch(world: World, choose: Choices) -> Named:
 class StaleTail(Checker):
     """Counts expected effects beyond the recorded progress of a run that did not drain.
 
-    A run that drained has no tail. Two cases are not evaluated: a run that still made progress when its time ran out is slow, not
-    stuck; and for a history that was imported as not drained, nobody waited. Missing effects that progress covers are a
-    ``lost-write``, those in an open transaction a ``hanging-transaction``, those in another place ``misplaced``.
+    A run that drained has no tail. Two cases are not evaluated: a run that still made progress when its time ran out is
+    slow, not stuck; and for a history that was imported as not drained, nobody waited. Missing effects that progress
+    covers are a ``lost-write``, those in an open transaction a ``hanging-transaction``, those in another place
+    ``misplaced``.
     """
 
     meaning: ClassVar[str] = (
         "effects are missing beyond recorded progress: faults are healed, the job is restarted, and it makes no more progress"
     )
     explanation: ClassVar[Explanation] = Explanation(
-        example="Nothing new has arrived in the table since 14:03. Kafka, Postgres and the driver are up, and no alarm is raised.",
+        example="Nothing new has arrived in the table since 14:03. Kafka, Postgres and the driver are up; there is no alarm.",
         causes=(
             "Every restart hits the same error: a poison record, a checkpoint that no longer fits, a lock that is "
             "never released (reject that outlasts all retries; stall of a client that holds the progress row).",
@@ -78,14 +79,14 @@ class StaleTail(Checker):
             "A client waits without a deadline: librdkafka's send_offsets_to_transaction can hang when the group "
             "coordinator dies.",
         ),
-        decided="All faults were healed, the job was restarted once more after a period without progress, and its progress still "
-        "did not reach the known end of the input; the expected effects beyond recorded progress are missing. Not evaluated "
-        "for a job that still made progress when time ran out, which is slow and not stuck, nor for a history that was "
-        "imported as not drained: the missing effects may still come.",
+        decided="All faults were healed, the job was restarted once more after a period without progress, and its "
+        "progress still did not reach the known end of the input; the expected effects beyond recorded progress are "
+        "missing. Not evaluated for a job that still made progress when time ran out, which is slow and not stuck, "
+        "nor for a history that was imported as not drained: the missing effects may still come.",
         stops=(
             "A deadline on every call that can block, shorter than the supervisor of the job waits before it intervenes.",
             "A dead-letter topic for records that can never be processed.",
-            "Kafka: a stable transactional.id for each slot, so that the successor ends the transaction its predecessor left open.",
+            "Kafka: a stable transactional.id for each slot, so that the successor ends the open transaction of its predecessor.",
         ),
         sources=(
             "Jepsen's Kafka workload (jepsen.tests.kafka): unseen",

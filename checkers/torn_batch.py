@@ -46,8 +46,8 @@ _PARTIAL_WITNESSES = """
     SELECT * FROM partial_batches WHERE (coalesce(covered, false) OR $drained) = $stays
     ORDER BY query, batch, topic, "partition", "offset", id LIMIT $limit"""
 
-# Records of one producer epoch of which some were committed and others were not. If their creation times overlap, they belong to
-# one transaction and not to two consecutive ones.
+# Records of one producer epoch of which some were committed and others were not. If their creation times overlap, they
+# belong to one transaction and not to two consecutive ones.
 _BROKEN = """
     CREATE OR REPLACE TEMP TABLE broken AS
     SELECT producer_id, producer_epoch, count(*) FILTER (visibility <> 'committed') AS hidden,
@@ -106,11 +106,11 @@ class TornBatch(Checker):
             "The records of one batch go to Kafka without a transaction.",
             "A delayed EndTxn ends the next transaction of a reused producer when only half of it is written (KAFKA-17754).",
         ),
-        decided="The unit is the micro-batch, and in Kafka also the transaction. If part of a batch's effects can be read and the "
-        "rest is missing at the end, it survived. If they became visible in several steps and are complete at the end, it is "
-        "transient. If some records of a Kafka transaction are committed and others aborted or still open, it survived. It violates "
-        "a claim of atomic: batch or atomic: transaction. Not evaluated unless the history shows which input caused which effect, "
-        "or the times of the commits.",
+        decided="The unit is the micro-batch, and in Kafka also the transaction. If part of a batch's effects can be "
+        "read and the rest is missing at the end, it survived. If they became visible in several steps and are "
+        "complete at the end, it is transient. If some records of a Kafka transaction are committed and others "
+        "aborted or still open, it survived. It violates a claim of atomic: batch or atomic: transaction. Not "
+        "evaluated unless the history shows which input caused which effect, or the times of the commits.",
         stops=(
             "One sink transaction for the whole batch: stage in tasks, publish in the driver's commit.",
             "In readers: read_committed on Kafka, the snapshot of one transaction on Postgres.",

@@ -98,7 +98,7 @@ def _premise(case: Case, output: str) -> str:
     if spec.dead_letter_of is not None:
         of = "identity" if spec.source is None else "input record"
         main = spec.dead_letter_of
-        return f"A row of {output!r} stands in for one that {main!r} lacks; {main!r} holds a row of this {of}, or must hold none."
+        return f"A row of {output!r} replaces one that {main!r} lacks; {main!r} holds a row of this {of}, or must hold none."
     return f"No committed input has an effect with this identity in {output!r}."
 
 

@@ -87,9 +87,9 @@ class WrongValue(Checker):
             "The row holds a value that differs in each execution: now(), rand(), the order of a non-deterministic aggregate.",
         ),
         decided="The identity is expected and present, and its compared columns differ from every content that the "
-        "oracle expects of it: all above (inflated), all below (deflated), overwritten after it was right (stale), or otherwise. "
-        "Columns under ignore are not compared, and the report lists them; numbers within the tolerance are equal. "
-        "An effect that uncommitted input would explain is an aborted-read instead.",
+        "oracle expects of it: all above (inflated), all below (deflated), overwritten after it was right (stale), or "
+        "otherwise. Columns under ignore are not compared, and the report lists them; numbers within the tolerance "
+        "are equal. An effect that uncommitted input would explain is an aborted-read instead.",
         stops=(
             "Postgres: absolute values with a guard (update only if the new offset is higher), or increments in the "
             "transaction that holds the progress.",

@@ -196,8 +196,9 @@ class ZombieWrite(Checker):
             "A check without a lock: two drivers read the same progress, and both write.",
         ),
         decided="A write of an older epoch comes after one of a newer epoch: by the output's own epoch column, by the "
-        "producer's epoch in Kafka's log, or by the plan, where a copy of batch N lands after an effect of a later batch "
-        "that a later start of the driver planned. If its content stays, it survived; if a later write corrected it, it is transient.",
+        "producer's epoch in Kafka's log, or by the plan, where a copy of batch N lands after an effect of a later "
+        "batch that a later start of the driver planned. If its content stays, it survived; if a later write "
+        "corrected it, it is transient.",
         stops=(
             "Postgres: a fencing token that the sink checks, such as an epoch in the progress row, locked before anything is written.",
             "Kafka: a stable transactional.id, whose init_transactions bumps the epoch and fences every producer with the old one.",
