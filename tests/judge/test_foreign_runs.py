@@ -107,7 +107,7 @@ def test_a_pipe_that_nobody_writes_to(clean_run: Any, name: str) -> None:
     run = clean_run.save()
     (run / name).unlink(missing_ok=True)
     os.mkfifo(run / name)
-    with pytest.raises(HistoryError, match="is a pipe, and a run has a file there"):
+    with pytest.raises(HistoryError, match="is a pipe, but a run must have a file there"):
         check(run)
 
 
