@@ -1,5 +1,7 @@
-"""A transaction that a parked sink holds open on a topic, and what became of it, asked past every proxy: by the last stable
-offset and a read_committed read of what lies below it."""
+"""Observes a transaction that a parked sink keeps open on a topic, and whether it was committed.
+
+All reads go past every proxy: the last stable offset shows that it ended, a read_committed read that it was committed.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,15 @@ from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.api import Kafka
 from onceproof.stack.kafka.clients import client_config
 
-# Made here once: the class has no annotations.
+# A constant, because the class has no type annotations.
 _LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 _ASK_S = 10.0
-"""The harness's own listeners are never faulted; an answer that takes longer means that the service is gone."""
+"""Faults never affect the harness's own listeners; if an answer takes longer, the service is gone."""
 
 
 class OpenTransaction:
-    """The end of a topic's partitions while a parked sink holds a transaction open on them, to be compared with later."""
+    """The open offsets of a topic's partitions while a parked sink keeps a transaction open, to compare with later."""
 
     def __init__(self, kafka: Kafka, topic: str) -> None:
         self._config = client_config(kafka.harness_bootstrap)
@@ -31,19 +33,19 @@ class OpenTransaction:
         high = self._ends(IsolationLevel.READ_UNCOMMITTED)
         stable = self._ends(IsolationLevel.READ_COMMITTED)
         self._open = {p: (stable[p], high[p]) for p in high if stable[p] < high[p]}
-        """partition -> (last stable offset, high watermark), where something is open"""
+        """Partition -> (last stable offset, high watermark), for partitions with open records."""
 
     @property
     def anything_open(self) -> bool:
         return bool(self._open)
 
     def ended(self) -> bool:
-        """Whether the last stable offset has passed everything that was open: it was committed or aborted."""
+        """Whether the last stable offset has passed all open records: the transaction was committed or aborted."""
         stable = self._ends(IsolationLevel.READ_COMMITTED)
         return all(stable[p] >= high for p, (_, high) in self._open.items())
 
     def visible(self) -> bool:
-        """Whether a read_committed reader now gets a record of what was open: it was committed."""
+        """Whether a read_committed reader now gets one of the records that were open: the transaction was committed."""
         consumer = Consumer(
             {
                 **self._config,
@@ -72,7 +74,7 @@ class OpenTransaction:
             consumer.close()
 
     def describe(self) -> str:
-        """The open ranges, for evidence."""
+        """The open ranges of offsets, for evidence."""
         topic = self._partitions[0].topic
         return ", ".join(f"{topic}/{p} offsets {low} to {high - 1}" for p, (low, high) in sorted(self._open.items()))
 
