@@ -29,7 +29,7 @@ _ABORTED = """
     QUALIFY row_number() OVER (PARTITION BY d.output, d.id, d.content ORDER BY b.query, b.batch) = 1"""
 
 _TOTALS = """
-    SELECT output, CASE WHEN named THEN 'from ' || topic || '/' || "partition" ELSE 'in what was made from it' END AS label,
+    SELECT output, CASE WHEN named THEN 'from ' || topic || '/' || "partition" ELSE 'computed from aborted input' END AS label,
            query || '/' || batch AS batch, sum(n)::BIGINT AS total
     FROM aborted_reads GROUP BY ALL ORDER BY output, label, batch"""
 
@@ -69,7 +69,7 @@ class AbortedRead(Checker):
     They occur if the source reads uncommitted records.
 
     Jepsen calls it G1a (Adya, *Weak Consistency*, 1999). A sum or a window that includes aborted input counts too, where its
-    value is the one that all of the aborted input gives. These effects are then neither ``unexplained`` nor
+    value is the one that includes all aborted input. These effects are then neither ``unexplained`` nor
     ``wrong-value``. An aborted record that equals a committed one cannot be distinguished: its effect is a ``duplicate``.
     Only the input is checked: a read_committed reader never gets what the job itself aborts in Kafka.
     """

@@ -36,14 +36,14 @@ _HANGING = """
         SELECT f.*, least(p.stable_offset, f.head.pos) AS stable_offset, p.end_offset, p.collected_ms
         FROM first f LEFT JOIN history.partitions p ON p.topic = f.topic AND p."partition" = f."partition")
     SELECT s.*, (SELECT count(*) FROM logs l WHERE l.output = s.output AND l."partition" = s."partition"
-                 AND l."offset" >= s.stable_offset AND l.visibility <> 'aborted') AS behind
+                 AND l."offset" >= s.stable_offset AND l.visibility <> 'aborted') AS unreadable
     FROM stable s"""
 
 _OPEN = """
     SELECT (SELECT count(*) FROM history.input WHERE visibility = 'open') + (SELECT count(*) FROM history.output WHERE visibility = 'open')"""
 
 _TOTALS = """
-    SELECT output, 'in ' || topic || '/' || "partition" || ' from offset ' || stable_offset AS label, behind AS total
+    SELECT output, 'in ' || topic || '/' || "partition" || ' from offset ' || stable_offset AS label, unreadable AS total
     FROM hanging ORDER BY output, "partition" """
 
 
@@ -54,8 +54,8 @@ def last_transaction_left_open(world: World, choose: Choices) -> Named:
     last = committed[-1]
     last.visibility = "open"
     open_in = Counter(write.partition for write in last.writes)
-    behind = {identity(topic=output, partition=partition): records for partition, records in open_in.items()}
-    return {("hanging-transaction", output): Counter(behind)}
+    unreadable = {identity(topic=output, partition=partition): records for partition, records in open_in.items()}
+    return {("hanging-transaction", output): Counter(unreadable)}
 
 
 @checkers.register("hanging-transaction")
@@ -139,5 +139,5 @@ def _argument(row: Row) -> str:
     return (
         f"A transaction of {who} wrote {place}@{head['pos']}{age}; it has neither been committed nor aborted.\n"
         f"But readers get no further than offset {row['stable_offset']}{end}: "
-        f"{times(row['behind'], 'record')} cannot be read."
+        f"{times(row['unreadable'], 'record')} cannot be read."
     )

@@ -93,12 +93,11 @@ class Misplaced(Checker):
             "A client sends a record to the wrong topic: KAFKA-19012, in Java producers under disconnects.",
             "A join on the wrong key writes the right values into another row.",
         ),
-        decided="Shown by position or content: the effect that one output lacks is in another output, where no input "
-        "explains it; a record is in another partition than the oracle's _to_partition, or not with the other records "
-        "of its key (placement: key); or a row under an unknown identity has the content of one missing row, and of "
-        "no other expected row. One short value in common is not evidence: two columns must agree, or one with 16 "
-        "characters or more. A row counts only if the match is unique in both directions. A misplaced effect is "
-        "neither a lost-write nor unexplained.",
+        decided="Shown by position or content: the effect that one output lacks is in another output, where no input explains "
+        "it; a record is in another partition than the oracle's _to_partition, or not with the other records of its key "
+        "(placement: key); or a row under an unknown identity has the content of one missing row, and of no other expected "
+        "row. One short value in common is not evidence: two columns must agree, or one with 16 characters or more. Only "
+        "matches that are unique in both directions count. A misplaced effect is neither a lost-write nor unexplained.",
         stops=(
             "Use the same key and partitioner for records that must stay together, and do not change the number of partitions.",
             "Use clients in which KAFKA-19012 is fixed, and check in the reader that a record belongs to its topic.",

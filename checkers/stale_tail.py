@@ -61,9 +61,9 @@ class StaleTail(Checker):
     """Counts expected effects beyond the recorded progress of a run that did not drain.
 
     A run that drained has no tail. Two cases are not evaluated: a run that still made progress when its time ran out is
-    slow, not stuck; and for a history that was imported as not drained, nobody waited. Missing effects that progress
-    covers are a ``lost-write``, those in an open transaction a ``hanging-transaction``, those in another place
-    ``misplaced``.
+    slow, not stuck; and the effects missing in a history that was imported as not drained may still come. Missing effects
+    that progress covers are a ``lost-write``, those in an open transaction a ``hanging-transaction``, those in another
+    place ``misplaced``.
     """
 
     meaning: ClassVar[str] = (
