@@ -13,8 +13,8 @@ from onceproof.stack.api import Kafka
 from onceproof.stack.kafka.clients import client_config
 
 # A constant, because the class has no type annotations.
-_LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
-_ASK_S = 10.0
+LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
+ASK_S = 10.0
 """Faults never affect the harness's own listeners; if an answer takes longer, the service is gone."""
 
 
@@ -41,12 +41,12 @@ def all_ends(kafka: Kafka) -> dict[str, dict[int, int]]:
 
 def _ends(kafka: Kafka, isolation: IsolationLevel) -> dict[str, dict[int, int]]:
     admin = AdminClient(client_config(kafka.harness_bootstrap))
-    topics = meet_brokers(admin, timeout_s=_ASK_S).topics
+    topics = meet_brokers(admin, timeout_s=ASK_S).topics
     partitions = [
         TopicPartition(name, p) for name, t in topics.items() if not name.startswith("__") for p in t.partitions
     ]
-    futures = admin.list_offsets(dict.fromkeys(partitions, _LATEST), isolation_level=isolation, request_timeout=_ASK_S)
+    futures = admin.list_offsets(dict.fromkeys(partitions, LATEST), isolation_level=isolation, request_timeout=ASK_S)
     ends: dict[str, dict[int, int]] = {}
     for partition, future in futures.items():
-        ends.setdefault(partition.topic, {})[partition.partition] = int(future.result(_ASK_S).offset)
+        ends.setdefault(partition.topic, {})[partition.partition] = int(future.result(ASK_S).offset)
     return ends

@@ -5,21 +5,13 @@ All reads go past every proxy: the last stable offset shows that it ended, a rea
 
 from __future__ import annotations
 
-from typing import Any
-
 from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # exported, not in __all__
 
 from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.api import Kafka
 from onceproof.stack.kafka.clients import client_config
-
-# A constant, because the class has no type annotations.
-_LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
-
-_ASK_S = 10.0
-"""Faults never affect the harness's own listeners; if an answer takes longer, the service is gone."""
+from onceproof.stores.kafka.state import ASK_S, LATEST
 
 
 class OpenTransaction:
@@ -28,7 +20,7 @@ class OpenTransaction:
     def __init__(self, kafka: Kafka, topic: str) -> None:
         self._config = client_config(kafka.harness_bootstrap)
         self._admin = AdminClient(self._config)
-        metadata = meet_brokers(self._admin, topic, timeout_s=_ASK_S).topics[topic]
+        metadata = meet_brokers(self._admin, topic, timeout_s=ASK_S).topics[topic]
         self._partitions = [TopicPartition(topic, p) for p in metadata.partitions]
         high = self._ends(IsolationLevel.READ_UNCOMMITTED)
         stable = self._ends(IsolationLevel.READ_COMMITTED)
@@ -61,7 +53,7 @@ class OpenTransaction:
             consumer.assign([TopicPartition(topic, p, stable) for p, (stable, _) in self._open.items()])
             waiting = set(self._open)
             while waiting:
-                message = consumer.poll(_ASK_S)
+                message = consumer.poll(ASK_S)
                 if message is None:
                     return False
                 partition, offset = message.partition(), message.offset()
@@ -80,6 +72,6 @@ class OpenTransaction:
 
     def _ends(self, isolation: IsolationLevel) -> dict[int, int]:
         futures = self._admin.list_offsets(
-            dict.fromkeys(self._partitions, _LATEST), isolation_level=isolation, request_timeout=_ASK_S
+            dict.fromkeys(self._partitions, LATEST), isolation_level=isolation, request_timeout=ASK_S
         )
-        return {p.partition: future.result(_ASK_S).offset for p, future in futures.items()}
+        return {p.partition: future.result(ASK_S).offset for p, future in futures.items()}

@@ -15,9 +15,7 @@ from onceproof.scenario.problem import Complaint
 from onceproof.stack.api import Postgres, Stack
 from onceproof.stores.contract import ReadBack, State, Words, stores
 from onceproof.stores.postgres.read_back import collect_postgres
-
-_ASK_S = 10.0
-"""Faults never affect the harness's own listeners; if an answer takes longer, the service is gone."""
+from onceproof.stores.postgres.transactions import ASK_S
 
 _TABLES = """
     SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -64,7 +62,7 @@ class PostgresStore:
 
 def _tables(postgres: Postgres) -> dict[str, str]:
     held: dict[str, str] = {}
-    with psycopg.connect(postgres.harness_conninfo, connect_timeout=int(_ASK_S), autocommit=True) as connection:
+    with psycopg.connect(postgres.harness_conninfo, connect_timeout=int(ASK_S), autocommit=True) as connection:
         for schema, table in connection.execute(_TABLES).fetchall():
             # xmin: also changes when a row is rewritten, which the number of rows does not show.
             query = sql.SQL("SELECT count(*), coalesce(max(xmin::text::bigint), 0) FROM {}").format(

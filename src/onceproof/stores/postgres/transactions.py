@@ -10,13 +10,13 @@ from onceproof.stack.api import Postgres
 
 Status = Literal["committed", "aborted", "in progress"]
 
-_ASK_S = 10.0
+ASK_S = 10.0
 """Faults never affect the harness's own listeners; if an answer takes longer, the service is gone."""
 
 
 def postgres_status(postgres: Postgres, xid: str) -> Status:
     """The status of transaction ``xid`` (a 64-bit id, as ``pg_current_xact_id()`` prints it)."""
-    with psycopg.connect(postgres.harness_conninfo, connect_timeout=int(_ASK_S), autocommit=True) as connection:
+    with psycopg.connect(postgres.harness_conninfo, connect_timeout=int(ASK_S), autocommit=True) as connection:
         row = connection.execute("SELECT pg_xact_status(%s::xid8)", (xid,)).fetchone()
     status = row[0] if row else None
     if status not in ("committed", "aborted", "in progress"):
@@ -26,7 +26,7 @@ def postgres_status(postgres: Postgres, xid: str) -> Status:
 
 def postgres_xid(postgres: Postgres, backend_pid: int) -> str | None:
     """The 64-bit id of a backend's current transaction; None if it has written nothing."""
-    with psycopg.connect(postgres.harness_conninfo, connect_timeout=int(_ASK_S), autocommit=True) as connection:
+    with psycopg.connect(postgres.harness_conninfo, connect_timeout=int(ASK_S), autocommit=True) as connection:
         row = connection.execute(_XID_SQL, (backend_pid,)).fetchone()
     return None if row is None or row[0] is None else str(row[0])
 
