@@ -326,7 +326,7 @@ def test_wrong_usage_names_the_value_and_the_mend(words: tuple[str, ...], said: 
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ([], "holds no records"),
+        ([], "holds no record"),
         (
             ['{"a": 1}', "not json at all"],
             "s.jsonl:2: not JSON: Expecting value: line 1 column 1 (char 0): 'not json at all'",
