@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-# With these answers the server is shutting down: the COMMIT may have been applied nevertheless.
+# SQLSTATEs of a server that goes away: the COMMIT may have been applied nevertheless.
 _UNKNOWN_AT_COMMIT = ("57P01", "57P02", "57P03")
 
 Merge = Literal["sum", "min", "max"]
