@@ -1,1 +1,1 @@
-"""Checkers, one file an anomaly. What a checker is stands in `onceproof.judge.checker`."""
+"""Checkers, one file per anomaly. `onceproof.judge.checker` defines what a checker is."""

@@ -17,7 +17,7 @@ from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import MODELS, Identity, Txn, World, at, effect_of
 from onceproof.judge.witness import Row, by, cause_of, holding, identity_of, noun, places, shown, sums
 
-# ``judge.dirty`` may count several effects in a row; the batch is the one that took the aborted record.
+# A row of ``judge.dirty`` may count several effects; the batch is the one that read the aborted record.
 _ABORTED = """
     CREATE OR REPLACE TEMP TABLE aborted_reads AS
     SELECT d.*, i.visibility IS NOT DISTINCT FROM 'aborted' AS named, i.txn_end_offset, b.query, b.batch
@@ -29,7 +29,7 @@ _ABORTED = """
     QUALIFY row_number() OVER (PARTITION BY d.output, d.id, d.content ORDER BY b.query, b.batch) = 1"""
 
 _TOTALS = """
-    SELECT output, CASE WHEN named THEN 'from ' || topic || '/' || "partition" ELSE 'in what was made from it' END AS label,
+    SELECT output, CASE WHEN named THEN 'from ' || topic || '/' || "partition" ELSE 'computed from aborted input' END AS label,
            query || '/' || batch AS batch, sum(n)::BIGINT AS total
     FROM aborted_reads GROUP BY ALL ORDER BY output, label, batch"""
 
@@ -38,7 +38,7 @@ _WITNESSES = """
 
 
 def aborted_record_taken(world: World, choose: Choices) -> Named:
-    """The source reads uncommitted: an append has its effect, a state counts it."""
+    """The source reads an aborted record: an append holds its effect, a state includes it."""
     output = choose.one(world.outputs)
     model = MODELS[output]
     records = choose.some([r for r in world.records if r.visibility == "aborted" and model.takes(r)])
@@ -64,25 +64,29 @@ def aborted_record_taken(world: World, choose: Choices) -> Named:
 
 @checkers.register("aborted-read")
 class AbortedRead(Checker):
-    """Counts effects that only aborted input explains (`onceproof.judge.relations.dirty_reads`): a source that reads uncommitted records.
+    """Counts effects that only aborted input explains (`onceproof.judge.relations.dirty_reads`).
 
-    Jepsen calls it G1a (Adya, *Weak Consistency*, 1999). A sum or a window that holds aborted input among committed
-    counts too, where its value is the one with all of it. These effects are then neither ``unexplained`` nor
-    ``wrong-value``. An aborted record that equals a committed one looks the same: its effect is a ``duplicate``.
-    Only the input can be read dirty: what a job itself aborts in Kafka no read_committed reader is shown.
+    They occur if the source reads uncommitted records.
+
+    Jepsen calls it G1a (Adya, *Weak Consistency*, 1999). A sum or a window that includes aborted input counts too, where its
+    value is the one that includes all aborted input. These effects are then neither ``unexplained`` nor
+    ``wrong-value``. An aborted record that equals a committed one cannot be distinguished: its effect is a ``duplicate``.
+    Only the input is checked: a read_committed reader never gets what the job itself aborts in Kafka.
     """
 
     meaning: ClassVar[str] = "an effect of an aborted transaction (Jepsen: G1a)"
     explanation: ClassVar[Explanation] = Explanation(
         example="A producer wrote an order, aborted its transaction and wrote the order again: the table holds it twice.",
         causes=(
-            "The source reads with Kafka's default isolation level, read_uncommitted: Spark's Kafka source does unless the job sets another (input with aborted transactions).",
-            "A delayed EndTxn commits the next transaction of a reused producer, which was meant to be aborted (KAFKA-17754).",
+            "The source reads with Kafka's default isolation level, read_uncommitted, as Spark's Kafka source does unless the "
+            "job sets another (input with aborted transactions).",
+            "A delayed EndTxn commits the next transaction of a reused producer, which should have been aborted (KAFKA-17754).",
         ),
-        decided="An effect that committed input does not explain becomes the expected one as soon as aborted records count too "
-        "(records of a transaction that never ended: precommitted-read). It is then this, and neither unexplained nor a "
-        "wrong-value. An aborted record that equals a committed one looks the same: its effect is a duplicate. Where "
-        "the oracle's answer is a stored one and cannot be asked again, it is not evaluated.",
+        decided="Committed input does not explain the effect, but the oracle expects exactly this effect if aborted "
+        "records count too (records of a transaction that never ended: precommitted-read). It is then neither "
+        "unexplained nor a wrong-value. An aborted record that equals a committed one cannot be distinguished: its "
+        "effect is a duplicate. Not evaluated where the oracle's answer is stored and the oracle cannot be asked "
+        "again.",
         stops=(
             "kafka.isolation.level=read_committed as an option of the source.",
             "A fresh producer for each transaction.",
@@ -124,12 +128,15 @@ class AbortedRead(Checker):
 
 
 def _gaps(case: Case) -> Iterator[Gap]:
-    """Effects that nothing committed explains, with uncommitted input there, and an oracle that cannot be asked of it."""
+    """Outputs with effects that committed input does not explain, where the oracle cannot be asked about uncommitted input."""
     if not case.number("SELECT count(*) FROM judge.tally WHERE wrong + unexplained > 0") or case.uncommitted():
         return
     suspects = "SELECT DISTINCT output FROM judge.tally WHERE wrong + unexplained > 0 ORDER BY output"
     for row in case.rows(suspects):
-        yield Gap(row["output"], "some input is not committed, and the oracle cannot say what it would have explained")
+        yield Gap(
+            row["output"],
+            "some input is not committed, and the oracle cannot be asked which effects that input would explain",
+        )
 
 
 def _witnesses(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
@@ -150,7 +157,7 @@ def _argument(case: Case, row: Row, found: tuple[str, ...]) -> str:
         marker = "" if row["txn_end_offset"] is None else f", by the marker at offset {row['txn_end_offset']}"
         aborted = f"The transaction of input {cause_of(row)} was aborted{marker}."
     else:
-        aborted = "If aborted input counted too, the oracle would expect just this content."
+        aborted = "If aborted input counted too, the oracle would expect exactly this content."
     return (
         f"{aborted}\n"
         f"No committed input explains {'this identity' if row['part'] == 'unexplained' else 'this content'}.\n"

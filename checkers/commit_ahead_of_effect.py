@@ -1,17 +1,19 @@
 """``commit-ahead-of-effect``: progress is recorded without its effects.
 
-One row of ``judge.behind`` per effect: ``output``, ``id``, its cause (``topic``, ``partition``, ``offset``), ``query``, ``batch``, ``fault``,
-``active`` and ``reason`` (as in ``judge.missing``); ``progress`` (``checkpoint`` or ``table``), ``recorded`` (where it is recorded, in words), ``place``
-(NULL: the effect is missing), ``late_ms`` (how much later it came, where clocks tell).
+One row of ``judge.behind`` per effect: ``output``, ``id``, its cause (``topic``, ``partition``, ``offset``), ``query``,
+``batch``, ``fault``, ``active`` and ``reason`` (as in ``judge.missing``); ``progress`` (``checkpoint`` or ``table``),
+``recorded`` (where progress is recorded, in words), ``place`` (NULL: the effect is missing), ``late_ms`` (how much
+later it came, where clocks show it).
 
 - **table**: the sink's own progress table (``progress`` of the output). Its rows are in the same stream of commits as the
-  effects of a table, so order decides: the first commit that records a position is compared with the commit of each
-  effect below it. What is missing below it was left behind for good; that is told for a topic, too.
-- **checkpoint**: ``commits/N`` and the time at which an effect of batch N became visible, both by clocks of one host. A
-  Kafka transaction is decided before its marker is written, so the marker may be a second later. That such an effect is
-  missing in the end is no news beside ``lost-write``: Spark records what the sink told it.
+  effects of a table, so their order decides: the first commit that records a position is compared with the commit of each
+  effect below it. An effect missing below it will never come; this is reported for a topic as well.
+- **checkpoint**: ``commits/N`` is compared with the time at which an effect of batch N became visible, both by clocks
+  of one host. Kafka decides a transaction before it writes the marker, so the marker may be a second later. An effect
+  that is missing in the end is not reported here: ``lost-write`` reports it, and Spark only records what the sink
+  reported to it.
 
-Only first effects of outputs that are never rewritten can be late: else an effect stands where it was written last.
+Only first effects of outputs that are never rewritten can be late: elsewhere an effect's position is that of its last write.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ _MISSING = """
     LEFT JOIN history.commits k ON k.commit_order = s.first
     WHERE m.output = {output} AND NOT m.hidden"""
 
-# Of the effects of one commit the one with the lowest offset was recorded first: few groups tell where to look.
+# The effect with the lowest offset in a commit was recorded first. So one check per commit finds the few commits to look into.
 _BEHIND_TABLE = """
     CREATE OR REPLACE TEMP TABLE late AS
     WITH groups AS (
@@ -77,7 +79,7 @@ _BEHIND_TABLE = """
 _VISIBLE_MS = """coalesce(CASE WHEN h.txn_end_ms IS NULL THEN h.timestamp_ms ELSE greatest(h.timestamp_ms, h.txn_end_ms - 1000) END,
                     k.commit_time_us // 1000)"""
 
-# The last effect of a batch in each lane is the last to become visible: one look at each tells where to look closer.
+# The last effect of a batch in a lane becomes visible last. So one check per batch and lane finds the batches to look into.
 _BEHIND_CHECKPOINT = f"""
     CREATE OR REPLACE TEMP TABLE late AS
     WITH done AS (SELECT query, batch, max(committed_ms) AS committed_ms FROM judge.output_batches WHERE output = {{output}} GROUP BY ALL),
@@ -128,26 +130,25 @@ def recorded_before_written(world: World, choose: Choices) -> Named:
 
 @checkers.register("commit-ahead-of-effect")
 class CommitAheadOfEffect(Checker):
-    """Counts effects that were not there when progress beyond their input was recorded (``judge.behind``).
+    """Counts effects that were not visible when progress beyond their input was recorded (``judge.behind``).
 
-    Those that are missing while the sink's own progress table covers them stay away: nobody will write them again. They make
-    one finding for each reason, as with ``lost-write``. Those that came later are transient: a crash in
-    between would have lost them.
+    If the sink's own progress table covers a missing effect, nobody will write it again. There is one finding per
+    reason, as for ``lost-write``. Effects that came later are transient: a crash in between would have lost them.
     """
 
     meaning: ClassVar[str] = "progress is recorded without its effects"
     explanation: ClassVar[Explanation] = Explanation(
-        example="The progress table says that everything up to offset 500 is done. The rows from 400 on come later, or never.",
+        example="The progress table records everything up to offset 500 as done. The rows from 400 on come later, or never.",
         causes=(
             "The sink writes its progress in a transaction of its own, before the data (crash between the two).",
-            "The sink hands its rows to a thread or a buffer and returns: Spark writes commits/N while they are on their way.",
-            "Offsets are committed automatically by a consumer that has not yet processed what it polled.",
+            "The sink passes its rows to a thread or a buffer and returns: Spark writes commits/N while they are on their way.",
+            "A consumer commits offsets automatically before it has processed the records that it polled.",
         ),
-        decided="The sink's own progress table covers the input, and its effect is not there at the end: it survived (and is a "
+        decided="The sink's own progress table covers the input, and the effect is missing at the end: it survived (and is a "
         "lost-write as well). That table, or commits/N, was written before the effect could be read: transient, and "
-        "dangerous only if something dies in between. Needs times or positions of both; else it is not evaluated.",
+        "dangerous only if a process dies in between. Not evaluated without the times or positions of both.",
         stops=(
-            "Progress in the transaction of the data, or after it.",
+            "Record progress in the transaction of the data, or after it.",
             "A foreachBatch function that returns only when its effects are durable.",
         ),
         sources=(
@@ -160,7 +161,7 @@ class CommitAheadOfEffect(Checker):
     )
     comes_with: ClassVar[Mapping[str, str]] = {
         "lost-write": "the effect never came",
-        "torn-batch": "a part of the batch came later",
+        "torn-batch": "part of the batch came later",
         "sink-disagreement": "another output has the effect",
     }
     damages: ClassVar[tuple[Damage, ...]] = (
@@ -188,20 +189,20 @@ class CommitAheadOfEffect(Checker):
                 attribution=sums(rows, "label"),
                 batches=sums(rows, "of_batch"),
                 transient=not stays,
-                unsettled="whether a fault is the reason for the loss is not known" if source == "unknown" else None,
+                unsettled="it is not known whether a fault caused the loss" if source == "unknown" else None,
                 **shown(partial(_witnesses, case, output, source)),
             )
 
 
 def _create(case: Case) -> None:
-    """An empty table; `_of_output` fills it."""
+    """Make an empty table, which `_of_output` fills."""
     misplacement.create(case)
     case.caused()
     case.sql(_EMPTY)
 
 
 def _of_output(case: Case, output: str) -> str | None:
-    """Add the effects of one output that were behind. Why they cannot all be known, or None."""
+    """Add the effects of one output that were behind. Returns why some of them cannot be found, or None."""
     if not case.expectations[output].has_cause:
         return "the oracle names no cause (_partition, _offset)" if case.scenario.outputs[output].progress else None
     gap = _by_table(case, output)
@@ -232,7 +233,7 @@ def _by_table(case: Case, output: str) -> str | None:
     progress = literal(PROGRESS_OF.format(output))
     case.sql(_STEPS.format(topic=topic, progress=progress, **columns))
     if not case.number("SELECT count(*) FROM steps"):
-        return f"the history holds no position that was written to its progress table {spec.progress.table}"
+        return f"the history holds no position from its progress table {spec.progress.table}"
     table = literal(spec.progress.table)
     case.sql(_MISSING.format(output=literal(output), table=table))
     if spec.has_rows and output not in case.no_stream and not sources.rewritten(case, output) and spec.kind != "upsert":

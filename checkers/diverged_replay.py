@@ -23,8 +23,8 @@ _CREATE = """
     CREATE OR REPLACE TEMP TABLE diverged (output VARCHAR, query VARCHAR, batch BIGINT, id VARCHAR, content VARCHAR,
         place VARCHAR, again VARCHAR, again_place VARCHAR)"""
 
-# Replayed batches with the time in which their writes became visible, and the faults that fired meanwhile: the replay's
-# writes all come after the last of these, for it is what the driver was started again for.
+# Replayed batches, the time in which their writes became visible, and the last fault that fired meanwhile: the driver was
+# restarted because of it, so all writes of the replay come after it.
 _REPLAYED = """
     CREATE OR REPLACE TEMP TABLE replayed AS
     SELECT b.output, b.query, b.batch, min(b.planned_ms) AS from_ms, coalesce(max(b.committed_ms), 9223372036854775807) AS to_ms,
@@ -32,8 +32,8 @@ _REPLAYED = """
             WHERE f.fired_at BETWEEN min(b.planned_at) AND coalesce(max(b.committed_at), 'infinity'::DOUBLE)) AS fault_ms
     FROM judge.output_batches b WHERE b.replayed GROUP BY b.output, b.query, b.batch"""
 
-# The writes of an identity whose cause lies in a replayed batch. What nothing ever took away is still there, and seen to
-# be wrong: then these are few.
+# The writes of identities whose cause is in a replayed batch. If the output was never rewritten, a diverged write is still
+# there and counts as wrong, so only identities with wrong content are read.
 _BY_CAUSE = """
     CREATE OR REPLACE TEMP TABLE writes AS
     WITH suspects AS (
@@ -45,8 +45,8 @@ _BY_CAUSE = """
     FROM judge.changes c JOIN suspects s USING (id)
     WHERE c.output = $output AND c.visibility = 'committed' AND c.op IN ('insert', 'update')"""
 
-# The writes that became visible while a replayed batch ran. Which attempt wrote them the fault tells, or else the
-# producer (each start has its own) or the commit.
+# The writes that became visible while a replayed batch ran. The attempt that wrote them follows from the time of the fault, or
+# else from the producer (each start has its own) or the commit.
 _BY_TIME = """
     CREATE OR REPLACE TEMP TABLE writes AS
     SELECT r.query, r.batch, c.id, c.content, c.place, c.pos, c.lane,
@@ -57,8 +57,9 @@ _BY_TIME = """
          AND h."partition" = c."partition" AND h."offset" = c."offset"
     WHERE c.output = $output AND c.visibility = 'committed' AND c.op IN ('insert', 'update')"""
 
-# An earlier attempt's write that the last attempt did not repeat. A replay writes all that was written before, or has
-# diverged; an attempt that was cut short wrote less. Of an append one of the two contents is not what is expected.
+# Writes of earlier attempts that the last attempt did not repeat. An attempt that was cut short wrote less, but a
+# replay that did not diverge repeats every earlier write. For an append, at least one of the two contents must differ
+# from the expected one.
 _DIVERGED = """
     INSERT INTO diverged
     WITH contested AS (
@@ -76,22 +77,22 @@ _DIVERGED = """
        OR NOT EXISTS (FROM judge.expected e WHERE e.output = $output AND e.id = l.id AND e.content = l.content)
     GROUP BY o.query, o.batch, o.id"""
 
-_STANDING = """SELECT d.*, EXISTS (FROM judge.tally t WHERE t.output = d.output AND t.id = d.id
+_DIVERGED_WITH_END = """SELECT d.*, EXISTS (FROM judge.tally t WHERE t.output = d.output AND t.id = d.id
                                    AND t.wrong + t.extra + t.unexplained > 0) AS survives FROM diverged d"""
 
 _TOTALS = f"""
     SELECT output, survives, query || '/' || batch AS of_batch, 'from the replay of batch ' || batch || ' (query ' || query || ')' AS label,
            count(*) AS total
-    FROM ({_STANDING}) GROUP BY ALL ORDER BY output, survives DESC, of_batch"""  # noqa: S608
+    FROM ({_DIVERGED_WITH_END}) GROUP BY ALL ORDER BY output, survives DESC, of_batch"""  # noqa: S608
 
 _WITNESSES = f"""
-    SELECT s.*, b.planned_by, b.committed_by FROM ({_STANDING}) s
+    SELECT s.*, b.planned_by, b.committed_by FROM ({_DIVERGED_WITH_END}) s
     LEFT JOIN (SELECT DISTINCT query, batch, planned_by, committed_by FROM judge.batches) b USING (query, batch)
     WHERE output = $output AND survives = $survives ORDER BY s.query, s.batch, id LIMIT $limit"""  # noqa: S608
 
 
 def first_attempt_wrote_otherwise(world: World, choose: Choices) -> Named:
-    """A batch that ran twice wrote other content first. An append keeps both, an upsert the right one."""
+    """The first attempt at a batch writes wrong content. An append keeps both contents, an upsert the right one."""
     output = choose.one(world.outputs)
     named: Counter[Identity] = Counter()
     for txn in choose.some([t for t in world.committed(output) if t.batch in world.replayed()]):
@@ -108,34 +109,36 @@ def first_attempt_wrote_otherwise(world: World, choose: Choices) -> Named:
 
 @checkers.register("diverged-replay")
 class DivergedReplay(Checker):
-    """Counts identities for which a batch that ran twice wrote one content first and another then, both of them visible.
+    """Counts identities for which a batch ran twice and wrote two different contents, both of them visible.
 
-    A job that is not deterministic (a clock, a random number, a table that changes), or one that adds to what it finds. It
-    survives if the identity's effects are not right in the end; else it is transient: seen on the way.
+    The job is not deterministic (a clock, a random number, a table that changes), or it adds to the rows it finds. The
+    finding survives if the identity's effects are not right in the end; otherwise it is transient: the wrong content
+    was visible for a while.
 
-    A write belongs to a replayed batch by its cause where the output is an append and the oracle names causes; else by
-    time: it became visible between the batch's two log entries (all clocks are of one host). There the first attempt is
-    told from the replay by the fault that fired in between, else by Kafka producer or Postgres commit; and only a write
-    that the replay did not repeat counts, since an attempt may have been cut short. What was aborted nobody saw. Of a
-    changelog, an identity's writes in one batch may differ by right: not evaluated. Nor is an output without the times
-    or the decoded commits that this needs. Where it cannot be evaluated, what survives is a ``wrong-value`` all the same.
+    A write belongs to a replayed batch by its cause, where the output is an append and the oracle names causes;
+    otherwise by time: it became visible between the batch's two log entries (all clocks are on one host). By time, the
+    fault that fired in between separates the first attempt from the replay, or else the Kafka producer or the Postgres
+    commit does. Only a write that the replay did not repeat counts, since an attempt may have been cut short. Aborted
+    writes were never visible and do not count. Not evaluated for a changelog, where one batch may write several states
+    of an identity, nor for an output without the times or decoded commits that this needs. What survives there is still
+    reported as a ``wrong-value``.
     """
 
     meaning: ClassVar[str] = "the same batch or record, replayed, was written with other content"
     explanation: ClassVar[Explanation] = Explanation(
         example="Batch 7 wrote order 12 with price 10. After the crash batch 7 ran again and wrote order 12 with price 12.",
         causes=(
-            "The row holds what is drawn anew on each run: rand(), uuid(), the wall clock (crash at after-sink-commit).",
-            "A lookup was made against a table that changed in between: the join depends on when it ran.",
-            "The replay has other boundaries: offsets/N was lost, or progress is written asynchronously, so the same id "
+            "The row holds a value that differs per execution: rand(), uuid(), the wall clock (crash at after-sink-commit).",
+            "The batch looks up rows in a table that changed in between: the join depends on when it ran.",
+            "The replay has other boundaries: offsets/N was lost, or progress is written asynchronously, so the same batch id "
             "covers other records (crash at before-offset-log, a damaged checkpoint).",
         ),
-        decided="Two writes of one identity by the same replayed batch have different contents. If the last one is right "
-        "it was only seen on the way (transient). Needs every write of the output with its time: Kafka's log, or Postgres' "
-        "decoded commits. In a changelog the writes of one batch may differ by right: not evaluated.",
+        decided="Two writes of one identity by the same replayed batch have different contents. If the last one is right, "
+        "the other was visible only for a while (transient). Needs every write of the output with its time: Kafka's log, or "
+        "Postgres' decoded commits. Not evaluated for a changelog, where one batch may write several states of an identity.",
         stops=(
-            "Rows that follow from the record alone: versions of what is joined, event time, ids made from the offset.",
-            "A sink that recognises the batch by its offset ranges and does not write it a second time.",
+            "Compute rows from the record alone: join versioned data, use event time, derive ids from the offset.",
+            "A sink that recognises a batch by its offset ranges and does not write it a second time.",
         ),
         sources=(
             "SPARK-28650: the same batch may give other data on failure",
@@ -144,7 +147,7 @@ class DivergedReplay(Checker):
     )
     rule: ClassVar[ClaimRule] = ClaimRule(
         allows=(TRANSIENT,),
-        counted_as="Other content that stays is a wrong-value, or a duplicate of what was expected as well.",
+        counted_as="Other content that stays is counted as a wrong-value, or as a duplicate where both contents are expected.",
     )
     comes_with: ClassVar[Mapping[str, str]] = {
         "wrong-value": "the other content stayed",
@@ -177,7 +180,7 @@ class DivergedReplay(Checker):
                 yield Gap(output, gap)
         for (output, survives), rows in by(case.rows(_TOTALS), "output", "survives"):
             total = sum(row["total"] for row in rows)
-            end = "" if survives else "; in the end the content is right"
+            end = "" if survives else "; the content is right at the end"
             yield Finding(
                 anomaly="diverged-replay",
                 output=output,
@@ -191,10 +194,10 @@ class DivergedReplay(Checker):
 
 
 def _collect(case: Case, output: str) -> str | None:
-    """Add what diverged in one output, or say why that cannot be known."""
+    """Add the diverged writes of one output. Returns why they cannot be found, or None."""
     spec = case.scenario.outputs[output]
     if spec.kind == "changelog":
-        return "a batch was replayed, and of a changelog the writes of one identity in one batch may differ by right"
+        return "a batch was replayed, and in a changelog one batch may write several states of an identity"
     if output in case.no_stream:
         return case.no_stream[output]
     upsert = spec.kind == "upsert"
@@ -203,7 +206,7 @@ def _collect(case: Case, output: str) -> str | None:
     else:
         timed = """SELECT count(*) FROM replayed WHERE output = $output AND from_ms IS NULL"""
         if case.number(timed, {"output": output}):
-            return "a batch was replayed, and the history does not say at which wall-clock time it ran"
+            return "a batch was replayed, and the history does not record at which wall-clock time it ran"
         case.sql(_BY_TIME, {"output": output})
     case.sql(_DIVERGED, {"output": output, "upsert": upsert})
     return None

@@ -31,21 +31,21 @@ from onceproof.judge.witness import (
     sums,
 )
 
-# One row a copy: of equal effects those beyond the expected number, the latest first.
+# One row per copy: of equal effects, those beyond the expected number, latest first.
 _COPIES = """
     CREATE OR REPLACE TEMP TABLE copies AS
-    WITH standing AS (
+    WITH ranked AS (
         SELECT e.output, e.id, e.content, e."partition", e."offset", e.commit_order, e.lane, e.pos, r.extra, r.expected, r.actual,
-               c.expected AS of, row_number() OVER equal AS nth, first_value(e.lane) OVER equal AS first_lane,
+               c.expected AS allowed, row_number() OVER equal AS nth, first_value(e.lane) OVER equal AS first_lane,
                first_value(e.pos) OVER equal AS first_pos
         FROM judge.effects e
         JOIN judge.counts c ON c.output = e.output AND c.id = e.id AND c.content = e.content AND c.expected > 0 AND c.actual > c.expected
         JOIN judge.remaining r ON r.output = e.output AND r.id = e.id AND r.extra > 0
         WINDOW equal AS (PARTITION BY e.output, e.id, e.content ORDER BY e.pos, e.lane)),
     chosen AS (
-        SELECT * FROM standing WHERE nth > of
+        SELECT * FROM ranked WHERE nth > allowed
         QUALIFY row_number() OVER (PARTITION BY output, id ORDER BY pos DESC, lane DESC, content) <= extra)
-    SELECT row_number() OVER () AS copy, c.* EXCLUDE ("partition", "offset"), coalesce(lane, -1) AS stands_in, h."key" AS stands_under,
+    SELECT row_number() OVER () AS copy, c.* EXCLUDE ("partition", "offset"), h."key" AS record_key,
            h.timestamp_ms, h.producer_id, coalesce(h.txn_end_ms, h.timestamp_ms, k.commit_time_us // 1000) AS at_ms,
            coalesce(f.txn_end_ms, f.timestamp_ms, l.commit_time_us // 1000) AS first_ms
     FROM chosen c
@@ -56,8 +56,8 @@ _COPIES = """
     LEFT JOIN history.commits k ON k.commit_order = c.commit_order
     LEFT JOIN history.commits l ON c.commit_order IS NOT NULL AND l.commit_order = c.first_pos"""
 
-# With its cause, and of the batches that hold that a replayed one before any other. Where the oracle names no cause (sums,
-# joins) it is the replayed batch in whose time both were written, if there is just one.
+# Each copy with its cause and a batch that read the cause, a replayed batch if there is one. Where the oracle names no cause
+# (sums, joins): the replayed batch during which both the first effect and the copy were written, if there is exactly one.
 _SUSPECTS = """
     CREATE OR REPLACE TEMP TABLE duplicates AS
     WITH causes AS (
@@ -88,8 +88,8 @@ _SUSPECTS = """
            coalesce(e.b.replayed, false) AND pos IS NULL AS unplaced
     FROM copies c LEFT JOIN (FROM of_cause UNION ALL FROM of_time) e USING (copy)"""
 
-# A later batch that a later start both planned and committed: from its first effect on, nobody but an older start writes
-# earlier batches, for a start never goes back.
+# Copies that came after a later batch which a later start of the driver both planned and committed. A start never goes back
+# to an earlier batch, so an older start wrote them.
 _ZOMBIES = """
     CREATE OR REPLACE TEMP TABLE zombies AS
     WITH taken_over AS (
@@ -104,21 +104,21 @@ _ZOMBIES = """
     LEFT JOIN begun g ON g.output = d.output AND g.query = d.query AND g.later = t.later AND g.lane = d.lane
     WHERE d.pos > g.pos OR greatest(d.at_ms, d.first_ms) > t.committed_ms GROUP BY d.copy"""
 
-# A producer that is not idempotent and sends a record again gives it the time of the first attempt.
+# A producer without idempotence that resends a record keeps the timestamp of the first attempt.
 _RESENT = """
     CREATE OR REPLACE TEMP TABLE resent AS
     SELECT DISTINCT d.copy FROM duplicates d JOIN history.output h
       ON h.output = d.output AND h."partition" = d.lane AND h."offset" = d.first_pos AND h.visibility = 'committed'
     WHERE d.lane = d.first_lane AND d.pos > d.first_pos AND h.timestamp_ms = d.timestamp_ms
-      AND h."key" IS NOT DISTINCT FROM d.stands_under AND h.producer_id IS NULL AND d.producer_id IS NULL"""
+      AND h."key" IS NOT DISTINCT FROM d.record_key AND h.producer_id IS NULL AND d.producer_id IS NULL"""
 
-# Committed input records that nothing but their offset tells apart, of which the oracle wants one effect. Where the
-# producer's ledger knows of one of two with the same creation time, it sent one.
+# Committed input records with the key and value of a copy's cause, at another offset. If both have the same creation time
+# and the producer's ledger lists only one of them, the producer sent the record once (``sent_once``).
 _TWINS = """
     CREATE OR REPLACE TEMP TABLE twins AS
     WITH first AS (SELECT DISTINCT topic, "partition", "offset" FROM duplicates WHERE "offset" IS NOT NULL),
     committed AS NOT MATERIALIZED (SELECT topic, "partition", "offset", "key", "value", timestamp_ms FROM history.input WHERE visibility = 'committed'),
-    one AS MATERIALIZED (FROM committed SEMI JOIN first USING (topic, "partition", "offset")),  -- few: the other side is all
+    one AS MATERIALIZED (FROM committed SEMI JOIN first USING (topic, "partition", "offset")),  -- few rows
     equal AS (
         SELECT f.*, b."partition" AS twin_partition, b."offset" AS twin_offset, a.timestamp_ms = b.timestamp_ms AS same_time
         FROM first f JOIN one a USING (topic, "partition", "offset")
@@ -134,7 +134,7 @@ _ATTRIBUTED = """
     WITH twice AS (
         SELECT d.copy, bool_or(t.sent_once) AS sent_once, min_by(t.twin_partition || '@' || t.twin_offset, (t.twin_partition, t.twin_offset)) AS twin
         FROM duplicates d JOIN twins t USING (topic, "partition", "offset")
-        WHERE NOT EXISTS (  -- an effect of its own is expected of that one
+        WHERE NOT EXISTS (  -- the oracle expects an effect of the twin itself
             FROM judge.expected x WHERE x.output = d.output AND x.topic = t.topic
             AND x."partition" = t.twin_partition AND x."offset" = t.twin_offset)
         GROUP BY d.copy),
@@ -168,7 +168,7 @@ _TOTALS = """
                        ELSE 'of unknown cause' || coalesce('; active at that time: ' || active, '') END AS label
     FROM named GROUP BY ALL ORDER BY output, source, label, of_batch"""
 
-# One per identity, however many copies it has.
+# One witness per identity, however many copies it has.
 _WITNESSES = """
     SELECT * FROM attributed WHERE output = $output AND source = $source
     QUALIFY row_number() OVER (PARTITION BY id ORDER BY pos, lane) = 1
@@ -196,53 +196,53 @@ def batch_replayed_whole(world: World, choose: Choices) -> Named:
 
 @checkers.register("duplicate")
 class Duplicate(Checker):
-    """Counts the copies of an effect beyond what was expected (``extra`` of `onceproof.judge.relations.compare`).
+    """Counts copies of an effect beyond the expected number (``extra`` of `onceproof.judge.relations.compare`).
 
-    Each copy is attributed, in this order; one finding for each kind of source:
+    Each copy is attributed to the first of these sources that applies. There is one finding per source:
 
-    - ``zombie``: it stands after an effect of a later batch that a later start of the driver planned and committed, or
-      one of the two could be read only after that batch was committed: an older start was still alive;
-    - ``producer retry``: a producer that is not idempotent sent it again. Of the job: key, value, creation time and
-      partition are those of the first copy. Of the input: that holds the record twice with one creation time, and the
-      producer's ledger knows of one of them;
-    - ``batch replay``: its input lies in a batch that one start of the driver planned and a later one committed, and
-      the copies stand in different commits (Postgres) or at different offsets (Kafka), or nobody knows in which. Where the
-      oracle names no cause: both were written between ``offsets/N`` and ``commits/N`` of one such batch, and of no other;
-    - ``input``: the committed input holds that very record more than once, and the oracle expects one effect of them all;
-    - ``task retry``: a fault struck its batch, which ran once, and the copy was written in that time or in the very
-      commit of the first one;
-    - ``fault``: nothing of this, but a fault struck its batch, or a consumer that had its message;
-    - ``unknown``: nothing in the history explains it. A copy that a job wrote by itself, without a fault, is of this kind. Where
-      the history cannot explain it (its batch is not known, it was imported, or only a fault that struck another batch was
-      active at that time) a claim of at-least-once is inconclusive.
+    - ``zombie``: the copy comes after an effect of a later batch that a later start of the driver planned and committed, or
+      the copy or the first effect became readable only after that batch was committed: an older start was still alive;
+    - ``producer retry``: a producer without idempotence sent the record again. The job's producer: the copy has the key, value,
+      creation time and partition of the first effect. The producer of the input: the input holds the record twice with one
+      creation time, and the producer's ledger lists one of them;
+    - ``batch replay``: a batch with its input was planned by one start of the driver and committed by a later one, and
+      the copies are in different commits (Postgres) or at different offsets (Kafka), or their positions are unknown. Where the
+      oracle names no cause: both were written between ``offsets/N`` and ``commits/N`` of exactly one such batch;
+    - ``input``: the committed input holds the same record more than once, and the oracle expects one effect for all of them;
+    - ``task retry``: a fault struck its batch, one start planned and committed the batch, and the copy was written meanwhile
+      or in the commit of the first effect;
+    - ``fault``: none of the above, but a fault struck its batch, or a consumer that held its message;
+    - ``unknown``: nothing in the history explains it, for example because the job wrote twice without any fault. Where the
+      history cannot show the cause (the batch is unknown, the history was imported, or only a fault that struck another batch
+      was active at that time), a claim of at-least-once is inconclusive.
     """
 
     meaning: ClassVar[str] = "an effect is counted more than once"
     explanation: ClassVar[Explanation] = Explanation(
-        example="One order, two rows in the table: the sum of the day is too high by its amount.",
+        example="The table holds two rows for one order: the total of the day is too high by its amount.",
         causes=(
             "The sink has committed batch N and commits/N is missing: Spark runs the batch again, and the sink does not "
             "recognise it (crash of the driver at after-sink-commit).",
             "The answer to COMMIT or EndTxn is lost, and the client takes that for a failure and writes again (lost-ack).",
-            "A failed or speculative task had written before it failed: side effects in tasks are not undone.",
-            "A producer without idempotence sends again what was already stored (lost acknowledgement of a Produce).",
-            "A driver that was thought dead writes its batch after its successor has written it (stall).",
+            "A task wrote something before it failed, or ran speculatively: side effects of tasks are not undone.",
+            "A producer without idempotence resends a record that is already stored (lost acknowledgement of a Produce).",
+            "A driver that was considered dead writes its batch after its successor has written it (stall).",
         ),
         decided="More effects of one identity and content can be read than the oracle expects. Each copy is attributed: it "
         "landed after a batch of a later start of the driver (zombie); the log shows one record sent twice (producer "
-        "retry); its batch was planned by one start and committed by another (batch replay); the input itself holds "
-        "the record twice (input); it was written while its batch ran, once, and a fault struck that (task retry); a fault struck "
-        "its batch (fault). What fits none of these is unknown, and at-least-once does not allow it; where the history cannot "
-        "show the cause (an unknown batch, an import) at-least-once is inconclusive.",
+        "retry); one start planned its batch and another committed it (batch replay); the input itself holds "
+        "the record twice (input); a fault struck its batch, and it was written in the batch's only execution (task retry); "
+        "a fault struck its batch (fault). Any other cause is unknown, and at-least-once does not allow it. Where the history "
+        "cannot show the cause (an unknown batch, an imported history), at-least-once is inconclusive.",
         stops=(
-            "Postgres: progress in the transaction of the data, locked and read first (onceproof.sinks.postgres).",
-            "Postgres: an idempotent write, with a primary key of source topic, partition and offset and ON CONFLICT DO NOTHING.",
+            "Postgres: store progress in the transaction of the data, and lock and read it first (onceproof.sinks.postgres).",
+            "Postgres: write idempotently: a primary key of source topic, partition and offset, and ON CONFLICT DO NOTHING.",
             "Kafka: one transaction per batch with a progress record in it, and read_committed readers (onceproof.sinks.kafka).",
             "Input: enable.idempotence=true for its producers.",
         ),
         sources=(
             "Spark, Structured Streaming guide: foreachBatch gives at-least-once guarantees",
-            "SPARK-28650: partition and epoch are no identity of the data",
+            "SPARK-28650: partition and epoch do not identify the data",
             "KIP-98: Exactly Once Delivery and Transactional Messaging",
             "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Idempotence",
         ),
@@ -251,8 +251,8 @@ class Duplicate(Checker):
         allows=(
             Allows(
                 claim={"delivery": "at-least-once"},
-                what="a copy whose cause is known: a replayed batch, a repeated task, a producer's retry, a zombie, a doubled "
-                "input, a fault that struck its batch",
+                what="a copy whose cause is known: a replayed batch, a repeated task, a producer's retry, a zombie, a "
+                "duplicated input record, a fault that struck its batch",
                 why="at-least-once allows a duplicate whose cause is known: {source}",
                 when=lambda finding: finding.source not in (None, "unknown"),
                 by_cause=True,
@@ -263,7 +263,7 @@ class Duplicate(Checker):
         "torn-batch": "the copy is in another commit than the rest of its batch",
         "zombie-write": "the copy was written by an older start of the driver than what precedes it",
         "commit-ahead-of-effect": "the copy came after progress was recorded",
-        "sink-disagreement": "another output holds fewer copies of its effect of the same input",
+        "sink-disagreement": "another output holds fewer copies for the same input",
     }
     damages: ClassVar[tuple[Damage, ...]] = (
         Damage(
@@ -293,7 +293,7 @@ class Duplicate(Checker):
             if source == "input":
                 alike = """SELECT count(*) FROM (SELECT topic, "partition", "offset" FROM twins UNION
                                                  SELECT topic, twin_partition, twin_offset FROM twins)"""
-                summary += f": {times(case.number(alike), 'input record')} cannot be told apart from another"
+                summary += f"; {times(case.number(alike), 'input record')} equal another in key and value"
             yield Finding(
                 anomaly="duplicate",
                 output=output,
@@ -308,15 +308,15 @@ class Duplicate(Checker):
 
 
 def _unsettled(case: Case, rows: list[Row]) -> str | None:
-    """Why a cause may be there that the history does not show."""
+    """Why the copies may have a cause that the history does not show."""
     if case.run.imported:
-        return "the history was imported, and records neither batches nor faults"
+        return "the history was imported: it records neither batches nor faults"
     if any(row["active"] for row in rows):
-        return "only a fault that struck another batch was active at that time, which does not make it the cause"
+        return "every fault active at that time struck another batch, so it is not known to be the cause"
     broken = """SELECT (SELECT count(*) FROM history.faults WHERE fired_at IS NOT NULL)
                      + (SELECT count(*) FROM judge.batches WHERE replayed)"""
     if any(row["nowhere"] for row in rows) and case.number(broken):
-        return "the batch in which they were written is not known"
+        return "the batch that wrote them is not known"
     return None
 
 
@@ -350,9 +350,15 @@ def _why(row: Row) -> str:
             f"{row['later']}, and one of the copies came after that"
         )
     if row["source"] == "producer retry" and row["resent"]:
-        return f"Both were created at {row['timestamp_ms']} ms with one key, by a producer that is not idempotent: it sent one record twice"
+        return (
+            f"Both have creation time {row['timestamp_ms']} ms and one key, from a producer without idempotence: "
+            "it sent one record twice"
+        )
     if row["source"] == "producer retry":
-        return f"The input holds it again, at {row['topic']}/{row['twin']}, with one creation time, and its producer knows of one send"
+        return (
+            f"The input holds it again, at {row['topic']}/{row['twin']}, with the same creation time; "
+            "its producer's ledger lists one send"
+        )
     return {
         "batch replay": f"{batch} was planned by driver start {row['planned_by']} and "
         + ("never committed" if row["committed_by"] is None else f"committed by start {row['committed_by']}"),
@@ -360,7 +366,7 @@ def _why(row: Row) -> str:
         "task retry": f"{batch} ran once, and a fault that can make Spark retry a task struck it: {row['fault']}",
         "fault": f"A fault struck its batch: {row['fault']}"
         if row["batch"] is not None
-        else f"A fault struck a consumer that had it: {row['fault']}",
-        "unknown": "Nothing in the history explains a copy"
+        else f"A fault struck a consumer that held it: {row['fault']}",
+        "unknown": "Nothing in the history explains the copy"
         + (f"; active at that time: {row['active']}" if row["active"] is not None else ""),
     }[row["source"]]

@@ -1,4 +1,4 @@
-"""``hanging-transaction``: the last stable offset stuck below records that are there."""
+"""``hanging-transaction``: an open transaction keeps the last stable offset below existing records."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from onceproof.judge.synthetic.world import TOPICS, World, identity
 from onceproof.judge.witness import Row, by, shown, sums
 from onceproof.values.canonical import literal
 
-# One row a partition with open records: who opened first, and what cannot be read for it. Without the partition's own
-# row (an imported history) its first open record stands for the last stable offset.
+# One row per partition with open records: its first open record, and how many records cannot be read because of it. Without a
+# row in ``partitions`` (an imported history), the offset of the first open record is used as the last stable offset.
 _HANGING = """
     CREATE OR REPLACE TEMP TABLE hanging AS
     WITH logs AS (
@@ -36,14 +36,14 @@ _HANGING = """
         SELECT f.*, least(p.stable_offset, f.head.pos) AS stable_offset, p.end_offset, p.collected_ms
         FROM first f LEFT JOIN history.partitions p ON p.topic = f.topic AND p."partition" = f."partition")
     SELECT s.*, (SELECT count(*) FROM logs l WHERE l.output = s.output AND l."partition" = s."partition"
-                 AND l."offset" >= s.stable_offset AND l.visibility <> 'aborted') AS behind
+                 AND l."offset" >= s.stable_offset AND l.visibility <> 'aborted') AS unreadable
     FROM stable s"""
 
 _OPEN = """
     SELECT (SELECT count(*) FROM history.input WHERE visibility = 'open') + (SELECT count(*) FROM history.output WHERE visibility = 'open')"""
 
 _TOTALS = """
-    SELECT output, 'in ' || topic || '/' || "partition" || ' from offset ' || stable_offset AS label, behind AS total
+    SELECT output, 'in ' || topic || '/' || "partition" || ' from offset ' || stable_offset AS label, unreadable AS total
     FROM hanging ORDER BY output, "partition" """
 
 
@@ -54,33 +54,35 @@ def last_transaction_left_open(world: World, choose: Choices) -> Named:
     last = committed[-1]
     last.visibility = "open"
     open_in = Counter(write.partition for write in last.writes)
-    behind = {identity(topic=output, partition=partition): records for partition, records in open_in.items()}
-    return {("hanging-transaction", output): Counter(behind)}
+    unreadable = {identity(topic=output, partition=partition): records for partition, records in open_in.items()}
+    return {("hanging-transaction", output): Counter(unreadable)}
 
 
 @checkers.register("hanging-transaction")
 class HangingTransaction(Checker):
-    """Counts the records that no read_committed reader is shown since a transaction before them has not ended.
+    """Counts the records that no read_committed reader gets because a transaction at or before them has not ended.
 
-    Those of the open transaction itself, and all behind it: readers stop at the last stable offset (KIP-98). Seen at the
-    collection, after everything was healed and drained. How long the transaction may stay open is its producer's
-    ``transaction.timeout.ms``, which no log tells: the age is given instead. One that stays open for ever is KAFKA-14402
-    (KIP-890). The finding's output is an output, or an input topic: what hangs there no pipeline can read.
+    These are the records of the open transaction and all records after it: readers stop at the last stable offset
+    (KIP-98). Checked at collection, after everything was healed and drained. The transaction may stay open for its
+    producer's ``transaction.timeout.ms``, which no log records, so its age is given instead. KAFKA-14402 (KIP-890) is a
+    transaction that stays open for ever. The output of the finding is an output, or an input topic: no pipeline can
+    read past the open transaction there.
     """
 
-    meaning: ClassVar[str] = "the last stable offset is stuck: what comes after an open transaction cannot be read"
+    meaning: ClassVar[str] = "the last stable offset is stuck: records after an open transaction cannot be read"
     explanation: ClassVar[Explanation] = Explanation(
-        example="The producer says it wrote a thousand records. read_committed readers have been at offset 412 for an hour.",
+        example="The producer reports a thousand records written. read_committed readers have been at offset 412 for an hour.",
         causes=(
-            "A writer died with an open transaction and comes back under another transactional.id, so nobody ends the old "
+            "A writer dies with an open transaction and restarts under another transactional.id, so nobody ends the old "
             "one before its timeout (crash at before-sink-commit).",
-            "transaction.timeout.ms is set to hours, or a request that arrives late opens a transaction that no one knows of.",
+            "transaction.timeout.ms is set to hours, or a late request opens a transaction that no producer knows of.",
         ),
-        decided="At collection, when everything was healed and drained, the last stable offset of a partition is below its high "
-        "watermark. Every record after it counts here, and none of them as lost. No log shows how long the transaction "
-        "may stay open, so its age is given. Needs the offsets of both isolation levels as they were at collection.",
+        decided="At collection, after everything was healed and drained, the last stable offset of a partition is "
+        "below its high watermark. Every record from there on counts here, and none of them as lost. No log records "
+        "how long the transaction may stay open, so its age is given. Needs the offsets of both isolation levels at "
+        "collection.",
         stops=(
-            "A stable transactional.id for each slot: its next init_transactions ends what was left open.",
+            "A stable transactional.id for each slot: its next init_transactions ends the transaction left open.",
             "A transaction timeout of seconds; brokers that verify transactions (KIP-890, part 1).",
         ),
         sources=(
@@ -90,7 +92,7 @@ class HangingTransaction(Checker):
     )
     rule: ClassVar[ClaimRule] = FORBIDDEN
     comes_with: ClassVar[Mapping[str, str]] = {
-        "wrong-value": "of an upsert, an older state is the last that can be read",
+        "wrong-value": "the last readable state of an upsert is an older one",
         "torn-batch": "the rest of its batch can be read",
         "sink-disagreement": "another output has its effect of the same input",
         "commit-ahead-of-effect": "progress was recorded, and the effect cannot be read",
@@ -137,5 +139,5 @@ def _argument(row: Row) -> str:
     return (
         f"A transaction of {who} wrote {place}@{head['pos']}{age}; it has neither been committed nor aborted.\n"
         f"But readers get no further than offset {row['stable_offset']}{end}: "
-        f"{times(row['behind'], 'record')} cannot be read."
+        f"{times(row['unreadable'], 'record')} cannot be read."
     )

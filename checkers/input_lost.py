@@ -1,4 +1,4 @@
-"""``input-lost``: the broker lost what it had acknowledged."""
+"""``input-lost``: the broker lost records that it had acknowledged."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import MODELS, World, identity
 from onceproof.judge.witness import Row, by, cause_of, shown, sums
 
-# Digest first, as in `onceproof.judge.relations.compare`: only stretches of offsets that differ are held against each other one by
-# one, so a clean run costs two scans and no memory to speak of.
+# Digest first, as in `onceproof.judge.relations.compare`: only ranges of offsets that differ are compared record by
+# record, so a clean run costs two scans and little memory.
 _LOST = """
     CREATE OR REPLACE TEMP TABLE lost_input AS
     WITH acked AS (
@@ -33,21 +33,22 @@ _LOST = """
         FROM acked SEMI JOIN differing USING (topic, "partition", stretch)),
     held AS (SELECT *, true AS there FROM present SEMI JOIN differing USING (topic, "partition", stretch))
     SELECT s.topic, s."partition", s."offset", s.seq, p.start_offset, p.end_offset,
-           CASE WHEN h.there THEN 'acknowledged at the offset of another' WHEN s."offset" < p.start_offset THEN 'removed by retention'
-                WHEN s."offset" >= p.end_offset THEN 'cut off the end' ELSE 'gone from the log' END AS how
+           CASE WHEN h.there THEN 'acknowledged at an offset already taken'
+                WHEN s."offset" < p.start_offset THEN 'removed by retention'
+                WHEN s."offset" >= p.end_offset THEN 'beyond the end of the log' ELSE 'missing in the log' END AS how
     FROM sent s LEFT JOIN held h ON h.topic = s.topic AND h."partition" = s."partition" AND h."offset" = s."offset"
     LEFT JOIN history.partitions p ON p.topic = s.topic AND p."partition" = s."partition"
     WHERE h.there IS NULL OR s.nth > 1"""
 
 _TOTALS = """
-    SELECT topic, how || ' of ' || topic || '/' || "partition" AS label, count(*) AS total
+    SELECT topic, how || ' (' || topic || '/' || "partition" || ')' AS label, count(*) AS total
     FROM lost_input GROUP BY ALL ORDER BY topic, label"""
 
 _WITNESSES = """SELECT * FROM lost_input WHERE topic = $topic ORDER BY "partition", "offset" LIMIT $limit"""
 
 
 def broker_lost_input(world: World, choose: Choices) -> Named:
-    """Before the job could read it: no output shows it."""
+    """The broker loses records before the job can read them, so no output shows the loss."""
     world.lost = choose.some([r for r in world.records if r.visibility == "committed"])
     world.records = [r for r in world.records if r not in world.lost]
     taken = [r for r in world.records if r.visibility == "committed"]
@@ -61,28 +62,29 @@ def broker_lost_input(world: World, choose: Choices) -> Named:
 class InputLost(Checker):
     """Counts input records that the broker acknowledged and whose offset the log does not hold after the run.
 
-    And, of several that it acknowledged at one offset, all but one: a log holds one record there (in Jepsen's Kafka workload
-    these are inconsistent offsets).
+    Of several records that were acknowledged at one offset, all but one count, since a log holds one record per offset
+    (Jepsen's Kafka workload calls them inconsistent offsets).
 
-    The finding's output is the input topic: no oracle expects effects of such records, so no output shows the loss.
-    Attributed to retention where the partition's log begins above the record, to a truncation where it ends below it (an
-    unclean leader election, KIP-106; Jepsen's Kafka report of 2013 shows one). Goes by the producer's ledger: records of
-    foreign producers are not known, and an input topic that is compacted loses records by design.
+    The output of the finding is the input topic: no oracle expects effects of such records, so no output shows the
+    loss. The loss is attributed to retention where the partition's log begins above the record, and to truncation where
+    it ends at or below it (an unclean leader election, KIP-106; Jepsen's Kafka report of 2013 shows one). The check
+    uses the producer's ledger, so it does not know the records of other producers. A compacted input topic loses
+    records by design.
     """
 
-    meaning: ClassVar[str] = "the broker lost what it had acknowledged"
+    meaning: ClassVar[str] = "the broker lost records that it had acknowledged"
     explanation: ClassVar[Explanation] = Explanation(
         example="The producer has the broker's acknowledgement for offset 99. The topic ends at offset 98.",
         causes=(
             "acks=1: the leader acknowledged and died before its followers had the record (crash of the leader).",
-            "An unclean leader election lets a replica lead that lacks acknowledged records.",
+            "An unclean leader election makes a replica the leader that lacks acknowledged records.",
             "Retention deleted segments before the job had read them; with failOnDataLoss=false the job goes on silently.",
             "All replicas lost power with the record only in the page cache.",
         ),
-        decided="The ledger of the producer says acknowledged, with partition and offset, and the topic that was read back "
+        decided="The producer's ledger lists the record as acknowledged, with partition and offset, and the topic as read back "
         "after the run does not hold that offset: its log begins above it (retention), ends below it (truncation), or has a "
-        "hole. It is no fault of the pipeline, and no oracle expects an effect of it, so no output would show it. Only "
-        "input that was fed by the harness has a ledger.",
+        "hole. The pipeline is not to blame, and no oracle expects an effect of the record, so no output shows the loss. Only "
+        "input that the harness fed has a ledger.",
         stops=(
             "acks=all, min.insync.replicas=2 on three brokers, unclean.leader.election.enable=false.",
             "Retention well beyond the longest pause of the job, and failOnDataLoss=true.",
@@ -96,7 +98,7 @@ class InputLost(Checker):
     rule: ClassVar[ClaimRule] = FORBIDDEN
     comes_with: ClassVar[Mapping[str, str]] = {
         "unexplained": "the job had read the record before the broker lost it",
-        "wrong-value": "a sum or a state holds what the job had read before the broker lost it",
+        "wrong-value": "a sum or a state includes the record, which the job had read before the broker lost it",
     }
     damages: ClassVar[tuple[Damage, ...]] = (
         Damage(broker_lost_input, "an acknowledged record that the log does not hold"),
@@ -130,8 +132,9 @@ def _argument(row: Row) -> str:
     place = f"{row['topic']}/{row['partition']}"
     log = {
         "removed by retention": f"the log of {place} begins at offset {row['start_offset']}",
-        "cut off the end": f"the log of {place} ends at offset {row['end_offset']}",
-        "gone from the log": f"the log of {place} holds no record there",
-        "acknowledged at the offset of another": f"so was another one, and the log of {place} holds one record there",
+        "beyond the end of the log": f"the log of {place} ends at offset {row['end_offset']}",
+        "missing in the log": f"the log of {place} holds no record there",
+        "acknowledged at an offset already taken": "another record was acknowledged there too, "
+        f"and the log of {place} holds one record there",
     }[row["how"]]
     return f"Record number {row['seq']} was acknowledged as {cause_of(row)}.\nBut {log}."

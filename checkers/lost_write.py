@@ -17,7 +17,7 @@ from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import MODELS, World
 from onceproof.judge.witness import Row, by, cause_of, identity_of, input_of, labelled, noun, shown, sums
 
-# What is in a transaction that has not ended is not lost yet: that is a hanging transaction.
+# An effect in a transaction that has not ended is not lost yet: that is a hanging transaction.
 _CHOSEN = "NOT hidden AND (covered OR $drained)"
 
 _TOTALS = f"""
@@ -39,7 +39,7 @@ _WITNESSES = f"""
 
 
 def effect_never_written(world: World, choose: Choices) -> Named:
-    """Of a changelog its last state; of an upsert all states of an identity."""
+    """Drop an effect; of a changelog only the last state, of an upsert all states of the identity."""
     output = choose.one(world.outputs)
     sites = choose.some(world.last_of_each(output))
     for _, write in sites:
@@ -54,42 +54,43 @@ def effect_never_written(world: World, choose: Choices) -> Named:
 class LostWrite(Checker):
     """Counts expected effects that are missing although their input counts as done.
 
-    Done means: the query that writes the output (where it names none: every query that reads the source partition) has
-    recorded an offset beyond the cause, or the run drained. Where neither is known of an effect it is not evaluated.
-    Only committed input is expected to have effects, so aborted records and the holes that transaction markers leave
-    in the offsets are no losses. Nor is an effect that is found in another place (``misplaced``) or in a transaction that
-    has not ended (``hanging-transaction``). One finding for each reason:
+    Done means: the query that writes the output (if the output names none: every query that reads the source partition) has
+    recorded an offset beyond the cause, or the run drained. An effect for which neither is known is not evaluated.
+    Only committed input is expected to have effects, so aborted records, and offsets that transaction markers use up, are not
+    losses. Nor is an effect in another place (``misplaced``) or in a transaction that has not ended
+    (``hanging-transaction``). There is one finding per reason:
 
-    - ``fault``: a fault struck the batch of the effect, or the consumer that had its message;
+    - ``fault``: a fault struck the batch of the effect, or the consumer that held its message;
     - ``no fault``: its batch is known, and no fault was active in it; or no fault was injected at all;
     - ``unknown``: its batch is not known, or a fault that struck another batch was still active, or the history was imported.
 
-    The batch is that of the input record; of an effect of several records it is `onceproof.judge.relations.struck` that finds it.
+    The batch is that of the input record; for an effect of several records, `onceproof.judge.relations.struck` finds it.
     """
 
     meaning: ClassVar[str] = "an effect is missing although recorded progress covers its input"
     explanation: ClassVar[Explanation] = Explanation(
-        example="An order was acknowledged by Kafka, the job has long moved past it, and it is not in the table.",
+        example="Kafka acknowledged an order, the job has long moved past it, and the order is not in the table.",
         causes=(
             "The sink records its progress, or Spark writes commits/N, before the effects are durable: "
-            "a crash in between and the batch is never tried again (crash at before-sink-commit).",
+            "after a crash in between, nobody retries the batch (crash at before-sink-commit).",
             "The sink catches an error and carries on, so Spark believes that the batch was written (reject).",
-            "A lost acknowledgement is taken for a failure and the batch given up; a transaction that was prepared is "
+            "The job takes a lost acknowledgement for a failure and gives the batch up; a prepared transaction is "
             "aborted by its timeout (lost-ack, lost-request).",
             "A producer is used again after an indefinite error: an EndTxn that arrives late ends its next transaction "
             "(KAFKA-17754).",
-            "acks=1 and the leader dies: what was acknowledged was on one disk (crash of the leader).",
+            "acks=1 and the leader dies: the acknowledged records were on one disk only (crash of the leader).",
         ),
-        decided="The oracle expects the effect, no reader sees it, and its input counts as done: the query that writes the "
-        "output (where it names none: each that reads the partition) recorded an offset beyond it, or the run drained. Aborted "
-        "input and the offsets that transaction markers use up are expected nowhere. An effect in an open transaction is a "
-        "hanging-transaction instead, one in another place is misplaced. Where the run did not drain and no progress says "
-        "whether an effect was lost or is late, it is not evaluated. Its batch is that of its input record. A sum or a window has "
-        "none: its batch is the one in which the window closes (_closes), or the struck batch from whose input alone it follows. "
-        "Otherwise it is unknown, and at-most-once is then inconclusive.",
+        decided="The oracle expects the effect, no reader sees it, and its input counts as done: the query that "
+        "writes the output (if the output names none: each query that reads the partition) recorded an offset beyond "
+        "it, or the run drained. Aborted input, and offsets that transaction markers use up, have no expected "
+        "effects. An effect in an open transaction is a hanging-transaction instead, one in another place is "
+        "misplaced. Not evaluated where the run did not drain and no recorded progress shows whether an effect is "
+        "lost or late. The batch of an effect is that of its input record. A sum or a window has no single input "
+        "record: its batch is the one in which the window closes (_closes), or the struck batch from whose input "
+        "alone it follows. Otherwise the batch is unknown, and at-most-once is then inconclusive.",
         stops=(
             "Effects and progress in one transaction of the sink (onceproof.sinks).",
-            "Let errors end the query: a restarted batch is the cure, not the illness.",
+            "Let errors end the query: the restart runs the batch again, and the write is not lost.",
             "Kafka: acks=all with min.insync.replicas=2 on three brokers; a fresh producer for each transaction.",
         ),
         sources=(
@@ -127,7 +128,7 @@ class LostWrite(Checker):
             blind = """SELECT output, count(*) AS n FROM judge.lost WHERE "offset" IS NULL AND NOT hidden GROUP BY output ORDER BY output"""
             for row in case.rows(blind):
                 ended = "history was imported as not drained" if case.run.imported else "run did not drain"
-                why = f"the {ended}, and the oracle names no cause (_partition, _offset) to compare with progress"
+                why = f"the {ended}, and the oracle names no cause (_partition, _offset) to compare with recorded progress"
                 yield Gap(row["output"], f"{times(row['n'], noun(case, row['output']))} missing, but {why}")
 
 
@@ -138,17 +139,17 @@ def _summary(case: Case, output: str, source: str, rows: list[Row], labels: Mapp
     if source == "fault":
         return labelled(total, what, labels) if len(labels) == 1 else f"{what}, from batches that faults struck"
     if source == "unknown":
-        return f"{what}; whether a fault is the reason is not known"
+        return f"{what}; it is not known whether a fault is the cause"
     injected = case.number("SELECT count(*) FROM history.faults WHERE fired_at IS NOT NULL")
     return f"{what}; no fault was {'active in the batch' if injected else 'injected'}"
 
 
 def _unsettled(case: Case, rows: list[Row]) -> str:
     if case.run.imported:
-        return "the history was imported, and records no faults"
+        return "the history was imported: it records no faults"
     if any(row["active"] is None for row in rows):
-        return "the batch in which they were lost is not known"
-    return "only a fault that struck another batch was active at that time, which does not make it the cause"
+        return "the batch that lost them is not known"
+    return "every fault active at that time struck another batch, so it is not known to be the cause"
 
 
 def _witnesses(case: Case, output: str, source: str, limit: int | None) -> Iterator[Witness]:
@@ -164,7 +165,7 @@ def _argument(case: Case, row: Row) -> str:
 
 
 def _not_planned(case: Case) -> str:
-    """The batch that would have written it may be one that Spark never planned."""
+    """Notes on batches that Spark never planned: one of them might have written the effect."""
     return "".join(f"But {note}.\n" for _, note in case.open_watermarks("none"))
 
 
@@ -180,17 +181,17 @@ def _why(case: Case, row: Row) -> str:
     if row["fault"] is not None and row["found_by"] is not None:
         return f"a fault struck its batch: {row['fault']}"
     if row["fault"] is not None:
-        struck = "struck the batches of its input" if row["offset"] is None else "struck a consumer that had it"
+        struck = "struck the batches of its input" if row["offset"] is None else "struck a consumer that held it"
         return f"a fault {struck}: {row['fault']}"
     if row["active"] is not None:
-        return f"why is unknown; active at that time: {row['active']}"
+        return f"the cause is unknown; active at that time: {row['active']}"
     if row["reason"] == "unknown":
-        return "the history records no faults" if case.run.imported else "in which batch it was lost is unknown"
+        return "the history records no faults" if case.run.imported else "the batch that lost it is unknown"
     return "no fault struck it" if row["batch"] is None else "no fault was active in its batch"
 
 
 def _taken(row: Row) -> str:
-    """By which batch, and who committed that."""
+    """Which batch read the input, and which start of the driver committed the batch."""
     if row["batch"] is None:
         return ""
     of_batch = f"batch {row['batch']} of query {row['query']}"

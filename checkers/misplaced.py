@@ -48,7 +48,7 @@ def in_another_partition(world: World, choose: Choices) -> Named:
 
 
 def away_from_its_key(world: World, choose: Choices) -> Named:
-    """One record of a key that has several more."""
+    """Move one record of a key that has at least two others."""
     by_key: dict[str, list[Write]] = {}
     for _, write in world.visible("log"):
         by_key.setdefault(write.key, []).append(write)
@@ -75,30 +75,32 @@ def in_another_row(world: World, choose: Choices) -> Named:
 
 @checkers.register("misplaced")
 class Misplaced(Checker):
-    """Counts right effects in the wrong place (`onceproof.judge.relations.misplacement` says which those are).
+    """Counts right effects in the wrong place; `onceproof.judge.relations.misplacement` defines them.
 
-    The finding is of the output where the effect is due. It is then neither a ``lost-write`` there nor ``unexplained``
+    The finding names the output where the effect belongs. The effect is then neither a ``lost-write`` there nor ``unexplained``
     where it is. The partition is judged only where the oracle gives ``_to_partition`` or the output declares
     ``placement: key``.
     """
 
     meaning: ClassVar[str] = "the right effect in the wrong topic, partition or row"
     explanation: ClassVar[Explanation] = Explanation(
-        example="All orders arrived, exactly once. Those of customer 7 are in two partitions, and their consumer sees half.",
+        example="Every order arrived exactly once, but those of customer 7 are in two partitions, and their consumer reads "
+        "half of them.",
         causes=(
-            "The output is keyed otherwise than its reader expects, or keyed only sometimes: a null key goes anywhere.",
-            "The number of partitions was changed while the job ran: a key's hash leads elsewhere from then on.",
+            "The output has another key than its reader expects, or a key only sometimes: a record without a key goes to any "
+            "partition.",
+            "The number of partitions was changed while the job ran: from then on a key hashes to another partition.",
             "A client sends a record to the wrong topic: KAFKA-19012, in Java producers under disconnects.",
-            "A join on the wrong key writes the right values into the row of another.",
+            "A join on the wrong key writes the right values into another row.",
         ),
-        decided="Shown by position or content: the very effect that one output lacks is found unexplained in another; a "
-        "record is in another partition than the oracle's _to_partition, or apart from the other records of its key "
-        "(placement: key); or a row under an unknown identity holds what one missing row should hold, and no other expected row. "
-        "One short value in common is not evidence: two columns must agree, or one with 16 characters or more. Only pairs "
-        "that are unique both ways count; then it is neither a lost-write nor unexplained.",
+        decided="Shown by position or content: the effect that one output lacks is in another output, where no input explains "
+        "it; a record is in another partition than the oracle's _to_partition, or not with the other records of its key "
+        "(placement: key); or a row under an unknown identity has the content of one missing row, and of no other expected "
+        "row. One short value in common is not evidence: two columns must agree, or one with 16 characters or more. Only "
+        "matches that are unique in both directions count. A misplaced effect is neither a lost-write nor unexplained.",
         stops=(
-            "The same key and partitioner for all that must stay together; topics whose partitions are not changed.",
-            "Clients without KAFKA-19012; readers that check what they were sent.",
+            "Use the same key and partitioner for records that must stay together, and do not change the number of partitions.",
+            "Use clients in which KAFKA-19012 is fixed, and check in the reader that a record belongs to its topic.",
         ),
         sources=("KAFKA-19012: messages ending up on the wrong topic", "Kafka documentation: partitioning by key"),
     )
@@ -106,15 +108,15 @@ class Misplaced(Checker):
     comes_with: ClassVar[Mapping[str, str]] = {
         "torn-batch": "the rest of its batch is where it should be",
         "sink-disagreement": "another output has its effect of the same input in the right place",
-        "commit-ahead-of-effect": "progress was recorded, and the effect never came to where it is due",
-        "reordered": "in the wrong partition it comes after later ones of its scope",
-        "wrong-value": "of an upsert, an older state is where the last one should be",
-        "diverged-replay": "another attempt wrote it to its place",
+        "commit-ahead-of-effect": "progress was recorded, and the effect never reached its place",
+        "reordered": "in the wrong partition it comes after later effects of its scope",
+        "wrong-value": "an upsert shows an older state instead of the last one",
+        "diverged-replay": "another attempt wrote it to the right place",
     }
     damages: ClassVar[tuple[Damage, ...]] = (
         Damage(in_the_other_topic, "in the other topic", only=("even", "odd"), outputs=2),
-        Damage(in_another_partition, "in another partition than the oracle says", only=("events", "even", "odd")),
-        Damage(away_from_its_key, "away from its key", only=("log",)),
+        Damage(in_another_partition, "in another partition than the oracle expects", only=("events", "even", "odd")),
+        Damage(away_from_its_key, "in another partition than the rest of its key", only=("log",)),
         Damage(in_another_row, "under another identity", only=(*APPENDS, "totals", "sums", "latest")),
     )
 
@@ -151,7 +153,7 @@ def _argument(row: Row, what: str, by_key: bool) -> str:
     if row["how"] == "partition":
         why = "the other records of its key are" if by_key else "the oracle expects its record"
         return f"{input_of(row)} is committed; {why} in partition {row['due']}.\nBut its record is at {row['place']}."
-    premise = f"{input_of(row)} is committed; its {what} is due in {row['output']!r}, and is missing there."
+    premise = f"{input_of(row)} is committed; its {what} belongs in {row['output']!r} and is missing there."
     if row["how"] == "topic":
         return (
             f"{premise}\nBut the same content under the same identity is at {row['place']}, where no input explains it."

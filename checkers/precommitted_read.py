@@ -1,4 +1,4 @@
-"""``precommitted-read``: an effect visible before the transaction of its input had committed."""
+"""``precommitted-read``: an effect is visible before the transaction of its input committed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CREATE = """
     CREATE OR REPLACE TEMP TABLE precommitted (output VARCHAR, rule VARCHAR, h UBIGINT, lane BIGINT, pos BIGINT, id VARCHAR,
         topic VARCHAR, "partition" INTEGER, "offset" BIGINT, query VARCHAR, batch BIGINT, ended BIGINT, at_ms BIGINT, n BIGINT)"""
 
-# The transaction has not ended at all.
+# Effects of input whose transaction has not ended at all.
 _OPEN = """
     INSERT INTO precommitted
     SELECT d.output, 'open', NULL, NULL, NULL, d.id, d.topic, d."partition", d."offset", b.query, b.batch, NULL, NULL, d.n
@@ -47,7 +47,7 @@ _BY_EFFECT = """
     FROM judge.caused c JOIN ({times}) v ON v.lane = c.lane AND v.pos = c.pos
     JOIN {ended} i ON i.topic = c.topic AND i."partition" = c."partition" AND i."offset" = c."offset"
     WHERE c.output = {output} AND i.txn_end_ms > v.at_ms
-      -- a state that is not the one that its cause would make (an upsert's older one) is not of that cause
+      -- an upsert's state that differs from the one expected of its cause (an older state) has another cause
       AND ({any_content} OR c.h NOT IN (SELECT {digest} FROM judge.tally WHERE output = {output} AND wrong > 0))"""
 
 _BY_BATCH = """
@@ -64,7 +64,8 @@ _TOTALS = """
            query || '/' || batch AS of_batch, sum(n)::BIGINT AS total
     FROM precommitted GROUP BY ALL ORDER BY output, label, of_batch"""
 
-# The identity of an effect that is known by its position: a changelog's states are named by their content too.
+# Adds the identity and place. An effect known by its position is joined by hash: that of a changelog's state includes
+# its content.
 _WITNESSES = """
     WITH chosen AS (
         SELECT *, row_number() OVER (ORDER BY rule, topic, "partition", "offset", id, pos) AS nth
@@ -93,15 +94,15 @@ def marker_came_late(world: World, choose: Choices) -> Named:
 
 @checkers.register("precommitted-read")
 class PrecommittedRead(Checker):
-    """Counts effects that could be read before the transaction of their input had ended, or though it has not at all.
+    """Counts effects that could be read before the transaction of their input ended, or although it never ended.
 
-    The end is the time in the transaction's marker, an effect's time that of its Postgres commit, of its own Kafka
-    transaction's marker, or of the record. Where the oracle names no cause, or the output has no such times, input records
-    are counted that a batch took which was committed before their marker was written. All clocks are of one host and
-    tell milliseconds, so only a time that is strictly later counts. (Jepsen's Kafka workload has the anomaly by this name.)
+    The transaction ended at its marker's time. An effect became visible at the time of its Postgres commit, of the
+    marker of its own Kafka transaction, or of the record. Where the oracle names no cause, or the output has no such
+    times, the checker counts input records whose batch was committed before their marker was written. All clocks are on
+    one host and have milliseconds, so only a strictly later marker counts. Jepsen's Kafka workload uses the same name.
 
-    What a transactional sink makes visible after the input's marker is no precommitted read, however early it was read:
-    nobody could see it.
+    An effect that a transactional sink makes visible after the input's marker is not a precommitted read, however early the job
+    read the input: nobody could see the effect before.
     """
 
     meaning: ClassVar[str] = "an effect is visible before the transaction of its input committed"
@@ -109,13 +110,13 @@ class PrecommittedRead(Checker):
         example="The alert went out at 12:00:01. The transaction that wrote its measurement committed at 12:00:05, and might "
         "have aborted.",
         causes=(
-            "The source reads read_uncommitted and is faster than the producer's commit: the effect is right only by luck "
-            "(a producer that holds its transaction open).",
-            "Data that was handed on past the log (a cache, a call) before the log had it for good.",
+            "The source reads with read_uncommitted and is faster than the producer's commit: the effect is right only by luck "
+            "(a producer that keeps its transaction open).",
+            "Data took another path (a cache, a call) and arrived before the log had committed it.",
         ),
-        decided="The effect could be read, or the batch that took its input was committed, strictly before the marker of the "
-        "input's transaction was written, or though there is none. Both times are wall clocks, of the broker and of the "
-        "writer: exact where they share a host, and within the clocks' distance elsewhere. Needs the brokers' log files "
+        decided="The effect could be read, or the batch that read its input was committed, strictly before the marker of the "
+        "input's transaction was written, or although there is no marker. Both times are wall clocks, of the broker and of the "
+        "writer: exact on one host, elsewhere as exact as the clocks agree. Needs the brokers' log files "
         "(markers); without them it is not evaluated where some input is transactional.",
         stops=("kafka.isolation.level=read_committed as an option of the source.",),
         sources=(
@@ -124,14 +125,14 @@ class PrecommittedRead(Checker):
         ),
     )
     rule: ClassVar[ClaimRule] = ClaimRule(
-        counted_as="Of input that was committed in the end an early read leaves what is right; one of input that was aborted is "
-        "an aborted-read, which is found without any clock.",
+        counted_as="If the input was committed in the end, the effect is right and nothing stays; if it was aborted, "
+        "the effect is an aborted-read, which is found without clocks.",
     )
     comes_with: ClassVar[Mapping[str, str]] = {
         "aborted-read": "of several uncommitted records, some were aborted in the end",
     }
     damages: ClassVar[tuple[Damage, ...]] = (
-        Damage(marker_came_late, "the markers of some input came after its effects", only=APPENDS),
+        Damage(marker_came_late, "the transaction markers of some input came after its effects", only=APPENDS),
     )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:
@@ -159,19 +160,21 @@ def _by_time(case: Case) -> Iterator[Gap]:
     row = case.rows(known)[0]
     for output, spec in case.outputs.items():
         if row["unknown"]:
-            yield Gap(output, "some input is transactional, and the history does not say when its transactions ended")
+            yield Gap(
+                output, "some input is transactional, and the history does not record when its transactions ended"
+            )
         elif not row["ended"]:
             continue
         elif case.expectations[output].has_cause and output not in case.no_stream:
             case.caused()
             seen = _TABLE_TIMES if spec.has_rows else _TOPIC_TIMES.format(output=literal(output))
-            by_identity = str(spec.kind != "upsert").lower()
+            any_content = str(spec.kind != "upsert").lower()
             case.sql(
                 _BY_EFFECT.format(
                     output=literal(output),
                     times=seen,
                     ended=_ENDED,
-                    any_content=by_identity,
+                    any_content=any_content,
                     digest=digest.of_text("id"),
                 )
             )
@@ -196,10 +199,10 @@ def _argument(row: Row, what: str) -> str:
         at = "" if row["place"] is None else f", at {row['place']}"
         cause = "Some input" if row["offset"] is None else f"Input {cause_of(row)}"
         return f"{cause} is in a transaction that has not ended, and no committed input explains this {what}.\nBut it can be read{at}."
-    ended = f"The transaction of input {cause_of(row)} was committed at {row['ended']} ms, by its marker's time."
+    ended = f"The transaction of input {cause_of(row)} was committed at {row['ended']} ms, the time of its marker."
     if row["rule"] == "effect":
-        return f"{ended}\nBut its {what} could be read {row['ended'] - row['at_ms']} ms before, at {row['place']}."
+        return f"{ended}\nBut its {what} could be read {row['ended'] - row['at_ms']} ms earlier, at {row['place']}."
     return (
-        f"{ended}\nBatch {row['batch']} of query {row['query']} took that record.\n"
-        f"But the batch was committed {row['ended'] - row['at_ms']} ms before."
+        f"{ended}\nBatch {row['batch']} of query {row['query']} read that record.\n"
+        f"But the batch was committed {row['ended'] - row['at_ms']} ms earlier."
     )

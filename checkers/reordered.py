@@ -1,4 +1,4 @@
-"""``reordered``: first effects in another order than their causes, inside the promised scope."""
+"""``reordered``: within the promised scope, first effects are in another order than their causes."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, MODELS, Identity, World
 from onceproof.judge.witness import Row, cause_of, identity_of, noun, shown, sums
 
-#: The source of a finding that no single key shows.
+#: The source of a finding about the order between different keys.
 _ACROSS_KEYS = "another key"
 
 _SCOPED = """
     SELECT topic, "partition", lane, pos, "offset", query, batch, {scope} AS scope
     FROM judge.caused WHERE output = $output AND nth = 1 AND {scope} IS NOT NULL"""
 
-# Of what an output must hold, how much has a place in the order that is claimed.
+# How many expected rows there are, and how many of them have a cause, or a cause with a key: only those can be ordered.
 _PLACED = """
     SELECT count(*) AS n, count("offset") AS caused, count("key") FILTER ("offset" IS NOT NULL) AS keyed
     FROM judge.expected WHERE output = $output"""
 
-# A scope is in order if no two neighbours are out of it: one sort finds the few scopes that need a closer look. Of equal
-# positions (rows of one transaction) the lower offset counts as the first.
+# A scope is in order if every two neighbours are: one sort finds the few scopes that need a closer look. Among equal
+# positions (rows of one transaction) the lower offset comes first.
 _SUSPECTS = f"""
     CREATE OR REPLACE TEMP TABLE suspects AS
     SELECT DISTINCT topic, "partition", lane, scope FROM (
@@ -41,7 +41,7 @@ _SUSPECTS = f"""
         FROM ({_SCOPED}))
     WHERE before > "offset" """  # noqa: S608
 
-# RANGE ... 1 PRECEDING leaves out what has the same position: rows of one transaction are simultaneous.
+# RANGE ... 1 PRECEDING leaves out effects at the same position: rows of one transaction are simultaneous.
 _LATE = f"""
     CREATE OR REPLACE TEMP TABLE late AS
     SELECT * FROM (
@@ -52,7 +52,7 @@ _LATE = f"""
 
 _TOTALS = "SELECT query || '/' || batch AS of_batch, count(*) AS total FROM late GROUP BY ALL ORDER BY ALL"
 
-# Scopes with effects of different causes in several lanes; lanes need no list, two of them are enough to see it.
+# Scopes with effects of different causes in several lanes. Two lanes are enough to show it, so no list of them is made.
 _SPLIT = f"""
     WITH split AS (
         SELECT topic, "partition", min("offset") AS "offset", min(lane) AS one, max(lane) AS other, count(*) OVER () AS n
@@ -63,7 +63,7 @@ _SPLIT = f"""
     JOIN judge.expected x ON x.output = $output AND x.topic = s.topic AND x."partition" = s."partition" AND x."offset" = s."offset"
     GROUP BY ALL"""  # noqa: S608
 
-# Both members of a pair by their causes; a cause may have several effects, of which the first is named.
+# Both members of a pair, found by their causes. If a cause has several effects, the first one is named.
 _WITNESSES = """
     WITH chosen AS (SELECT * FROM late ORDER BY topic, "partition", "offset", pos LIMIT $limit)
     SELECT l.topic, l."partition", l."offset", l.ahead, l.query, l.batch, x.id, x."key",
@@ -77,8 +77,8 @@ _WITNESSES = """
 
 
 def two_of_a_key_swapped(world: World, choose: Choices) -> Named:
-    """Neighbours among the effects of one key; of a table, in different commits."""
-    if world.claim["order"] == "per-partition":  # there each of them may have moved past others, too
+    """Swap two neighbours among the effects of one key; in a table, two from different commits."""
+    if world.claim["order"] == "per-partition":  # a swap within one key may also break the order between keys
         world.claim = {**world.claim, "order": "per-key"}
     output = choose.one(world.outputs)
     seen = world.visible(output)
@@ -98,35 +98,35 @@ def two_of_a_key_swapped(world: World, choose: Choices) -> Named:
 
 @checkers.register("reordered")
 class Reordered(Checker):
-    """Counts first effects that stand after the first effect of a later record of the same scope.
+    """Counts first effects that come after the first effect of a later record of the same scope.
 
     The scope is one input partition (``order: per-partition``), or the records with one key within it (``per-key``, and
-    where no order is claimed); records without a key have no order there. Effects are ordered within one partition of
-    an output topic, and by commit in Postgres; there is no order across output partitions: where a claimed scope has
-    effects in several of them, the claim can be broken but not be proved. Of a changelog each state is an effect, so an
-    older state after a newer one is reordered. An upsert keeps last states only and shows no order, and neither do the rows of
-    an append that are written again. Of consumers, where a key's order is all that is claimed, what is out of order between keys
-    is a finding of its own, which the claim allows.
+    where no order is claimed); there, records without a key have no order. Effects are ordered within one partition of
+    an output topic, and by commit in Postgres. There is no order across output partitions: where a claimed scope has
+    effects in several of them, the claim can be refuted but not confirmed. Each state of a changelog is an effect, so
+    an older state after a newer one is reordered. An upsert keeps only last states and shows no order; nor do rows of
+    an append that were written again. For consumers with a claim per key, disorder between keys is a separate finding,
+    which the claim allows.
     """
 
-    meaning: ClassVar[str] = "inside the promised scope, first effects are in another order than their causes"
+    meaning: ClassVar[str] = "within the promised scope, first effects are in another order than their causes"
     explanation: ClassVar[Explanation] = Explanation(
         example="A gate change overtakes the one before it: the board ends on the older gate.",
         causes=(
-            "Redelivery on a queue with several consumers: m3 is given back when its consumer dies, after m4 was processed.",
+            "Redelivery on a queue with several consumers: a consumer dies, and m3 comes again after m4 was processed.",
             "A producer without idempotence and with several requests in flight: the first fails, the second succeeds, the "
             "first is sent again (lost acknowledgement of a Produce).",
-            "A shuffle or a repartition inside the batch spreads one key over tasks that write side by side.",
+            "A shuffle or a repartition in the batch spreads one key over tasks that write concurrently.",
             "A retry topic takes a record out of its partition and brings it back later.",
         ),
         decided="Two first effects of one key (or of one input partition) are in the reverse order of their causes: by "
         "offset within one partition of an output topic, by commit in Postgres. Rows of one Postgres commit are "
-        "simultaneous; repetitions are duplicates and have no order. Across partitions of an output there is none to see: "
-        "where the claimed scope is spread over several, the claim can be broken and not be proved.",
+        "simultaneous; repetitions are duplicates and have no order. Across partitions of an output no order can be observed: "
+        "where the claimed scope is spread over several, the claim can be refuted but not confirmed.",
         stops=(
-            "Records of one key through one partition, one task and one writer: key the output as the input.",
-            "Kafka: enable.idempotence=true, which keeps order with up to five requests in flight.",
-            "Stop the partition while a record is retried.",
+            "Send records of one key through one partition, one task and one writer: give the output the key of the input.",
+            "Kafka: enable.idempotence=true, which keeps the order with up to five requests in flight.",
+            "Pause the partition while a record is retried.",
         ),
         sources=(
             "KIP-98; Kafka's producer documentation: max.in.flight.requests.per.connection",
@@ -139,8 +139,8 @@ class Reordered(Checker):
             Allows({"order": "none"}, "all of it", "no order is claimed"),
             Allows(
                 claim={"order": "per-key"},
-                what="disorder between keys, of consumers",
-                why="the order of each key is claimed, and none between keys",
+                what="disorder between the keys of consumers",
+                why="order is claimed per key, not between keys",
                 when=lambda finding: finding.source == _ACROSS_KEYS,
             ),
         )
@@ -149,13 +149,13 @@ class Reordered(Checker):
         "torn-batch": "an effect that moved is in the commit of another batch",
         "zombie-write": "an effect of an older start comes after one of a newer start",
         "commit-ahead-of-effect": "an effect that moved came after its batch was recorded as done",
-        "diverged-replay": "an attempt that was aborted had the right order",
+        "diverged-replay": "an aborted attempt had the right order",
         "precommitted-read": "an effect that moved forward can be read before its input's transaction ended",
     }
     damages: ClassVar[tuple[Damage, ...]] = (
         Damage(
             two_of_a_key_swapped,
-            "two neighbours among the effects of a key change places",
+            "two neighbours among the effects of a key are swapped",
             only=(*APPENDS, "log", "journal"),
         ),
     )
@@ -166,7 +166,7 @@ class Reordered(Checker):
             keyed = order != "per-partition"
             if spec.kind == "upsert":
                 if order != "none":
-                    yield Gap(output, "an upsert keeps the last state of each identity only: declare it as changelog")
+                    yield Gap(output, "an upsert keeps only the last state of each identity: declare it as changelog")
                 continue
             if (gap := _gap(case, output, keyed)) is not None:
                 yield Gap(output, gap)
@@ -188,14 +188,14 @@ def _gap(case: Case, output: str, keyed: bool) -> str | None:
     if not expectation.has_cause:
         return "the oracle names no cause (_partition, _offset)"
     if keyed and not expectation.has_key:
-        return "the oracle does not say which key a cause has (_key)"
+        return "the oracle does not give the key of a cause (_key)"
     if case.scenario.outputs[output].kind == "append" and sources.rewritten(case, output):
-        return "its rows were written again (updates or deletes), and their order shows only which was written last"
+        return "its rows were written again (updates or deletes), so their order shows only which was written last"
     return case.no_stream.get(output)
 
 
 def _nothing_in_order(case: Case, output: str, keyed: bool) -> str | None:
-    """Why the order of no row can be seen, or None. How many rows have no place in it goes into the case's notes."""
+    """Why no row can be ordered, or None. If only some cannot, their number goes into the case's notes."""
     row = case.rows(_PLACED, {"output": output})[0]
     placed = row["keyed"] if keyed else row["caused"]
     if not row["n"] or placed == row["n"]:
@@ -220,14 +220,14 @@ def _late(case: Case, output: str, keyed: bool) -> Iterator[Finding]:
             anomaly="reordered",
             output=output,
             total=total,
-            summary=f"{times(total, noun(case, output))} after that of a later record of the same {scope}",
+            summary=f"{times(total, noun(case, output))} after the {noun(case, output)} of a later record of the same {scope}",
             batches=sums(rows, "of_batch"),
             **shown(partial(_witnesses, case, output, keyed)),
         )
 
 
 def _across_keys(case: Case, output: str, within: int) -> Iterator[Finding]:
-    """Of a queue or a partition, what its keys alone do not show: allowed where only their order is claimed, and seen all the same."""
+    """Disorder between the keys of a queue or a partition: reported, but allowed where only the order per key is claimed."""
     for finding in _late(case, output, keyed=False):
         if finding.total > within:
             more = "" if not within else f"; {within:,} of them within one key"
@@ -239,12 +239,12 @@ def _in_scope(query: str, keyed: bool) -> str:
 
 
 def _split(case: Case, output: str, keyed: bool) -> str | None:
-    """That no reader sees the order of some scope, for its effects lie in several lanes."""
+    """Why the order of some scope cannot be observed: its effects are in several lanes. None if there is no such scope."""
     for row in case.rows(_in_scope(_SPLIT, keyed), {"output": output}):
         scope = _scope(row, keyed)
-        more = f" (so do those of {row['n'] - 1} more)" if row["n"] > 1 else ""
+        more = f" (so are those of {row['n'] - 1} more)" if row["n"] > 1 else ""
         places = f"partitions {row['one']} and {row['other']} of {case.scenario.outputs[output].topic}"
-        return f"the records of {scope} are in {places}{more}, and across partitions no reader sees an order"
+        return f"the records of {scope} are in {places}{more}, and no reader sees an order across partitions"
     return None
 
 

@@ -19,10 +19,10 @@ from onceproof.judge.witness import Row, by, cause_of, holding, identity_of, inp
 from onceproof.scenario.outputs import OutputSpec
 from onceproof.values.canonical import literal
 
-#: The source of a disagreement in how often outputs hold an effect.
+#: The source of a finding about the number of copies.
 _COPIES = "copies"
 
-# What one output lacks, has too often or, of the states that it keeps, has wrong. ``extra``: copies beyond the expected number.
+# Effects that an output lacks or holds too often, and wrong states of an upsert. ``extra``: copies beyond the expected number.
 _FAULTY = """
     CREATE OR REPLACE TEMP TABLE faulty AS
     SELECT output, id, topic, "partition", "offset", query, batch, reason AS source, 0 AS extra
@@ -36,8 +36,8 @@ _FAULTY = """
     WHERE (r.wrong > 0 AND r.output IN ({upserts})) OR (r.wrong = 0 AND r.extra > 0 AND r.output NOT IN ({upserts}))
     QUALIFY row_number() OVER (PARTITION BY r.output, r.id ORDER BY x."offset", x.topic, x."partition", b.query, b.batch) = 1"""
 
-# The same input record caused an effect in the other output; or it keeps a state of the same identity, of which alone
-# can be said that it is another one.
+# Pairs a faulty effect with an effect of another output that should match: one of the same input record or, where a cause is
+# unknown, of the same identity. A wrong state is paired only with the state of the same identity in another upsert.
 _DISAGREEMENTS = """
     CREATE OR REPLACE TEMP TABLE disagreements AS
     WITH pairs AS (
@@ -56,7 +56,8 @@ _DISAGREEMENTS = """
     GROUP BY ALL"""
 
 _TOTALS = """
-    SELECT output, source, CASE source WHEN 'other state' THEN 'right in ' WHEN 'copies' THEN 'not so often in ' ELSE 'present in ' END
+    SELECT output, source,
+           CASE source WHEN 'other state' THEN 'right in ' WHEN 'copies' THEN 'fewer copies in ' ELSE 'present in ' END
            || present AS label, query || '/' || batch AS of_batch, count(*) AS total
     FROM disagreements GROUP BY ALL ORDER BY output, source, label, of_batch"""
 
@@ -79,33 +80,35 @@ def in_one_output_only(world: World, choose: Choices) -> Named:
 
 @checkers.register("sink-disagreement")
 class SinkDisagreement(Checker):
-    """Counts effects that one output lacks while another has its effect of the same input record, effects of which one holds more
-    copies than another (both compared with what is expected of each), and states that are wrong in one output and right in another of
-    the same identity (both upserts).
+    """Counts effects and states in which one output is at fault and another one is right.
 
-    Only what both outputs should hold is compared, so an output that filters more than the other agrees with it. Effects
-    belong together by their cause; where the oracle names none, by their identity. Needs one of the two. Outputs may differ
-    while something is on its way: before a quiet point a disagreement is transient, and an effect in a transaction that
-    has not ended counts for neither. With one output there is nothing to compare. Dual writes: Kleppmann,
+    These are effects that one output lacks while another has its effect of the same input record; effects of which one output
+    holds more copies than another (each beyond its own expected number); and states that are wrong in one upsert and right
+    in another of the same identity.
+
+    Only effects that both outputs should hold are compared, so an output that filters more than the other agrees with
+    it. Effects are matched by cause or, where the oracle names none, by identity; one of the two must be known. Outputs
+    may differ while an effect is on its way: before a quiet point a disagreement is transient, and an effect in a
+    transaction that has not ended is left out. With one output there is nothing to compare. Dual writes: Kleppmann,
     *Making Sense of Stream Processing*, chapter 3.
     """
 
     meaning: ClassVar[str] = "two outputs of one pipeline disagree at a quiet point"
     explanation: ClassVar[Explanation] = Explanation(
-        example="The order is in the table, and the topic that the warehouse reads never had it.",
+        example="The order is in the table, but it never reached the topic that the warehouse reads.",
         causes=(
-            "One foreachBatch writes to two systems, and dies between them (crash at between-sinks).",
-            "One of two sinks refuses and the error is swallowed (reject).",
-            "Dual writes: two clients write two systems in different orders, and nothing ever compares them.",
+            "One foreachBatch writes to two systems, and the driver dies in between (crash at between-sinks).",
+            "One of two sinks refuses the write, and the job swallows the error (reject).",
+            "Dual writes: two clients write to two systems in different orders, and nothing compares the results.",
         ),
-        decided="Of one input record (where the oracle names no cause: of one identity) both outputs should hold an effect; one "
-        "holds it, or the right state of it, and the other does not, or holds more copies of it. Outputs that filter differently "
-        "agree. It comes with the lost-write, stale-tail, duplicate or wrong-value of the one output, and adds that the other is "
-        "right. Before a quiet point it is transient: "
-        "more may still be on its way.",
+        decided="Both outputs should hold an effect of one input record (where the oracle names no cause: of one "
+        "identity). One holds it, or the right state; the other lacks it, has another state, or holds more copies. "
+        "Outputs that filter differently agree. The faulty output has a lost-write, stale-tail, duplicate or "
+        "wrong-value as well; this finding adds that the other output is right. Before a quiet point it is transient: "
+        "the effect may still be on its way.",
         stops=(
-            "Each sink effectively-once by itself: the replayed batch then completes the one that was left behind.",
-            "One system first, the other from its log: an outbox table, or change data capture.",
+            "Make each sink effectively-once by itself: the replayed batch then completes the sink that is behind.",
+            "Write to one system and derive the other from its log: an outbox table, or change data capture.",
         ),
         sources=(
             "M. Kleppmann, Designing Data-Intensive Applications, chapter 11: Keeping systems in sync",
@@ -116,20 +119,19 @@ class SinkDisagreement(Checker):
         allows=(
             Allows(
                 claim={"delivery": "at-least-once"},
-                what="one by copies",
+                what="a difference in the number of copies",
                 why="at-least-once allows copies whose cause is known; the others are reported as duplicate",
                 when=lambda finding: finding.source == _COPIES,
             ),
             STRUCK,
             Allows(
                 claim={},
-                what="one in a run that reached no quiet point",
-                why="transient: the run reached no quiet point, and until then outputs may differ by what is still on its way",
+                what="a finding in a run that reached no quiet point",
+                why="transient: the run reached no quiet point, and until then outputs may differ by effects on their way",
                 when=lambda finding: finding.transient,
             ),
         ),
-        counted_as="What the one output lacks, has too often or has wrong is counted there, as a lost-write, stale-tail, "
-        "duplicate or wrong-value.",
+        counted_as="The fault of the one output is counted there, as a lost-write, stale-tail, duplicate or wrong-value.",
     )
     comes_with: ClassVar[Mapping[str, str]] = {
         "lost-write": "the effect that one output lacks is missing there",
@@ -137,9 +139,7 @@ class SinkDisagreement(Checker):
         "commit-ahead-of-effect": "progress was recorded, and the effect never came",
     }
     damages: ClassVar[tuple[Damage, ...]] = (
-        Damage(
-            in_one_output_only, "an effect of which one of two outputs has nothing", only=("events", "rows"), outputs=2
-        ),
+        Damage(in_one_output_only, "an effect that one of two outputs lacks", only=("events", "rows"), outputs=2),
     )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:
@@ -155,9 +155,9 @@ class SinkDisagreement(Checker):
         for (output, source), rows in by(case.rows(_TOTALS), "output", "source"):
             total = sum(row["total"] for row in rows)
             what, how = {
-                "other state": ("state", "that another output has right and this one wrong"),
-                _COPIES: (noun(case, output), "of which this output holds more copies than another"),
-            }.get(source, (noun(case, output), "that another output has and this one lacks"))
+                "other state": ("state", "right in another output and wrong in this one"),
+                _COPIES: (noun(case, output), "with more copies in this output than in another"),
+            }.get(source, (noun(case, output), "present in another output and missing in this one"))
             yield Finding(
                 anomaly="sink-disagreement",
                 output=output,
@@ -167,18 +167,18 @@ class SinkDisagreement(Checker):
                 attribution=sums(rows, "label"),
                 batches=sums(rows, "of_batch"),
                 transient=not case.drained,
-                unsettled="whether a fault is the reason for the loss is not known" if source == "unknown" else None,
+                unsettled="it is not known whether a fault caused the loss" if source == "unknown" else None,
                 **shown(partial(_witnesses, case, output, source)),
             )
 
 
 def _compared(case: Case) -> dict[str, OutputSpec]:
-    """What must stay empty, and what holds what another output does not, agrees with no output."""
+    """The outputs to compare: not those that must stay empty, nor dead letters, which hold what another output lacks."""
     return {output: spec for output, spec in case.outputs.items() if not spec.is_aside}
 
 
 def _incomparable(case: Case) -> Iterator[Gap]:
-    """Outputs whose effects nothing connects with those of any other."""
+    """Outputs whose effects cannot be matched with those of any other output."""
     outputs = _compared(case)
     causes = {output: case.expectations[output].has_cause for output in outputs}
     for output, spec in outputs.items():
@@ -186,7 +186,7 @@ def _incomparable(case: Case) -> Iterator[Gap]:
         by_cause = causes[output] and any(causes[other] for other in others)
         by_identity = any(sorted(case.outputs[other].identity) == sorted(spec.identity) for other in others)
         if not by_cause and not by_identity:
-            why = "no cause (_partition, _offset) connects what it holds with what another output holds, nor does their identity"
+            why = "neither a cause (_partition, _offset) nor an identity connects its effects with those of another output"
             yield Gap(output, why)
 
 

@@ -1,4 +1,4 @@
-"""``stale-tail``: effects are missing beyond recorded progress, and nothing moves any more."""
+"""``stale-tail``: effects are missing beyond recorded progress, and the job makes no more progress."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WITNESSES = f"""
 
 
 def stopped_in_a_batch(world: World, choose: Choices) -> Named:
-    """Nothing from some batch on was done, in any output, and the job moves no more."""
+    """The job stops at some batch, for every output, and makes no more progress."""
     stop = choose.number(0, len(world.batches) - 1)
     due = {output: world.last_of_each(output) for output in world.outputs}
     every = {output: world.visible(output) for output in world.outputs}
@@ -47,7 +47,7 @@ def stopped_in_a_batch(world: World, choose: Choices) -> Named:
             gone = Counter(w.identity for t, w in every[output] if t.batch >= stop)
         elif MODELS[output].kind == "changelog":
             gone = Counter(w.identity for t, w in due[output] if t.batch >= stop)
-        else:  # an identity with an earlier state keeps that one
+        else:  # an identity that has an earlier state keeps it, so nothing is missing
             kept = {w.identity for _, w in world.visible(output)}
             gone = Counter(w.identity for _, w in due[output] if w.identity not in kept)
         if gone:
@@ -60,32 +60,33 @@ def stopped_in_a_batch(world: World, choose: Choices) -> Named:
 class StaleTail(Checker):
     """Counts expected effects beyond the recorded progress of a run that did not drain.
 
-    A run that drained has no tail. One that was still making progress when its time ran out is slow, not stuck, and nobody
-    waited for a history that was imported as not drained: both are not evaluated. What progress covers is a ``lost-write``,
-    what is in an open transaction a ``hanging-transaction``, what is in another place ``misplaced``.
+    A run that drained has no tail. Two cases are not evaluated: a run that still made progress when its time ran out is
+    slow, not stuck; and the effects missing in a history that was imported as not drained may still come. Missing effects
+    that progress covers are a ``lost-write``, those in an open transaction a ``hanging-transaction``, those in another
+    place ``misplaced``.
     """
 
     meaning: ClassVar[str] = (
-        "effects are missing beyond recorded progress: healed and restarted, the job makes no more progress"
+        "effects are missing beyond recorded progress: faults are healed, the job is restarted, and it makes no more progress"
     )
     explanation: ClassVar[Explanation] = Explanation(
-        example="Since 14:03 nothing new arrives in the table. Kafka, Postgres and the driver are up, and no alarm rings.",
+        example="Nothing new has arrived in the table since 14:03. Kafka, Postgres and the driver are up; there is no alarm.",
         causes=(
-            "Every restart runs into the same error: a poison record, a checkpoint that no longer fits, a lock that "
-            "nobody releases (reject that outlasts all retries; stall of a client that holds the progress row).",
-            "A transaction that was left open holds back the last stable offset of the input: a read_committed source "
-            "sees nothing after it.",
+            "Every restart hits the same error: a poison record, a checkpoint that no longer fits, a lock that is "
+            "never released (reject that outlasts all retries; stall of a client that holds the progress row).",
+            "A transaction left open holds back the last stable offset of the input: a read_committed source "
+            "reads nothing after it.",
             "A client waits without a deadline: librdkafka's send_offsets_to_transaction can hang when the group "
             "coordinator dies.",
         ),
-        decided="All faults are healed, the job was restarted once more after a stretch of silence, and its progress still "
-        "did not reach the known end of the input; the expected effects beyond recorded progress are missing. A job that "
-        "was still moving when time ran out is slow and not stuck: not evaluated. Nor is a history that was imported as not "
-        "drained: what is missing may still come.",
+        decided="All faults were healed, the job was restarted once more after a period without progress, and its "
+        "progress still did not reach the known end of the input; the expected effects beyond recorded progress are "
+        "missing. Not evaluated for a job that still made progress when time ran out, which is slow and not stuck, "
+        "nor for a history that was imported as not drained: the missing effects may still come.",
         stops=(
-            "Deadlines on every call that can wait, shorter than the job's supervisor waits before it intervenes.",
+            "A deadline on every call that can block, shorter than the supervisor of the job waits before it intervenes.",
             "A dead-letter topic for records that can never be processed.",
-            "Kafka: a stable transactional.id for each slot, so that the successor ends what its predecessor left open.",
+            "Kafka: a stable transactional.id for each slot, so that the successor ends the open transaction of its predecessor.",
         ),
         sources=(
             "Jepsen's Kafka workload (jepsen.tests.kafka): unseen",
@@ -97,14 +98,12 @@ class StaleTail(Checker):
         allows=(Allows({"liveness": "none"}, "all of it", "no recovery is claimed"),),
     )
     comes_with: ClassVar[Mapping[str, str]] = {
-        "wrong-value": "an upsert shows the state that recorded progress has reached, and not the last one",
+        "wrong-value": "an upsert shows the state at the recorded progress instead of the last one",
         "sink-disagreement": "another output got further",
-        "torn-batch": "the last batch was under way",
+        "torn-batch": "the last batch was in progress",
     }
     damages: ClassVar[tuple[Damage, ...]] = (
-        Damage(
-            stopped_in_a_batch, "from some batch on nothing was done, and the job makes no more progress", only=CAUSED
-        ),
+        Damage(stopped_in_a_batch, "the job stops at some batch and makes no more progress", only=CAUSED),
     )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:

@@ -12,8 +12,7 @@ from onceproof.judge.case.case import Case
 from onceproof.judge.checker import Checker, Explanation, Gap, checkers
 from onceproof.judge.claim_rule import Allows, ClaimRule
 from onceproof.judge.findings import Finding, Witness
-from onceproof.judge.relations import misplacement
-from onceproof.judge.relations import torn_batches as parts
+from onceproof.judge.relations import misplacement, torn_batches
 from onceproof.judge.synthetic.damage import Choices, Damage, Named
 from onceproof.judge.synthetic.world import APPENDS, Identity, Txn, World
 from onceproof.judge.witness import Row, cause_of, identity_of, noun, shown, sums
@@ -25,34 +24,34 @@ _APART = """
 _APART_WITNESSES = """
     SELECT * FROM judge.torn WHERE output = $output ORDER BY query, batch, topic, "partition", "offset", id LIMIT $limit"""
 
-# Batches of which something is missing and something else is there.
-_HALVES = """
-    CREATE OR REPLACE TEMP TABLE halves AS
+# Missing effects of batches whose other effects are there, with the input of one that is (``present``).
+_PARTIAL = """
+    CREATE OR REPLACE TEMP TABLE partial_batches AS
     WITH short AS (SELECT DISTINCT query, batch FROM judge.lost WHERE output = $output AND batch IS NOT NULL),
     here AS (
         SELECT c.query, c.batch, min_by({topic: c.topic, "partition": c."partition", "offset": c."offset"},
-                                        (c."offset", c."partition")) AS stands
+                                        (c."offset", c."partition")) AS present
         FROM judge.caused c JOIN short s ON s.query = c.query AND s.batch = c.batch
         WHERE c.output = $output GROUP BY c.query, c.batch)
-    SELECT m.*, h.stands.topic || '/' || h.stands."partition" || '@' || h.stands."offset" AS stands
+    SELECT m.*, h.present.topic || '/' || h.present."partition" || '@' || h.present."offset" AS present
     FROM judge.lost m JOIN here h ON h.query = m.query AND h.batch = m.batch WHERE m.output = $output"""
 
-_HALVES_TOTALS = """
+_PARTIAL_TOTALS = """
     SELECT coalesce(covered, false) OR $drained AS stays, query || '/' || batch AS of_batch,
            'from batch ' || batch || ' (query ' || query || ')'
            || coalesce(', struck by ' || fault, '; active at that time: ' || active, '') AS label, count(*) AS total
-    FROM halves GROUP BY ALL ORDER BY stays, of_batch, label"""
+    FROM partial_batches GROUP BY ALL ORDER BY stays, of_batch, label"""
 
-_HALVES_WITNESSES = """
-    SELECT * FROM halves WHERE (coalesce(covered, false) OR $drained) = $stays
+_PARTIAL_WITNESSES = """
+    SELECT * FROM partial_batches WHERE (coalesce(covered, false) OR $drained) = $stays
     ORDER BY query, batch, topic, "partition", "offset", id LIMIT $limit"""
 
-# Records of one producer's epoch of which some were committed and others were not. They are of one transaction, and not
-# of two that followed each other, if they were created in overlapping times.
+# Records of one producer epoch of which some were committed and others were not. If their creation times overlap, they
+# belong to one transaction and not to two consecutive ones.
 _BROKEN = """
     CREATE OR REPLACE TEMP TABLE broken AS
     SELECT producer_id, producer_epoch, count(*) FILTER (visibility <> 'committed') AS hidden,
-           min_by("partition" || '@' || "offset", ("partition", "offset")) FILTER (visibility = 'committed') AS stands
+           min_by("partition" || '@' || "offset", ("partition", "offset")) FILTER (visibility = 'committed') AS present
     FROM history.output WHERE output = $output AND producer_id IS NOT NULL
         AND (txn_end_offset IS NOT NULL OR visibility = 'open')
     GROUP BY producer_id, producer_epoch
@@ -60,7 +59,7 @@ _BROKEN = """
        AND min(timestamp_ms) FILTER (visibility <> 'committed') < max(timestamp_ms) FILTER (visibility = 'committed')"""
 
 _BROKEN_WITNESSES = """
-    SELECT c.id, c.place, c.visibility, b.producer_id, b.producer_epoch, b.stands
+    SELECT c.id, c.place, c.visibility, b.producer_id, b.producer_epoch, b.present
     FROM broken b
     JOIN history.output h ON h.output = $output AND h.producer_id = b.producer_id AND h.producer_epoch = b.producer_epoch
         AND h.visibility <> 'committed'
@@ -69,7 +68,7 @@ _BROKEN_WITNESSES = """
 
 
 def batch_in_two_commits(world: World, choose: Choices) -> Named:
-    """All of it is there in the end, the smaller part of it later than the rest."""
+    """The smaller part of a batch is committed later than the rest; in the end everything is there."""
     output = choose.one(world.outputs)
     named: Counter[Identity] = Counter()
     for txn in choose.some([t for t in world.committed(output) if len(t.writes) > 1]):
@@ -88,14 +87,14 @@ class TornBatch(Checker):
     The unit is the micro-batch (``source`` ``batch``), and in Kafka also the transaction (``source`` ``transaction``):
 
     - **in several steps**: effects that became visible apart from most of their batch (`onceproof.judge.relations.torn_batches`).
-      Transient: all of them stand in the end;
-    - **in part**: effects that are missing of a batch of which others stand. That stays, unless the run did not drain and
+      Transient: all of them are there in the end;
+    - **in part**: missing effects of a batch whose other effects are there. This survives, unless the run did not drain and
       no progress covers them;
-    - **a transaction in part**: records that were aborted, or never ended, of a transaction of which others are committed
-      (the Jepsen report on Bufstream 0.1.0, and KAFKA-17754, show how that comes about).
+    - **a transaction in part**: records that are aborted or still open, of a transaction whose other records are committed
+      (the Jepsen report on Bufstream 0.1.0, and KAFKA-17754, show the mechanism).
 
-    A transaction of Postgres is always whole: the stream gives it commit by commit. What cannot be known is a gap where
-    atomicity is claimed.
+    A Postgres transaction is always whole: the stream is decoded commit by commit. Where atomicity is claimed and the history
+    cannot show it, the result is a gap.
     """
 
     meaning: ClassVar[str] = "part of an atomic unit is visible without the rest"
@@ -103,18 +102,18 @@ class TornBatch(Checker):
         example="A transfer is a debit and a credit. For eight seconds, or for ever, the debit is there and the credit is not.",
         causes=(
             "The sink commits row by row or partition by partition (autocommit, a JDBC sink): a crash in the middle leaves "
-            "the first part (crash at in-tasks).",
+            "only the first part (crash at in-tasks).",
             "The records of one batch go to Kafka without a transaction.",
-            "A delayed EndTxn ends the next transaction of a reused producer when half of it is written (KAFKA-17754).",
+            "A delayed EndTxn ends the next transaction of a reused producer when only half of it is written (KAFKA-17754).",
         ),
-        decided="The unit is the micro-batch, and in Kafka also the transaction. Part of a batch's effects can be read and part is "
-        "missing at the end: it survived. They became visible in several steps and are complete at the end: transient. Of a "
-        "Kafka transaction some records are committed and others aborted, or never ended: it survived. All this violates "
-        "where atomic: batch or transaction is claimed. Which input made which effect must be known, or the times of the "
-        "commits; else it is not evaluated.",
+        decided="The unit is the micro-batch, and in Kafka also the transaction. If part of a batch's effects can be "
+        "read and the rest is missing at the end, it survived. If they became visible in several steps and are "
+        "complete at the end, it is transient. If some records of a Kafka transaction are committed and others "
+        "aborted or still open, it survived. It violates a claim of atomic: batch or atomic: transaction. Not "
+        "evaluated unless the history shows which input caused which effect, or the times of the commits.",
         stops=(
-            "One transaction of the sink for the whole batch; stage in tasks, publish in the driver's commit.",
-            "For readers: read_committed on Kafka, one transaction's snapshot on Postgres.",
+            "One sink transaction for the whole batch: stage in tasks, publish in the driver's commit.",
+            "In readers: read_committed on Kafka, the snapshot of one transaction on Postgres.",
         ),
         sources=(
             "Jepsen, Bufstream 0.1.0 (2024): torn transactions",
@@ -127,34 +126,34 @@ class TornBatch(Checker):
             Allows(
                 claim={"atomic": "none"},
                 what="all of it; what stays missing is a lost-write as well",
-                why="{transient}no atomicity is claimed; an effect that stays away is a lost write",
+                why="{transient}no atomicity is claimed; an effect that never came is a lost write",
             ),
             Allows(
                 claim={"atomic": "transaction"},
-                what="one of a batch that took several transactions",
-                why="atomicity is claimed for transactions, and a batch may take several of them",
+                what="a batch written in several transactions",
+                why="atomicity is claimed for transactions, and a batch may be written in several of them",
                 when=lambda finding: finding.source != "transaction",
             ),
         )
     )
     comes_with: ClassVar[Mapping[str, str]] = {
-        "lost-write": "the part of the batch that is not there is lost",
+        "lost-write": "the missing part of the batch is lost",
         "sink-disagreement": "another output has the whole batch",
-        "commit-ahead-of-effect": "progress was recorded, and part of the batch was not there yet",
-        "reordered": "a part of the batch came after effects of a later one",
+        "commit-ahead-of-effect": "progress was recorded before part of the batch was there",
+        "reordered": "part of the batch came after effects of a later batch",
     }
     damages: ClassVar[tuple[Damage, ...]] = (
         Damage(
-            batch_in_two_commits, "a batch in two commits: the smaller part is in a commit of its own", only=APPENDS
+            batch_in_two_commits, "a batch in two commits: its smaller part is in a commit of its own", only=APPENDS
         ),
     )
 
     def check(self, case: Case) -> Iterator[Finding | Gap]:
         misplacement.create(case)
-        parts.create(case)
+        torn_batches.create(case)
         for output, spec in case.outputs.items():
             atomic = case.scenario.claim_of(output).atomic
-            gap = parts.of_output(case, output, claimed=atomic == "batch")
+            gap = torn_batches.of_output(case, output, claimed=atomic == "batch")
             if gap is not None and atomic == "batch":
                 yield Gap(output, gap)
             yield from _in_steps(case, output)
@@ -178,21 +177,21 @@ def _in_steps(case: Case, output: str) -> Iterator[Finding]:
         source="batch",
         batches=sums(rows, "of_batch"),
         transient=True,
-        **shown(partial(_steps, case, output)),
+        **shown(partial(_step_witnesses, case, output)),
     )
 
 
-def _steps(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
+def _step_witnesses(case: Case, output: str, limit: int | None) -> Iterator[Witness]:
     for rows in case.pages(_APART_WITNESSES, {"output": output, "limit": limit}):
         for row in rows:
-            argument, where = _step(row, noun(case, output)), (row["main_place"], row["place"])
+            argument, where = _step_argument(row, noun(case, output)), (row["main_place"], row["place"])
             yield Witness(identity_of(row), argument, cause_of(row), row["batch"], where)
 
 
-def _step(row: Row, kind: str) -> str:
+def _step_argument(row: Row, kind: str) -> str:
     what = f"this {kind}" if row["offset"] is None else f"the {kind} of {cause_of(row)}"
     return (
-        f"Batch {row['batch']} of query {row['query']} is one unit; others of its {kind}s became visible at {row['main_place']}.\n"
+        f"Batch {row['batch']} of query {row['query']} is one unit; other {kind}s of it became visible at {row['main_place']}.\n"
         f"But {what} became visible at {row['place']}: readers saw one without the other."
     )
 
@@ -202,8 +201,8 @@ def _in_part(case: Case, output: str) -> Iterator[Finding]:
         "SELECT count(*) FROM judge.lost WHERE output = $output AND batch IS NOT NULL", {"output": output}
     ):
         return
-    case.sql(_HALVES, {"output": output})
-    totals = case.rows(_HALVES_TOTALS, {"drained": case.drained})
+    case.sql(_PARTIAL, {"output": output})
+    totals = case.rows(_PARTIAL_TOTALS, {"drained": case.drained})
     for stays in (True, False):
         if not (rows := [row for row in totals if row["stays"] == stays]):
             continue
@@ -219,31 +218,31 @@ def _in_part(case: Case, output: str) -> Iterator[Finding]:
             attribution=sums(rows, "label"),
             batches=batches,
             transient=not stays,
-            **shown(partial(_halves, case, output, stays)),
+            **shown(partial(_part_witnesses, case, output, stays)),
         )
 
 
-def _halves(case: Case, output: str, stays: bool, limit: int | None) -> Iterator[Witness]:
+def _part_witnesses(case: Case, output: str, stays: bool, limit: int | None) -> Iterator[Witness]:
     kind = noun(case, output)
-    for rows in case.pages(_HALVES_WITNESSES, {"drained": case.drained, "stays": stays, "limit": limit}):
+    for rows in case.pages(_PARTIAL_WITNESSES, {"drained": case.drained, "stays": stays, "limit": limit}):
         for row in rows:
             yield Witness(
                 identity=identity_of(row),
-                argument=f"Batch {row['batch']} of query {row['query']} is one unit. It took {row['stands']} and "
-                f"{cause_of(row)}.\nThe {kind} of {row['stands']} is there, but that of {cause_of(row)} is missing.",
+                argument=f"Batch {row['batch']} of query {row['query']} is one unit. It read {row['present']} and "
+                f"{cause_of(row)}.\nThe {kind} of {row['present']} is there, but that of {cause_of(row)} is missing.",
                 cause=cause_of(row),
                 batch=row["batch"],
             )
 
 
 def _no_transactions(case: Case, output: str) -> str | None:
-    """Why a claim about transactions says nothing here."""
-    if not parts.producers_known(case, output):
-        return "the history does not say which of its records were written in a transaction"
+    """Why a claim about transactions cannot be judged for this output, or None."""
+    if not torn_batches.producers_known(case, output):
+        return "the history does not show which of its records were written in a transaction"
     outside = """SELECT count(*) FROM history.output
         WHERE output = $output AND visibility = 'committed' AND txn_end_offset IS NULL"""
     count = case.number(outside, {"output": output})
-    return f"{times(count, 'record')} of it {are(count)} outside of any transaction" if count else None
+    return f"{times(count, 'record')} {are(count)} outside of any transaction" if count else None
 
 
 def _broken(case: Case, output: str) -> Iterator[Finding]:
@@ -255,7 +254,7 @@ def _broken(case: Case, output: str) -> Iterator[Finding]:
         anomaly="torn-batch",
         output=output,
         total=total,
-        summary=f"{times(total, 'record')} not committed, from transactions of which other records are",
+        summary=f"{times(total, 'record')} not committed, in transactions whose other records are",
         source="transaction",
         **shown(partial(_broken_witnesses, case, output)),
     )
@@ -266,13 +265,13 @@ def _broken_witnesses(case: Case, output: str, limit: int | None) -> Iterator[Wi
     for rows in case.pages(_BROKEN_WITNESSES, {"output": output, "limit": limit}):
         for row in rows:
             if row["id"] is not None:
-                where = (f"{topic}/{row['stands']}", row["place"])
-                yield Witness(identity_of(row), _half(row, topic), positions=where)
+                where = (f"{topic}/{row['present']}", row["place"])
+                yield Witness(identity_of(row), _broken_argument(row, topic), positions=where)
 
 
-def _half(row: Row, topic: str | None) -> str:
+def _broken_argument(row: Row, topic: str | None) -> str:
     return (
-        f"Producer {row['producer_id']} wrote {topic}/{row['stands']} and {row['place']} in its epoch {row['producer_epoch']}, "
-        f"and created the committed and the other records in overlapping times: it is one transaction.\n"
+        f"Producer {row['producer_id']} wrote {topic}/{row['present']} and {row['place']} in its epoch {row['producer_epoch']}, "
+        f"and the creation times of its committed and its other records overlap: it is one transaction.\n"
         f"But the first record is committed, and the second {'still open' if row['visibility'] == 'open' else row['visibility']}."
     )

@@ -45,25 +45,25 @@ def effect_of_nothing(world: World, choose: Choices) -> Named:
 class Unexplained(Checker):
     """Counts effects with an identity that the oracle expects nowhere in that output.
 
-    Not those that uncommitted input explains (``aborted-read``, ``precommitted-read``), nor those that belong elsewhere
-    (``misplaced``).
+    Effects that uncommitted input explains (``aborted-read``, ``precommitted-read``) and effects that belong elsewhere
+    (``misplaced``) do not count.
     """
 
     meaning: ClassVar[str] = "an effect that no input explains"
     explanation: ClassVar[Explanation] = Explanation(
         example="The table holds a row for order 4711. Nobody ever sent an order 4711.",
         causes=(
-            "The identity is damaged on the way: a wrong decoding, a default in place of a null, an id drawn at random on "
-            "each run.",
-            "A filter is not applied, or applied to other columns than meant.",
-            "Something else writes to the output: a second job, a test, an older run in the same topic or table.",
-            "A delete or a tombstone was not carried over to a view.",
+            "The job damages the identity: a wrong decoding, a default in place of a null, an id drawn at random in "
+            "each execution.",
+            "A filter is not applied, or applied to the wrong columns.",
+            "Another program writes to the output: a second job, a test, an older run in the same topic or table.",
+            "A delete or a tombstone was not applied to a view.",
         ),
         decided="An effect is in an output under an identity that the oracle expects nowhere in it, and neither "
         "uncommitted input nor a misplaced effect accounts for it.",
         stops=(
-            "Identities made from the input alone: source topic, partition and offset, or a key of the business.",
-            "One writer per output: its own table and topic, its own role with the right to write.",
+            "Derive identities from the input alone: source topic, partition and offset, or a business key.",
+            "One writer per output: its own table or topic, and a role of its own with the right to write.",
         ),
         sources=(
             "P. Alvaro, K. Kingsbury, Elle: Inferring Isolation Anomalies from Experimental Observations (2020): "
@@ -85,7 +85,7 @@ class Unexplained(Checker):
             why = (
                 "in an output that must stay empty" if spec.expected == "empty" else "that no committed input explains"
             )
-            why = why if spec.dead_letter_of is None else f"that {spec.dead_letter_of} does not lack"
+            why = why if spec.dead_letter_of is None else f"matching no missing row in {spec.dead_letter_of}"
             output, total = row["output"], row["total"]
             summary = f"{times(total, 'row' if spec.is_aside else noun(case, output))} {why}"
             yield Finding("unexplained", output, total, summary, **shown(partial(_witnesses, case, output)))
@@ -98,8 +98,8 @@ def _premise(case: Case, output: str) -> str:
     if spec.dead_letter_of is not None:
         of = "identity" if spec.source is None else "input record"
         main = spec.dead_letter_of
-        return f"A row of {output!r} is for what {main!r} lacks; {main!r} holds a row of this {of}, or must hold none."
-    return f"No committed input has an effect of this identity in {output!r}."
+        return f"A row of {output!r} replaces one that {main!r} lacks; {main!r} holds a row of this {of}, or must hold none."
+    return f"No committed input has an effect with this identity in {output!r}."
 
 
 def _witnesses(case: Case, output: str, limit: int | None) -> Iterator[Witness]:

@@ -19,15 +19,16 @@ from onceproof.judge.synthetic.world import World
 from onceproof.judge.witness import Row, cause_of, identity_of, input_of, noun, places, shown, sums
 from onceproof.values.canonical import literal, member
 
-# Of each identity one content that should be there and is short, and one that is there and should not be (so often).
+# For each identity, one content that is expected but missing (``wanted``) and one that is there but not expected, or not that
+# often (``found``).
 _WRONG = """
     CREATE OR REPLACE TEMP TABLE wrong_values AS
-    WITH short AS (
+    WITH pairs AS (
         SELECT output, id, min(content) FILTER (actual > expected) AS found, min(content) FILTER (expected > actual) AS wanted
         FROM judge.counts SEMI JOIN (FROM judge.remaining WHERE wrong > 0) USING (output, id) GROUP BY output, id)
     SELECT t.output, t.id, t.wrong, s.found, coalesce(s.wanted, e.content) AS wanted, e.topic, e."partition", e."offset",
-           b.query, b.batch, false AS stale, NULL::VARCHAR AS stood
-    FROM judge.remaining t JOIN short s USING (output, id)
+           b.query, b.batch, false AS stale, NULL::VARCHAR AS overwritten_at
+    FROM judge.remaining t JOIN pairs s USING (output, id)
     JOIN judge.expected e ON e.output = t.output AND e.id = t.id
     LEFT JOIN judge.output_batches b ON b.output = e.output AND b.topic = e.topic AND b."partition" = e."partition"
          AND e."offset" >= b.start_offset AND e."offset" < b.end_offset
@@ -35,9 +36,9 @@ _WRONG = """
     QUALIFY row_number() OVER (PARTITION BY t.output, t.id
         ORDER BY e.content IS DISTINCT FROM s.wanted, e."offset", e.topic, e."partition", b.batch) = 1"""
 
-# The right state was there and was overwritten.
+# The upsert held the right state before it was overwritten.
 _STALE = """
-    UPDATE wrong_values w SET stale = true, stood = s.place FROM (
+    UPDATE wrong_values w SET stale = true, overwritten_at = s.place FROM (
         SELECT c.output, c.id, max_by(c.place, (c.pos, c.lane)) AS place
         FROM judge.changes c JOIN wrong_values v ON v.output = c.output AND v.id = c.id AND v.wanted = c.content
         WHERE c.output = $output AND c.visibility = 'committed' AND c.op IN ('insert', 'update') GROUP BY ALL) s
@@ -66,11 +67,11 @@ def other_content(world: World, choose: Choices) -> Named:
 class WrongValue(Checker):
     """Counts effects whose identity is expected and whose content is not (``wrong`` of `onceproof.judge.relations.compare`).
 
-    Not those that uncommitted input explains (``aborted-read``, ``precommitted-read``), nor a second state of a key in
-    another partition (``misplaced``). Attributed by how they are wrong:
+    Effects that uncommitted input explains (``aborted-read``, ``precommitted-read``) and a second state of a key in
+    another partition (``misplaced``) do not count. Each effect is attributed by how it is wrong:
 
-    - ``stale``: an upsert that held the expected state, and another was written over it;
-    - ``inflated``, ``deflated``: all columns that differ are numbers, and all above, or all below, what is expected;
+    - ``stale``: an upsert held the expected state, and another state was written over it;
+    - ``inflated``, ``deflated``: all columns that differ are numbers, and all are above, or all below, the expected ones;
     - ``different``: anything else.
     """
 
@@ -79,21 +80,21 @@ class WrongValue(Checker):
         example="The hour 14:00 of carrier AA counts 47 departures; the input holds 41.",
         causes=(
             "Increments (count = count + delta) are applied again when a batch is replayed (crash at after-sink-commit).",
-            "Updates arrive out of order, or without a guard, and an older state overwrites a newer one.",
-            "State is lost or restored from another version than the offsets: memory of the driver, a checkpoint that was "
-            "removed, a stale state file.",
+            "Updates arrive out of order, or are applied without a guard, and an older state overwrites a newer one.",
+            "State is lost, or restored from another version than the offsets: state in the driver's memory, a removed "
+            "checkpoint, a stale state file.",
             "A window is computed by processing time: after a pause the backlog falls into one window.",
-            "The row holds what differs on each run: now(), rand(), the order of a non-deterministic aggregate.",
+            "The row holds a value that differs in each execution: now(), rand(), the order of a non-deterministic aggregate.",
         ),
-        decided="The identity is expected and is there, and its compared columns differ from every content that the "
-        "oracle expects of it: all above (inflated), all below (deflated), what it was before (stale), or otherwise. "
-        "Columns under ignore are not compared, and the report lists them; numbers within the tolerance are equal. "
-        "An effect that uncommitted input would explain is an aborted-read instead.",
+        decided="The identity is expected and present, and its compared columns differ from every content that the "
+        "oracle expects of it: all above (inflated), all below (deflated), overwritten after it was right (stale), or "
+        "otherwise. Columns under ignore are not compared, and the report lists them; numbers within the tolerance "
+        "are equal. An effect that uncommitted input would explain is an aborted-read instead.",
         stops=(
             "Postgres: absolute values with a guard (update only if the new offset is higher), or increments in the "
             "transaction that holds the progress.",
-            "Spark's state store for what a batch remembers; the checkpoint kept with the job.",
-            "Event time and watermarks for windows; columns that differ on a replay kept out of the result.",
+            "Keep what a batch must remember in Spark's state store, and keep the checkpoint with the job.",
+            "Use event time and watermarks for windows, and keep columns that differ on a replay out of the result.",
         ),
         sources=(
             "SPARK-49374, SPARK-51714: state overwritten by a stale attempt",
@@ -149,13 +150,13 @@ def _value(side: str, column: str) -> str:
 
 
 def _direction(case: Case, output: str) -> str:
-    """SQL for the word that says how ``found`` differs from ``wanted``."""
+    """SQL for how ``found`` differs from ``wanted``: ``stale``, ``inflated``, ``deflated`` or ``different``."""
     above, below, differ = [], [], []
     for name, sql_type in case.expectations[output].columns.items():
         found, wanted = _value("found", name), _value("wanted", name)
         differ.append(f"({found} IS DISTINCT FROM {wanted})::INT")
         if _is_number(sql_type):
-            # Exactly where the digits allow it: two large integers may be one double.
+            # As decimals where the digits fit: two large integers may be the same double.
             exact = f"TRY_CAST({found} AS DECIMAL(38, 9)) - TRY_CAST({wanted} AS DECIMAL(38, 9))"
             off = f"coalesce(TRY({exact})::DOUBLE, TRY_CAST({found} AS DOUBLE) - TRY_CAST({wanted} AS DOUBLE), 0)"
             above.append(f"({off} > 0)::INT")
@@ -189,7 +190,7 @@ def _witnesses(case: Case, output: str, direction: str, limit: int | None) -> It
 def _argument(row: Row) -> str:
     wanted, found = json.loads(row["wanted"]), json.loads(row["found"])
     names = [name for name in wanted if wanted[name] != found[name]]
-    overwritten = f"\nThat was there, at {row['stood']}, and was overwritten." if row["stale"] else ""
+    overwritten = f"\nThe right content was at {row['overwritten_at']}, and was overwritten." if row["stale"] else ""
     return (
         f"{input_of(row)} is committed; expected: {_show(names, wanted)}.{overwritten}\n"
         f"But found: {_show(names, found)}{f' ({how})' if (how := row['direction']) != 'different' else ''}."

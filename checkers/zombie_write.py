@@ -1,17 +1,17 @@
 """``zombie-write``: a write of an older epoch landed after its successor's first commit.
 
 One row of ``judge.zombies`` per write: ``output``, ``id``, ``content``, ``lane``, ``pos``, ``place``; ``how`` it is known (``epoch``, ``producer``
-or ``plan``), ``older`` and ``newer`` (epochs, or starts of the driver), ``after`` (where the successor's first write
-stands); its cause (``topic``, ``partition``, ``offset``), ``query`` and ``batch``, NULL where unknown.
+or ``plan``), ``older`` and ``newer`` (epochs, or starts of the driver), ``after`` (the place of the successor's first
+write); its cause (``topic``, ``partition``, ``offset``), ``query`` and ``batch``, NULL where unknown.
 
-- **epoch**: the output carries its writer's epoch in a column, and a row with a lower one stands after a row with a
+- **epoch**: a column of the output holds its writer's epoch, and a row with a lower epoch comes after a row with a
   higher one (in one partition, or in a later commit);
-- **producer**: the same by the ``producer_epoch`` that the Kafka log gives each record of a ``producer_id``. A broker
-  refuses such a write, so this is a broken broker (or a log that was put together by hand);
-- **plan**: an effect of a batch stands after the first effect of a batch that a later start of the driver planned and
-  committed, or became visible after that was committed. A start that is done with a batch never goes back to it, so a
-  start before that one wrote it. Only for outputs that are never rewritten: else an effect stands where it was written
-  last. A batch that an even later start committed is left out: that start may have written it.
+- **producer**: the same by the ``producer_epoch`` that the Kafka log gives each record of a ``producer_id``. Brokers refuse
+  such a write, so the broker is broken (or the log was made by hand);
+- **plan**: an effect of a batch comes after the first effect of a batch that a later start of the driver planned and
+  committed, or became visible after that batch was committed. A start never goes back to a batch that it has finished, so an
+  earlier start wrote the effect. Only for outputs that are never rewritten: elsewhere an effect's position is that of its
+  last write. A batch that an even later start committed is left out: that start may have written the effect.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WRITES = """
     SELECT {scope} AS scope, coalesce("partition", -1) AS lane, coalesce(commit_order, "offset") AS pos, "offset", {epoch} AS epoch
     FROM history.output WHERE output = {output} AND visibility = 'committed' AND op IN ('insert', 'update')"""
 
-# First and last position of each epoch: few rows, and only where two of them cross are writes looked at one by one.
+# First and last position of each epoch: only where two epochs overlap are the writes compared one by one.
 _OUTDATED = f"""
     CREATE OR REPLACE TEMP TABLE outdated AS
     WITH writes AS ({_WRITES}),
@@ -69,9 +69,9 @@ _FROM_WRITES = """
         AND x.cause.o >= b.start_offset AND x.cause.o < b.end_offset
     ANTI JOIN judge.zombies z ON z.output = {output} AND z.lane = c.lane AND z.pos = c.pos AND z.id = c.id"""
 
-# Who took over: per start of the driver, where the first effect of its own batches stands, and when one was committed.
-# ``held``: the records of a batch that changed hands may have been staged first and committed last, in a transaction that
-# its first owner kept open meanwhile. (Of all other batches what stands last was also committed last.)
+# Per start of the driver: the position of the first effect of its own batches, and when the first of them was committed.
+# ``held``: records of a batch that one start planned and another committed may have been written first and committed last, in a
+# transaction that the first start kept open. (In all other batches the last effect was also committed last.)
 _OVERTAKEN = """
     CREATE OR REPLACE TEMP TABLE overtaken AS
     WITH spans AS (
@@ -120,8 +120,8 @@ _FROM_PLAN = """
     ANTI JOIN judge.zombies z ON z.output = {output} AND z.lane = l.lane AND z.pos = l.pos AND z.id = e.id
     WHERE l.pos > l.first OR l.at_ms > l.done_ms"""
 
-# What it left behind. Of an identity whose content is right in the end nothing stays; then it matters what stood there
-# when the write landed.
+# What each write left behind. If the identity's content is right in the end, nothing stays, and the content before the write
+# decides.
 _JUDGED = """
     CREATE OR REPLACE TEMP TABLE judged AS
     WITH before AS (
@@ -147,13 +147,13 @@ _LEFT = {
     "wrong": "wrong content that stays",
     "duplicate": "copies that stay",
     "older state": "an older state, for a while",
-    "rewrite": "nothing that was not there already",
+    "rewrite": "the same content as before",
     "late": "the right content, late",
 }
 
 
 def older_start_writes_on(world: World, choose: Choices) -> Named:
-    """Long after another start took over and committed a batch of its own."""
+    """An older start repeats its batch long after another start took over and committed a batch of its own."""
     output = choose.one(world.outputs)
     own = [(n, b.planned_by) for n, b in enumerate(world.batches) if b.planned_by == b.committed_by]
     active = {txn.batch for txn in world.committed(output)}
@@ -178,26 +178,27 @@ def _took_over(start: int, batch: Batch) -> bool:
 class ZombieWrite(Checker):
     """Counts writes of an older epoch that landed after its successor's first commit (``judge.zombies``).
 
-    One finding for each thing that they leave behind: ``wrong`` (content that stays), ``duplicate`` (copies that stay);
-    and, transient, ``older state`` (an identity went back for a while), ``rewrite`` (nothing changed) and ``late`` (the
-    right effect, which only the older writer brought). See M. Kleppmann, *Designing Data-Intensive Applications*, chapter
-    8, on fencing tokens.
+    There is one finding per source, which is what the writes left behind: ``wrong`` (wrong content that stays), ``duplicate``
+    (copies that stay); and, transient, ``older state`` (an identity went back for a while), ``rewrite`` (nothing changed) and
+    ``late`` (the right effect, which only the older writer wrote). See M. Kleppmann, *Designing Data-Intensive Applications*,
+    chapter 8, on fencing tokens.
     """
 
     meaning: ClassVar[str] = "a write of an older epoch landed after its successor's first commit"
     explanation: ClassVar[Explanation] = Explanation(
         example="Driver 1 pauses. Driver 2 takes over and writes batches 5 and 6. Driver 1 wakes and commits its batch 5.",
         causes=(
-            "A process that was declared dead was only slow: garbage collection, a paused machine, a partition "
+            "A process that was declared dead is only slow: garbage collection, a paused machine, a partition "
             "(stall of the driver, fence).",
-            "The checkpoint does not fence the sink: an old driver learns that it was replaced only when it writes its next "
-            "log entry, after the sink.",
-            "A COMMIT or EndTxn was on its way while its sender was replaced (late-request).",
-            "A check without a lock: both read the same progress, and both write.",
+            "The checkpoint does not fence the sink: an old driver notices that it was replaced only when it writes its next "
+            "log entry, after it has written to the sink.",
+            "A COMMIT or EndTxn is on its way while its sender is replaced (late-request).",
+            "A check without a lock: two drivers read the same progress, and both write.",
         ),
         decided="A write of an older epoch comes after one of a newer epoch: by the output's own epoch column, by the "
-        "producer's epoch in Kafka's log, or by the plan, where a copy of batch N lands after an effect of a later batch "
-        "that a later start of the driver planned. If its content stays it survived; if a later write put it right it is transient.",
+        "producer's epoch in Kafka's log, or by the plan, where a copy of batch N lands after an effect of a later "
+        "batch that a later start of the driver planned. If its content stays, it survived; if a later write "
+        "corrected it, it is transient.",
         stops=(
             "Postgres: a fencing token that the sink checks, such as an epoch in the progress row, locked before anything is written.",
             "Kafka: a stable transactional.id, whose init_transactions bumps the epoch and fences every producer with the old one.",
@@ -212,32 +213,32 @@ class ZombieWrite(Checker):
         allows=(
             Allows(
                 claim={"delivery": "at-least-once"},
-                what="one that leaves nothing but copies",
-                why="at-least-once allows what it leaves behind: copies of right effects, whose cause is known",
+                what="a finding that leaves only copies",
+                why="at-least-once allows what it left behind: copies of right effects, whose cause is known",
                 when=lambda finding: finding.source == "duplicate",
             ),
             replace(
                 TRANSIENT,
-                what="one that is gone at the quiet point and set no identity back",
+                what="a finding that is gone at the quiet point and set no identity back",
                 when=lambda finding: finding.transient and finding.source != "older state",
             ),
-            replace(TRANSIENT, claim={"order": "none"}, what="one that set an identity back for a while"),
+            replace(TRANSIENT, claim={"order": "none"}, what="a finding that set an identity back for a while"),
         ),
-        counted_as="What stays of it is counted as a duplicate, a wrong-value or unexplained.",
+        counted_as="Content that stays is counted as a duplicate, a wrong-value or unexplained.",
     )
     comes_with: ClassVar[Mapping[str, str]] = {
-        "duplicate": "what the older start wrote is there in addition to what its successor wrote",
-        "sink-disagreement": "another output holds fewer copies of its effect of the same input",
-        "wrong-value": "what the older start wrote is there instead of what its successor wrote",
-        "torn-batch": "the batch was written by both",
+        "duplicate": "the older start's write is there in addition to its successor's",
+        "sink-disagreement": "another output holds fewer copies for the same input",
+        "wrong-value": "the older start's write is there instead of its successor's",
+        "torn-batch": "both starts wrote the batch",
         "commit-ahead-of-effect": "it came after progress was recorded",
         "reordered": "it comes after effects of later input",
-        "diverged-replay": "the two wrote different content",
+        "diverged-replay": "the two starts wrote different content",
     }
     damages: ClassVar[tuple[Damage, ...]] = (
         Damage(
             older_start_writes_on,
-            "a batch once more, by the start that planned it, after another start took over",
+            "the start that planned a batch writes it again after another start took over",
             only=(*APPENDS, "log", "journal"),
             restarted=True,
         ),
@@ -258,7 +259,7 @@ class ZombieWrite(Checker):
                 anomaly="zombie-write",
                 output=output,
                 total=total,
-                summary=f"{times(total, 'write')} of an older epoch after its successor's first, which left {_LEFT[source]}",
+                summary=f"{times(total, 'write')} of an older epoch after its successor's first write; left behind: {_LEFT[source]}",
                 source=source,
                 attribution=sums(rows, "label"),
                 batches=sums(rows, "of_batch"),
@@ -268,14 +269,14 @@ class ZombieWrite(Checker):
 
 
 def _create(case: Case) -> None:
-    """An empty table; `_of_output` fills it."""
+    """Make an empty table, which `_of_output` fills."""
     case.caused()
     case.changes()
     case.sql(_EMPTY)
 
 
 def _of_output(case: Case, output: str) -> str | None:
-    """Add the zombies of one output. Why they cannot all be known, or None."""
+    """Add the zombie writes of one output. Returns why some of them cannot be found, or None."""
     spec = case.scenario.outputs[output]
     if spec.has_rows and output in case.no_stream:
         return case.no_stream[output] if spec.epoch is not None else None
@@ -286,7 +287,7 @@ def _of_output(case: Case, output: str) -> str | None:
         unread = f"""SELECT count(*) FROM history.output WHERE output = $output AND visibility = 'committed'
             AND op IN ('insert', 'update') AND content IS NOT NULL AND TRY_CAST({text} AS BIGINT) IS NULL"""  # noqa: S608
         if count := case.number(unread, {"output": output}):
-            gap = f"of its writes {count} have no whole number in the epoch column {spec.epoch!r}"
+            gap = f"{times(count, 'write')} without a whole number in the epoch column {spec.epoch!r}"
     produced = "SELECT count(DISTINCT producer_epoch) FROM history.output WHERE output = $output"
     if spec.topic is not None and case.number(produced, {"output": output}) > 1:
         _by_epoch(case, output, "producer", scope="producer_id", epoch="producer_epoch")
@@ -324,7 +325,7 @@ def _argument(row: Row, what: str) -> str:
         first = (
             f"Driver start {row['older']} planned batch {row['batch']} of query {row['query']}; start {row['newer']} took over, "
             f"and the first write of its own batches is at {row['after']}.\n"
-            "A start that has finished a batch does not go back to it, so an older start wrote what follows.\n"
+            "A start does not go back to a batch that it has finished, so an older start made the following write.\n"
         )
     else:
         name = "producer epoch" if row["how"] == "producer" else "epoch"

@@ -1,1 +1,1 @@
-"""Reports, one renderer an output form."""
+"""Reports, one renderer per output format."""

@@ -1,4 +1,4 @@
-"""The verdict as one JSON object: what ``--json`` prints, for programs."""
+"""The verdict as one JSON object for programs, printed by ``--json``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from onceproof.reports.report import RunSet, ScenarioResult, reports
 
 @reports.register("json")
 class JsonReport:
-    """One scenario: ``scenario``, ``verdict``, ``reasons``, ``claim``, ``anomalies`` (name -> offending effects, after the
-    claim), ``findings`` (all, also allowed ones with the reason; ``witnesses`` is the file that lists all of a finding's), ``faults``,
-    ``batches`` (those with a finding or a fault), ``not_evaluated``, ``ignored``, ``counts``, ``run`` (directory or null),
-    ``seed``, ``seconds``, ``expect_met``; with an error also ``error``, ``hint`` and ``exit``, and ``claim``, ``seed`` and
-    ``seconds`` are null if no run began. Several: ``{verdict, expect_met, runs: [...]}``.
+    """One JSON object per command.
+
+    The keys for one scenario: ``scenario``, ``verdict``, ``reasons``, ``claim``, ``anomalies`` (name -> number of
+    effects that the claim does not allow), ``findings`` (all, allowed ones with the reason; ``witnesses`` is the file
+    with all witnesses of a finding), ``faults``, ``batches`` (those with a finding or a fault), ``not_evaluated``,
+    ``ignored``, ``counts``, ``run`` (directory or null), ``seed``, ``seconds``, ``expect_met``. An error adds
+    ``error``, ``hint`` and ``exit``; then ``claim``, ``seed`` and ``seconds`` are null if no run began. Several
+    scenarios: ``{verdict, expect_met, runs: [...]}``.
     """
 
     about: ClassVar[str] = "one JSON object"

@@ -1,4 +1,4 @@
-"""JUnit XML, as CI servers read it: one test case a scenario.
+"""JUnit XML for CI servers: one test case per scenario.
 
 Source: the schema that Jenkins publishes (junit-10.xsd) and what pytest writes (properties inside a test case).
 """
@@ -15,17 +15,19 @@ from onceproof.judge.findings import Outcome, Verdict
 from onceproof.judge.slices.cut import name_of
 from onceproof.reports.report import RunSet, ScenarioResult, reports
 
-# XML 1.0 cannot carry these even escaped, and job output (colour codes, binary keys) holds them.
+# XML 1.0 cannot hold these characters even escaped, but job output does (colour codes, binary keys).
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @reports.register("junit")
 class JunitReport:
-    """A scenario that did not pass is a ``failure`` of type ``violated``, ``inconclusive`` or ``held`` (held, but
-    expected otherwise); one that could not be judged is an ``error``. Never ``skipped``: inconclusive is not a pass.
+    """One test case per scenario, never ``skipped``, because inconclusive is not a pass.
+
+    A scenario that did not pass is a ``failure`` of type ``violated``, ``inconclusive`` or ``held`` (held, but another verdict
+    was expected); a scenario that could not be judged is an ``error``.
     """
 
-    about: ClassVar[str] = "JUnit XML, one test case a scenario"
+    about: ClassVar[str] = "JUnit XML, one test case per scenario"
 
     def render(self, runs: RunSet) -> str:
         suites = ET.Element("testsuites")
@@ -70,7 +72,7 @@ def _case(result: ScenarioResult, runs: RunSet) -> ET.Element:
 
 
 def _arguments(verdict: Verdict, run_dir: Path | None) -> Iterator[str]:
-    """Why each violating finding is one: its first witness, and where its slice is."""
+    """For each violating finding: its first witness, and the command that judges its slice."""
     for finding in verdict.findings:
         if finding.violates and finding.witnesses:
             yield f"\n{finding.anomaly} in {finding.output}, for example:\n{finding.witnesses[0].argument}"

@@ -16,9 +16,9 @@ _LABEL = 10
 
 
 class Page:
-    """Labelled lines with a hanging indent. User's values go in as `Text`: square brackets in them are no markup.
+    """Labelled lines with a hanging indent. User's values are added as `Text`, so square brackets in them are not markup.
 
-    Every text is shown as `visible` says, but for a table's: its cells must be so already.
+    Every text is passed through `visible`, except the cells of a table: the caller must have done that.
     """
 
     def __init__(self, color: bool, width: int) -> None:
@@ -41,7 +41,7 @@ class Page:
         self._console.print(grid)
 
     def unbroken(self, label: str, value: str) -> None:
-        """A value that is copied from the screen (path, command): never wrapped by us."""
+        """Add a value that users copy from the screen (path, command): never wrapped."""
         line = Text(f"{label:<{_LABEL}} ", style="bold") + Text(visible(value), style="not bold")
         self._console.print(line, soft_wrap=True)
 
@@ -56,7 +56,7 @@ class Page:
         self._console.print()
 
     def text(self) -> str:
-        # Padding and grids fill their lines with blanks up to the width: noise in a log, and in what is copied.
+        # Padding and grids fill lines with blanks up to the width, which disturb in a log and in copied text.
         return "\n".join(line.rstrip() for line in self._out.getvalue().splitlines()) + "\n"
 
 
@@ -64,4 +64,5 @@ def _shown(value: str | Text, style: str) -> Text:
     if isinstance(value, str):
         return Text(visible(value), style=style)
     plain = visible(value.plain)
-    return value if plain == value.plain else Text(plain, style=value.style)  # its parts are no longer where they were
+    # Otherwise without the styles of its parts, which would be misplaced.
+    return value if plain == value.plain else Text(plain, style=value.style)

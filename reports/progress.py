@@ -1,6 +1,6 @@
-"""What a run is doing, while it does it: lines for phases, faults and restarts, and on a terminal a status below them.
+"""Shows the progress of a run: lines for phases, faults and restarts, and on a terminal a status below them.
 
-A listener of the run's timeline; not a report, since it tells nothing about the outcome.
+It listens to the run's timeline. It is not a report, because it does not show the outcome.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from onceproof.base.timeline import Event
 from onceproof.base.visible import visible
 
 _BATCH_LINE_EVERY_S = 10.0
-"""On a log, batches are told at most this often: hundreds of lines would bury the faults."""
+"""The shortest time between two lines about batches in a log: hundreds of them would bury the faults."""
 
 _PHASES = {
-    "fetch": "looking for the components, fetching what is missing",
+    "fetch": "looking for components, fetching missing ones",
     "stack": "starting the services",
     "prepare": "preparing topics and tables",
-    "run": "running the job, feeding, breaking",
-    "drain": "draining: everything healed, waiting for the known end of the input",
+    "run": "running the job: feeding input, injecting faults",
+    "drain": "draining: faults are healed, waiting for the known end of the input",
     "collect": "collecting the history",
-    "expect": "working out what the outputs must hold",
+    "expect": "computing what the outputs must hold",
     "judge": "judging",
     "stop": "stopping everything",
 }
 
 
 class RunState:
-    """What the events so far add up to."""
+    """The state of the run according to the events so far."""
 
     def __init__(self) -> None:
         self.phase = "fetch"
@@ -44,7 +44,7 @@ class RunState:
         self.done = 0
         """Records of committed batches."""
         self.active: dict[int, str] = {}
-        """Faults that struck and are not healed."""
+        """Index -> faults that struck and are not healed."""
         self.restarts = 0
 
     def add(self, event: Event) -> None:
@@ -65,7 +65,7 @@ class RunState:
                 self.restarts += 1 if data.get("start") else 0
 
     def batch(self) -> str:
-        """``4``, or ``both 4, other 2`` where there are several queries; ``-`` before the first."""
+        """``4``, or ``both 4, other 2`` with several queries; ``-`` before the first batch."""
         if len(self.batches) == 1:
             return str(next(iter(self.batches.values())))
         return ", ".join(f"{query} {batch}" for query, batch in sorted(self.batches.items())) or "-"
@@ -82,7 +82,7 @@ class RunState:
 class Progress:
     """Listener and context manager: ``with Progress(console, name) as progress: run(..., listeners=[progress])``.
 
-    Live where ``console`` is a terminal, plain lines otherwise. Called from any thread.
+    Shows a live status if ``console`` is a terminal, otherwise only lines. Can be called from any thread.
     """
 
     def __init__(self, console: Console, name: str) -> None:
@@ -90,7 +90,7 @@ class Progress:
         self._name = name
         self._state = RunState()
         self._lock = threading.Lock()
-        self._told_batches_at = 0.0
+        self._last_batch_line_at = 0.0
         self._began = time.monotonic()
         self._live = Live(get_renderable=self._status, console=console, refresh_per_second=4, transient=True)
         self._is_live = console.is_terminal and not console.is_dumb_terminal
@@ -115,17 +115,17 @@ class Progress:
                 self._show(event)
 
     def _show(self, event: Event) -> None:
-        """Fetching draws a progress bar of its own: two live displays on one terminal would overwrite each other."""
+        """Show the status, except while fetching, which draws a progress bar: two live displays would overwrite each other."""
         if self._state.phase == "fetch":
             self._live.stop()
         else:
             self._live.start()
 
     def _batch_line(self, event: Event) -> str | None:
-        due = event.at - self._told_batches_at >= _BATCH_LINE_EVERY_S
+        due = event.at - self._last_batch_line_at >= _BATCH_LINE_EVERY_S
         if self._is_live or event.kind != "batch.committed" or not due:
             return None
-        self._told_batches_at = event.at
+        self._last_batch_line_at = event.at
         return self._state.summary()
 
     def _status(self) -> Group:
@@ -135,7 +135,7 @@ class Progress:
 
 
 def describe(event: Event) -> str | None:
-    """One line for an event that a person wants to see at once; None for the others."""
+    """The line for an event that is shown at once; None for other events."""
     data = event.data
     match event.kind:
         case "phase":
@@ -145,9 +145,9 @@ def describe(event: Event) -> str | None:
         case "job.started":
             return f"  job restarted (start {data['start'] + 1})" if data["start"] else "  job started"
         case "oracle.run":
-            return f"  the same without faults, in {data['chunks']} chunks"
+            return f"  reference run without faults, in {data['chunks']} chunks"
         case "job.exited":
-            return f"  job exited, code {data['code']}{' (killed by us)' if data.get('killed') else ''}"
+            return f"  job exited, code {data['code']}{' (killed by onceproof)' if data.get('killed') else ''}"
         case "bypass":
             return f"  BYPASS: {data['message']}"
         case "warning":

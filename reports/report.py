@@ -1,4 +1,4 @@
-"""What a report is: one renderer an output form, one file each under ``reports/``."""
+"""What a report is: one renderer per output format, one file each under ``reports/``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from onceproof.scenario.model import ExpectedVerdict
 
 @dataclass(frozen=True)
 class ScenarioResult:
-    """One scenario's outcome: a verdict with its run directory, or the error that stood in the way of one.
+    """The outcome of a scenario: a verdict with its run directory, or the error that prevented one.
 
-    With an ``error``, ``verdict`` is the one that the run itself left behind (error or interrupted; claim, seed,
-    seconds), if it came so far.
+    With an ``error``, ``verdict`` is the one that the run itself stored before it ended (error or interrupted; with claim, seed
+    and seconds), if there is one.
     """
 
     scenario: str
@@ -55,10 +55,10 @@ class RunSet:
         return result.expect_met if self.by_expectation else result.outcome is Outcome.HELD
 
     def outcome(self) -> Outcome:
-        """The outcome of all of them together, whose exit code the command returns.
+        """The outcome of all scenarios together: the command returns its exit code.
 
-        Several named scenarios: the worst verdict. By expectation: held if every expectation is met, else the worst
-        among the unmet, where one that held although it should not have counts as violated: an alarm did not ring.
+        Without ``by_expectation``, the worst verdict. With it, held if every expectation is met, otherwise the worst verdict
+        among the unmet ones; a scenario that held although it should not have counts as violated, because a bug was missed.
         """
         outcomes = [result.outcome for result in self.results]
         if not self.by_expectation or Outcome.INTERRUPTED in outcomes:

@@ -1,4 +1,4 @@
-"""The verdict for a person, on a terminal or in a CI log: what happened, the evidence, and what to do next."""
+"""The verdict for people, on a terminal or in a CI log: what happened, the evidence, and what to do next."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BATCHES = 8
 
 @reports.register("terminal")
 class TerminalReport:
-    """Fits 80 columns; the word of the verdict says the same as its colour, so nothing is lost without colour."""
+    """Text that fits 80 columns. Colour only repeats what the text says, so nothing is lost without it."""
 
     about: ClassVar[str] = "text for a terminal or a CI log"
 
@@ -48,7 +48,7 @@ class TerminalReport:
         return page.text()
 
     def summary(self, runs: RunSet) -> str:
-        """A line for each scenario: the end of a long log, after each one's own report."""
+        """One line per scenario, for the end of a long log, after the report of each."""
         page = Page(self._color, self._width)
         _summary(page, runs)
         return page.text()
@@ -117,7 +117,7 @@ def _verdict(page: Page, verdict: Verdict, run_dir: Path | None) -> None:
 
 
 def _legend(page: Page, anomalies: set[str]) -> None:
-    """What their names mean, as the checkers say it."""
+    """The meaning of each anomaly, from its checker."""
     known = [(name, checker.meaning) for name, checker in checkers.items() if name in anomalies]
     for index, (name, meaning) in enumerate(known):
         page.line("legend" if index == 0 else "", f"{name}: {meaning}")
@@ -137,13 +137,13 @@ def _claim(claim: dict[str, Any]) -> str:
     return "; ".join([str(claim.get("delivery", "none stated")), *rest])
 
 
-#: Counts of what was seen and not held against the pipeline, each with its own sentence.
+#: Counts of records and rows that are not judged, each with its sentence.
 _UNJUDGED = {
-    "late": "records of {of} that came too late for their window, so that nothing is expected of them: {n:,}",
-    "may": "records of {of} that came as their window closed, so that both is right, with and without them: {n:,}",
-    "open": "rows of {of} whose window was still open, so that they are not judged: {n:,}",
-    "dead": "records that {of} accounts for, so that they are not lost: {n:,}",
-    "unordered": "rows of {of} that have no place in the claimed order, so that their order is not judged: {n:,}",
+    "late": "records of {of} too late for their window, so no effect is expected of them: {n:,}",
+    "may": "records of {of} that came while their window closed, so the output is right with or without them: {n:,}",
+    "open": "rows of {of} whose window was still open, so they are not judged: {n:,}",
+    "dead": "records that dead letters in {of} account for, so they are not lost: {n:,}",
+    "unordered": "rows of {of} without a place in the claimed order, so their order is not judged: {n:,}",
 }
 
 
@@ -162,15 +162,15 @@ def _counts(page: Page, counts: dict[str, int]) -> None:
 
 
 def _batches(page: Page, batches: tuple[BatchReport, ...]) -> None:
-    """Those with a finding or a fault; of the others how many there are."""
+    """Each batch with a finding or a fault; of the others only their number."""
     if not batches:
         return
-    told = [batch for batch in batches if batch.anomalies or batch.faults]
+    listed = [batch for batch in batches if batch.anomalies or batch.faults]
     rest = Counter(batch.verdict for batch in batches if not batch.anomalies and not batch.faults)
     others = ", ".join(f"{count} {outcome.value}" for outcome, count in sorted(rest.items()))
     summary = f"{len(batches)} in all; those without a finding or a fault: {others or 'none'}"
     page.line("batches", summary)
-    for batch in told[:_BATCHES]:
+    for batch in listed[:_BATCHES]:
         started = "" if batch.planned_by is None else f", planned by start {batch.planned_by}"
         ended = ", never committed" if batch.committed_by is None else f", committed by start {batch.committed_by}"
         head = f"{batch.query} {batch.batch}  {batch.records:,} records{started}{ended}: "
@@ -180,14 +180,14 @@ def _batches(page: Page, batches: tuple[BatchReport, ...]) -> None:
         )
         for fault in batch.faults:
             page.below(f"active: {fault}", 3, "dim")
-    if len(told) > _BATCHES:
-        page.below(f"... and {len(told) - _BATCHES:,} more (verdict.json holds all)", 1, "dim")
+    if len(listed) > _BATCHES:
+        page.below(f"... and {len(listed) - _BATCHES:,} more (verdict.json holds all)", 1, "dim")
 
 
 def _faults(page: Page, faults: tuple[FaultReport, ...]) -> None:
     page.line("faults", f"{sum(fault.hit for fault in faults)} of {len(faults)} hit")
     for number, fault in enumerate(faults, start=1):
-        # A fault of consumers has no batch: its point says all.
+        # A fault of consumers has no batch, only a point.
         where = f"batch {fault.batch}" if fault.batch is not None else "at" if fault.point else "no batch"
         point = f" @ {fault.point}" if fault.point and fault.batch is not None else f" {fault.point or ''}".rstrip()
         query = f" of {fault.query}" if fault.query else ""
@@ -198,7 +198,7 @@ def _faults(page: Page, faults: tuple[FaultReport, ...]) -> None:
 
 
 def _stage(fault: FaultReport) -> Text:
-    """How far it came: armed -> fired -> hit."""
+    """How far the fault came: armed -> fired -> hit."""
     if fault.hit:
         return Text("HIT", style="green")
     reached = "fired, " if fault.fired else "armed, never fired, " if fault.armed else "never armed, "
@@ -206,7 +206,7 @@ def _stage(fault: FaultReport) -> Text:
 
 
 def _title(finding: Finding) -> str:
-    # What the claim allows for that reason says so itself.
+    # The reason of an allowed transient finding already says that it is transient.
     transient = ", transient" if finding.transient and not (finding.allowed or "").startswith("transient") else ""
     return f"{finding.anomaly} in {finding.output}: {finding.summary}{transient}"
 
@@ -216,7 +216,7 @@ def _finding(page: Page, finding: Finding, run_dir: Path | None) -> None:
     title.stylize("bold red", 0, len(finding.anomaly))
     page.below(title, 0)
     labels = finding.attribution
-    if not (len(labels) == 1 and next(iter(labels)) in finding.summary):  # then the title says it
+    if not (len(labels) == 1 and next(iter(labels)) in finding.summary):  # otherwise the title already says it
         for label, count in sorted(labels.items(), key=lambda item: (-item[1], item[0])):
             page.below(f"{count:,} {label}", 1)
     for witness in finding.witnesses[:_WITNESSES]:

@@ -1,4 +1,4 @@
-"""What the sinks raise. Each ends the query on purpose: a restarted driver replays the batch and finds out what is true."""
+"""The errors of the sinks. Each ends the query on purpose: the restarted driver replays the batch and finds out the truth."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from onceproof.base.errors import OnceproofError
 
 
 class SinkError(OnceproofError):
-    """A sink refused to write, or cannot tell whether it wrote."""
+    """A sink refused to write, or does not know whether it wrote."""
 
 
 class OffsetGap(SinkError):
@@ -14,11 +14,11 @@ class OffsetGap(SinkError):
 
 
 class Fenced(SinkError):
-    """A newer start of the same pipeline has taken over; this one must not write any more."""
+    """A newer start of the same pipeline has taken over, so this one must not write any more."""
 
 
 class CommitUnknown(SinkError):
-    """The commit was sent and its outcome is not known. Never retried blindly: the replay reads the recorded progress."""
+    """The commit was sent, and its outcome is unknown. It is never retried blindly: the replay reads the recorded progress."""
 
 
 class CheckpointUnreadable(SinkError):

@@ -1,8 +1,8 @@
-"""Write to a Kafka topic, effectively once, from ``foreachBatch``: one transaction a batch, one producer a transaction.
+"""Write to a Kafka topic, effectively once, from ``foreachBatch``: one transaction per batch, one producer per transaction.
 
-A producer is never reused. librdkafka speaks version 1 of the transaction protocol, in which all transactions of a
-producer share an epoch: an EndTxn that is delivered late then decides the *next* transaction (KAFKA-17754, KIP-890;
-Jepsen's report on Bufstream 0.1.0), and writes are lost without an error. A fresh producer has a fresh epoch.
+A producer is never reused. librdkafka uses version 1 of the transaction protocol, in which all transactions of a
+producer share an epoch: an EndTxn that is delivered late then ends the *next* transaction (KAFKA-17754, KIP-890;
+Jepsen's report on Bufstream 0.1.0), and writes are lost without an error. A new producer has a new epoch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _SETTINGS: dict[str, Any] = {
-    # With the default, one reset connection makes librdkafka forget all brokers, and a pending call can hang for good.
+    # By default, one reset connection makes librdkafka forget all brokers, and a pending call can hang for ever.
     "metadata.recovery.strategy": "none",
     "socket.timeout.ms": 3000,
     "socket.connection.setup.timeout.ms": 1500,
@@ -44,21 +44,21 @@ _SETTINGS: dict[str, Any] = {
 class KafkaTransactional:
     """A sink for ``df.writeStream.foreachBatch(sink)`` that writes each batch to ``topic`` in one transaction.
 
-    Each row becomes one record: the column named ``key`` as UTF-8 text (NULL stays NULL; without ``key`` all are), the
-    columns named in ``value`` (default: all) as a JSON object, nulls as null, timestamps in ISO 8601. Records go out in
-    the order of the rows, to partitions as Java's default partitioner chooses them.
-    ``progress_topic`` must exist, be kept for ever (compacted, or ``retention.ms=-1``), and may be shared by pipelines.
-    ``pipeline`` is the logical name of the progress and of the transactional.id: the same over restarts, one query only.
+    Each row becomes one record: the column named ``key`` is the key as UTF-8 text (NULL stays NULL; without ``key`` all keys
+    are NULL), the columns named in ``value`` (default: all) are a JSON object, with nulls as null and timestamps in ISO 8601.
+    Records are sent in the order of the rows, to the partitions that Java's default partitioner chooses.
+    ``progress_topic`` must exist, must never expire (compacted, or ``retention.ms=-1``), and may be shared by pipelines.
+    ``pipeline`` is the logical name of the progress and of the transactional.id: the same over restarts, for one query only.
     ``config`` overrides settings of librdkafka (security, for example).
 
-    Assumes what `onceproof.sinks.postgres.PostgresAppend` assumes: Kafka sources, synchronous micro-batches, rows that
-    are the same on each replay and in one order, a batch that fits into the driver's memory.
+    Assumes the same as `onceproof.sinks.postgres.PostgresAppend`: Kafka sources, synchronous micro-batches, the same
+    rows in the same order on each replay, and a batch that fits into the driver's memory.
 
-    Guarantees to readers with ``isolation.level=read_committed``: each batch is seen whole or not at all, and once. A
+    Guarantees to readers with ``isolation.level=read_committed``: each batch is visible completely or not at all, and once. A
     replayed batch is skipped; a batch that does not begin where progress ends raises `OffsetGap`; an older driver is
     fenced by the newer one's ``init_transactions`` (KIP-98). A commit that times out is sent again, never aborted, up to
-    ``commit_attempts`` times; after that, or after any other error, its outcome is unknown to every client, and
-    `CommitUnknown` ends the query: the replay reads the progress record and knows.
+    ``commit_attempts`` times; after that, or after any other error, no client knows its outcome, and
+    `CommitUnknown` ends the query: the replay reads the progress record.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class KafkaTransactional:
         self._timeout_s = transaction_timeout_s
         self._commit_timeout_s = commit_timeout_s
         self._commit_attempts = commit_attempts
-        # Stable over restarts, without pid or attempt: init_transactions of the successor must meet, and fence, this id.
+        # The same over restarts, without pid or attempt, so that init_transactions of the successor fences this producer.
         self._transactional_id = f"{pipeline}-0"
         self._settings = {"bootstrap.servers": bootstrap, **_SETTINGS, **(config or {})}
         self._reader: ProgressReader | None = None
 
     def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
-        """What Spark calls. One action on the frame, also when the batch turns out to be done: state needs it run."""
+        """Called by Spark. Runs one action on the frame even if the batch is skipped, because stateful queries need it."""
         self._reach("after-offset-log", batch_id, phase="sink-entry")
         self.write(batch_df.toArrow(), batch_id)
 
@@ -105,22 +105,22 @@ class KafkaTransactional:
         }
         try:
             producer = self._producer()
-            # The order matters: init first. It decides the predecessor's transaction and fences whoever still writes;
-            # only then is what is read below the truth, and stays so.
+            # init_transactions must come first: it ends the predecessor's transaction and fences the predecessor. Only
+            # then is the progress that is read below final.
             producer.init_transactions(self._timeout_s)
             recorded = self._recorded()
             query_id = self._checkpoint.query_id()
             if decide(recorded, ranges, query_id) == "skip":
-                self._tell("skipped", batch_id)
+                self._report("skipped", batch_id)
                 return False
             progress = Progress(query_id, batch_id, advanced(recorded, ranges))
             self._stage(producer, rows, progress)
             self._reach("before-sink-commit", batch_id, **facts)
             self._commit(producer, ranges)
         except (KafkaException, SinkError) as error:
-            self._tell("attempt-failed", batch_id, error=type(error).__name__, message=str(error))
+            self._report("attempt-failed", batch_id, error=type(error).__name__, message=str(error))
             raise
-        self._tell("committed", batch_id, **facts)
+        self._report("committed", batch_id, **facts)
         self._reach("after-sink-commit", batch_id, **facts)
         return True
 
@@ -131,7 +131,7 @@ class KafkaTransactional:
                 **self._settings,
                 "transactional.id": self._transactional_id,
                 "transaction.timeout.ms": timeout_ms,
-                # Below the transaction's time-out: a record that cannot be delivered fails before the broker aborts.
+                # Shorter than the transaction's timeout: an undeliverable record fails before the broker aborts.
                 "message.timeout.ms": timeout_ms * 4 // 5,
                 "partitioner": "murmur2_random",
                 "linger.ms": 5,
@@ -146,7 +146,7 @@ class KafkaTransactional:
         return self._reader.last()
 
     def _stage(self, producer: Producer, rows: pa.Table, progress: Progress) -> None:
-        """Begin, and have every record of the batch acknowledged. An undecided transaction is aborted on any error."""
+        """Begin the transaction, send every record of the batch, and wait for their acknowledgements. Abort on any error."""
         failures: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
@@ -169,7 +169,7 @@ class KafkaTransactional:
                     hint="the transaction is aborted; a restarted query replays the batch",
                 )
         except (KafkaException, SinkError):
-            # Only a courtesy to readers, whom an open transaction stalls. Safe: no commit was sent in this epoch.
+            # Only so that readers need not wait for an open transaction. Safe, because no commit was sent in this epoch.
             with suppress(KafkaException):
                 producer.abort_transaction(self._commit_timeout_s)
             raise
@@ -182,9 +182,9 @@ class KafkaTransactional:
             try:
                 producer.produce(topic, value=value, key=key, partition=partition, on_delivery=delivered)
                 return
-            except BufferError:  # librdkafka's queue is full: let deliveries make room
+            except BufferError:  # librdkafka's queue is full: wait for deliveries
                 if time.monotonic() > deadline:
-                    raise SinkError(f"no room in the producer's queue for {self._timeout_s:g} s") from None
+                    raise SinkError(f"the producer's queue was full for {self._timeout_s:g} s") from None
                 producer.poll(0.1)
 
     def _record(self, row: dict[str, Any]) -> tuple[bytes | None, bytes]:
@@ -200,9 +200,9 @@ class KafkaTransactional:
                 return
             except KafkaException as exception:
                 error: KafkaError = exception.args[0]
-                self._tell("commit-failed", ranges.batch, error=error.name(), message=error.str(), attempt=attempt)
-                # A time-out: asking again gives the true result. Everything else is indefinite, also what librdkafka
-                # calls abortable; and an abort now could be delivered late, after a commit that was applied.
+                self._report("commit-failed", ranges.batch, error=error.name(), message=error.str(), attempt=attempt)
+                # After a timeout, sending it again gives the true result. Any other error is indefinite, also one that
+                # librdkafka calls abortable, and an abort now could arrive late, after a commit that was applied.
                 if error.retriable() and attempt < self._commit_attempts:
                     continue
                 raise CommitUnknown(
@@ -213,8 +213,8 @@ class KafkaTransactional:
     def _reach(self, point: str, batch_id: int, **facts: Any) -> None:
         failpoints.reach(point, sink="kafka", batch=batch_id, query_id=self._checkpoint.query_id(), **facts)
 
-    def _tell(self, event: str, batch_id: int, **facts: Any) -> None:
-        failpoints.tell(event, sink="kafka", batch=batch_id, query_id=self._checkpoint.query_id(), **facts)
+    def _report(self, event: str, batch_id: int, **facts: Any) -> None:
+        failpoints.report(event, sink="kafka", batch=batch_id, query_id=self._checkpoint.query_id(), **facts)
 
 
 def _plain(value: Any) -> Any:

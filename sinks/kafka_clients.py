@@ -1,4 +1,4 @@
-"""What a new librdkafka client must ask first, in a user's job and in the harness alike."""
+"""The first request of every new librdkafka client, in a user's job and in the harness."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[a
 
 
 def meet_brokers(client: AdminClient, topic: str | None = None, *, timeout_s: float) -> ClusterMetadata:
-    """The metadata of ``topic``, or of all: what a new client asks for before anything that needs a leader or a coordinator.
+    """The metadata of ``topic``, or of all topics. Call it first, before any request that needs a leader or a coordinator.
 
-    It swaps its bootstrap handle for the broker's own when the first metadata comes. A lookup that is under way on the old
-    handle is dropped and never sent again: one in five of them waited for the whole of its time-out (2.16.0). This request is
-    not subject to that. Raises `KafkaException` without an answer.
+    A new client replaces its bootstrap handle by the broker's own when it gets the first metadata. A lookup that is in
+    progress on the old handle is dropped and never sent again: one in five waited for its whole timeout (librdkafka
+    2.16.0). This request is not affected. Raises `KafkaException` if there is no answer.
     """
     return client.list_topics(topic, timeout=timeout_s)

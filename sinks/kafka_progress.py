@@ -1,7 +1,7 @@
-"""Progress kept as records of a real topic, written in the same transaction as the data, and read back without doubt.
+"""Progress as records of a topic, written in the same transaction as the data and read back reliably.
 
-A record, and not ``send_offsets_to_transaction``: that call can hang past its own time-out when the group coordinator
-dies, and a group's offsets complete asynchronously after the commit.
+A record is used instead of ``send_offsets_to_transaction``, because that call can hang past its timeout when the group
+coordinator dies, and the group's offsets are completed asynchronously after the commit.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.sinks.offsets import Progress
 
 PARTITION = 0
-"""All progress of a topic is kept in this one partition, so that one end offset bounds it."""
+"""All progress in a topic is in this partition, so that one end offset bounds it."""
 
 _FIRST_WINDOW = 64
-# Near the deadline a question must still have time for its answer: a client that is new has to find the leader first.
+# Even near the deadline a request must have time for its answer: a new client has to find the leader first.
 _SHORTEST_REQUEST_S = 3.0
 
-# Made here once: the class has no annotations.
+# Constants, because the class has no type annotations.
 _EARLIEST: Any = _OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class ProgressUnreadable(SinkError):
-    """The progress topic could not be read to its end. Never mistaken for "no progress yet"."""
+    """The progress topic could not be read to its end. This never counts as "no progress yet"."""
 
 
 class ProgressReader:
-    """Reads one pipeline's last committed progress record. Keeps its connections from one batch to the next."""
+    """Reads one pipeline's last committed progress record. Keeps its connections between batches."""
 
     def __init__(self, settings: dict[str, Any], topic: str, pipeline: str, *, timeout_s: float) -> None:
         self._topic = topic
@@ -46,21 +46,21 @@ class ProgressReader:
         self._consumer = Consumer(
             {
                 **settings,
-                "group.id": f"onceproof-{pipeline}",  # librdkafka demands one; nothing is ever committed to it
+                "group.id": f"onceproof-{pipeline}",  # librdkafka requires a group id; nothing is ever committed to it
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",
-                # The end is known only from a fetch that finds nothing, and the broker would hold that one for 500 ms.
+                # An empty fetch shows the end of the partition, and by default the broker would delay it by 500 ms.
                 "fetch.wait.max.ms": 10,
             }
         )
 
     def last(self) -> Progress | None:
-        """The last committed record of this pipeline, None if there was never one. Raises `ProgressUnreadable`.
+        """The last committed record of this pipeline, or None if there never was one. Raises `ProgressUnreadable`.
 
-        To be called after ``init_transactions`` of the pipeline's own transactional.id: its earlier transactions are
-        then decided and their markers written, so all of them lie below the end that is asked for here.
+        Call it after ``init_transactions`` of the pipeline's transactional.id: then its earlier transactions have ended
+        and their markers are written, so all of them are below the end offset that is read here.
         """
         deadline = time.monotonic() + self._timeout_s
         try:
@@ -69,7 +69,7 @@ class ProgressReader:
             raise self._unreadable(error) from error
         end = self._stable_end(deadline)
         start = self._offset(_EARLIEST, IsolationLevel.READ_UNCOMMITTED, deadline)
-        # Walk back from the end in growing windows: a batch normally pays for one small read, whatever the topic's age.
+        # Read backwards from the end in growing windows: normally a batch needs one small read, however long the topic is.
         window, high = _FIRST_WINDOW, end
         while high > start:
             low = max(start, high - window)
@@ -83,15 +83,15 @@ class ProgressReader:
         self._consumer.close()
 
     def _stable_end(self, deadline: float) -> int:
-        """The end of the log, once nothing below it is undecided.
+        """The end of the log, as soon as no transaction below it is open.
 
-        A transaction of *another* pipeline that shares the topic holds the last stable offset back, and with it hides
-        our own committed records from a read_committed reader; so its end is waited for.
+        An open transaction of *another* pipeline in the same topic holds back the last stable offset, which hides our
+        own committed records from a read_committed reader. So this method waits until it has ended.
         """
         end = self._offset(_LATEST, IsolationLevel.READ_UNCOMMITTED, deadline)
         while self._offset(_LATEST, IsolationLevel.READ_COMMITTED, deadline) < end:
             self._demand_time(deadline, f"an open transaction of another pipeline on {self._topic}/{PARTITION} to end")
-            time.sleep(0.02)  # between two questions to the broker; bounded by the deadline
+            time.sleep(0.02)  # between two requests to the broker; bounded by the deadline
         return end
 
     def _offset(self, spec: Any, isolation: IsolationLevel, deadline: float) -> int:
@@ -123,7 +123,7 @@ class ProgressReader:
                     continue
                 error, offset = message.error(), message.offset() or 0
                 if error is not None:
-                    # The end of the partition may lie beyond control markers, which are never handed out.
+                    # The end of the partition may be after control markers, which consumers never get.
                     if error.code() == KafkaError._PARTITION_EOF and offset >= high:
                         return found
                     if error.code() != KafkaError._PARTITION_EOF and not error.retriable():
@@ -142,5 +142,5 @@ class ProgressReader:
         if time.monotonic() > deadline:
             raise ProgressUnreadable(
                 f"gave up after {self._timeout_s:g} s waiting for {wanted}",
-                hint="is the partition's leader reachable? the next attempt reads again",
+                hint="check that the partition's leader is reachable; the next attempt reads again",
             )

@@ -1,12 +1,12 @@
-"""A batch's exact offset ranges, read from the checkpoint, and what they say against recorded progress.
+"""Reads the exact offset ranges of a batch from the checkpoint, and decides by recorded progress whether to write it.
 
 Spark writes ``offsets/N`` (end offsets, exclusive) before it calls the sink for batch N, and replays an unfinished batch
-with the same file. So the ranges are known before the first row is: batch N is ``[end of N-1, end of N)``. A batch id
-alone proves nothing: a deleted checkpoint starts again at batch 0 with other data (SPARK-55058, Delta's ``txnVersion``).
+with the same file. So the ranges are known before the first row: batch N is ``[end of N-1, end of N)``. A batch id
+alone proves nothing: after a checkpoint is deleted, batch 0 comes again with other data (SPARK-55058, Delta's ``txnVersion``).
 
-Offsets alone do not decide either: when the watermark has moved, Spark runs a batch without any input
-(``spark.sql.streaming.noDataMicroBatches.enabled``), and that batch emits the windows that have closed. Its ranges are
-empty, so only its id, within one life of the checkpoint, tells whether it was written.
+Offsets alone do not decide either: after the watermark has moved, Spark runs a batch without input
+(``spark.sql.streaming.noDataMicroBatches.enabled``), which emits the closed windows. Its ranges are empty, so only its id shows
+whether it was written, and only as long as the checkpoint is the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Decision = Literal["write", "skip"]
 
 @dataclass(frozen=True)
 class Ranges:
-    """What batch ``batch`` reads: from ``start`` up to, but not with, ``end``."""
+    """The input of batch ``batch``: from ``start`` up to, but not including, ``end``."""
 
     batch: int
     start: Vector
@@ -37,14 +37,14 @@ class Ranges:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a pipeline recorded last: the batch, whose it was (Spark's query id), and the offsets up to which all is done."""
+    """A pipeline's last recorded progress: the batch, Spark's query id, and the offsets up to which everything is written."""
 
     query_id: str
     batch_id: int
     offsets: Vector
 
     def value(self) -> bytes:
-        """As a progress topic keeps it: JSON."""
+        """The value of its record in a progress topic: JSON."""
         return json.dumps(
             {"query_id": self.query_id, "batch_id": self.batch_id, "offsets": self.offsets}, sort_keys=True
         ).encode()
@@ -57,13 +57,13 @@ class Checkpoint:
         parts = urlsplit(str(location))
         if parts.scheme not in ("", "file"):
             raise CheckpointUnreadable(
-                f"the checkpoint {location} is on {parts.scheme}:, and the sink reads it as a local folder",
+                f"the checkpoint {location} is on {parts.scheme}:, but the sink can only read a local folder",
                 hint="put the checkpoint on a file system that is mounted on the driver's machine",
             )
         self._folder = Path(unquote(parts.path) if parts.scheme else str(location))
 
     def query_id(self) -> str:
-        """The id that Spark gave the query; it stays the same for as long as the checkpoint lives."""
+        """The id that Spark gave the query. It stays the same as long as the checkpoint exists."""
         return str(json.loads(self._text("metadata"))["id"])
 
     def ranges(self, batch: int) -> Ranges:
@@ -73,7 +73,7 @@ class Checkpoint:
         merged: Vector = {}
         for source, offsets in enumerate(start):
             # A source without an offset yet ("-") begins where it was first resolved, before batch 0. A stream that the query
-            # reads twice (a self-join) is one source with two lines, and has its start under the number of the first.
+            # reads twice (a self-join) is one source with two lines; its start is stored under the number of the first line.
             if offsets is None and end[source] in end[:source] and not (self._folder / f"sources/{source}/0").exists():
                 continue
             merged.update(offsets if offsets is not None else self._initial(source))
@@ -85,7 +85,7 @@ class Checkpoint:
         return [None if line == "-" else self._vector(line, f"offsets/{batch}") for line in sources]
 
     def _initial(self, source: int) -> Vector:
-        # SPARK-19517: the Kafka source begins this file with a zero byte, so that Spark 2.1.0 can read it.
+        # SPARK-19517: the Kafka source starts this file with a zero byte, so that Spark 2.1.0 can read it.
         version, _, offsets = self._text(f"sources/{source}/0").lstrip("\0").partition("\n")
         self._demand_v1(version, f"sources/{source}/0")
         return self._vector(offsets, f"sources/{source}/0")
@@ -96,14 +96,14 @@ class Checkpoint:
             return {topic: {str(p): int(o) for p, o in ends.items()} for topic, ends in found.items()}
         except (ValueError, AttributeError, TypeError) as error:
             raise CheckpointUnreadable(
-                f"{self._folder / name} holds {text!r}, which are not the offsets of a Kafka source",
-                hint="this sink needs queries whose sources are all Kafka",
+                f"{self._folder / name} holds {text!r}, which is not the offsets of a Kafka source",
+                hint="all sources of the query must be Kafka",
             ) from error
 
     def _demand_v1(self, version: str, name: str) -> None:
         if version != "v1":
             raise CheckpointUnreadable(
-                f"{self._folder / name} has format {version!r}, and this sink reads 'v1'",
+                f"{self._folder / name} has format {version!r}, but this sink reads only 'v1'",
                 hint="set spark.sql.streaming.offsetLog.formatVersion to 1 for a new checkpoint",
             )
 
@@ -119,17 +119,17 @@ class Checkpoint:
 
 
 def decide(recorded: Progress | None, ranges: Ranges, query_id: str) -> Decision:
-    """Whether the batch is to be written: it must begin exactly where ``recorded`` progress ends.
+    """Whether to write or skip the batch: it must begin exactly where ``recorded`` progress ends.
 
-    ``recorded`` is None for a pipeline that never recorded anything: only batch 0 may then be written, so that a lost
-    progress record is refused and not taken for a beginning. ``query_id`` is the checkpoint's. Raises `OffsetGap`.
+    ``recorded`` is None for a pipeline without recorded progress: only batch 0 may be written then, so that a lost progress
+    record is not taken for a new pipeline. ``query_id`` is that of the checkpoint. Raises `OffsetGap`.
     """
     if recorded is None:
         if ranges.batch == 0:
             return "write"
         raise OffsetGap(
-            f"batch {ranges.batch} follows earlier batches, yet no progress of this pipeline is recorded",
-            hint="was the pipeline renamed, or its progress record deleted? restore it, or begin a new checkpoint",
+            f"batch {ranges.batch} follows earlier batches, but no progress of this pipeline is recorded",
+            hint="if the pipeline was renamed or its progress record deleted, restore it; else start with a new checkpoint",
         )
     partitions = [(topic, partition) for topic, ends in ranges.end.items() for partition in ends]
     done = {tp: _done(recorded.offsets, ranges, *tp) for tp in partitions}
@@ -150,14 +150,14 @@ def decide(recorded: Progress | None, ranges: Ranges, query_id: str) -> Decision
 
 
 def _decide_without_data(recorded: Progress, ranges: Ranges, query_id: str) -> Decision:
-    """A batch that read nothing, at the very end of recorded progress: its rows come from state alone."""
+    """Whether to write a batch without input at the end of recorded progress: its rows come only from state."""
     if ranges.batch == 0:
         return "skip"  # a fresh checkpoint has no state, so there are no rows
     if recorded.query_id != query_id:
         raise OffsetGap(
-            f"batch {ranges.batch} has no input, and recorded progress (batch {recorded.batch_id}) is of another "
-            "checkpoint: nothing shows whether the rows that its state emits were written",
-            hint="restore the checkpoint that belongs to the progress, or begin with a new pipeline name and output",
+            f"batch {ranges.batch} has no input, but recorded progress (batch {recorded.batch_id}) is of another "
+            "checkpoint: it is unknown whether the rows from its state were written",
+            hint="restore the checkpoint that belongs to the progress, or start with a new pipeline name and output",
         )
     if ranges.batch <= recorded.batch_id:
         return "skip"
@@ -170,7 +170,7 @@ def _decide_without_data(recorded: Progress, ranges: Ranges, query_id: str) -> D
 
 
 def advanced(recorded: Progress | None, ranges: Ranges) -> Vector:
-    """Progress after the batch: its ends, and what is recorded for partitions that it does not name."""
+    """Progress after the batch: its end offsets, and the recorded offsets of partitions that it does not read."""
     merged = {topic: dict(ends) for topic, ends in (recorded.offsets if recorded else {}).items()}
     for topic, ends in ranges.end.items():
         merged.setdefault(topic, {}).update(ends)

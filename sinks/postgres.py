@@ -1,8 +1,8 @@
-"""Append to a Postgres table, or keep one row a key in it, effectively once, from ``foreachBatch``.
+"""Append to a Postgres table, or keep one row per key in it, effectively once, from ``foreachBatch``.
 
-Each batch is one transaction that holds the rows *and* the progress, and that locks the progress row before anything
-else. A driver that lost the answer to its COMMIT needs no special code: the replay locks the row, reads what is true,
-and skips or writes. The lock, not the check, is what keeps a late COMMIT of a predecessor from doubling a batch.
+Each batch is one transaction with the rows *and* the progress, and the transaction locks the progress row before anything
+else. A driver that lost the answer to its COMMIT needs no special code: the replay locks the row, reads the committed progress,
+and skips or writes. The lock, not the check, prevents a late COMMIT of a predecessor from writing a batch twice.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-# The server's answer is missing or says that the server went away: the COMMIT may have been applied all the same.
+# SQLSTATEs of a server that goes away: the COMMIT may have been applied nevertheless.
 _UNKNOWN_AT_COMMIT = ("57P01", "57P02", "57P03")
 
 Merge = Literal["sum", "min", "max"]
 
-# With NULL on one side the other stays; greatest and least of Postgres do that by themselves.
+# If one side is NULL, the result is the other side; Postgres' greatest and least already do that.
 _MERGED: dict[Merge, LiteralString] = {
     "sum": "coalesce(held.{0} + EXCLUDED.{0}, held.{0}, EXCLUDED.{0})",
     "min": "least(held.{0}, EXCLUDED.{0})",
@@ -52,20 +52,20 @@ CREATE TABLE IF NOT EXISTS {} (
 class PostgresAppend:
     """A sink for ``df.writeStream.foreachBatch(sink)`` that appends each batch to ``table`` exactly once.
 
-    ``conninfo`` is a libpq URI or string; put the password into a passfile. The table must exist; columns go by name.
-    ``pipeline`` is the logical name under which progress is kept: it must stay the same over restarts, be used by one
-    query only, and outlives the checkpoint. ``checkpoint`` is the query's ``checkpointLocation``, a local folder.
+    ``conninfo`` is a libpq URI or string; put the password into a passfile. The table must exist; columns are matched by name.
+    ``pipeline`` is the logical name under which progress is stored: it must stay the same over restarts and be used by one
+    query only, and it outlives the checkpoint. ``checkpoint`` is the query's ``checkpointLocation``, a local folder.
 
     Assumes: Kafka sources only; micro-batches in the default, synchronous mode (asynchronous progress tracking and
     real-time mode do not tie a batch to an offset range); the same rows whenever a batch is replayed, so no ``rand()``,
-    ``uuid()`` or clock in them; for an order within each source partition, one task a partition and no shuffle
+    ``uuid()`` or clock in them; for order within each source partition, one task per partition and no shuffle
     (``minPartitions`` unset, ``spark.sql.adaptive.streaming.stateless.enabled=false``). A batch must fit into the
     driver's memory.
 
     Guarantees: every row of a batch is committed together with the batch's end offsets or not at all; a replayed batch
     is skipped; an older start of the pipeline (a zombie driver) is fenced and raises `Fenced`; a batch that does not
     begin where progress ends raises `OffsetGap`; a COMMIT without an answer raises `CommitUnknown`, which ends the query
-    so that the replay finds out. Any other failure is psycopg's own error, and nothing was written.
+    so that the replay can find out. Any other failure raises psycopg's own error, and nothing was written.
     """
 
     def __init__(
@@ -82,23 +82,23 @@ class PostgresAppend:
         write_timeout_s: float = 300.0,
         commit_timeout_s: float = 30.0,
     ) -> None:
-        """Takes the pipeline's next epoch at once: an older start cannot commit any more. Raises `psycopg.Error`."""
+        """Takes the pipeline's next epoch at once, so that an older start cannot commit any more. Raises `psycopg.Error`."""
         self._conninfo = conninfo
         self._table = sql.Identifier(*table.split("."))
         self._progress = sql.Identifier(*progress_table.split("."))
         self._pipeline = pipeline
         self._checkpoint = Checkpoint(checkpoint)
         self._connect_timeout_s = connect_timeout_s
-        # Longer than a healthy predecessor's transaction: a cut-off one holds the lock until the server drops it.
+        # Longer than a healthy predecessor's transaction. A disconnected one holds the lock until the server ends it.
         self._lock_timeout_s = lock_timeout_s
-        # Bounds how long a predecessor that vanished without closing its connection can block the successor.
+        # Bounds how long a predecessor that died without closing its connection can block the successor.
         self._idle_timeout_s = idle_timeout_s
         self._write_timeout_s = write_timeout_s
         self._commit_timeout_s = commit_timeout_s
         self.epoch = self._take_epoch()
 
     def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
-        """What Spark calls. One action on the frame, also when the batch turns out to be done: state needs it run."""
+        """Called by Spark. Runs one action on the frame even if the batch is skipped, because stateful queries need it."""
         self._reach("after-offset-log", batch_id, phase="sink-entry")
         self.write(batch_df.toArrow(), batch_id)
 
@@ -110,7 +110,7 @@ class PostgresAppend:
                 with _cut_after(connection, self._write_timeout_s):
                     recorded = self._lock_progress(connection)
                     if decide(recorded, ranges, self._checkpoint.query_id()) == "skip":
-                        self._tell("skipped", batch_id)
+                        self._report("skipped", batch_id)
                         return False
                     self._put(connection, rows)
                     progress = Progress(self._checkpoint.query_id(), batch_id, advanced(recorded, ranges))
@@ -118,14 +118,14 @@ class PostgresAppend:
                 self._reach("before-sink-commit", batch_id, xid=xid)
                 self._commit(connection, batch_id)
         except (psycopg.Error, SinkError) as error:
-            self._tell("attempt-failed", batch_id, **_described(error))
+            self._report("attempt-failed", batch_id, **_described(error))
             raise
-        self._tell("committed", batch_id, xid=xid)
+        self._report("committed", batch_id, xid=xid)
         self._reach("after-sink-commit", batch_id, xid=xid)
         return True
 
     def _connect(self) -> psycopg.Connection[Any]:
-        # A connection a batch: one that idled between batches may be dead without either side knowing it.
+        # One connection per batch: a connection that was idle between batches may be dead without either side noticing.
         connection = psycopg.connect(
             self._conninfo,
             connect_timeout=self._connect_timeout_s,
@@ -140,7 +140,7 @@ class PostgresAppend:
 
     def _take_epoch(self) -> int:
         with closing(self._connect()) as connection, _cut_after(connection, self._write_timeout_s):
-            # Two first starts at once: CREATE TABLE IF NOT EXISTS alone can fail on the catalogue's unique index.
+            # If two starts are the first at once, CREATE TABLE IF NOT EXISTS alone can fail on the catalogue's unique index.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"onceproof:{self._progress}",))
             connection.execute(sql.SQL(_CREATE_PROGRESS).format(self._progress))
             take = sql.SQL(
@@ -154,7 +154,7 @@ class PostgresAppend:
 
     def _lock_progress(self, connection: psycopg.Connection[Any]) -> Progress | None:
         """The recorded progress, with the row locked until this transaction ends. Raises `Fenced`."""
-        # First of all statements: a predecessor's COMMIT that is still on its way is waited for here, and then seen
+        # The first statement of the transaction: it waits for a predecessor's COMMIT that is still on its way, and then sees it
         # (READ COMMITTED reads the row again after the wait).
         lock = sql.SQL("SELECT epoch, query_id, batch_id, offsets FROM {} WHERE pipeline = %s FOR UPDATE").format(
             self._progress
@@ -162,7 +162,7 @@ class PostgresAppend:
         row = connection.execute(lock, (self._pipeline,)).fetchone()
         if row is None or row[0] != self.epoch:
             raise Fenced(
-                f"pipeline {self._pipeline!r} is at epoch {row and row[0]}, and this start of it has epoch {self.epoch}",
+                f"pipeline {self._pipeline!r} is at epoch {row and row[0]}, but this start of it has epoch {self.epoch}",
                 hint="another driver of the pipeline has started since; stop one of the two",
             )
         _, query_id, batch_id, offsets = row
@@ -177,7 +177,7 @@ class PostgresAppend:
                     copy.write_row(row)
 
     def _record_progress(self, connection: psycopg.Connection[Any], progress: Progress) -> str:
-        """Update the locked row; returns the transaction's id, with which ``pg_xact_status`` tells its fate."""
+        """Update the locked row. Returns the transaction's id, for which ``pg_xact_status`` gives the outcome."""
         update = sql.SQL(
             "UPDATE {} SET query_id = %s, batch_id = %s, offsets = %s WHERE pipeline = %s"
             " RETURNING pg_current_xact_id()::text"
@@ -192,7 +192,7 @@ class PostgresAppend:
             with _cut_after(connection, self._commit_timeout_s):
                 connection.commit()
         except psycopg.Error as error:
-            self._tell("commit-failed", batch_id, **_described(error))
+            self._report("commit-failed", batch_id, **_described(error))
             state = error.sqlstate
             if state is None or state.startswith("08") or state in _UNKNOWN_AT_COMMIT:
                 raise CommitUnknown(
@@ -204,23 +204,23 @@ class PostgresAppend:
     def _reach(self, point: str, batch_id: int, **facts: Any) -> None:
         failpoints.reach(point, sink="postgres", batch=batch_id, query_id=self._checkpoint.query_id(), **facts)
 
-    def _tell(self, event: str, batch_id: int, **facts: Any) -> None:
-        failpoints.tell(event, sink="postgres", batch=batch_id, query_id=self._checkpoint.query_id(), **facts)
+    def _report(self, event: str, batch_id: int, **facts: Any) -> None:
+        failpoints.report(event, sink="postgres", batch=batch_id, query_id=self._checkpoint.query_id(), **facts)
 
 
 class PostgresUpsert(PostgresAppend):
     """A sink for ``foreachBatch`` that keeps the last state of each key: for aggregations in update mode.
 
     Each row of a batch replaces the row of ``table`` with the same values in the ``key`` columns, or is inserted; columns
-    that the batch does not have are left alone. ``table`` must have a unique index on exactly the ``key`` columns, which
-    are never NULL (Postgres calls two NULLs different). Of several rows of one batch with one key the last one stays.
+    that the batch lacks keep their values. ``table`` must have a unique index on exactly the ``key`` columns, which must never
+    be NULL (in a unique index, two NULLs differ). If several rows of a batch have the same key, the last one stays.
 
-    ``merge`` names columns that are not replaced but put together with what is there: ``{"n": "sum", "worst": "max"}``.
-    A batch then brings increments, and the totals need no state in Spark. NULL adds nothing.
+    ``merge`` names columns that are combined with the stored value instead of replaced: ``{"n": "sum", "worst": "max"}``.
+    A batch then holds increments, and the totals need no state in Spark. NULL adds nothing.
 
-    Assumes and guarantees what `PostgresAppend` does. Replacing a row alone would survive a plain replay; the locked
-    progress row is what keeps an increment from counting twice, and a late COMMIT of a predecessor from putting an older
-    state over a newer one.
+    Assumes and guarantees the same as `PostgresAppend`. A plain replay that only replaces rows would do no harm; the locked
+    progress row prevents an increment from counting twice, and a late COMMIT of a predecessor from overwriting a newer
+    state with an older one.
     """
 
     def __init__(
@@ -267,12 +267,12 @@ def _tuples(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
 
 @contextmanager
 def _cut_after(connection: psycopg.Connection[Any], seconds: float) -> Iterator[None]:
-    """Close the connection under libpq if the block lasts longer: the call in it then raises `psycopg.OperationalError`.
+    """Shut down libpq's socket if the block takes longer: the call in it then raises `psycopg.OperationalError`.
 
-    libpq waits for an answer without end, ``tcp_user_timeout`` does not see a peer that acknowledges and stays silent,
-    and a cancel request would go the same cut way. Shutting the socket down works in every case.
+    libpq waits for an answer for ever, ``tcp_user_timeout`` does not notice a peer that acknowledges but never answers,
+    and a cancel request would take the same broken network path. Shutting down the socket works in every case.
     """
-    # A duplicate, so that the timer can never hit a descriptor that was closed and given to somebody else.
+    # A duplicate, so that the timer can never hit a descriptor that was closed and reused.
     watched = socket.socket(fileno=os.dup(connection.fileno()))
     timer = threading.Timer(seconds, _shut_down, [watched])
     timer.daemon = True

@@ -34,13 +34,13 @@ def test_a_field_gives_the_key_and_null_gives_none(tmp_path: Path) -> None:
     assert [r.key for r in records(path, "c")] == [b"x", None, b"7"]
 
 
-def test_rows_with_nothing_but_what_records_have_are_records(tmp_path: Path) -> None:
+def test_rows_with_only_fields_of_records_are_records(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"key": "k", "value": {"id": 1}, "timestamp_ms": 5}', '{"value": "text"}')
     assert records(path)[0] == Record(b"k", b'{"id":1}', 5)
     assert records(path)[1].value == b"text"
 
 
-def test_a_field_value_beside_others_is_a_field(tmp_path: Path) -> None:
+def test_a_field_value_among_others_is_an_ordinary_field(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"sensor": 1, "value": 2.5}')
     assert json.loads(records(path)[0].value) == {"sensor": 1, "value": 2.5}
 
@@ -55,23 +55,23 @@ def test_parquet_and_chunks_agree_with_the_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "key", "said"),
+    ("lines", "key", "message"),
     [
-        ((), None, "holds no record"),
+        ((), None, "holds no records"),
         (('{"id": 1}', "{oops"), None, ":2: not JSON: .*'{oops'"),
         (('{"id": 1}', "[1]"), None, ":2: .* no JSON object"),
-        (('{"id": 1}', '{"c": 2}'), "id", ":2: there is no field 'id'"),
+        (('{"id": 1}', '{"c": 2}'), "id", ":2: the row has no field 'id'"),
         (('{"value": null}',), None, "record 1 of .* has no value"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_with_its_line(
-    tmp_path: Path, lines: tuple[str, ...], key: str | None, said: str
+def test_an_invalid_row_is_refused_with_its_line(
+    tmp_path: Path, lines: tuple[str, ...], key: str | None, message: str
 ) -> None:
-    with pytest.raises(ValidationError, match=said):
+    with pytest.raises(ValidationError, match=message):
         records(write(tmp_path / "a.jsonl", *lines), key)
 
 
-def test_a_file_that_changes_is_counted_anew(tmp_path: Path) -> None:
+def test_a_changed_file_is_counted_again(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"id": 1}')
     assert len(records(path)) == 1
     assert len(records(write(path, '{"id": 1}', '{"id": 2}'))) == 2
@@ -97,29 +97,29 @@ def test_records_have_key_headers_and_timestamp(tmp_path: Path) -> None:
     ]
 
 
-def test_values_that_look_like_records_are_values_where_the_form_says_so(tmp_path: Path) -> None:
+def test_form_decides_whether_rows_are_values_or_records(tmp_path: Path) -> None:
     line = '{"key":"k1","value":2}'
     assert records_of(tmp_path / "s.jsonl", line, form="values")[0].value == line.encode()
-    assert records_of(tmp_path / "s.jsonl", line)[0].value == b"2", "as before there were forms"
+    assert records_of(tmp_path / "s.jsonl", line)[0].value == b"2", "without a form, the fields decide"
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ('{"key": "k"}', "s.jsonl:1: the record has no value"),
         ('{"value": 1, "topic": "x"}', "a record has no field 'topic'"),
         ('{"value": 1, "timestamp": "yesterday"}', "timestamp 'yesterday' is neither ISO 8601 nor milliseconds"),
         ('{"value": 1, "timestamp": true}', "timestamp 'True' is neither"),
-        ('{"value": 1, "headers": "x"}', "headers are {name: text} or a list of [name, text], not x"),
-        ('{"value": 1, "headers": [["a"]]}', "headers are {name: text}"),
+        ('{"value": 1, "headers": "x"}', "headers must be {name: text} or a list of [name, text], not x"),
+        ('{"value": 1, "headers": [["a"]]}', "headers must be {name: text}"),
     ],
 )
-def test_a_record_that_is_none_is_refused_by_its_line(tmp_path: Path, line: str, said: str) -> None:
+def test_an_invalid_record_is_refused_with_its_line(tmp_path: Path, line: str, message: str) -> None:
     with pytest.raises(ValidationError) as refused:
         records_of(tmp_path / "s.jsonl", line, form="records")
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
-def test_a_form_of_records_has_no_key_field(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match="has the key in each record"):
+def test_form_records_refuses_the_option_key(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="the key is in each record"):
         records_of(tmp_path / "s.jsonl", '{"value": 1}', form="records", key="id")

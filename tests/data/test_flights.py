@@ -24,7 +24,7 @@ def rows(every: list[Record]) -> list[dict[str, Any]]:
     return [json.loads(record.value, parse_constant=lambda name: pytest.fail(f"{name} in JSON")) for record in every]
 
 
-def test_is_registered_with_its_number_of_rows(every: list[Record]) -> None:
+def test_flights_are_registered_with_their_number_of_rows(every: list[Record]) -> None:
     assert datasets.get("flights") is Flights
     assert flights.rows() == len(every) == 336_776
 
@@ -60,7 +60,7 @@ def test_a_range_agrees_with_the_whole(every: list[Record]) -> None:
     assert list(flights.records(1_000, 3_500)) == every[1_000:3_500]
 
 
-def test_static_tables() -> None:
+def test_static_tables_are_those_of_the_package() -> None:
     assert {name: Flights.table(name).num_rows for name in Flights.tables()} == {
         "planes": 3_322,
         "airports": 1_458,
@@ -91,7 +91,7 @@ def test_a_closing_record_is_a_departed_flight_with_all_its_columns(every: list[
     assert datetime.fromisoformat(row["sched_dep"]).timestamp() * 1000 == record.timestamp_ms
 
 
-def test_stragglers_come_later_by_so_many_places_and_all_others_in_order(every: list[Record]) -> None:
+def test_stragglers_come_later_and_all_others_keep_their_order(every: list[Record]) -> None:
     late = Flights(FlightsOptions(first=1_000, late_every=10, late_by=200), seed=0)
     records = list(late.records(0, 1_000))
     assert sorted(r.value for r in records) == sorted(r.value for r in every[:1_000])

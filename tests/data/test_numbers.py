@@ -13,7 +13,7 @@ def make(seed: int = 7, *, rows: int = 1_000, keys: int = 30, payload_bytes: int
     return Numbers(NumbersOptions(rows=rows, keys=keys, payload_bytes=payload_bytes), seed=seed)
 
 
-def test_each_key_counts_from_zero_without_a_hole() -> None:
+def test_sequence_numbers_of_a_key_have_no_gap() -> None:
     seen: dict[str, list[int]] = defaultdict(list)
     for record in make().records(0, 1_000):
         row = json.loads(record.value)
@@ -30,7 +30,7 @@ def test_chunks_agree_with_the_whole() -> None:
     assert [json.loads(r.value)["id"] for r in whole] == list(range(1_000))
 
 
-def test_same_seed_same_records_other_seed_other_records() -> None:
+def test_records_depend_only_on_the_seed() -> None:
     assert list(make(1).records(0, 200)) == list(make(1).records(0, 200))
     assert list(make(1).records(0, 200)) != list(make(2).records(0, 200))
 

@@ -31,11 +31,11 @@ def by_plane(changes: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return planes
 
 
-def test_is_registered() -> None:
+def test_plane_changes_are_registered() -> None:
     assert datasets.get("plane_changes") is PlaneChanges
 
 
-def test_every_change_ends_the_version_that_the_one_before_began(by_plane: dict[str, list[dict[str, Any]]]) -> None:
+def test_every_change_ends_the_version_of_the_previous_change(by_plane: dict[str, list[dict[str, Any]]]) -> None:
     assert len(by_plane) == Flights.table("planes").num_rows
     for plane in by_plane.values():
         assert all(one["after"] == other["before"] for one, other in pairwise(plane))
@@ -43,12 +43,12 @@ def test_every_change_ends_the_version_that_the_one_before_began(by_plane: dict[
         assert [change["before"]["version"] for change in plane] == list(range(len(plane)))
 
 
-def test_the_first_version_is_the_packages(by_plane: dict[str, list[dict[str, Any]]]) -> None:
+def test_the_first_version_is_that_of_the_package(by_plane: dict[str, list[dict[str, Any]]]) -> None:
     seats = {row["tailnum"]: row["seats"] for row in Flights.table("planes").to_pylist()}
     assert {tailnum: plane[0]["before"]["seats"] for tailnum, plane in by_plane.items()} == seats
 
 
-def test_versions_cover_the_days_and_none_is_valid_too_long(by_plane: dict[str, list[dict[str, Any]]]) -> None:
+def test_versions_cover_the_days_and_respect_the_longest_validity(by_plane: dict[str, list[dict[str, Any]]]) -> None:
     for plane in by_plane.values():
         assert datetime.fromisoformat(plane[0]["before"]["valid_from"]) == BEGIN
         assert datetime.fromisoformat(plane[-1]["changed_at"]) > BEGIN + timedelta(days=10)
@@ -68,7 +68,7 @@ def test_records_are_in_order_of_their_event_time_and_keyed_by_plane() -> None:
         assert datetime.fromtimestamp(record.timestamp_ms / 1000, UTC) == datetime.fromisoformat(change["changed_at"])
 
 
-def test_same_seed_same_records_other_seed_other_records() -> None:
+def test_records_depend_only_on_the_seed() -> None:
     assert list(make(1).records(0, 200)) == list(make(1).records(0, 200))
     assert list(make(1).records(0, 200)) != list(make(2).records(0, 200))
 

@@ -25,18 +25,18 @@ def every() -> list[Record]:
     return list(make().records(0, ROWS))
 
 
-def test_is_registered_with_its_number_of_rows(every: list[Record]) -> None:
+def test_weather_is_registered_with_its_number_of_rows(every: list[Record]) -> None:
     assert datasets.get("weather") is Weather
     assert make().rows() == len(every) == 26_115
 
 
-def test_an_airport_and_hour_come_once_and_in_order(every: list[Record]) -> None:
+def test_each_airport_and_hour_comes_once_and_in_order(every: list[Record]) -> None:
     order = [(record.timestamp_ms, record.key) for record in every]
     assert all(before < after for before, after in pairwise(order))
 
 
 def test_hours_are_those_of_the_flights(every: list[Record]) -> None:
-    """The same moment in the same form, so that the two join."""
+    """The hours have the same form as those of the flights, so that the two can be joined."""
     hours = {(row["origin"], row["time_hour"]) for row in (json.loads(record.value) for record in every)}
     flights = [json.loads(r.value) for r in Flights(FlightsOptions(), seed=0).records(0, 5_000)]
     found = sum((row["origin"], row["time_hour"]) in hours for row in flights)

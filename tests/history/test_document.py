@@ -1,4 +1,4 @@
-"""docs/history.md and the schema say the same, and its example works."""
+"""docs/history.md agrees with the schema, and its examples work."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ def section(table: str) -> str:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_columns_are_those_of_the_schema(table: str) -> None:
-    told = re.findall(r"^\| `(\w+)` \| (\w+) \| (yes|no) \|", section(table), re.MULTILINE)
+    documented = re.findall(r"^\| `(\w+)` \| (\w+) \| (yes|no) \|", section(table), re.MULTILINE)
     required = set(RULES[table].required)
     real = [(f.name, _NAMES.get(f.type, str(f.type)), "no" if f.name in required else "yes") for f in TABLES[table]]
-    assert told == real
+    assert documented == real
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_words_are_told(table: str) -> None:
+def test_allowed_values_are_documented(table: str) -> None:
     for column, words in RULES[table].words.items():
         where = section("input") if column == "visibility" else section(table)
         assert all(f"`{word}`" in where for word in words), (table, column)
 
 
-def test_no_table_is_told_that_does_not_exist() -> None:
+def test_documented_tables_are_those_of_the_schema() -> None:
     tables = DOCUMENT.partition("## Tables\n")[2].partition("## Visibility\n")[0]
     assert re.findall(r"^### `(\w+)`", tables, re.MULTILINE) == list(TABLES)
     assert f"key `onceproof.history`, now `{VERSION}`" in DOCUMENT
 
 
-def test_the_import_that_is_shown_works(tmp_path: Path) -> None:
+def test_the_import_example_works(tmp_path: Path) -> None:
     (scenario,) = re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)
     files = {
         "orders.yaml": scenario,
@@ -63,7 +63,7 @@ def test_the_import_that_is_shown_works(tmp_path: Path) -> None:
     assert verdict.outcome is Outcome.HELD, verdict.reasons
 
 
-def test_the_example_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_a_writer_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
     exec(compile(code, "docs/history.md", "exec"), {})

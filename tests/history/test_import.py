@@ -1,4 +1,4 @@
-"""Histories from a user's own files: what is read from them, what is refused, and that `check` judges the result."""
+"""Histories made from a user's own files: what is read, what is refused, and that `check` judges the result."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def sources(tmp_path: Path) -> Sources:
     )
 
 
-def test_files_that_are_right(scenario: Path, sources: Sources, tmp_path: Path) -> None:
+def test_right_files_are_held(scenario: Path, sources: Sources, tmp_path: Path) -> None:
     run = import_history(scenario, sources, runs_dir=tmp_path / "runs")
     verdict = check(run)
     assert verdict.outcome is Outcome.HELD, verdict.reasons
@@ -72,7 +72,7 @@ def test_files_that_are_right(scenario: Path, sources: Sources, tmp_path: Path) 
     assert (tmp_path / "runs" / "latest").resolve() == run
 
 
-def test_files_with_something_wrong(scenario: Path, sources: Sources, tmp_path: Path) -> None:
+def test_wrong_files_are_violated(scenario: Path, sources: Sources, tmp_path: Path) -> None:
     with sources.outputs["seen"].open("a") as seen:
         seen.write('{"id": 3, "amount": 3.25}\n')
     lines(sources.outputs["totals"], {"customer": "c0", "total": 6.75}, {"customer": "c1", "total": 9.7499})
@@ -81,7 +81,7 @@ def test_files_with_something_wrong(scenario: Path, sources: Sources, tmp_path: 
     assert verdict.anomalies() == {"duplicate": 1, "wrong-value": 1}
 
 
-def test_a_loss_where_more_may_still_come_is_in_doubt(scenario: Path, sources: Sources, tmp_path: Path) -> None:
+def test_a_loss_is_not_certain_where_more_may_still_come(scenario: Path, sources: Sources, tmp_path: Path) -> None:
     lines(sources.outputs["seen"], *({"id": o["id"], "amount": o["amount"]} for o in ORDERS[:-1]))
     lost = check(import_history(scenario, sources, runs_dir=tmp_path / "runs"))
     assert lost.outcome is Outcome.VIOLATED
@@ -90,7 +90,9 @@ def test_a_loss_where_more_may_still_come_is_in_doubt(scenario: Path, sources: S
     assert open_end.outcome is not Outcome.HELD
 
 
-def test_claims_that_need_a_stream_of_commits_are_in_doubt(scenario: Path, sources: Sources, tmp_path: Path) -> None:
+def test_a_claim_that_needs_commits_is_inconclusive_for_a_snapshot(
+    scenario: Path, sources: Sources, tmp_path: Path
+) -> None:
     text = SCENARIO.replace("kind: upsert, identity: [customer]", "identity: [id]").replace(
         "SELECT customer, sum(amount::DECIMAL(20,4)) AS total FROM orders GROUP BY customer",
         "SELECT id, _partition, _offset, _key FROM orders",
@@ -105,7 +107,7 @@ def test_claims_that_need_a_stream_of_commits_are_in_doubt(scenario: Path, sourc
     assert says in verdict.reasons, verdict.reasons
 
 
-def test_a_whole_scenario_can_be_judged_by_too(scenario: Path, sources: Sources, tmp_path: Path) -> None:
+def test_a_scenario_with_fields_for_a_run_is_accepted(scenario: Path, sources: Sources, tmp_path: Path) -> None:
     scenario.write_text(
         SCENARIO.replace("- topic: orders", "- {topic: orders, dataset: numbers, chunks: 3}")
         + "pipeline: {command: [somewhere/else.sh], prepare: {topics: {seen: {partitions: 3}}}}\n"
@@ -115,7 +117,7 @@ def test_a_whole_scenario_can_be_judged_by_too(scenario: Path, sources: Sources,
     assert verdict.outcome is Outcome.HELD, verdict.reasons
 
 
-def test_parquet_of_records_and_of_rows(scenario: Path, sources: Sources, tmp_path: Path) -> None:
+def test_parquet_files_of_records_and_of_rows_are_read(scenario: Path, sources: Sources, tmp_path: Path) -> None:
     keyed = {
         "key": pa.array([o["customer"].encode() for o in ORDERS]),
         "value": pa.array([json.dumps(o).encode() for o in ORDERS]),
@@ -137,7 +139,7 @@ def test_parquet_of_records_and_of_rows(scenario: Path, sources: Sources, tmp_pa
     assert {r["timestamp_ms"] for r in stored} == {1_767_225_600_000}
 
 
-def test_static_table_of_the_oracle(scenario: Path, sources: Sources, tmp_path: Path) -> None:
+def test_the_oracle_can_read_a_static_table(scenario: Path, sources: Sources, tmp_path: Path) -> None:
     scenario.write_text(SCENARIO.replace("FROM orders\n", "FROM orders JOIN known USING (customer)\n"))
     pq.write_table(pa.table({"customer": ["c0", "c1"]}), tmp_path / "any.parquet")
     given = Sources(sources.inputs, sources.outputs, {"known": tmp_path / "any.parquet"})
@@ -146,7 +148,7 @@ def test_static_table_of_the_oracle(scenario: Path, sources: Sources, tmp_path: 
     assert without.outcome is Outcome.INCONCLUSIVE
 
 
-# --- what the files say -----------------------------------------------------------------------------------------------
+# --- the content of files -----------------------------------------------------------------------------------------------
 
 
 def test_records_keep_bytes_numbers_and_nulls(tmp_path: Path) -> None:
@@ -173,7 +175,7 @@ def test_records_keep_bytes_numbers_and_nulls(tmp_path: Path) -> None:
     assert found[-1]["visibility"] == "aborted"
 
 
-def test_rows_of_parquet_as_values(tmp_path: Path) -> None:
+def test_rows_of_parquet_become_json_values(tmp_path: Path) -> None:
     table = pa.table(
         {
             "n": pa.array([Decimal("1.50")], pa.decimal128(10, 2)),
@@ -220,7 +222,7 @@ def test_rows_of_parquet_as_values(tmp_path: Path) -> None:
         ("[" * 100_000, "not JSON"),
     ],
 )
-def test_lines_that_are_refused(tmp_path: Path, content: str, says: str) -> None:
+def test_invalid_lines_are_refused(tmp_path: Path, content: str, says: str) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_bytes(content.encode("latin-1"))
     with pytest.raises(UsageError) as caught:
@@ -267,7 +269,7 @@ oracle:
 
 
 @pytest.mark.parametrize("wrong", [None, "word", "short", "real", "clock", "lasts", "named", "both", "cents"])
-def test_types_of_parquet_are_compared_as_what_they_are(tmp_path: Path, wrong: str | None) -> None:
+def test_values_of_parquet_are_compared_by_their_types(tmp_path: Path, wrong: str | None) -> None:
     times, lasting = ["10:15:00.5", "10:15:00", "23:59:59.999999"], ["1 day", "-00:00:01.5", "36:00:00"]
     order = {"short": 0.1, "cents": 12345678901234567.89}
     words = ["NaN", "Infinity", "-Infinity"]
@@ -307,7 +309,7 @@ def test_types_of_parquet_are_compared_as_what_they_are(tmp_path: Path, wrong: s
     assert verdict.anomalies() == ({} if wrong is None else {"wrong-value": 1}), verdict.reasons
 
 
-def test_files_that_are_refused(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     lines(tmp_path / "orders.jsonl", {"n": 1})
     with pytest.raises(UsageError, match=r"does not exist\n.*did you mean 'orders\.jsonl'"):
         rows(tmp_path / "order.jsonl")
@@ -319,7 +321,7 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
         list(rows(tmp_path / "cut.parquet"))
 
 
-# --- what is asked for ------------------------------------------------------------------------------------------------
+# --- the arguments ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -333,14 +335,14 @@ def refused(scenario: Path, tmp_path: Path) -> Any:
     return refusal
 
 
-def test_names_that_the_scenario_does_not_have(refused: Any, sources: Sources) -> None:
+def test_names_that_the_scenario_lacks_are_refused(refused: Any, sources: Sources) -> None:
     order = Sources({"order": Path("x.jsonl")}, sources.outputs)
     assert "no input topic 'order'; did you mean 'orders'?" in refused(order)
     total = Sources(sources.inputs, {"total": Path("x.jsonl")})
     assert "no output 'total'; did you mean 'totals'?" in refused(total)
 
 
-def test_sources_that_are_missing(refused: Any, sources: Sources) -> None:
+def test_missing_sources_are_refused(refused: Any, sources: Sources) -> None:
     assert "give --input orders=FILE, or --kafka ADDRESS" in refused(Sources({}, sources.outputs))
     only_table = Sources(sources.inputs, {"totals": sources.outputs["totals"]})
     assert "give --output seen=FILE, or --kafka ADDRESS" in refused(only_table)
@@ -348,7 +350,7 @@ def test_sources_that_are_missing(refused: Any, sources: Sources) -> None:
     assert "give --output totals=FILE, or --postgres-env VARIABLE" in refused(only_topic)
 
 
-def test_a_bad_line_leaves_nothing_behind(refused: Any, sources: Sources) -> None:
+def test_an_invalid_line_leaves_no_directory(refused: Any, sources: Sources) -> None:
     with sources.outputs["totals"].open("a") as file:
         file.write("{\n")
     assert "totals.jsonl:3: not JSON" in refused(sources)
@@ -365,14 +367,14 @@ def test_a_password_is_never_shown(refused: Any, sources: Sources, monkeypatch: 
         assert "hunter2" not in said
 
 
-def test_scenario_problems_have_their_place(scenario: Path, sources: Sources, tmp_path: Path) -> None:
+def test_problems_of_the_scenario_have_a_line(scenario: Path, sources: Sources, tmp_path: Path) -> None:
     scenario.write_text(SCENARIO.replace("identity: [id]", "identity: [id], ignore: [id]").replace("seen:", "sen:", 1))
     with pytest.raises(ScenarioError) as caught:
         import_history(scenario, sources, runs_dir=tmp_path / "runs")
     assert all(problem.place.line > 1 for problem in caught.value.problems)
 
 
-def test_command_line(scenario: Path, sources: Sources, tmp_path: Path) -> None:
+def test_import_on_the_command_line(scenario: Path, sources: Sources, tmp_path: Path) -> None:
     argv = ["import", "--scenario", str(scenario), "--runs", str(tmp_path / "runs"), "--json"]
     argv += ["--input", f"orders={sources.inputs['orders']}"]
     argv += [word for name, path in sources.outputs.items() for word in ("--output", f"{name}={path}")]
@@ -387,7 +389,7 @@ def test_command_line(scenario: Path, sources: Sources, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("half", ["\\ud800", "\\uDFFF"])
-def test_half_of_a_surrogate_pair_is_named_with_its_line(tmp_path: Path, half: str) -> None:
+def test_half_of_a_surrogate_pair_is_reported_with_its_line(tmp_path: Path, half: str) -> None:
     file = tmp_path / "orders.jsonl"
     file.write_text(f'{{"value": "whole \\ud83d\\ude00"}}\n{{"value": {{"id": "{half}"}}}}\n')
     with pytest.raises(UsageError, match=re.escape(f"orders.jsonl:2: {half.lower()} is half of a surrogate pair")):

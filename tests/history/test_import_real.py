@@ -1,4 +1,4 @@
-"""`onceproof import` from a live topic and a live table, through the command line, as somebody's own services would be read."""
+"""`onceproof import` from a live topic and a live table, on the command line, as a user reads their own services."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def imported(folder: Path, stack: EmbeddedStack, scenario: str = SCENARIO) -> su
     return onceproof(folder, stack, "import", "--scenario", "live.yaml", *live, "--json")
 
 
-def test_live_topic_and_table(filled: EmbeddedStack, tmp_path: Path) -> None:
+def test_a_live_topic_and_a_live_table_are_imported(filled: EmbeddedStack, tmp_path: Path) -> None:
     done = imported(tmp_path, filled)
     assert done.returncode == 0, done.stderr
     run = Path(json.loads(done.stdout)["run"])
@@ -105,7 +105,7 @@ def test_live_topic_and_table(filled: EmbeddedStack, tmp_path: Path) -> None:
     assert "no fault was exercised" in json.dumps(result)
 
 
-def test_a_row_that_is_missing_and_one_too_many(filled: EmbeddedStack, tmp_path: Path) -> None:
+def test_a_missing_row_and_an_extra_row_are_found(filled: EmbeddedStack, tmp_path: Path) -> None:
     assert filled.postgres is not None
     uri, passfile = filled.postgres.client_uri, str(filled.postgres.passfile)
     with psycopg.connect(uri, passfile=passfile) as connection:
@@ -116,19 +116,22 @@ def test_a_row_that_is_missing_and_one_too_many(filled: EmbeddedStack, tmp_path:
     assert judged.returncode == 1, judged.stdout
 
 
-def test_what_is_not_there_leaves_nothing_behind(filled: EmbeddedStack, tmp_path: Path) -> None:
-    for scenario, says in (
-        (SCENARIO.replace("table: live_rows", "table: no_rows"), "there is no table 'no_rows', which is output 'rows'"),
+def test_a_failed_import_leaves_no_directory(filled: EmbeddedStack, tmp_path: Path) -> None:
+    for scenario, message in (
+        (
+            SCENARIO.replace("table: live_rows", "table: no_rows"),
+            "output 'rows' cannot be read: there is no table 'no_rows'",
+        ),
         (SCENARIO.replace("topic: live-seen", "topic: no-topic"), "topic 'no-topic' cannot be read back"),
     ):
         done = imported(tmp_path, filled, scenario)
         assert done.returncode == 4, done.stdout
-        assert says in done.stderr
+        assert message in done.stderr
         assert not (tmp_path / "onceproof-runs").exists()
 
 
 @pytest.mark.full
-def test_services_that_do_not_answer(filled: EmbeddedStack, tmp_path: Path) -> None:
+def test_a_service_that_does_not_answer_is_reported(filled: EmbeddedStack, tmp_path: Path) -> None:
     (tmp_path / "live.yaml").write_text(SCENARIO)
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"id": 1}\n')

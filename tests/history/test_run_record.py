@@ -1,4 +1,4 @@
-"""The run record: a value of the wrong type is refused by name, and what is no run is told from a damaged one."""
+"""The run record: a value of the wrong type is refused with its name, and a path that is not a run is reported as such."""
 
 from __future__ import annotations
 
@@ -33,55 +33,59 @@ from onceproof.history.writer import HistoryWriter
 from onceproof.scenario_files.load import find, load
 
 WRONG: list[tuple[str, Any, str]] = [
-    ("drained", "false", 'drained is "false", and must be true or false'),
-    ("drained", 0, "drained is 0, and must be true or false"),
-    ("observed", "true", 'observed is "true", and must be true or false'),
-    ("observed", 1, "observed is 1, and must be true or false"),
+    ("drained", "false", 'drained is "false", but must be true or false'),
+    ("drained", 0, "drained is 0, but must be true or false"),
+    ("observed", "true", 'observed is "true", but must be true or false'),
+    ("observed", 1, "observed is 1, but must be true or false"),
     ("stuck", "false", 'stuck is "false"'),
     ("imported", "no", 'imported is "no"'),
-    ("interrupted", [], "interrupted is [], and must be true or false"),
-    ("nudged", 1, "nudged is 1, and must be true or false"),
+    ("interrupted", [], "interrupted is [], but must be true or false"),
+    ("nudged", 1, "nudged is 1, but must be true or false"),
     ("never_reads", "x", 'never_reads is "x"'),
-    ("drain_note", 5, "drain_note is 5, and must be a string or null"),
-    ("error", {}, "error is {}, and must be a string or null"),
-    ("seed", "7", 'seed is "7", and must be a whole number'),
-    ("seed", 1.5, "seed is 1.5, and must be a whole number"),
-    ("seed", True, "seed is true, and must be a whole number"),
+    ("drain_note", 5, "drain_note is 5, but must be a string or null"),
+    ("error", {}, "error is {}, but must be a string or null"),
+    ("seed", "7", 'seed is "7", but must be a whole number'),
+    ("seed", 1.5, "seed is 1.5, but must be a whole number"),
+    ("seed", True, "seed is true, but must be a whole number"),
     ("seed", 10**400, "seed is 1000000"),
-    ("seconds", "long", 'seconds is "long", and must be a number of seconds'),
-    ("wall_start", "noon", 'wall_start is "noon", and must be a number of seconds since 1970'),
+    ("seconds", "long", 'seconds is "long", but must be a number of seconds'),
+    ("wall_start", "noon", 'wall_start is "noon", but must be a number of seconds since 1970'),
     ("wall_start", float("nan"), "wall_start is NaN"),
     ("wall_start", 1e300, "wall_start is 1e+300"),
-    ("schema", "2", 'schema is "2", and must be a whole number'),
-    ("job", [], "job is [], and must be an object or null"),
-    ("job", {"starts": "two"}, 'job.starts is "two", and must be a whole number from 0 on'),
-    ("job", {"died_before_fault": "no"}, 'job.died_before_fault is "no", and must be true or false'),
-    ("job", {"traceback": 3}, "job.traceback is 3, and must be a string or null"),
+    ("schema", "2", 'schema is "2", but must be a whole number'),
+    ("job", [], "job is [], but must be an object or null"),
+    ("job", {"starts": "two"}, 'job.starts is "two", but must be a whole number from 0 on'),
+    ("job", {"died_before_fault": "no"}, 'job.died_before_fault is "no", but must be true or false'),
+    ("job", {"traceback": 3}, "job.traceback is 3, but must be a string or null"),
     ("job", {"log_tail": ["a"]}, 'job.log_tail is ["a"]'),
-    ("job", {"failure": "died"}, 'job.failure is "died", and must be an object or null'),
-    ("job", {"exits": 1}, "job.exits is 1, and must be a list of objects"),
-    ("open_watermarks", ["q"], 'open_watermarks is ["q"], and must be an object or null'),
-    ("open_watermarks", {"q": 5}, "open_watermarks.q is 5, and must be an object or null"),
-    ("expectation", "none", 'expectation is "none", and must be an object or null'),
+    ("job", {"failure": "died"}, 'job.failure is "died", but must be an object or null'),
+    ("job", {"exits": 1}, "job.exits is 1, but must be a list of objects"),
+    ("open_watermarks", ["q"], 'open_watermarks is ["q"], but must be an object or null'),
+    ("open_watermarks", {"q": 5}, "open_watermarks.q is 5, but must be an object or null"),
+    ("expectation", "none", 'expectation is "none", but must be an object or null'),
     ("expectation", {"failed": True}, "expectation.failed is true"),
-    ("decoded", 1, "decoded is 1, and must be an object or null"),
-    ("decoded", {"inputs": []}, "decoded.inputs is [], and must be an object"),
-    ("decoded", {"outputs": {"out": 5}}, "decoded.outputs.out is 5, and must be an object or null"),
+    ("decoded", 1, "decoded is 1, but must be an object or null"),
+    ("decoded", {"inputs": []}, "decoded.inputs is [], but must be an object"),
+    ("decoded", {"outputs": {"out": 5}}, "decoded.outputs.out is 5, but must be an object or null"),
     ("decoded", {"outputs": {"out": {"undecodable": "1"}}}, 'decoded.outputs.out.undecodable is "1"'),
-    ("slice", "x", 'slice is "x", and must be an object'),
-    ("scenario", ["x"], 'scenario is ["x"], and must be an object'),
-    ("scenario", {"name": 5}, "scenario.name is 5, and must be a string"),
-    ("scenario", {"chaos": 3}, "scenario.chaos is 3, and must be a list of objects"),
-    ("scenario", {"chaos": ["crash"]}, 'scenario.chaos is ["crash"], and must be a list of objects'),
-    ("scenario", {"claim": "held"}, 'scenario.claim is "held", and must be an object'),
-    ("drain_note", "half \ud800", 'drain_note is "half \\ud800", which holds half of a surrogate pair'),
+    ("slice", "x", 'slice is "x", but must be an object'),
+    ("scenario", ["x"], 'scenario is ["x"], but must be an object'),
+    ("scenario", {"name": 5}, "scenario.name is 5, but must be a string"),
+    ("scenario", {"chaos": 3}, "scenario.chaos is 3, but must be a list of objects"),
+    ("scenario", {"chaos": ["crash"]}, 'scenario.chaos is ["crash"], but must be a list of objects'),
+    ("scenario", {"claim": "held"}, 'scenario.claim is "held", but must be an object'),
+    (
+        "drain_note",
+        "half \ud800",
+        'drain_note is "half \\ud800", which is not valid text: it holds half of a surrogate pair',
+    ),
     ("fed", {"\udfff": 1}, "a key of fed is"),
     ("outputs", {"a": ["x", "\ud83d"]}, "outputs.a[1] is"),
 ]
 
 
 def run_with(tmp_path: Path, **fields: Any) -> Path:
-    """A whole, empty history with this record."""
+    """A complete, empty history with these fields in its record."""
     scenario = {
         "name": "small",
         "input": [{"topic": "in", "dataset": "numbers"}],
@@ -101,18 +105,18 @@ def run_with(tmp_path: Path, **fields: Any) -> Path:
     return run
 
 
-@pytest.mark.parametrize(("field", "value", "said"), WRONG)
-def test_a_value_of_the_wrong_type(tmp_path: Path, field: str, value: Any, said: str) -> None:
+@pytest.mark.parametrize(("field", "value", "message"), WRONG)
+def test_a_value_of_the_wrong_type_is_refused(tmp_path: Path, field: str, value: Any, message: str) -> None:
     run = run_with(tmp_path, **{field: value})
     done = CliRunner().invoke(app, ["check", str(run)])
     assert done.exit_code == 4, done.output
-    assert said in done.output.replace("\n", "")
+    assert message in done.output.replace("\n", "")
     assert str(run / "run.json") in done.output
     assert "onceproof itself failed" not in done.output
     assert not (run / "verdict.json").exists()
 
 
-def test_types_of_a_run_that_was_not_observed(tmp_path: Path) -> None:
+def test_types_are_checked_even_if_the_run_was_not_observed(tmp_path: Path) -> None:
     run = run_with(tmp_path, observed=False, seconds="x")
     with pytest.raises(HistoryError, match="seconds"):
         RunRecord.read(run)
@@ -121,19 +125,19 @@ def test_types_of_a_run_that_was_not_observed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[" * 100_000, '{"scenario": ' + "[" * 100_000, '{"seed": ' + "9" * 5_000 + "}"]
 )
-def test_a_record_that_is_not_json(tmp_path: Path, text: str) -> None:
+def test_a_record_that_is_not_json_is_refused(tmp_path: Path, text: str) -> None:
     run = run_with(tmp_path)
     (run / "run.json").write_text(text)
     with pytest.raises(HistoryError, match=r"run\.json cannot be read"):
         RunRecord.read(run)
 
 
-def test_unknown_keys_are_passed_over(tmp_path: Path) -> None:
+def test_unknown_keys_are_kept(tmp_path: Path) -> None:
     mine = {"drained": "false"}
     assert RunRecord.read(run_with(tmp_path, mine=mine)).to_json()["mine"] == mine
 
 
-def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_record_is_read_back_unchanged(tmp_path: Path) -> None:
     directory = RunDir.create(tmp_path, "demo")
     directory.update(
         scenario=StoredScenario.of(load(find("effectively-once"))),
@@ -154,7 +158,7 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     assert stored == json.loads(json.dumps(read.to_json())) and "nudged" not in stored
 
 
-def test_a_name_that_no_field_has_is_not_written(tmp_path: Path) -> None:
+def test_unknown_fields_and_wrong_types_are_not_written(tmp_path: Path) -> None:
     directory = RunDir.create(tmp_path, "demo")
     with pytest.raises(TypeError, match="no field draind"):
         directory.update(draind=True)  # type: ignore[call-arg]
@@ -169,21 +173,21 @@ def test_a_name_that_no_field_has_is_not_written(tmp_path: Path) -> None:
     )
 
 
-def test_what_only_people_read_may_be_anything(tmp_path: Path) -> None:
+def test_fields_for_people_may_have_any_type(tmp_path: Path) -> None:
     odd = {"fed": "perhaps", "versions": 3, "ends": [], "onceproof": 1, "harness_peak_rss_kib": "much"}
     read = RunRecord.read(run_with(tmp_path, **odd, outputs={"out": {"rows": "few"}}))
     assert (read.fed, read.versions, read.ends, read.onceproof, read.harness_peak_rss_kib) == (None,) * 5
     assert read.outputs == {"out": OutputRecord()}
 
 
-def test_every_field_says_what_it_is() -> None:
+def test_every_field_has_a_description() -> None:
     parts = [part for part in vars(run_record).values() if isinstance(part, type) and issubclass(part, BaseModel)]
     assert len(parts) > 10
     assert [(part, name) for part in parts for name, field in part.model_fields.items() if not field.description] == []
 
 
-def named(tmp_path: Path, what: str) -> Path:
-    """Something that is not a run."""
+def not_a_run(tmp_path: Path, what: str) -> Path:
+    """A path that is not a run."""
     folder = tmp_path / "thing"
     if what == "yaml":
         (tmp_path / "job.yaml").write_text("input: []")
@@ -209,30 +213,30 @@ def named(tmp_path: Path, what: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("what", "message"),
     [
         ("empty", "it is an empty folder"),
         ("yaml", "it is a YAML file"),
         ("parquet", "it is a data file"),
-        ("record", "it is a file of one"),
-        ("history", "it is a folder inside of one"),
+        ("record", "it is a file of a run"),
+        ("history", "it is a folder inside the run"),
         ("qualification", "it is the directory of a qualification"),
         ("parquet folder", "it is a folder of data files"),
         ("checkpoint", "it is the checkpoint of a Spark query"),
-        ("runs", "it is a folder that holds 1 of them"),
+        ("runs", "it is a folder that holds 1 run"),
         ("other", "there is no run.json in it; it holds README, src"),
     ],
 )
 @pytest.mark.parametrize("command", ["check", "replay", "picture"])
-def test_what_is_not_a_run_is_wrong_usage(tmp_path: Path, what: str, said: str, command: str) -> None:
-    path = named(tmp_path, what)
+def test_a_path_that_is_not_a_run_is_wrong_usage(tmp_path: Path, what: str, message: str, command: str) -> None:
+    path = not_a_run(tmp_path, what)
     done = CliRunner().invoke(app, [command, str(path)])
     assert done.exit_code == 2, done.output
-    assert f"{path} is not a run: {said}" in done.output
+    assert f"{path} is not a run: {message}" in done.output
 
 
-def test_propose_and_shrink_say_it_too(tmp_path: Path) -> None:
-    folder = named(tmp_path, "empty")
+def test_propose_and_shrink_report_it_too(tmp_path: Path) -> None:
+    folder = not_a_run(tmp_path, "empty")
     with pytest.raises(NotARun):
         RunRecord.read(folder)
     for arguments in (["shrink", str(folder)], ["propose", str(folder), str(folder)]):

@@ -1,4 +1,4 @@
-"""What is written is read back, whole or not at all."""
+"""A written history is read back completely or refused."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_large_values_are_written_in_small_groups(run_dir: Path) -> None:
     assert metadata.num_row_groups >= 5
 
 
-def test_many_threads(run_dir: Path) -> None:
+def test_rows_of_several_threads_are_all_written(run_dir: Path) -> None:
     with HistoryWriter(run_dir) as writer:
 
         def write(number: int) -> None:
@@ -72,31 +72,33 @@ def test_many_threads(run_dir: Path) -> None:
         ("snapshot", {"content": 5}, "does not fit its columns"),
     ],
 )
-def test_refused_rows(run_dir: Path, table: str, row: dict[str, object], message: str) -> None:
+def test_a_row_that_does_not_fit_its_table_is_refused(
+    run_dir: Path, table: str, row: dict[str, object], message: str
+) -> None:
     writer = HistoryWriter(run_dir)
     with pytest.raises(HistoryError, match=message):
         writer.append(table, [row])
         writer.close()
 
 
-def test_nothing_after_close(run_dir: Path) -> None:
+def test_append_after_close_is_refused(run_dir: Path) -> None:
     writer = HistoryWriter(run_dir)
     writer.close()
     writer.close()
-    with pytest.raises(HistoryError, match="came too late"):
+    with pytest.raises(HistoryError, match="after the history was closed"):
         writer.append("snapshot", [])
 
 
-def test_unfinished_history_is_named(run_dir: Path) -> None:
+def test_an_unfinished_history_is_reported_as_such(run_dir: Path) -> None:
     writer = HistoryWriter(run_dir)
     writer.append("input", [{"topic": "t"}])
-    with pytest.raises(HistoryError, match=r"there is no .*input\.parquet") as error:
+    with pytest.raises(HistoryError, match=r"input\.parquet is missing") as error:
         open_history(run_dir)
     assert "killed before" in (error.value.hint or "")
     writer.close()
 
 
-def test_history_of_a_run_that_fails_is_never_whole(run_dir: Path) -> None:
+def test_the_history_of_a_failed_run_stays_incomplete(run_dir: Path) -> None:
     def fail() -> None:
         with HistoryWriter(run_dir) as writer:
             writer.append("input", [{"topic": "t"}])
@@ -109,14 +111,14 @@ def test_history_of_a_run_that_fails_is_never_whole(run_dir: Path) -> None:
         open_history(run_dir)
 
 
-def test_missing_table(run_dir: Path) -> None:
+def test_a_missing_table_is_refused(run_dir: Path) -> None:
     HistoryWriter(run_dir).close()
     (run_dir / "history" / "faults.parquet").unlink()
     with pytest.raises(HistoryError, match=r"faults\.parquet"):
         open_history(run_dir)
 
 
-def test_truncated_table(run_dir: Path) -> None:
+def test_a_truncated_table_is_refused(run_dir: Path) -> None:
     HistoryWriter(run_dir).close()
     file = run_dir / "history" / "commits.parquet"
     file.write_bytes(file.read_bytes()[:-6])
@@ -124,7 +126,7 @@ def test_truncated_table(run_dir: Path) -> None:
         open_history(run_dir)
 
 
-def test_other_version(run_dir: Path) -> None:
+def test_another_version_is_refused(run_dir: Path) -> None:
     HistoryWriter(run_dir).close()
     file = run_dir / "history" / "input.parquet"
     pq.write_table(TABLES["input"].with_metadata({VERSION_KEY: b"99"}).empty_table(), file)
@@ -132,7 +134,7 @@ def test_other_version(run_dir: Path) -> None:
         open_history(run_dir)
 
 
-def test_other_columns(run_dir: Path) -> None:
+def test_other_columns_are_refused(run_dir: Path) -> None:
     HistoryWriter(run_dir).close()
     file = run_dir / "history" / "snapshot.parquet"
     schema = pq.read_schema(file).remove(1).append(pa.field("text", pa.int64()))
@@ -141,8 +143,8 @@ def test_other_columns(run_dir: Path) -> None:
         open_history(run_dir)
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "cannot be read"), ("[]", "names no scenario")])
-def test_damaged_run_document(tmp_path: Path, text: str, message: str) -> None:
+@pytest.mark.parametrize(("text", "message"), [("{", "cannot be read"), ("[]", "it has no scenario")])
+def test_a_damaged_run_record_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(HistoryError, match=message):
         open_history(tmp_path)

@@ -106,7 +106,7 @@ def test_a_pipe_without_a_writer_does_not_block(clean_run: Any, name: str) -> No
     run = clean_run.save()
     (run / name).unlink(missing_ok=True)
     os.mkfifo(run / name)
-    with pytest.raises(HistoryError, match="is a pipe, and a run has a file there"):
+    with pytest.raises(HistoryError, match="is a pipe, but a run must have a file there"):
         check(run)
 
 

@@ -60,7 +60,7 @@ def test_a_window_with_input_in_two_batches_was_lost_in_an_unknown_batch(stored_
     assert (finding.source, finding.batches, finding.attribution) == ("unknown", {}, {"from an unknown batch": 1})
     assert "no fault" not in finding.summary + finding.witnesses[0].argument
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "the batch in which they were lost is not known" in verdict.reasons[0]
+    assert "the batch that lost them is not known" in verdict.reasons[0]
     assert verdict.anomalies() == {}
     run.scenario["claim"] = {"delivery": "effectively-once"}
     assert judge(run.save()).outcome is Outcome.VIOLATED, "a loss is a loss"
@@ -101,7 +101,7 @@ def test_a_fault_that_was_only_still_active_does_not_excuse_a_loss(clean_run: An
     finding = of(verdict, "lost-write")
     assert (finding.source, finding.allowed) == ("unknown", None)
     assert finding.witnesses[0].argument.endswith(
-        "But of 1 record expected, 0 can be read; why is unknown; "
+        "But of 1 record expected, 0 can be read; the cause is unknown; "
         "active at that time: crash driver in batch 0 at after-sink-commit."
     )
     assert verdict.outcome is Outcome.INCONCLUSIVE
@@ -168,7 +168,7 @@ def test_outputs_may_disagree_in_the_number_of_copies(clean_run: Any, topic: int
     findings = [f for f in judge(clean_run.save()).findings if f.anomaly == "sink-disagreement"]
     assert [(f.output, f.total) for f in findings] == found
     if (topic, table) == (1, 0):
-        assert findings[0].summary == "1 record of which this output holds more copies than another"
+        assert findings[0].summary == "1 record with more copies in this output than in another"
         assert findings[0].witnesses[0].argument == (
             "Input in/0@4 should be in 'events' and in 'rows'.\n"
             "'rows' holds as many as expected, at rows xid 701.\n"

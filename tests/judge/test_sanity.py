@@ -48,36 +48,36 @@ def test_a_repeated_row_is_refused(clean_run: Any, table: str) -> None:
     rows.insert(row + 1, dict(rows[row]))
     refusal = refused(clean_run)
     assert f"{table}.parquet, row {row + 1}:" in refusal
-    assert "partition 1, offset 1 occurs twice: it must rise from row to row" in refusal
+    assert "partition 1, offset 1 occurs twice, but it must rise from row to row" in refusal
 
 
 def test_offsets_out_of_order_are_refused(clean_run: Any) -> None:
     rows = clean_run.tables["input"]
     one, other = (n for n, r in enumerate(rows) if r["partition"] == 0 and r["offset"] in (4, 5))
     rows[one], rows[other] = rows[other], rows[one]
-    assert f"input.parquet, row {other}: topic 'in', partition 0, offset 4 comes behind 5" in refused(clean_run)
+    assert f"input.parquet, row {other}: topic 'in', partition 0, offset 4 comes after 5" in refused(clean_run)
 
 
 def test_commits_out_of_order_are_refused(clean_run: Any) -> None:
     clean_run.tables["commits"].reverse()
-    assert "commits.parquet, row 1: commit_order 0 comes behind 1" in refused(clean_run)
+    assert "commits.parquet, row 1: commit_order 0 comes after 1" in refused(clean_run)
 
 
 DAMAGES: list[tuple[str, dict[str, Any], str]] = [
-    ("input", {"visibility": "comitted"}, "visibility 'comitted' is none of committed, aborted, open (did you mean"),
+    ("input", {"visibility": "comitted"}, "visibility 'comitted' is not one of committed, aborted, open (did you mean"),
     ("input", {"visibility": None}, "visibility None may not be null"),
     ("input", {"offset": None}, "offset None may not be null"),
     ("input", {"partition": -1}, "partition -1 may not be negative"),
-    ("input", {"txn_end_offset": 0, "offset": 90}, "offset 90 is behind its txn_end_offset 0"),
-    ("output", {"op": "upsert"}, "op 'upsert' is none of insert, update, delete, truncate"),
+    ("input", {"txn_end_offset": 0, "offset": 90}, "offset 90 is greater than its txn_end_offset 0"),
+    ("output", {"op": "upsert"}, "op 'upsert' is not one of insert, update, delete, truncate"),
     ("output", {"output": None}, "output None may not be null"),
     ("output", {"offset": -5}, "offset -5 may not be negative"),
-    ("sent", {"status": "lost"}, "status 'lost' is none of acked, failed, unknown"),
-    ("batches", {"planned_at": 5.0, "committed_at": 4.0}, "planned_at 5.0 is behind its committed_at 4.0"),
-    ("batches", {"start_offset": 9, "end_offset": 3}, "start_offset 9 is behind its end_offset 3"),
+    ("sent", {"status": "lost"}, "status 'lost' is not one of acked, failed, unknown"),
+    ("batches", {"planned_at": 5.0, "committed_at": 4.0}, "planned_at 5.0 is greater than its committed_at 4.0"),
+    ("batches", {"start_offset": 9, "end_offset": 3}, "start_offset 9 is greater than its end_offset 3"),
     ("batches", {"batch": None}, "batch None may not be null"),
-    ("faults", {"armed_at": 3.0, "fired_at": 2.0}, "armed_at 3.0 is behind its fired_at 2.0"),
-    ("faults", {"fired_at": 2.0, "healed_at": 1.0}, "fired_at 2.0 is behind its healed_at 1.0"),
+    ("faults", {"armed_at": 3.0, "fired_at": 2.0}, "armed_at 3.0 is greater than its fired_at 2.0"),
+    ("faults", {"fired_at": 2.0, "healed_at": 1.0}, "fired_at 2.0 is greater than its healed_at 1.0"),
     ("progress", {"end_offset": -1}, "end_offset -1 may not be negative"),
 ]
 
@@ -98,13 +98,13 @@ def test_repeated_names_are_refused(clean_run: Any, table: str) -> None:
     rows = clean_run.tables[table]
     rows.append(dict(rows[0]))
     assert f"{table}.parquet, row {len(rows) - 1}: " in (refusal := refused(clean_run))
-    assert "is in row 0 already" in refusal
+    assert "is already in row 0" in refusal
 
 
 def test_partitions_that_end_before_they_begin_are_refused(clean_run: Any) -> None:
     row = {"topic": "in", "partition": 0, "start_offset": 0, "stable_offset": 9, "end_offset": 8}
     clean_run.add("partitions", row)
-    assert "stable_offset 9 is behind its end_offset 8" in refused(clean_run)
+    assert "stable_offset 9 is greater than its end_offset 8" in refused(clean_run)
 
 
 def test_times_that_rounding_put_out_of_order_are_accepted(clean_run: Any) -> None:
@@ -115,7 +115,7 @@ def test_times_that_rounding_put_out_of_order_are_accepted(clean_run: Any) -> No
 
 def test_another_version_in_the_document_is_refused(clean_run: Any) -> None:
     clean_run.document["schema"] = VERSION + 1
-    assert f"run.json says schema {VERSION + 1}; this onceproof reads version {VERSION}" in refused(clean_run)
+    assert f"run.json has schema {VERSION + 1}; this onceproof reads version {VERSION}" in refused(clean_run)
 
 
 def large(folder: Path, rows: int, group: int) -> Path:
@@ -192,7 +192,7 @@ def test_text_that_is_not_utf_8_is_refused(clean_run: Any) -> None:
     table = pq.read_table(path)
     content = pa.array([b'{"p":"\xff"}'] * len(table), pa.binary()).view(pa.string())
     pq.write_table(table.set_column(1, "content", content), path)
-    with pytest.raises(HistoryError, match=r"snapshot\.parquet is damaged behind row 0: .*UTF8"):
+    with pytest.raises(HistoryError, match=r"snapshot\.parquet is damaged after row 0: .*UTF8"):
         judge(run_dir)
 
 

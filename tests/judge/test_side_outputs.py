@@ -106,7 +106,7 @@ def test_a_dead_letter_of_a_row_that_is_there_is_unexplained(stored_run: Any, er
     verdict = judged(run)
     assert verdict.anomalies() == {"unexplained": 1}
     (finding,) = verdict.findings
-    assert (finding.output, finding.summary) == ("errors", "1 row that orders does not lack")
+    assert (finding.output, finding.summary) == ("errors", "1 row matching no missing row in orders")
     of = "input record" if "source" in errors else "identity"
     assert f"'orders' holds a row of this {of}, or must hold none" in finding.witnesses[0].argument
 

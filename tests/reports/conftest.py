@@ -1,4 +1,4 @@
-"""Verdicts to render: one that held, one that did not, one that proves nothing, and an error."""
+"""Verdicts to render: held, violated, inconclusive, and an error."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def violated() -> ScenarioResult:
 
 @pytest.fixture
 def rich() -> ScenarioResult:
-    """Everything that a verdict can tell at once."""
+    """A verdict with everything that a report can show."""
     return ScenarioResult("rich", ExpectedVerdict(), RICH, Path("/runs/rich-1"))
 
 

@@ -23,7 +23,7 @@ def batches(count: int, every_s: float) -> list[Event]:
     return [Event(n * every_s, "batch.committed", {"query": "q", "batch": n, "records": 100}) for n in range(count)]
 
 
-def test_phases_faults_and_restarts_are_lines() -> None:
+def test_phases_faults_and_restarts_get_a_line() -> None:
     text = lines(
         [
             Event(0.0, "phase", {"name": "stack"}),
@@ -43,14 +43,14 @@ def test_phases_faults_and_restarts_are_lines() -> None:
         "   1.0 s    kafka is up (3.2 s)",
         "   2.0 s    job started",
         "   4.0 s    fault 1: crash driver fired at batch 2, after-sink-commit",
-        "   4.1 s    job exited, code -9 (killed by us)",
+        "   4.1 s    job exited, code -9 (killed by onceproof)",
         "   4.2 s    job restarted (start 2)",
         "   5.0 s    fault 1: crash driver missed at batch 2, after-sink-commit: commits/2 there",
         "   6.0 s    warning: [bold]odd[/bold]",
     ]
 
 
-def test_batches_are_told_now_and_then_on_a_log() -> None:
+def test_a_log_gets_a_line_about_batches_every_ten_seconds() -> None:
     assert len(lines(batches(100, 0.5)).splitlines()) == 4  # at 10, 20, 30 and 40 s
     assert "batch 20   records in 0   out 2,100" in lines(batches(100, 0.5))
 
@@ -68,7 +68,7 @@ def test_a_terminal_shows_a_status() -> None:
     assert "records in 500" in text
 
 
-def test_the_state_adds_up() -> None:
+def test_the_state_follows_the_events() -> None:
     state = RunState()
     for event in [
         *batches(3, 1.0),
@@ -83,5 +83,5 @@ def test_the_state_adds_up() -> None:
 
 
 @pytest.mark.parametrize("kind", ["point", "batch.planned", "fault.armed", "unheard.of"])
-def test_other_events_are_silent(kind: str) -> None:
+def test_other_events_get_no_line(kind: str) -> None:
     assert lines([Event(0.0, kind, dict(FAULT))]) == ""

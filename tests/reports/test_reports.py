@@ -12,7 +12,7 @@ from onceproof.reports.report import RunSet, ScenarioResult, reports
 from onceproof.reports.terminal import TerminalReport
 
 
-def test_a_violation_is_told_with_witnesses_attribution_and_the_next_command(violated: ScenarioResult) -> None:
+def test_a_violation_is_shown_with_witnesses_attribution_and_the_next_command(violated: ScenarioResult) -> None:
     text = TerminalReport().render(RunSet((violated,)))
     for part in (
         "VIOLATED  naive",
@@ -33,13 +33,13 @@ def test_a_violation_is_told_with_witnesses_attribution_and_the_next_command(vio
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_all_that_is_known_is_told(rich: ScenarioResult, width: int) -> None:
+def test_everything_in_a_verdict_is_shown(rich: ScenarioResult, width: int) -> None:
     text = TerminalReport(width=width).render(RunSet((rich,)))
     lines = " ".join(text.split())
     for part in (
         "claim effectively-once; order per-key; atomic none; liveness recovers copies: at-least-once; order none",
-        "counts input 60,000; expected rows 60,000 records of flights that came too late",
-        "rows of rows whose window was still open, so that they are not judged: 5",
+        "counts input 60,000; expected rows 60,000 records of flights too late for their window",
+        "rows of rows whose window was still open, so they are not judged: 5",
         "ignored rows: loaded_at, id (not compared)",
         "batches 4 in all; those without a finding or a fault: 2 held, 1 inconclusive",
         "both 2 6,000 records, planned by start 0, committed by start 1: violated (duplicate 5,990)",
@@ -51,9 +51,11 @@ def test_all_that_is_known_is_told(rich: ScenarioResult, width: int) -> None:
         "more: onceproof explain NAME",
     ):
         assert part in lines
-    assert "onceproof check /runs/rich-1/slices/duplicate-rows-batch-replay\n" in text, "to be copied: in one piece"
-    assert "as their window closed" not in lines, "there were none"
-    assert lines.index("torn-batch in rows") < lines.index("allowed duplicate"), "what violates comes first"
+    assert "onceproof check /runs/rich-1/slices/duplicate-rows-batch-replay\n" in text, (
+        "a command to copy is not wrapped"
+    )
+    assert "while their window closed" not in lines, "there were none"
+    assert lines.index("torn-batch in rows") < lines.index("allowed duplicate"), "violating findings come first"
     wrapped = [line for line in text.splitlines() if "onceproof" not in line]
     assert max(map(len, wrapped)) <= width
 
@@ -66,32 +68,32 @@ def test_many_batches_are_not_all_shown(rich: ScenarioResult) -> None:
     assert "... and 12 more (verdict.json holds all)" in text
 
 
-def test_the_legend_names_what_was_found_and_no_more(violated: ScenarioResult, held: ScenarioResult) -> None:
+def test_the_legend_explains_only_anomalies_that_were_found(violated: ScenarioResult, held: ScenarioResult) -> None:
     text = TerminalReport().render(RunSet((violated,)))
     assert "legend     duplicate: an effect is counted more than once\n" in text
     assert "more: onceproof explain duplicate" in text
     assert "legend" not in TerminalReport().render(RunSet((held,)))
 
 
-def test_json_tells_each_finding_with_its_slice(rich: ScenarioResult) -> None:
-    told = json.loads(reports.get("json")().render(RunSet((rich,))))
-    first, torn, allowed, transient = told["findings"]
+def test_json_holds_each_finding_with_its_slice(rich: ScenarioResult) -> None:
+    document = json.loads(reports.get("json")().render(RunSet((rich,))))
+    first, torn, allowed, transient = document["findings"]
     assert first["slice"] == "/runs/rich-1/slices/duplicate-rows-batch-replay"
     assert torn["slice"] is None and torn["transient"] is True and torn["allowed"] is None
     assert allowed["allowed"].startswith("at-least-once") and transient["transient"] is True
-    assert [batch["batch"] for batch in told["batches"]] == [2], "those with a finding or a fault"
-    assert told["ignored"] == {"rows": ["loaded_at", "id"]}
+    assert [batch["batch"] for batch in document["batches"]] == [2], "those with a finding or a fault"
+    assert document["ignored"] == {"rows": ["loaded_at", "id"]}
 
 
-def test_junit_says_why_and_where_the_slice_is(rich: ScenarioResult) -> None:
+def test_junit_has_a_witness_and_the_slice_of_each_finding(rich: ScenarioResult) -> None:
     failure = ET.fromstring(reports.get("junit")().render(RunSet((rich,)))).find(".//failure")
     assert failure is not None and failure.text is not None
     assert "duplicate in rows, for example:\nbatch 2 wrote it in start 0" in failure.text
     assert "onceproof check /runs/rich-1/slices/duplicate-rows-batch-replay" in failure.text
-    assert "copies" not in failure.text, "what the claim allows is no failure"
+    assert "copies" not in failure.text, "a finding that the claim allows is not a failure"
 
 
-def test_a_fault_that_did_not_hit_is_told_with_what_was_missing(inconclusive: ScenarioResult) -> None:
+def test_a_fault_that_did_not_hit_is_shown_with_what_was_missing(inconclusive: ScenarioResult) -> None:
     text = TerminalReport().render(RunSet((inconclusive,)))
     assert "INCONCLUSIVE  vague" in text
     assert "fired, NOT HIT" in text
@@ -99,23 +101,23 @@ def test_a_fault_that_did_not_hit_is_told_with_what_was_missing(inconclusive: Sc
     assert "reordered@rows: the commit stream" in text
 
 
-def test_colour_only_where_it_is_wanted(held: ScenarioResult) -> None:
+def test_colour_only_on_request(held: ScenarioResult) -> None:
     runs = RunSet((held,))
     plain, coloured = TerminalReport().render(runs), TerminalReport(color=True).render(runs)
     assert "\x1b[" in coloured
     assert "HELD" in plain and "\x1b" not in plain
 
 
-def test_a_long_path_stays_in_one_piece(held: ScenarioResult) -> None:
+def test_a_long_path_is_not_wrapped(held: ScenarioResult) -> None:
     assert held.run_dir is not None
     long = held.run_dir / ("x" * 150)
     assert str(long) in TerminalReport().render(RunSet((replace(held, run_dir=long),)))
 
 
-def test_the_summary_names_each_scenario(everything: RunSet) -> None:
+def test_the_summary_lists_each_scenario(everything: RunSet) -> None:
     lines = TerminalReport().summary(everything).splitlines()
-    told = [line.split() for line in lines if line.startswith(("ok", "FAILED"))]
-    assert [line[:3] for line in told] == [
+    rows = [line.split() for line in lines if line.startswith(("ok", "FAILED"))]
+    assert [row[:3] for row in rows] == [
         ["ok", "good", "held"],
         ["ok", "naive", "violated"],
         ["FAILED", "vague", "inconclusive"],
@@ -125,27 +127,27 @@ def test_the_summary_names_each_scenario(everything: RunSet) -> None:
 
 
 def test_json_of_one_scenario_has_the_promised_keys(violated: ScenarioResult) -> None:
-    told = json.loads(reports.get("json")().render(RunSet((violated,))))
-    assert set(told) == {
+    document = json.loads(reports.get("json")().render(RunSet((violated,))))
+    assert set(document) == {
         *("scenario", "verdict", "reasons", "claim", "anomalies", "findings", "faults", "batches", "not_evaluated"),
         *("ignored", "counts", "run", "seed", "seconds", "expect_met"),
     }
-    assert told["anomalies"] == {"duplicate": 6000}
-    assert told["verdict"] == "violated" and told["expect_met"] is True
-    assert set(told["faults"][0]) == {"fault", "target", "query", "batch", "point", "armed", "fired", "hit"}
+    assert document["anomalies"] == {"duplicate": 6000}
+    assert document["verdict"] == "violated" and document["expect_met"] is True
+    assert set(document["faults"][0]) == {"fault", "target", "query", "batch", "point", "armed", "fired", "hit"}
 
 
-def test_json_of_several(everything: RunSet) -> None:
-    told = json.loads(reports.get("json")().render(everything))
-    assert told["verdict"] == "error" and told["expect_met"] is False
-    assert [run["verdict"] for run in told["runs"]] == ["held", "violated", "inconclusive", "error"]
-    assert told["runs"][3] | {"run": None} == told["runs"][3]
-    assert (told["runs"][3]["error"], told["runs"][3]["hint"], told["runs"][3]["exit"]) == (
+def test_json_of_several_scenarios(everything: RunSet) -> None:
+    document = json.loads(reports.get("json")().render(everything))
+    assert document["verdict"] == "error" and document["expect_met"] is False
+    assert [run["verdict"] for run in document["runs"]] == ["held", "violated", "inconclusive", "error"]
+    assert document["runs"][3] | {"run": None} == document["runs"][3]
+    assert (document["runs"][3]["error"], document["runs"][3]["hint"], document["runs"][3]["exit"]) == (
         *("no Java", "install Java 21", 4),
     )
 
 
-def test_an_error_in_a_run_is_told_with_its_directory_and_logs(failed: ScenarioResult) -> None:
+def test_an_error_in_a_run_is_shown_with_its_directory_and_logs(failed: ScenarioResult) -> None:
     stored = Verdict("broken", Outcome.ERROR, {"delivery": "effectively-once"}, ("no Java",), seed=3, seconds=12.0)
     runs = RunSet((replace(failed, verdict=stored, run_dir=Path("/runs/broken-1")),))
     text = TerminalReport().render(runs)
@@ -168,9 +170,9 @@ def test_an_error_in_a_run_is_told_with_its_directory_and_logs(failed: ScenarioR
     }
 
 
-def test_an_error_before_any_run_has_the_same_keys(failed: ScenarioResult) -> None:
-    told = json.loads(reports.get("json")().render(RunSet((failed,))))
-    assert {name: told[name] for name in ("claim", "anomalies", "faults", "run", "seed", "seconds")} == {
+def test_json_of_an_error_before_any_run_has_the_same_keys(failed: ScenarioResult) -> None:
+    document = json.loads(reports.get("json")().render(RunSet((failed,))))
+    assert {name: document[name] for name in ("claim", "anomalies", "faults", "run", "seed", "seconds")} == {
         "claim": None,
         "anomalies": {},
         "faults": [],
@@ -180,7 +182,7 @@ def test_an_error_before_any_run_has_the_same_keys(failed: ScenarioResult) -> No
     }
 
 
-def test_junit_counts_and_places_each_kind(everything: RunSet) -> None:
+def test_junit_counts_failures_and_errors(everything: RunSet) -> None:
     suite = ET.fromstring(reports.get("junit")().render(everything)).find("testsuite")
     assert suite is not None
     assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
@@ -200,13 +202,13 @@ def test_junit_counts_and_places_each_kind(everything: RunSet) -> None:
     assert "HELD  good" in (cases["good"].findtext("system-out") or "")
 
 
-def test_junit_of_a_run_by_name_fails_where_it_did_not_hold(violated: ScenarioResult) -> None:
+def test_junit_without_expectations_fails_unless_held(violated: ScenarioResult) -> None:
     failure = ET.fromstring(reports.get("junit")().render(RunSet((violated,)))).find(".//failure")
     assert failure is not None and failure.get("type") == "violated"
     assert failure.get("message") == "violated: duplicate 6000"
 
 
-def test_junit_survives_what_xml_forbids(held: ScenarioResult) -> None:
+def test_junit_replaces_characters_that_xml_forbids(held: ScenarioResult) -> None:
     assert held.verdict is not None
     odd = replace(held.verdict, outcome=Outcome.INCONCLUSIVE, reasons=("\x1b[31m \x00 <&]]> \ud800 \U0001f600",))
     text = reports.get("junit")().render(RunSet((replace(held, verdict=odd),)))
@@ -227,25 +229,25 @@ def test_junit_survives_what_xml_forbids(held: ScenarioResult) -> None:
         (["held", "violated", "failed"], True, Outcome.ERROR),
     ],
 )
-def test_the_outcome_of_several(
+def test_the_outcome_of_several_scenarios(
     which: list[str], by_expectation: bool, outcome: Outcome, request: pytest.FixtureRequest
 ) -> None:
     results = tuple(request.getfixturevalue(name) for name in which)
     assert RunSet(results, by_expectation).outcome() is outcome
 
 
-def test_a_planted_bug_that_held_makes_all_red(held: ScenarioResult, violated: ScenarioResult) -> None:
+def test_a_planted_bug_that_held_counts_as_violated(held: ScenarioResult, violated: ScenarioResult) -> None:
     silent = replace(held, expect=violated.expect)
     assert RunSet((held, silent), by_expectation=True).outcome() is Outcome.VIOLATED
 
 
-def test_an_expectation_needs_exactly_its_anomalies(violated: ScenarioResult) -> None:
+def test_an_expectation_is_met_only_by_exactly_its_anomalies(violated: ScenarioResult) -> None:
     assert violated.expect_met
     more = replace(violated, expect=violated.expect.model_copy(update={"anomalies": ["duplicate", "lost-write"]}))
     assert not more.expect_met
 
 
-def test_a_run_without_faults_says_so_in_every_report(held: ScenarioResult) -> None:
+def test_every_report_shows_that_no_fault_was_injected(held: ScenarioResult) -> None:
     assert held.verdict is not None
     calm = replace(held.verdict, faults=(), reasons=("no fault injected: 5 effects of 5 input records are as claimed",))
     result = replace(held, verdict=calm)

@@ -1,4 +1,4 @@
-"""A real stack for the sinks, and checkpoints as Spark writes them, without Spark."""
+"""A real stack for the sinks, and checkpoints in Spark's format, without Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{}}'
 
 
 class FakeCheckpoint:
-    """The files of a checkpoint whose one source is topic ``t`` with partition 0; batch N is [ends[N-1], ends[N])."""
+    """The files of a checkpoint with one source, topic ``t`` with partition 0; batch N is [ends[N-1], ends[N])."""
 
     def __init__(self, folder: Path, ends: list[int], start: int = 0) -> None:
         self.folder = folder
@@ -32,7 +32,7 @@ class FakeCheckpoint:
             (folder / "offsets" / str(batch)).write_text(f"v1\n{METADATA}\n" + json.dumps({"t": {"0": end}}))
 
     def rows(self, batch: int) -> pa.Table:
-        """One row an offset of the batch, with a NULL key in every third."""
+        """One row per offset of the batch; every third has a NULL key."""
         offsets = range(self.ends[batch - 1] if batch else 0, self.ends[batch])
         return pa.table(
             {
@@ -52,7 +52,7 @@ def make_checkpoint(tmp_path: Path) -> Callable[..., FakeCheckpoint]:
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStack]:
-    """One broker and Postgres behind Toxiproxy. Whoever breaks a proxy heals it."""
+    """One broker and Postgres behind Toxiproxy. A test that breaks a proxy heals it."""
     folder = tmp_path_factory.mktemp("stack")
     (folder / "logs").mkdir()
     with pytest.MonkeyPatch.context() as patch:

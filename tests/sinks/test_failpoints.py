@@ -15,7 +15,7 @@ from onceproof.sinks import failpoints
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    # A short path of its own: a Unix socket's may not be longer than 107 bytes.
+    # A short path, because that of a Unix socket may have at most 107 bytes.
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listening:
         path = str(Path(folder) / "points")
         listening.bind(path)
@@ -33,7 +33,7 @@ def call(function: Any, name: str, **facts: Any) -> threading.Thread:
     return thread
 
 
-def test_a_sink_is_held_until_it_is_answered(server: socket.socket) -> None:
+def test_a_sink_waits_until_the_harness_answers(server: socket.socket) -> None:
     sink = call(failpoints.reach, "before-sink-commit", xid="741")
     connection, _ = server.accept()
     with connection, connection.makefile("rb") as lines:
@@ -51,25 +51,25 @@ def test_a_sink_is_held_until_it_is_answered(server: socket.socket) -> None:
     assert not sink.is_alive()
 
 
-def test_a_sink_goes_on_when_the_harness_closes(server: socket.socket) -> None:
+def test_a_sink_continues_when_the_harness_closes_the_connection(server: socket.socket) -> None:
     sink = call(failpoints.reach, "after-sink-commit")
     server.accept()[0].close()
     sink.join(10)
     assert not sink.is_alive()
 
 
-def test_an_event_says_what_happened(server: socket.socket) -> None:
-    sink = call(failpoints.tell, "commit-failed", error="OperationalError")
+def test_an_event_is_reported_with_its_facts(server: socket.socket) -> None:
+    sink = call(failpoints.report, "commit-failed", error="OperationalError")
     connection, _ = server.accept()
     with connection, connection.makefile("rb") as lines:
-        said = json.loads(lines.readline())
-    assert (said["event"], said["facts"]) == ("commit-failed", {"error": "OperationalError"})
+        message = json.loads(lines.readline())
+    assert (message["event"], message["facts"]) == ("commit-failed", {"error": "OperationalError"})
     sink.join(10)
     assert not sink.is_alive()
 
 
-def test_nothing_happens_without_a_harness(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_calls_return_at_once_without_a_harness(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(failpoints.SOCKET_VARIABLE, raising=False)
     failpoints.reach("after-offset-log", sink="kafka", batch=0, query_id="q")
     monkeypatch.setenv(failpoints.SOCKET_VARIABLE, str(tmp_path / "nobody"))
-    failpoints.tell("committed", sink="kafka", batch=0, query_id="q")
+    failpoints.report("committed", sink="kafka", batch=0, query_id="q")

@@ -37,7 +37,7 @@ def broker(stack: EmbeddedStack) -> Iterator[EmbeddedKafka]:
 
 
 class Topics:
-    """A fresh output topic and pipeline name beside one progress topic for all, and what a reader finds."""
+    """A new output topic and pipeline name, one progress topic shared by all, and what a reader gets."""
 
     progress_topic = "progress"
 
@@ -58,7 +58,7 @@ class Topics:
         )
 
     def offsets(self) -> list[int]:
-        """The column ``src_offset`` of each record that a read_committed reader sees, in log order."""
+        """The column ``src_offset`` of each record that a read_committed reader gets, in log order."""
         return [json.loads(value)["src_offset"] for _, value in self.records()]
 
     def records(self) -> list[tuple[bytes | None, bytes]]:
@@ -128,7 +128,7 @@ def test_a_replayed_batch_is_skipped(topics: Topics, make_checkpoint: MakeCheckp
     assert topics.offsets() == list(range(5))
 
 
-def test_a_gap_is_refused_and_nothing_written(topics: Topics, make_checkpoint: MakeCheckpoint) -> None:
+def test_a_gap_is_refused_and_nothing_is_written(topics: Topics, make_checkpoint: MakeCheckpoint) -> None:
     first, other = make_checkpoint(5, 8), make_checkpoint(7, 9, name="other")
     topics.sink(first).write(first.rows(0), 0)
     with pytest.raises(OffsetGap, match=r"t/0: batch \[7, 9\), recorded up to 5"):
@@ -166,11 +166,11 @@ def test_a_successor_fences_a_parked_writer(
 
 
 @pytest.mark.parametrize(("stream", "applied"), [("downstream", True), ("upstream", False)])
-def test_a_commit_without_an_answer_is_unknown_and_the_replay_finds_out(
+def test_a_commit_without_an_answer_is_unknown_until_the_replay(
     topics: Topics, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch, stream: str, applied: bool
 ) -> None:
     checkpoint = make_checkpoint(5)
-    told: list[str] = []
+    events: list[str] = []
     proxy = topics.broker.client_proxy(1)
 
     def cut(point: str, **_facts: Any) -> None:
@@ -178,19 +178,19 @@ def test_a_commit_without_an_answer_is_unknown_and_the_replay_finds_out(
             proxy.add_toxic("timeout", stream, timeout=0)  # type: ignore[arg-type]  # parametrised
 
     monkeypatch.setattr(failpoints, "reach", cut)
-    monkeypatch.setattr(failpoints, "tell", lambda event, **_facts: told.append(event))
+    monkeypatch.setattr(failpoints, "report", lambda event, **_facts: events.append(event))
     failing = topics.sink(checkpoint, commit_timeout_s=1, commit_attempts=2)
     with pytest.raises(CommitUnknown, match=r"the commit of batch 0 .* got no clear answer"):
         failing.write(checkpoint.rows(0), 0)
-    assert told == ["commit-failed", "commit-failed", "attempt-failed"]
+    assert events == ["commit-failed", "commit-failed", "attempt-failed"]
     monkeypatch.setattr(failpoints, "reach", lambda *_args, **_facts: None)
-    del failing  # as a driver that ended: its producer sends nothing any more
+    del failing  # like a driver that has ended: its producer sends nothing more
     proxy.heal()
     assert topics.sink(checkpoint).write(checkpoint.rows(0), 0) is not applied
     assert topics.offsets() == list(range(5))
 
 
-def test_a_commit_that_times_out_is_asked_for_again(
+def test_a_commit_that_times_out_is_sent_again(
     topics: Topics, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = make_checkpoint(5)
@@ -205,12 +205,12 @@ def test_a_commit_that_times_out_is_asked_for_again(
             proxy.heal()
 
     monkeypatch.setattr(failpoints, "reach", cut)
-    monkeypatch.setattr(failpoints, "tell", heal)
+    monkeypatch.setattr(failpoints, "report", heal)
     assert topics.sink(checkpoint, commit_timeout_s=1, commit_attempts=8).write(checkpoint.rows(0), 0)
     assert topics.offsets() == list(range(5))
 
 
-def test_progress_is_found_below_many_records_of_other_pipelines(
+def test_progress_is_found_before_many_records_of_other_pipelines(
     topics: Topics, make_checkpoint: MakeCheckpoint
 ) -> None:
     checkpoint = make_checkpoint(5)
@@ -227,7 +227,7 @@ def test_progress_is_found_below_many_records_of_other_pipelines(
 def test_an_open_transaction_of_another_pipeline_does_not_hide_progress(
     topics: Topics, make_checkpoint: MakeCheckpoint
 ) -> None:
-    """Its record holds the last stable offset back, below our own: an empty answer then is no "no progress"."""
+    """It holds the last stable offset back, below our own record: an empty read must not count as "no progress"."""
     checkpoint = make_checkpoint(5)
     other = Producer({**producer_config(topics.broker.harness_bootstrap), "transactional.id": f"{topics.topic}-other"})
     other.init_transactions(20)
@@ -245,13 +245,15 @@ def test_an_open_transaction_of_another_pipeline_does_not_hide_progress(
     assert topics.offsets() == []
 
 
-def test_each_new_reader_is_answered(topics: Topics) -> None:
-    """A leader lookup as a new client's first request was lost one time in five, so forty readers see it come back."""
+def test_each_new_reader_gets_an_answer(topics: Topics) -> None:
+    """One in five leader lookups was lost when it was a new client's first request, so forty readers try."""
     for _ in range(40):
         assert topics.last_progress() is None
 
 
-def test_a_missing_progress_topic_is_no_missing_progress(topics: Topics, make_checkpoint: MakeCheckpoint) -> None:
+def test_a_missing_progress_topic_does_not_count_as_no_progress(
+    topics: Topics, make_checkpoint: MakeCheckpoint
+) -> None:
     checkpoint = make_checkpoint(5)
     topics.progress_topic = "no-such-topic"
     with pytest.raises(ProgressUnreadable, match="no-such-topic/0"):
@@ -276,7 +278,7 @@ class Ledger:
         self.rows += rows
 
 
-def test_the_feed_notes_where_each_record_went(broker: EmbeddedKafka, tmp_path: Path) -> None:
+def test_the_feed_records_the_offset_of_each_record(broker: EmbeddedKafka, tmp_path: Path) -> None:
     topic = f"in{uuid.uuid4().hex[:8]}"
     broker.create_topic(topic, 2)
     numbers = Numbers(NumbersOptions(rows=1_000, keys=7), seed=1)
@@ -296,7 +298,7 @@ def test_the_feed_notes_where_each_record_went(broker: EmbeddedKafka, tmp_path: 
         assert [places[offset] for offset in range(len(log))] == sorted(places.values())
 
 
-def test_the_feed_notes_a_refused_record_as_failed(broker: EmbeddedKafka, tmp_path: Path) -> None:
+def test_the_feed_records_a_refused_record_as_failed(broker: EmbeddedKafka, tmp_path: Path) -> None:
     topic = f"in{uuid.uuid4().hex[:8]}"
     broker.create_topic(topic, 1)
     numbers = Numbers(NumbersOptions(rows=2, payload_bytes=2_000_000), seed=1)

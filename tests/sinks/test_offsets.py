@@ -34,14 +34,14 @@ def test_later_batch_begins_where_the_one_before_ended(tmp_path: Path) -> None:
     assert Checkpoint(f"file://{tmp_path}").ranges(7) == Ranges(7, {"flights": {"0": 9}}, {"flights": {"0": 12}})
 
 
-def test_two_sources_of_which_one_had_no_data_yet(tmp_path: Path) -> None:
+def test_a_source_without_data_yet_begins_at_its_initial_offset(tmp_path: Path) -> None:
     initial(tmp_path, 1, {"b": {"0": 3}})
     plan(tmp_path, 0, {"a": {"0": 1}}, None)
     plan(tmp_path, 1, {"a": {"0": 2}}, {"b": {"0": 8}})
     assert Checkpoint(tmp_path).ranges(1) == Ranges(1, {"a": {"0": 1}, "b": {"0": 3}}, {"a": {"0": 2}, "b": {"0": 8}})
 
 
-def test_a_stream_that_is_joined_with_itself_has_two_lines_and_one_start(tmp_path: Path) -> None:
+def test_a_stream_that_is_joined_with_itself_has_one_start(tmp_path: Path) -> None:
     initial(tmp_path, 0, {"till": {"0": 2}})
     plan(tmp_path, 0, {"till": {"0": 7}}, {"till": {"0": 7}})
     assert Checkpoint(tmp_path).ranges(0) == Ranges(0, {"till": {"0": 2}}, {"till": {"0": 7}})
@@ -52,7 +52,7 @@ def test_query_id_comes_from_the_metadata(tmp_path: Path) -> None:
     assert Checkpoint(tmp_path).query_id() == "0a1b"
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_checkpoint_is_reported_with_its_file(tmp_path: Path) -> None:
     with pytest.raises(CheckpointUnreadable, match=r"s3://bucket/x is on s3:"):
         Checkpoint("s3://bucket/x")
     with pytest.raises(CheckpointUnreadable, match=r"offsets/0: No such file"):
@@ -61,9 +61,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointUnreadable, match=r"offsets/3 has format 'v2'"):
         Checkpoint(tmp_path).ranges(3)
     (tmp_path / "offsets" / "3").write_text(f"v1\n{METADATA}\n17")
-    with pytest.raises(
-        CheckpointUnreadable, match=r"offsets/3 holds '17', which are not the offsets of a Kafka source"
-    ):
+    with pytest.raises(CheckpointUnreadable, match=r"offsets/3 holds '17', which is not the offsets of a Kafka source"):
         Checkpoint(tmp_path).ranges(3)
 
 
@@ -94,7 +92,7 @@ def progress(offsets: Vector, *, batch_id: int = 0, query_id: str = QUERY) -> Pr
         ({"t": {"0": 5}, "gone": {"0": 3}}, batch(2, p0=(5, 6))),
     ],
 )
-def test_writes_what_begins_where_progress_ends(recorded: Vector | None, ranges: Ranges) -> None:
+def test_a_batch_that_begins_where_progress_ends_is_written(recorded: Vector | None, ranges: Ranges) -> None:
     assert decide(None if recorded is None else progress(recorded), ranges, QUERY) == "write"
 
 
@@ -106,7 +104,7 @@ def test_writes_what_begins_where_progress_ends(recorded: Vector | None, ranges:
         ({"t": {"0": 9, "1": 4}}, batch(0, p0=(0, 7), p1=(0, 4))),
     ],
 )
-def test_skips_what_progress_covers(recorded: Vector, ranges: Ranges) -> None:
+def test_a_batch_that_progress_covers_is_skipped(recorded: Vector, ranges: Ranges) -> None:
     assert decide(progress(recorded), ranges, QUERY) == "skip"
 
 
@@ -118,42 +116,42 @@ def test_skips_what_progress_covers(recorded: Vector, ranges: Ranges) -> None:
         ({"t": {"0": 9, "1": 4}}, batch(2, p0=(5, 9), p1=(4, 6)), r"t/0: batch \[5, 9\), recorded up to 9"),
     ],
 )
-def test_refuses_a_gap_or_an_overlap(recorded: Vector, ranges: Ranges, place: str) -> None:
+def test_a_gap_or_an_overlap_is_refused(recorded: Vector, ranges: Ranges, place: str) -> None:
     with pytest.raises(OffsetGap, match=place):
         decide(progress(recorded), ranges, QUERY)
 
 
-def test_refuses_a_later_batch_without_any_progress() -> None:
+def test_a_later_batch_without_recorded_progress_is_refused() -> None:
     with pytest.raises(OffsetGap, match="batch 4 follows earlier batches"):
         decide(None, batch(4, p0=(5, 9)), QUERY)
 
 
 @pytest.mark.parametrize(("recorded_batch", "decision"), [(3, "write"), (4, "skip"), (5, "skip")])
-def test_a_batch_without_input_goes_by_its_id(recorded_batch: int, decision: str) -> None:
-    """It emits the windows that a moved watermark has closed: the offsets alone would call it done before it ran."""
+def test_a_batch_without_input_is_decided_by_its_id(recorded_batch: int, decision: str) -> None:
+    """It emits the windows that the watermark has closed. By its offsets alone it would count as done before it ran."""
     empty = batch(4, p0=(9, 9), p1=(4, 4))
     assert decide(progress({"t": {"0": 9, "1": 4}}, batch_id=recorded_batch), empty, QUERY) == decision
 
 
-def test_a_batch_without_input_below_progress_is_done() -> None:
+def test_a_batch_without_input_below_progress_is_skipped() -> None:
     assert decide(progress({"t": {"0": 12}}, batch_id=1), batch(4, p0=(9, 9)), "another") == "skip"
 
 
-def test_an_empty_first_batch_of_a_new_checkpoint_has_nothing_to_write() -> None:
+def test_an_empty_first_batch_of_a_new_checkpoint_is_skipped() -> None:
     assert decide(progress({"t": {"0": 9}}, batch_id=7), batch(0, p0=(9, 9)), "another") == "skip"
 
 
-def test_refuses_a_batch_without_input_whose_fate_nobody_knows() -> None:
+def test_a_batch_without_input_is_refused_if_its_outcome_is_unknown() -> None:
     done: Vector = {"t": {"0": 9}}
     with pytest.raises(
-        OffsetGap, match=r"batch 4 has no input, and recorded progress \(batch 3\) is of another checkpoint"
+        OffsetGap, match=r"batch 4 has no input, but recorded progress \(batch 3\) is of another checkpoint"
     ):
         decide(progress(done, batch_id=3), batch(4, p0=(9, 9)), "another")
     with pytest.raises(OffsetGap, match="batch 4 has no input and follows recorded batch 2"):
         decide(progress(done, batch_id=2), batch(4, p0=(9, 9)), QUERY)
 
 
-def test_progress_keeps_partitions_that_the_batch_does_not_name() -> None:
+def test_progress_keeps_partitions_that_the_batch_does_not_read() -> None:
     recorded: Vector = {"t": {"0": 5, "1": 8}, "gone": {"0": 3}}
     assert advanced(progress(recorded), batch(2, p0=(5, 6))) == {"t": {"0": 6, "1": 8}, "gone": {"0": 3}}
     assert recorded["t"]["0"] == 5

@@ -1,4 +1,4 @@
-"""The Postgres sink against a real server, its lost acknowledgements through a real Toxiproxy. No Spark."""
+"""The Postgres sink against a real server, with lost acknowledgements through a real Toxiproxy. No Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def server(stack: EmbeddedStack, monkeypatch: pytest.MonkeyPatch) -> Iterator[Em
 
 
 class Table:
-    """A fresh table and pipeline name, and what the table holds."""
+    """A new table and pipeline name, and what the table holds."""
 
     def __init__(self, server: EmbeddedPostgres) -> None:
         self.name = self.pipeline = f"t{uuid.uuid4().hex[:8]}"
@@ -80,7 +80,7 @@ def test_a_replayed_batch_is_skipped(table: Table, make_checkpoint: MakeCheckpoi
     assert table.offsets() == list(range(5))
 
 
-def test_a_gap_is_refused_and_nothing_written(table: Table, make_checkpoint: MakeCheckpoint) -> None:
+def test_a_gap_is_refused_and_nothing_is_written(table: Table, make_checkpoint: MakeCheckpoint) -> None:
     first, other = make_checkpoint(5, 8), make_checkpoint(7, 9, name="other")
     table.sink(first).write(first.rows(0), 0)
     with pytest.raises(OffsetGap, match=r"t/0: batch \[7, 9\), recorded up to 5"):
@@ -92,7 +92,7 @@ def test_an_older_epoch_is_fenced(table: Table, make_checkpoint: MakeCheckpoint)
     checkpoint = make_checkpoint(5)
     zombie = table.sink(checkpoint)
     successor = table.sink(checkpoint)
-    with pytest.raises(Fenced, match="at epoch 2, and this start of it has epoch 1"):
+    with pytest.raises(Fenced, match="at epoch 2, but this start of it has epoch 1"):
         zombie.write(checkpoint.rows(0), 0)
     assert successor.write(checkpoint.rows(0), 0)
     assert table.offsets() == list(range(5))
@@ -101,11 +101,11 @@ def test_an_older_epoch_is_fenced(table: Table, make_checkpoint: MakeCheckpoint)
 def test_of_two_concurrent_writers_one_waits_for_the_lock_and_skips(
     table: Table, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The zombie COMMIT: without the lock first, both would find the batch undone and write it."""
+    """Without the lock, a zombie and its successor would both find the batch unwritten and write it."""
     checkpoint = make_checkpoint(5)
     sink = table.sink(checkpoint)
     first_is_parked, let_first_commit = threading.Event(), threading.Event()
-    wrote: dict[int, bool] = {}  # by writer: which of them returns first is nobody's promise
+    wrote: dict[int, bool] = {}  # writer -> result: the order in which they return is not defined
 
     def park_first(point: str, **_facts: Any) -> None:
         if point == "before-sink-commit" and not first_is_parked.is_set():
@@ -134,10 +134,10 @@ def test_of_two_concurrent_writers_one_waits_for_the_lock_and_skips(
     assert table.offsets() == list(range(5))
 
 
-# The connection closed at the first byte of the answer, or the answer swallowed: libpq alone would wait for ever.
+# The connection is closed at the first byte of the answer, or the answer is dropped: libpq alone would wait for ever.
 @pytest.mark.parametrize(("toxic", "attribute"), [("limit_data", "bytes"), ("timeout", "timeout")])
 @pytest.mark.parametrize(("stream", "applied"), [("downstream", True), ("upstream", False)])
-def test_a_commit_without_an_answer_is_unknown_and_the_replay_finds_out(
+def test_a_commit_without_an_answer_is_unknown_until_the_replay(
     table: Table,
     make_checkpoint: MakeCheckpoint,
     monkeypatch: pytest.MonkeyPatch,
@@ -147,24 +147,24 @@ def test_a_commit_without_an_answer_is_unknown_and_the_replay_finds_out(
     applied: bool,
 ) -> None:
     checkpoint = make_checkpoint(5)
-    told: list[str] = []
+    events: list[str] = []
 
     def cut(point: str, **_facts: Any) -> None:
         if point == "before-sink-commit":
             table.server.proxy.add_toxic(toxic, stream, **{attribute: 0})  # type: ignore[arg-type]  # parametrised
 
     monkeypatch.setattr(failpoints, "reach", cut)
-    monkeypatch.setattr(failpoints, "tell", lambda event, **_facts: told.append(event))
+    monkeypatch.setattr(failpoints, "report", lambda event, **_facts: events.append(event))
     with pytest.raises(CommitUnknown, match=r"the COMMIT of batch 0 .* got no answer"):
         table.sink(checkpoint, commit_timeout_s=0.5).write(checkpoint.rows(0), 0)
-    assert told == ["commit-failed", "attempt-failed"]
+    assert events == ["commit-failed", "attempt-failed"]
     monkeypatch.setattr(failpoints, "reach", lambda *_args, **_facts: None)
     table.server.proxy.heal()
     assert table.sink(checkpoint).write(checkpoint.rows(0), 0) is not applied
     assert table.offsets() == list(range(5))
 
 
-def test_a_refused_row_leaves_nothing_behind(table: Table, make_checkpoint: MakeCheckpoint) -> None:
+def test_a_refused_row_rolls_the_batch_back(table: Table, make_checkpoint: MakeCheckpoint) -> None:
     checkpoint = make_checkpoint(5)
     table._ask(f"ALTER TABLE {table.name} ADD CHECK (src_offset < 4)")
     with pytest.raises(psycopg.errors.CheckViolation):
@@ -173,7 +173,7 @@ def test_a_refused_row_leaves_nothing_behind(table: Table, make_checkpoint: Make
     assert table.progress() == (1, None, None)
 
 
-def test_a_server_that_is_away_fails_at_once(table: Table, make_checkpoint: MakeCheckpoint) -> None:
+def test_an_unreachable_server_fails_the_batch_at_once(table: Table, make_checkpoint: MakeCheckpoint) -> None:
     checkpoint = make_checkpoint(5)
     sink = table.sink(checkpoint)
     table.server.proxy.cut()
@@ -184,7 +184,7 @@ def test_a_server_that_is_away_fails_at_once(table: Table, make_checkpoint: Make
 
 
 def test_a_batch_without_input_is_written_once(table: Table, make_checkpoint: MakeCheckpoint) -> None:
-    """Spark runs one when the watermark has moved: its rows are the windows that closed."""
+    """Spark runs such a batch after the watermark has moved: its rows are the closed windows."""
     checkpoint = make_checkpoint(5, 5, 5)
     closed = pa.table({"key": ["window"], "src_offset": [100]})
     sink = table.sink(checkpoint)
@@ -196,7 +196,7 @@ def test_a_batch_without_input_is_written_once(table: Table, make_checkpoint: Ma
 
 
 class KeyedTable(Table):
-    """A table with one row a ``key``, a column that the batches fill and one that they do not have."""
+    """A table with one row per ``key``, a column that the batches fill and one that they lack."""
 
     def __init__(self, server: EmbeddedPostgres) -> None:
         super().__init__(server)
@@ -231,7 +231,7 @@ def test_an_upsert_keeps_the_last_state_of_each_key(keyed: KeyedTable, make_chec
     assert keyed.progress() == (1, 1, {"t": {"0": 8}})
 
 
-def test_a_replay_puts_no_older_state_over_a_newer_one(keyed: KeyedTable, make_checkpoint: MakeCheckpoint) -> None:
+def test_a_replay_does_not_overwrite_a_newer_state(keyed: KeyedTable, make_checkpoint: MakeCheckpoint) -> None:
     checkpoint = make_checkpoint(5, 8)
     sink = keyed.upsert(checkpoint)
     sink.write(totals(a=1), 0)
@@ -240,9 +240,7 @@ def test_a_replay_puts_no_older_state_over_a_newer_one(keyed: KeyedTable, make_c
     assert keyed.rows() == [("a", 2, "kept")]
 
 
-def test_an_upsert_of_keys_alone_changes_nothing_that_is_there(
-    keyed: KeyedTable, make_checkpoint: MakeCheckpoint
-) -> None:
+def test_an_upsert_of_keys_alone_changes_no_existing_row(keyed: KeyedTable, make_checkpoint: MakeCheckpoint) -> None:
     checkpoint = make_checkpoint(5, 8)
     sink = keyed.upsert(checkpoint)
     sink.write(totals(a=1), 0)
@@ -251,7 +249,7 @@ def test_an_upsert_of_keys_alone_changes_nothing_that_is_there(
 
 
 @pytest.mark.parametrize(("merge", "totals_of"), [("sum", (5, 2, 7)), ("min", (1, 2, 7)), ("max", (4, 2, 7))])
-def test_increments_are_put_together_with_what_is_there_once(
+def test_increments_are_merged_once(
     keyed: KeyedTable, make_checkpoint: MakeCheckpoint, merge: str, totals_of: tuple[int, ...]
 ) -> None:
     checkpoint = make_checkpoint(5, 8)
@@ -262,7 +260,7 @@ def test_increments_are_put_together_with_what_is_there_once(
     assert tuple(total for _key, total, _note in keyed.rows()) == totals_of
 
 
-def test_a_refused_row_of_an_upsert_leaves_nothing_behind(keyed: KeyedTable, make_checkpoint: MakeCheckpoint) -> None:
+def test_a_refused_row_of_an_upsert_rolls_the_batch_back(keyed: KeyedTable, make_checkpoint: MakeCheckpoint) -> None:
     checkpoint = make_checkpoint(5)
     with pytest.raises(psycopg.errors.NotNullViolation):
         keyed.upsert(checkpoint).write(pa.table({"key": ["a", None], "total": [1, 2]}), 0)

@@ -1,4 +1,4 @@
-"""The collectors against a real broker and a real Postgres."""
+"""Reading back from a real broker and a real Postgres."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onceproof.stack.embedded import EmbeddedStack
 from onceproof.stack.fetch.components import ensure
 from onceproof.stack.kafka.clients import producer_config
 from onceproof.stack.processes.owner import Owner
-from onceproof.stores.kafka.read_back import ReadBack, collect_topics
+from onceproof.stores.kafka.read_back import TopicCounts, collect_topics
 from onceproof.stores.postgres.read_back import collect_postgres
 
 pytestmark = pytest.mark.real
@@ -45,7 +45,7 @@ def rows(run_dir: Path, table: str) -> list[dict[str, Any]]:
     return found
 
 
-def read_back(stack: EmbeddedStack, topic: str, folder: Path) -> ReadBack:
+def read_back(stack: EmbeddedStack, topic: str, folder: Path) -> TopicCounts:
     timeline = Timeline(folder / "events.jsonl")
     with HistoryWriter(folder) as writer:
         _, back = collect_topics(stack.kafka, [], {"out": topic}, writer, timeline)
@@ -66,7 +66,7 @@ def send(producer: Producer, topic: str, *values: bytes | None, key: bytes | Non
     assert producer.flush(30.0) == 0
 
 
-def test_visibility_of_committed_aborted_and_open_records(stack: EmbeddedStack, tmp_path: Path) -> None:
+def test_committed_aborted_and_open_records_are_distinguished(stack: EmbeddedStack, tmp_path: Path) -> None:
     stack.kafka.create_topic("mixed", 2)
     first = transactional(stack, "first")
     send(first, "mixed", b'{"n":0}', b'{"n":1}', key=b"k")
@@ -97,7 +97,7 @@ def test_visibility_of_committed_aborted_and_open_records(stack: EmbeddedStack, 
         (5, None, None, "committed"),
         (6, None, b"\xff\xfe", "committed"),
         (8, '{"n":3}', None, "open"),
-        # Behind an open transaction nobody sees even what belongs to none.
+        # After an open transaction, readers do not get even records outside of transactions.
         (9, '{"n":4}', None, "open"),
     ]
     assert (back.committed, back.aborted, back.open, back.ends) == (4, 1, 2, {0: 10, 1: 0})
@@ -124,16 +124,16 @@ def check_what_the_log_adds(records: list[dict[str, Any]]) -> None:
     first = {r["producer_id"] for r in records if r["offset"] < 8}
     assert len(first) == 1 and None not in first
     assert records[5]["producer_id"] not in first and records[5]["producer_id"] is not None
-    # The plain producer is not idempotent: its records carry neither an id nor a sequence.
+    # The plain producer is not idempotent: its records have neither an id nor a sequence.
     assert (records[6]["producer_id"], records[6]["producer_epoch"], records[6]["sequence"]) == (None, None, None)
-    # Sequences count a producer's records, and begin again with each epoch (KIP-890: one a transaction).
+    # Sequences count a producer's records and start again with each epoch (KIP-890: one per transaction).
     by_epoch: dict[int, list[int]] = {}
     for record in records[:5]:
         by_epoch.setdefault(record["producer_epoch"], []).append(record["sequence"])
     assert [n for run in by_epoch.values() for n in run] in ([0, 1, 0, 0, 1], [0, 1, 2, 3, 4])
 
 
-def test_topic_that_ends_in_nothing_but_aborted_records(stack: EmbeddedStack, tmp_path: Path) -> None:
+def test_a_topic_may_hold_only_aborted_records(stack: EmbeddedStack, tmp_path: Path) -> None:
     stack.kafka.create_topic("aborted", 1)
     producer = transactional(stack, "aborting")
     send(producer, "aborted", *[b"x"] * 3)
@@ -142,9 +142,9 @@ def test_topic_that_ends_in_nothing_but_aborted_records(stack: EmbeddedStack, tm
     assert (back.committed, back.aborted, back.open) == (0, 3, 0)
 
 
-def test_more_than_one_batch_in_several_partitions(stack: EmbeddedStack, tmp_path: Path) -> None:
+def test_several_partitions_with_many_batches_are_read(stack: EmbeddedStack, tmp_path: Path) -> None:
     stack.kafka.create_topic("many", 3)
-    # Idempotent: a plain producer that has to send a batch again, say to a leader just elected, may change the order.
+    # Idempotent: a plain producer that resends a batch, for example to a newly elected leader, may change the order.
     settings = {**producer_config(stack.kafka.harness_bootstrap), "linger.ms": 20, "enable.idempotence": True}
     producer = Producer(settings)
     for number in range(15_000):
@@ -157,12 +157,12 @@ def test_more_than_one_batch_in_several_partitions(stack: EmbeddedStack, tmp_pat
     assert by_partition == [list(range(p, 15_000, 3)) for p in range(3)]
 
 
-def test_topic_that_does_not_exist(stack: EmbeddedStack, tmp_path: Path) -> None:
+def test_a_missing_topic_is_refused(stack: EmbeddedStack, tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="topic 'nowhere' cannot be read back"):
         read_back(stack, "nowhere", tmp_path)
 
 
-def test_log_of_several_segments_and_large_compressed_batches(stack: EmbeddedStack, tmp_path: Path) -> None:
+def test_a_log_of_several_segments_with_compressed_batches_is_read(stack: EmbeddedStack, tmp_path: Path) -> None:
     stack.kafka.create_topic("rolled", 1, {"segment.bytes": "1048576"})
     settings = {**producer_config(stack.kafka.harness_bootstrap), "linger.ms": 50, "compression.type": "lz4"}
     producer = Producer({**settings, "transactional.id": "rolling"})
@@ -189,7 +189,7 @@ def test_log_of_several_segments_and_large_compressed_batches(stack: EmbeddedSta
 
 
 class WrongLogs:
-    """A Kafka whose log folders are those of another topic."""
+    """A Kafka cluster that returns the log folders of another topic."""
 
     def __init__(self, stack: EmbeddedStack, other: str) -> None:
         self.harness_bootstrap = stack.kafka.harness_bootstrap
@@ -199,15 +199,15 @@ class WrongLogs:
         return self._folders
 
 
-def test_log_that_contradicts_the_readers(stack: EmbeddedStack, tmp_path: Path) -> None:
+def test_a_log_that_contradicts_the_readers_is_refused(stack: EmbeddedStack, tmp_path: Path) -> None:
     for topic, commits in (("kept", True), ("thrown", False)):
         stack.kafka.create_topic(topic, 1)
         producer = transactional(stack, topic)
         send(producer, topic, b"{}")
         (producer.commit_transaction if commits else producer.abort_transaction)(30.0)
     timeline = Timeline(tmp_path / "events.jsonl")
-    says = "kept/0@0 is committed to readers and aborted in the leader's log"
-    with HistoryWriter(tmp_path) as writer, pytest.raises(HistoryError, match=says):
+    message = "kept/0@0 is committed to readers, but aborted in the leader's log"
+    with HistoryWriter(tmp_path) as writer, pytest.raises(HistoryError, match=message):
         collect_topics(WrongLogs(stack, "thrown"), [], {"out": "kept"}, writer, timeline)
     timeline.close()
 
@@ -228,7 +228,7 @@ def test_changes_replay_to_the_snapshot(stack: EmbeddedStack, tmp_path: Path) ->
             """CREATE TABLE "odd Name" (id int, t text, b boolean, n numeric, f double precision, ts timestamp,
                tz timestamptz, d date, raw bytea, j jsonb, a int[], c char(3), nothing text, twice int GENERATED ALWAYS AS (id * 2) STORED)"""
         )
-        # The job's session writes as it likes; what is read back does not depend on it.
+        # The settings of the job's session must not affect what is read back.
         connection.execute("SET timezone = 'Asia/Tokyo'; SET datestyle = 'German'")
         insert = f'INSERT INTO "odd Name" VALUES ({VALUES})'
         connection.execute(insert.encode())
@@ -292,13 +292,13 @@ def test_changes_replay_to_the_snapshot(stack: EmbeddedStack, tmp_path: Path) ->
 
 
 def replay(changes: list[dict[str, Any]]) -> list[str]:
-    standing: list[str] = []
+    present: list[str] = []
     for change in changes:
         if change["before"] is not None:
-            standing.remove(change["before"])
+            present.remove(change["before"])
         if change["content"] is not None:
-            standing.append(change["content"])
-    return sorted(standing)
+            present.append(change["content"])
+    return sorted(present)
 
 
 def test_collecting_twice_gives_the_same(stack: EmbeddedStack, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What every store has, and how an output finds its own."""
+"""Every store implements the contract, and every output finds its store."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def test_each_store_has_a_field_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", ["effectively-once", "naive-append", "files-append", "delta-append"])
-def test_a_stored_scenario_has_the_outputs_that_it_was_run_with(name: str) -> None:
+def test_outputs_of_a_stored_scenario_are_read_back_unchanged(name: str) -> None:
     scenario = load(find(name))
     assert Scenario.model_validate(scenario.to_json()).outputs == scenario.outputs
 
 
-def test_every_shipped_output_has_one_store_that_finds_nothing_wrong_with_it() -> None:
+def test_stores_find_no_problem_in_shipped_scenarios() -> None:
     for name in names():
         scenario = load(find(name))
         if scenario.pipeline.consumers is None:

@@ -1,4 +1,4 @@
-"""A Delta table as an output, from its log: what each version adds and takes away, and what it cannot say."""
+"""A Delta table as an output, read from its log: what each version adds and removes, and which tables are refused."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ def a_version(table: Path, number: int, *actions: Action) -> None:
 
 
 def _specs(outputs: dict[str, dict[str, Any]]) -> dict[str, OutputSpec]:
-    """Each as its store's."""
+    """Each output as the model of its store."""
     return {name: stores_of(output)[0].Spec.model_validate(output) for name, output in outputs.items()}
 
 
 def read_back(tmp_path: Path) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
-    """What ``run.json`` says of output ``out``, and the tables of the history."""
+    """What ``run.json`` holds about output ``out``, and the tables of the history."""
     scenario = cast(Scenario, SimpleNamespace(outputs=_specs({"out": {"delta": "out", "identity": ["id"]}}), input=[]))
     timeline = Timeline(tmp_path / "events.jsonl")
     with HistoryWriter(tmp_path) as writer:
-        said = DELTA.read_back(
+        record = DELTA.read_back(
             ReadBack(scenario, cast(Any, SimpleNamespace(files=tmp_path / "files")), writer, timeline)
         )
     timeline.close()
     tables = ("output", "snapshot", "commits")
-    return said["out"].to_json(), {t: pq.read_table(tmp_path / f"history/{t}.parquet").to_pylist() for t in tables}
+    return record["out"].to_json(), {t: pq.read_table(tmp_path / f"history/{t}.parquet").to_pylist() for t in tables}
 
 
 def changes(rows: list[dict[str, Any]]) -> list[tuple[int, str, str]]:
@@ -72,17 +72,17 @@ def test_each_version_is_a_commit(tmp_path: Path) -> None:
     a_version(table, 1, {"txn": {"appId": "app", "version": 4}}, add(a_file(table, "a.parquet", [1, 2])))
     a_version(table, 2, {"txn": {"appId": "app", "version": 5}}, add(a_file(table, "b.parquet", [1])))
     a_file(table, "never-committed.parquet", [9])
-    said, history = read_back(tmp_path)
+    record, history = read_back(tmp_path)
     assert changes(history["output"]) == [(1, "insert", "1"), (1, "insert", "2"), (2, "insert", "1")]
     assert [(c["commit_order"], c["xid"], c["changes"]) for c in history["commits"]] == [
         (0, 0, 0),
         (1, 1, 2),
         (2, 2, 1),
     ]
-    assert (said["rows"], said["txn"], len(history["snapshot"])) == (3, {"app": 5}, 3)
+    assert (record["rows"], record["txn"], len(history["snapshot"])) == (3, {"app": 5}, 3)
 
 
-def test_rows_that_were_rewritten_are_deleted_and_inserted(tmp_path: Path) -> None:
+def test_rewritten_rows_are_deleted_and_inserted(tmp_path: Path) -> None:
     table = tmp_path / "files/out"
     a_version(table, 0, add(a_file(table, "a.parquet", [1, 2])))
     a_version(table, 1, remove("a.parquet"), add(a_file(table, "b.parquet", [2, 3])))
@@ -96,7 +96,7 @@ def test_rows_that_were_rewritten_are_deleted_and_inserted(tmp_path: Path) -> No
     assert sorted(json.loads(row["content"])["id"] for row in history["snapshot"]) == ["2", "3"]
 
 
-def test_rows_that_only_moved_stay_with_the_version_that_wrote_them(tmp_path: Path) -> None:
+def test_moved_rows_stay_with_the_version_that_wrote_them(tmp_path: Path) -> None:
     table = tmp_path / "files/out"
     a_version(table, 0, add(a_file(table, "a.parquet", [1])), add(a_file(table, "b.parquet", [2])))
     moved = [remove(name, dataChange=False) for name in ("a.parquet", "b.parquet")]
@@ -121,22 +121,22 @@ def test_partition_columns_come_from_the_log(tmp_path: Path) -> None:
         ({"metaData": {"configuration": {"delta.columnMapping.mode": "name"}}}, "maps columns"),
     ],
 )
-def test_what_it_cannot_read_it_refuses(tmp_path: Path, action: Action, message: str) -> None:
+def test_unsupported_features_are_refused(tmp_path: Path, action: Action, message: str) -> None:
     a_version(tmp_path / "files/out", 0, action)
     with pytest.raises(HistoryError, match=message):
         read_back(tmp_path)
 
 
-def test_a_log_without_its_beginning_is_refused(tmp_path: Path) -> None:
+def test_a_log_without_its_first_version_is_refused(tmp_path: Path) -> None:
     table = tmp_path / "files/out"
     a_version(table, 1, add(a_file(table, "a.parquet", [1])))
-    with pytest.raises(HistoryError, match="no entry of version 0: its log was cleaned up"):
+    with pytest.raises(HistoryError, match="lacks version 0: the log was cleaned up"):
         read_back(tmp_path)
 
 
-def test_a_table_that_nobody_made_is_empty(tmp_path: Path) -> None:
-    said, history = read_back(tmp_path)
-    assert said["note"] == "there is no Delta table 'out': the job never made it"
+def test_a_missing_table_is_an_empty_output(tmp_path: Path) -> None:
+    record, history = read_back(tmp_path)
+    assert record["note"] == "there is no Delta table 'out': the job never created it"
     assert history["snapshot"] == []
 
 
@@ -149,6 +149,6 @@ def test_its_state_is_its_version(tmp_path: Path) -> None:
     assert data_files(tmp_path / "files/out") == [], "its log is not data"
 
 
-def test_only_its_own_outputs_need_its_jars() -> None:
+def test_other_outputs_need_no_jars() -> None:
     files = _specs({"out": {"files": "out", "identity": ["id"]}, "topic": {"topic": "t", "identity": ["id"]}})
     assert jars(cast(Scenario, SimpleNamespace(outputs=files))) == ()

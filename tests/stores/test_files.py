@@ -1,4 +1,4 @@
-"""A folder of files as an output: what Spark's file sink lists counts, and what lies next to it does not."""
+"""A folder of files as an output: files that Spark's file sink lists count, other files do not."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ def an_entry(folder: Path, name: str, *files: Path) -> None:
 
 
 def _specs(outputs: dict[str, dict[str, Any]]) -> dict[str, OutputSpec]:
-    """Each as its store's."""
+    """Each output as the model of its store."""
     return {name: stores_of(output)[0].Spec.model_validate(output) for name, output in outputs.items()}
 
 
 def read_back(tmp_path: Path, **output: Any) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
-    """What ``run.json`` says of output ``out``, and the tables of the history."""
+    """What ``run.json`` holds about output ``out``, and the tables of the history."""
     outputs = _specs({"out": {"files": "out", "identity": ["id"], **output}})
     scenario = cast(Scenario, SimpleNamespace(outputs=outputs, input=[]))
     timeline = Timeline(tmp_path / "events.jsonl")
     with HistoryWriter(tmp_path) as writer:
         stack = cast(Any, SimpleNamespace(files=tmp_path / "files"))
-        said = FILES.read_back(ReadBack(scenario, stack, writer, timeline))
+        record = FILES.read_back(ReadBack(scenario, stack, writer, timeline))
     timeline.close()
     tables = ("output", "snapshot", "commits")
-    return said["out"].to_json(), {t: pq.read_table(tmp_path / f"history/{t}.parquet").to_pylist() for t in tables}
+    return record["out"].to_json(), {t: pq.read_table(tmp_path / f"history/{t}.parquet").to_pylist() for t in tables}
 
 
 def ids(rows: list[dict[str, Any]], visibility: str = "committed") -> list[tuple[int | None, str]]:
@@ -63,31 +63,31 @@ def ids(rows: list[dict[str, Any]], visibility: str = "committed") -> list[tuple
 def test_without_a_log_every_file_counts_and_each_write_is_a_commit(tmp_path: Path) -> None:
     folder = tmp_path / "files/out"
     a_file(folder, 7, [1, 2], at=1)
-    a_file(folder, 3, [1, 2], at=2)  # its id is smaller, and it came later
+    a_file(folder, 3, [1, 2], at=2)  # a smaller id, but written later
     a_file(folder / "_temporary/0", 9, [99])
-    said, history = read_back(tmp_path)
+    record, history = read_back(tmp_path)
     assert ids(history["output"]) == [(1, "1"), (1, "2"), (2, "1"), (2, "2")]
     assert [(c["commit_order"], c["xid"], c["changes"]) for c in history["commits"]] == [(0, 1, 2), (1, 2, 2)]
-    assert len(history["snapshot"]) == said["rows"] == 4
-    assert said["note"] is None
+    assert len(history["snapshot"]) == record["rows"] == 4
+    assert record["note"] is None
 
 
-def test_what_the_log_does_not_list_is_not_committed(tmp_path: Path) -> None:
+def test_files_that_the_log_does_not_list_are_not_committed(tmp_path: Path) -> None:
     folder = tmp_path / "files/out"
-    a_file(folder, 1, [1])  # of the attempt that was killed
+    a_file(folder, 1, [1])  # from the attempt that was killed
     an_entry(folder, "0", a_file(folder, 2, [1]))
     (folder / f"part-00001-{UUID.format(3)}-c000.snappy.parquet").write_bytes(b"PAR1half")
-    said, history = read_back(tmp_path)
+    record, history = read_back(tmp_path)
     assert ids(history["output"]) == [(0, "1")]
     assert ids(history["output"], "aborted") == [(None, "1")]
     assert len(history["snapshot"]) == 1
-    assert said["note"] == (
-        "folder out holds 2 files that its log does not list (1 row, 1 unreadable): a reader that ignores the log sees them "
+    assert record["note"] == (
+        "folder out holds 2 files that its log does not list (1 row, 1 unreadable): a reader that ignores the log reads them "
         "(reader: listing)"
     )
 
 
-def test_a_reader_that_lists_the_folder_sees_them(tmp_path: Path) -> None:
+def test_a_reader_that_lists_the_folder_reads_unlisted_files(tmp_path: Path) -> None:
     folder = tmp_path / "files/out"
     a_file(folder, 1, [1])
     an_entry(folder, "0", a_file(folder, 2, [1]))
@@ -110,12 +110,12 @@ def test_a_listed_file_that_is_gone_has_no_rows(tmp_path: Path) -> None:
     one, two = (a_file(folder, n, [n]) for n in (1, 2))
     an_entry(folder, "0", one, two)
     one.unlink()
-    said, history = read_back(tmp_path)
+    record, history = read_back(tmp_path)
     assert ids(history["output"]) == [(0, "2")]
-    assert said["note"] == f"1 file that its log lists is not there: {one.name}"
+    assert record["note"] == f"1 file missing that the log lists, the first is {one.name}"
 
 
-def test_columns_in_the_names_of_folders_are_columns(tmp_path: Path) -> None:
+def test_columns_in_the_names_of_folders_are_read(tmp_path: Path) -> None:
     a_file(tmp_path / "files/out/day=2013-01-03/key=a%2Fb", 1, [1])
     a_file(tmp_path / "files/out/day=__HIVE_DEFAULT_PARTITION__/key=c", 2, [2])
     _, history = read_back(tmp_path)
@@ -133,13 +133,13 @@ def test_json_lines_keep_their_digits(tmp_path: Path) -> None:
     assert [json.loads(row["content"]) for row in history["snapshot"]] == [{"id": "1", "mean": "1.50"}, {"id": "2"}]
 
 
-def test_a_folder_that_nobody_made_is_empty(tmp_path: Path) -> None:
-    said, history = read_back(tmp_path)
-    assert said["note"] == "there is no folder 'out': the job never wrote to it"
+def test_a_missing_folder_is_an_empty_output(tmp_path: Path) -> None:
+    record, history = read_back(tmp_path)
+    assert record["note"] == "there is no folder 'out': the job never wrote to it"
     assert history["snapshot"] == []
 
 
-def test_a_damaged_file_that_counts_is_an_error(tmp_path: Path) -> None:
+def test_a_damaged_committed_file_is_an_error(tmp_path: Path) -> None:
     path = a_file(tmp_path / "files/out", 1, [1])
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(HistoryError, match="output folder 'out' cannot be read back"):

@@ -1,4 +1,4 @@
-"""The parser of Kafka's log files, on logs that are built here byte by byte, cut and spoiled."""
+"""The parser of Kafka's log files, on logs that are built byte by byte, cut off and corrupted."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def batch(
     at_ms: int = 1_000,
     body: bytes = b"\x00" * 30,
 ) -> bytes:
-    """A record batch of version 2 as KIP-98 lays it out; the checksum is not filled in, for the parser reads none."""
-    behind = struct.pack(">hiqqqhii", attributes, count - 1, at_ms, at_ms, producer, epoch, sequence, count) + body
-    return struct.pack(">qiibI", base, 9 + len(behind), 0, 2, 0) + behind
+    """A record batch of version 2 as in KIP-98, without a checksum, which the parser does not read."""
+    rest = struct.pack(">hiqqqhii", attributes, count - 1, at_ms, at_ms, producer, epoch, sequence, count) + body
+    return struct.pack(">qiibI", base, 9 + len(rest), 0, 2, 0) + rest
 
 
 def marker(base: int, producer: int, kind: int, *, at_ms: int = 2_000) -> bytes:
@@ -57,7 +57,7 @@ def ends(folder: Path, offsets: list[int]) -> list[tuple[int, bool] | None]:
     return found
 
 
-def test_each_record_belongs_to_the_first_marker_of_its_producer_behind_it(tmp_path: Path) -> None:
+def test_a_record_belongs_to_the_next_marker_of_its_producer(tmp_path: Path) -> None:
     content = [
         transactional(0, 2, 11),
         transactional(2, 1, 22),
@@ -74,7 +74,7 @@ def test_each_record_belongs_to_the_first_marker_of_its_producer_behind_it(tmp_p
     assert ends(tmp_path, [0, 1, 2, 3, 5, 9]) == [committed, committed, (6, False), None, aborted, None]
 
 
-def test_producer_epoch_sequence_and_time(tmp_path: Path) -> None:
+def test_producer_epoch_sequence_and_time_are_read(tmp_path: Path) -> None:
     last = 2**31 - 2
     write(tmp_path, (0, transactional(0, 4, 11, sequence=last) + batch(4) + marker(5, 11, COMMIT, at_ms=77)))
     with PartitionLog.open(tmp_path) as log:
@@ -89,7 +89,7 @@ def test_producer_epoch_sequence_and_time(tmp_path: Path) -> None:
         assert (plain.producer_id, plain.producer_epoch, plain.sequence(4)) == (None, None, None)
 
 
-def test_segments_holes_and_what_lies_beside_them(tmp_path: Path) -> None:
+def test_segments_and_holes_are_read_and_other_files_ignored(tmp_path: Path) -> None:
     write(tmp_path, (100, transactional(100, 2, 11)), (110, transactional(110, 1, 11) + marker(112, 11, COMMIT)))
     (tmp_path / "00000000000000000100.index").write_bytes(b"\x01" * 8)
     (tmp_path / "00000000000000000000.log.deleted").write_bytes(b"\x01" * 80)
@@ -100,7 +100,7 @@ def test_segments_holes_and_what_lies_beside_them(tmp_path: Path) -> None:
         assert log.batch_of(113) is None
 
 
-def test_log_that_grows_while_it_is_read(tmp_path: Path) -> None:
+def test_a_log_can_grow_while_it_is_read(tmp_path: Path) -> None:
     file = tmp_path / f"{0:020}.log"
     file.write_bytes(transactional(0, 1, 11) + marker(1, 11, COMMIT)[:50])
     with PartitionLog.open(tmp_path) as log:
@@ -117,37 +117,37 @@ def test_log_that_grows_while_it_is_read(tmp_path: Path) -> None:
         assert log.end_of(later) == (3, False, 2_000)
 
 
-def test_space_set_aside_is_the_end(tmp_path: Path) -> None:
+def test_preallocated_space_is_the_end_of_the_log(tmp_path: Path) -> None:
     write(tmp_path, (0, transactional(0, 1, 11) + marker(1, 11, COMMIT) + b"\x00" * 500))
     assert ends(tmp_path, [0]) == [(1, True)]
 
 
-def test_empty_folder(tmp_path: Path) -> None:
+def test_an_empty_folder_is_an_empty_log(tmp_path: Path) -> None:
     with PartitionLog.open(tmp_path) as log:
         assert log.batch_of(0) is None
 
 
-def test_other_format(tmp_path: Path) -> None:
+def test_another_format_is_refused(tmp_path: Path) -> None:
     old = bytearray(batch(0))
     old[16] = 1
     write(tmp_path, (0, bytes(old)))
-    with pytest.raises(HistoryError, match="at byte 0 is a batch of format 1; only format 2 is known"):
+    with pytest.raises(HistoryError, match="at byte 0: a batch of format 1; only format 2 is known"):
         PartitionLog.open(tmp_path)
 
 
-def test_offsets_that_run_backwards(tmp_path: Path) -> None:
+def test_decreasing_offsets_are_refused(tmp_path: Path) -> None:
     write(tmp_path, (0, batch(5, 3) + batch(6)))
-    with pytest.raises(HistoryError, match=r"at byte 91 is a batch of .* offsets 6 to 6, behind 7"):
+    with pytest.raises(HistoryError, match=r"at byte 91: a batch of .* offsets 6 to 6, after offset 7"):
         PartitionLog.open(tmp_path)
 
 
-def test_file_cut_off_before_another(tmp_path: Path) -> None:
+def test_a_cut_off_file_before_another_file_is_refused(tmp_path: Path) -> None:
     write(tmp_path, (0, batch(0) + batch(1)[:40]), (2, batch(2)))
     with pytest.raises(HistoryError, match="ends in the middle of a batch, and another file follows"):
         PartitionLog.open(tmp_path)
 
 
-def test_cut_at_every_byte_gives_the_whole_batches_before(tmp_path: Path) -> None:
+def test_a_log_cut_at_any_byte_gives_the_complete_batches(tmp_path: Path) -> None:
     parts = [transactional(0, 2, 11), marker(2, 11, ABORT), batch(3, 2), transactional(5, 1, 11), marker(6, 11, COMMIT)]
     content, starts = b"".join(parts), [0, 2, 3, 5, 6]
     for length in range(len(content)):
@@ -158,16 +158,16 @@ def test_cut_at_every_byte_gives_the_whole_batches_before(tmp_path: Path) -> Non
         assert found == [n < whole for n in range(len(parts))], length
 
 
-def test_spoiled_bytes_never_crash_or_hang(tmp_path: Path) -> None:
+def test_corrupt_bytes_never_crash_or_hang(tmp_path: Path) -> None:
     parts = [transactional(0, 2, 11), marker(2, 11, ABORT), batch(3, 2), transactional(5, 1, 11), marker(6, 11, COMMIT)]
     content = b"".join(parts)
     dice = random.Random(7)
     refused = 0
     for _ in range(3_000):
-        spoiled = bytearray(content)
+        corrupt = bytearray(content)
         for _ in range(dice.choice((1, 1, 2, 8))):
-            spoiled[dice.randrange(len(spoiled))] = dice.randrange(256)
-        write(tmp_path, (0, bytes(spoiled)))
+            corrupt[dice.randrange(len(corrupt))] = dice.randrange(256)
+        write(tmp_path, (0, bytes(corrupt)))
         try:
             with PartitionLog.open(tmp_path) as log:
                 for offset in range(7):

@@ -1,4 +1,4 @@
-"""The decoder against messages written out byte by byte, as the Postgres documentation gives their layout."""
+"""The decoder of pgoutput, on messages built byte by byte from the Postgres documentation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def relation(oid: int = 1, name: str = "t", columns: tuple[str, ...] = ("a", "b"
 
 
 def row(*values: str | type[Ellipsis] | None) -> bytes:
-    """None is null, ... is unchanged and not sent."""
+    """A row's values: None is null, ``...`` is unchanged and not sent."""
     parts = [struct.pack(">h", len(values))]
     for value in values:
         if value is None:
@@ -40,13 +40,13 @@ def decoder() -> Decoder:
     return decoder
 
 
-def test_begin_and_commit() -> None:
+def test_begin_and_commit_are_decoded() -> None:
     begin = Decoder().decode(b"B" + struct.pack(">qqI", 4096, 1_000_000, 77))
     assert begin == Begin(xid=77, lsn=4096, commit_time_us=946_684_801_000_000)
     assert Decoder().decode(b"C\0" + struct.pack(">qqq", 4096, 5000, 0)) == Commit(lsn=4096)
 
 
-def test_insert(decoder: Decoder) -> None:
+def test_an_insert_is_decoded(decoder: Decoder) -> None:
     change = decoder.decode(b"I" + struct.pack(">I", 1) + b"N" + row("é", None))
     assert isinstance(change, Change)
     assert (change.op, change.relation.table, change.before, change.after) == (
@@ -57,39 +57,39 @@ def test_insert(decoder: Decoder) -> None:
     )
 
 
-def test_update_without_an_old_row(decoder: Decoder) -> None:
+def test_an_update_without_an_old_row_is_decoded(decoder: Decoder) -> None:
     change = decoder.decode(b"U" + struct.pack(">I", 1) + b"N" + row("x", "y"))
     assert isinstance(change, Change)
     assert (change.before, change.after) == (None, {"a": "x", "b": "y"})
 
 
 @pytest.mark.parametrize("marker", [b"K", b"O"])
-def test_update_with_an_old_row_fills_in_what_was_not_sent(decoder: Decoder, marker: bytes) -> None:
+def test_unchanged_values_come_from_the_old_row(decoder: Decoder, marker: bytes) -> None:
     change = decoder.decode(b"U" + struct.pack(">I", 1) + marker + row("x", "big") + b"N" + row("z", ...))
     assert isinstance(change, Change)
     assert (change.before, change.after) == ({"a": "x", "b": "big"}, {"a": "z", "b": "big"})
 
 
-def test_unchanged_value_that_nobody_sent_is_left_out(decoder: Decoder) -> None:
+def test_an_unchanged_value_without_an_old_row_is_left_out(decoder: Decoder) -> None:
     change = decoder.decode(b"U" + struct.pack(">I", 1) + b"N" + row("z", ...))
     assert isinstance(change, Change)
     assert change.after == {"a": "z"}
 
 
-def test_delete(decoder: Decoder) -> None:
+def test_a_delete_is_decoded(decoder: Decoder) -> None:
     change = decoder.decode(b"D" + struct.pack(">I", 1) + b"O" + row("x", "y"))
     assert isinstance(change, Change)
     assert (change.op, change.before, change.after) == ("delete", {"a": "x", "b": "y"}, None)
 
 
-def test_truncate_of_two_tables(decoder: Decoder) -> None:
+def test_a_truncate_of_two_tables_is_decoded(decoder: Decoder) -> None:
     decoder.decode(relation(2, "other"))
     truncate = decoder.decode(b"T" + struct.pack(">I", 2) + b"\1" + struct.pack(">II", 1, 2))
     assert isinstance(truncate, Truncate)
     assert [r.table for r in truncate.relations] == ["t", "other"]
 
 
-def test_relation_announced_again_has_its_new_columns(decoder: Decoder) -> None:
+def test_a_relation_that_is_announced_again_gets_its_new_columns(decoder: Decoder) -> None:
     decoder.decode(relation(columns=("a", "b", "c")))
     change = decoder.decode(b"I" + struct.pack(">I", 1) + b"N" + row("1", "2", "3"))
     assert isinstance(change, Change)
@@ -97,7 +97,7 @@ def test_relation_announced_again_has_its_new_columns(decoder: Decoder) -> None:
 
 
 @pytest.mark.parametrize("data", [b"Y" + b"\0" * 8, b"O" + b"\0" * 9])
-def test_messages_that_change_nothing(decoder: Decoder, data: bytes) -> None:
+def test_messages_that_change_no_row_are_skipped(decoder: Decoder, data: bytes) -> None:
     assert decoder.decode(data) is None
 
 
@@ -112,6 +112,6 @@ def test_messages_that_change_nothing(decoder: Decoder, data: bytes) -> None:
         b"I" + struct.pack(">I", 1) + b"N" + struct.pack(">h", 2) + b"bb",  # binary values are for protocol 2
     ],
 )
-def test_what_is_no_message(decoder: Decoder, data: bytes) -> None:
+def test_invalid_messages_are_refused(decoder: Decoder, data: bytes) -> None:
     with pytest.raises(HistoryError, match="not a pgoutput message"):
         decoder.decode(data)

@@ -1,4 +1,4 @@
-"""Data sets: what the input topics are fed with. One file a data set, registered here by name."""
+"""Data sets: the records that are fed into input topics. One file per data set, registered here by name."""
 
 from __future__ import annotations
 
@@ -30,23 +30,35 @@ class Dataset(Protocol):
     def __init__(self, options: Any, *, seed: int) -> None: ...
 
     def rows(self) -> int:
-        """How many records there are in all."""
+        """The number of records."""
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
-        """Records [start, stop) in order, streamed: never all in memory."""
+        """Records [start, stop) in order, as a stream that is never completely in memory."""
 
     @classmethod
     def tables(cls) -> Mapping[str, str]:
-        """Static tables that belong to it: name -> one line of description."""
+        """The data set's static tables: name -> a one-line description."""
 
     @classmethod
     def table(cls, name: str) -> pa.Table: ...
+
+
+class WithoutTables:
+    """Base of data sets that have no static tables."""
+
+    @classmethod
+    def tables(cls) -> Mapping[str, str]:
+        return {}
+
+    @classmethod
+    def table(cls, name: str) -> pa.Table:
+        raise KeyError(f"the data set has no static table {name!r}")
 
 
 datasets: Registry[type[Dataset]] = Registry("dataset", "onceproof.data", "onceproof.datasets")
 
 
 def open_dataset(name: str, options: Mapping[str, Any], *, seed: int) -> Dataset:
-    """The data set of that name, with its ``options:`` as the scenario has them. Raises `pydantic.ValidationError`."""
+    """The data set of that name, with the ``options:`` from the scenario. Raises `pydantic.ValidationError`."""
     dataset = datasets.get(name)
     return dataset(dataset.Options.model_validate(options), seed=seed)

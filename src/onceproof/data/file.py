@@ -1,29 +1,28 @@
-"""Records from a file of yours, JSON lines or Parquet: what a job is fed with that knows its own data only."""
+"""Records from your own file, JSON lines or Parquet, for a job that works only with its own data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from onceproof.base.errors import UsageError
 from onceproof.base.paths import expanded, is_file
-from onceproof.data import Record, datasets
+from onceproof.data import Record, WithoutTables, datasets
 from onceproof.values import foreign_files
 
-#: Fields of a row that is a record.
+#: The fields of a row in a file of records.
 _RECORD = ("key", "key_base64", "headers", "timestamp", "timestamp_ms", "value", "value_base64")
-_EPOCH_MS = 1_704_067_200_000  # 2024-01-01T00:00:00Z: event times must not depend on when the run takes place
+_EPOCH_MS = 1_704_067_200_000  # 2024-01-01T00:00:00Z: event times must not depend on the time of the run
 
 
 class FileOptions(BaseModel):
-    """What ``options:`` of an input with this data set may say."""
+    """The ``options:`` of an input with this data set."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -34,13 +33,13 @@ class FileOptions(BaseModel):
     form: Literal["values", "records"] | None = Field(
         None,
         description="values: each row is a record's value; records: each row is a record with key, headers, timestamp and value "
-        "(default: records where the first row has a value and nothing but what records have)",
+        "(default: records if the first row has a value and only fields of records)",
     )
 
     @model_validator(mode="after")
     def _is_readable(self) -> FileOptions:
         if self.form == "records" and self.key is not None:
-            raise ValueError("form: records has the key in each record; key is for form: values")
+            raise ValueError("with form: records the key is in each record; key is for form: values")
         try:
             _count(*self._version())
         except UsageError as problem:
@@ -54,30 +53,31 @@ class FileOptions(BaseModel):
 
 
 @datasets.register("file")
-class FileRecords:
-    """The file's records in its order, as `onceproof.values.foreign_files` reads them.
+class FileRecords(WithoutTables):
+    """The file's records in their order, as read by `onceproof.values.foreign_files`.
 
     With ``form: records`` each row is a record::
 
         {"key": "k1", "headers": {"trace": "a1"}, "timestamp": "2024-05-01T12:00:00Z", "value": {"id": 1}}
 
-    All but the value may be left out. A key or value that is no text stands for its JSON text; ``key_base64`` and
-    ``value_base64`` hold bytes. Headers are texts or null, a list of ``[name, text]`` where a name comes twice. The timestamp is
-    ISO 8601 or milliseconds since 1970 (also as ``timestamp_ms``). With ``form: values`` each row is a value, whatever its fields.
+    All fields but the value may be left out. A key or value that is not a string is sent as its JSON text;
+    ``key_base64`` and ``value_base64`` hold bytes. Headers are strings or null, or a list of ``[name, text]`` if a name
+    occurs twice. The timestamp is ISO 8601 or milliseconds since 1970 (also as ``timestamp_ms``).
 
-    Without a form:
-    Each row is, as a whole, a record's value; unless the first one says that the rows are records: it has a ``value`` and
-    nothing but what records have (``key``, ``timestamp_ms``, ...), and ``options.key`` is not given.
+    With ``form: values`` each whole row is the value of a record, whatever its fields.
 
-    Where the file gives no ``timestamp_ms``, a record is 1 ms later than the one before. Partitions and offsets that the
-    file may give are not kept: Kafka gives its own.
+    Without a form, each whole row is a value, unless the first row shows that the rows are records: it has a ``value`` and
+    only fields of records (``key``, ``timestamp_ms``, ...), and ``options.key`` is not given.
+
+    Without a timestamp, a record is 1 ms later than the one before. Partitions and offsets in the file are ignored, because
+    Kafka assigns its own.
     """
 
-    about: ClassVar[str] = "a file of yours: JSON lines or Parquet, with the field that is the key"
+    about: ClassVar[str] = "your own file: JSON lines or Parquet, with a field for the key"
     Options: ClassVar[type[BaseModel]] = FileOptions
 
     def __init__(self, options: FileOptions, *, seed: int) -> None:
-        """Nothing here is random: ``seed`` is taken because every data set is."""
+        """``seed`` is ignored, because nothing here is random."""
         self._options = options
 
     def rows(self) -> int:
@@ -87,45 +87,37 @@ class FileRecords:
         """Records [start, stop) in the file's order."""
         return islice(_read(expanded(self._options.file), self._options.key, self._options.form), start, stop)
 
-    @classmethod
-    def tables(cls) -> Mapping[str, str]:
-        return {}
-
-    @classmethod
-    def table(cls, name: str) -> pa.Table:
-        raise KeyError(f"file has no static table {name!r}")
-
 
 @lru_cache(maxsize=16)
 def _count(path: Path, key: str | None, form: str | None, _version: tuple[int, int]) -> int:
-    """How many records the file holds, each of them looked at. Raises `UsageError` for one that cannot be sent."""
+    """The number of records in the file. Reads all of them, and raises `UsageError` for one that cannot be sent."""
     found = sum(1 for _ in _read(path, key, form))
     if not found:
-        raise UsageError(f"{path} holds no record")
+        raise UsageError(f"{path} holds no records")
     return found
 
 
 def holds_records(path: Path) -> bool:
-    """Whether the rows are records, with keys and values, and not the values themselves (which may have a field ``value``)."""
+    """Whether the rows are records with keys and values, and not values (which may have a field ``value``)."""
     _, first = next(foreign_files.rows(path), ("", {}))
     return bool(first.keys() & {"value", "value_base64"}) and first.keys() <= set(foreign_files.FIELDS)
 
 
 def may_hold_records(path: Path) -> bool:
-    """Whether the rows could be records: somebody should say which they are, by ``form``."""
+    """Whether the rows could be records, so that the user should state it by ``form``."""
     _, first = next(foreign_files.rows(path), ("", {}))
     return holds_records(path) or ("value" in first and "headers" in first and first.keys() <= set(_RECORD))
 
 
 def record_of(place: str, row: dict[str, Any], number: int) -> Record:
-    """A row of a file with ``form: records``. Raises `UsageError` for fields that no record has, and values that cannot be."""
+    """A row of a file with ``form: records``. Raises `UsageError` for unknown fields and invalid values."""
     plain = {name: value for name, value in row.items() if name not in ("headers", "timestamp")}
     try:
         record = foreign_files.record(place, plain)
     except UsageError as problem:
         raise UsageError(problem.message, hint=f"a record has {', '.join(_RECORD)}") from None
     if record["value"] is None:
-        raise UsageError(f"{place}: the record has no value", hint='{"value": ...}')
+        raise UsageError(f"{place}: the record has no value", hint='add {"value": ...}')
     at = record.get("timestamp_ms", _EPOCH_MS + number)
     if (given := row.get("timestamp")) is not None:
         at = _timestamp_ms(place, given)
@@ -149,7 +141,7 @@ def _headers(place: str, given: Any) -> Iterator[tuple[str, bytes | None]]:
     pairs = [] if given is None else list(given.items()) if isinstance(given, dict) else given
     for pair in pairs if isinstance(pairs, list) else [pairs]:
         if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
-            message = f"{place}: headers are {{name: text}} or a list of [name, text], not {str(given)[:60]}"
+            message = f"{place}: headers must be {{name: text}} or a list of [name, text], not {str(given)[:60]}"
             raise UsageError(message)
         text = foreign_files.as_text(pair[1])
         yield pair[0], None if text is None else text.encode()
@@ -168,7 +160,7 @@ def _read(path: Path, key: str | None, form: str | None = None) -> Iterator[Reco
         return
     for number, (place, row) in enumerate(foreign_files.rows(path)):
         if key is not None and key not in row:
-            raise UsageError(f"{place}: there is no field {key!r}, which options.key names")
+            raise UsageError(f"{place}: the row has no field {key!r}, which options.key names")
         yield Record(_as_key(row.get(key) if key else None), foreign_files.as_json(row).encode(), _EPOCH_MS + number)
 
 

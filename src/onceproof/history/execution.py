@@ -1,4 +1,4 @@
-"""One execution of a scenario: which one it is, and where it leaves what was observed."""
+"""One execution of a scenario: its scenario, its run directory and its timeline."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from onceproof.scenario.model import Scenario
 class Execution:
     scenario: Scenario
     path: Path
-    """The scenario's file, also where the scenario was changed since."""
+    """The scenario's file, even if the scenario was changed after it was loaded."""
     directory: RunDir
     timeline: Timeline
     survey: bool = False
     """Also note what the job commits (`onceproof.faults.survey`)."""
     number: int = 0
-    """From 1 where several executions share their services: keeps their names apart there."""
+    """From 1 where several executions share services: makes their names there distinct."""
 
     @classmethod
     def create(
@@ -37,7 +37,7 @@ class Execution:
         *,
         survey: bool = False,
     ) -> Execution:
-        """With a directory of its own below ``runs_dir``. Raises `EnvironmentProblem` where it cannot be written."""
+        """Make an execution with a new directory below ``runs_dir``. Raises `EnvironmentProblem` if it cannot be written."""
         directory = RunDir.create(runs_dir, scenario.name)
         timeline = Timeline(directory.events)
         for listener in listeners:
@@ -45,7 +45,7 @@ class Execution:
         return cls(scenario, Path(path), directory, timeline, survey)
 
     def of(self, scenario: Scenario, where: Path) -> Execution:
-        """One of another scenario, without a survey, in a directory of its own inside another one's."""
+        """An execution of another scenario, without a survey, in a new directory at ``where`` inside another run."""
         inner = RunDir.below(where)
         return replace(self, scenario=scenario, directory=inner, timeline=Timeline(inner.events), survey=False)
 
@@ -56,10 +56,11 @@ class Execution:
 
     @property
     def prefix(self) -> str:
-        """What the names of this execution begin with, at services that it shares."""
+        """The prefix of this execution's names at shared services."""
         return f"replay{self.number}." if self.number else ""
 
     def begins(self) -> None:
+        """Record what is executed."""
         self.directory.update(
             schema=VERSION,
             onceproof=__version__,
@@ -76,5 +77,5 @@ class Execution:
         return round(self.timeline.now(), 3)
 
     def observed(self) -> None:
-        """Its history is whole."""
+        """Record that its history is complete."""
         self.directory.update(observed=True, seconds=self.seconds(), harness_peak_rss_kib=peak_rss_kib())

@@ -1,15 +1,17 @@
-"""What somebody named as a run directory, when it is none: said with the way to what was meant."""
+"""Describes a path that was given as a run directory but is not one, with a hint at what was meant."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-_NAME_ONE = "name the directory of a run: the one that `onceproof run` printed"
+from onceproof.base.words import times
+
+_NAME_ONE = "name the directory of a run, as printed by `onceproof run`"
 _SAMPLE = 200
 
 
 def what_it_is(path: Path) -> tuple[str, str]:
-    """What is there, and a hint. Looks at names only, and opens nothing."""
+    """What is at ``path``, and a hint. Looks at names only, and opens no file."""
     try:
         if not path.is_dir():
             return _file(path)
@@ -21,25 +23,25 @@ def what_it_is(path: Path) -> tuple[str, str]:
     if "qualification.json" in names:
         return "it is the directory of a qualification", f"its runs are in {path / 'runs'}: name one of them"
     if (path.parent / "run.json").is_file() and path.name in ("history", "logs", "checkpoint", "slices"):
-        return f"it is a folder inside of one, which is {path.parent}", f"onceproof check {path.parent}"
+        return f"it is a folder inside the run {path.parent}", f"onceproof check {path.parent}"
     if runs := [name for name in names if (path / name / "run.json").is_file()]:
         shown = "latest" if "latest" in runs else runs[-1]
-        return f"it is a folder that holds {len(runs)} of them", f"name one, for example {path / shown}"
+        return f"it is a folder that holds {times(len(runs), 'run')}", f"name one, for example {path / shown}"
     if "offsets" in names and "commits" in names:
         return "it is the checkpoint of a Spark query", _NAME_ONE
     if any(name.endswith((".parquet", ".jsonl", ".ndjson")) for name in names):
-        return "it is a folder of data files", "`onceproof import` makes a run of files of yours"
+        return "it is a folder of data files", "`onceproof import` makes a run from your files"
     return f"there is no run.json in it; it holds {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}", _NAME_ONE
 
 
 def _file(path: Path) -> tuple[str, str]:
     if not path.exists():
         what = "it is a link to nothing" if path.is_symlink() else "it does not exist"
-        return what, "each run's directory is named in its report"
+        return what, "the report of a run names its directory"
     if path.suffix in (".yaml", ".yml"):
         return "it is a YAML file", f"if it is a scenario, `onceproof run {path}` runs it"
     if path.suffix in (".parquet", ".jsonl", ".ndjson"):
-        return "it is a data file", "`onceproof import` makes a run of files of yours"
+        return "it is a data file", "`onceproof import` makes a run from your files"
     if path.name in ("run.json", "verdict.json", "events.jsonl"):
-        return "it is a file of one", f"onceproof check {path.parent}"
-    return "it is a file, and a run is a directory", _NAME_ONE
+        return "it is a file of a run", f"onceproof check {path.parent}"
+    return "it is a file, but a run is a directory", _NAME_ONE

@@ -1,4 +1,4 @@
-"""Opens a stored history and refuses one that cannot be judged: missing, damaged or of another version."""
+"""Opens a stored history, and refuses one that is missing, damaged or of another version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onceproof.history.schema import LATER, TABLES, VERSION, VERSION_KEY
 
 @dataclass(frozen=True)
 class History:
-    """A stored run whose files were all found whole. Nothing is read yet but their footers."""
+    """A stored run whose files are all there. Only their footers have been read."""
 
     run_dir: Path
     run: RunRecord
@@ -27,7 +27,7 @@ class History:
 
 
 def open_history(run_dir: Path) -> History:
-    """Find and check every file. Raises `HistoryError` naming the file and what to do."""
+    """Find every file and check its footer. Raises `HistoryError` with the file and a hint."""
     run = RunRecord.read(run_dir)
     folder = run_dir / "history"
     tables = {name: folder / f"{name}.parquet" for name in TABLES}
@@ -48,7 +48,7 @@ def _check(path: Path, expected: pa.Schema) -> None:
     earlier = pa.schema([field for field in expected if field.name not in LATER])
     if not any(schema.equals(known, check_metadata=False) for known in (expected, earlier)):
         theirs, ours = set(map(str, schema)), set(map(str, expected))
-        difference = f"lacks {sorted(ours - theirs)}, has instead {sorted(theirs - ours)}"
+        difference = f"it lacks {sorted(ours - theirs)} and has {sorted(theirs - ours)} instead"
         raise HistoryError(f"{path} has other columns than a history of version {VERSION}: {difference}", hint=AGAIN)
 
 
@@ -56,7 +56,7 @@ def _footer(path: Path) -> pa.Schema:
     try:
         return pq.read_schema(path)
     except FileNotFoundError:
-        raise HistoryError(f"the history is incomplete: there is no {path}", hint=_incomplete(path)) from None
+        raise HistoryError(f"the history is incomplete: {path} is missing", hint=_incomplete(path)) from None
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise HistoryError(f"{path} is damaged or cut off: {error}", hint=AGAIN) from error
 

@@ -15,7 +15,7 @@ from onceproof.base.errors import EnvironmentProblem
 from onceproof.base.masking import masked_value
 from onceproof.history.run_record import FILE, RunRecord
 
-#: What ``run.json`` repeats of the scenario and of the machine, for a replay to use as it is.
+#: Fields of ``run.json`` that are stored unmasked, because a replay needs them as they are.
 _GIVEN = frozenset(("scenario", "scenario_path", "versions"))
 
 
@@ -25,7 +25,7 @@ P = ParamSpec("P")
 def _fields_of(
     record: Callable[P, RunRecord],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[RunDir, P], None]]:
-    """To a type checker the method takes what the record is made of."""
+    """Gives the method, for type checkers, the parameters of the record."""
     return lambda method: method
 
 
@@ -44,7 +44,7 @@ class RunDir:
 
     @classmethod
     def create(cls, runs_dir: Path, scenario: str) -> RunDir:
-        """Make a new one below ``runs_dir`` and point ``latest`` at it. Raises `EnvironmentProblem` where it cannot be written."""
+        """Make a directory below ``runs_dir`` and point ``latest`` at it. Raises `EnvironmentProblem` if it is not writable."""
         run = cls(_new_name(runs_dir, scenario))
         try:
             run._make()
@@ -55,7 +55,7 @@ class RunDir:
 
     @classmethod
     def below(cls, path: Path) -> RunDir:
-        """Make one at ``path``, inside another run's. Raises `EnvironmentProblem` where it cannot be written."""
+        """Make a directory at ``path``, inside another run's. Raises `EnvironmentProblem` if it is not writable."""
         run = cls(path)
         try:
             run._make()
@@ -64,7 +64,7 @@ class RunDir:
         return run
 
     def settle(self, runs_dir: Path, scenario: str) -> RunDir:
-        """Give a directory made by `below`, now complete, its place below ``runs_dir``, and point ``latest`` at it."""
+        """Move a directory that `below` made, and that is complete, to ``runs_dir``, and point ``latest`` at it."""
         run = RunDir(_new_name(runs_dir, scenario))
         try:
             self.path.rename(run.path)
@@ -76,9 +76,9 @@ class RunDir:
 
     @_fields_of(RunRecord)
     def update(self, **fields: Any) -> None:
-        """Merge fields of a `RunRecord` into ``run.json``, atomically: a reader (or a crash) sees the old record or the new one.
+        """Merge fields of a `RunRecord` into ``run.json``, atomically: even after a crash it is the old record or the new one.
 
-        Texts of the job and of services are masked (`onceproof.base.masking`).
+        Texts from the job and from services are masked (`onceproof.base.masking`).
         """
         self.run = self.run.with_(fields, lambda name, value: value if name in _GIVEN else masked_value(value))
         draft = self.path / f".{FILE}"
@@ -99,7 +99,7 @@ class RunDir:
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """What is made in here, also by processes that are started, only its owner may read: a run's logs are as the job wrote them."""
+    """Files made in here, also by started processes, are readable by their owner only: logs hold whatever the job wrote."""
     before = os.umask(0o077)
     try:
         yield
@@ -113,8 +113,8 @@ def _new_name(runs_dir: Path, scenario: str) -> Path:
 
 
 def run_dir_problem(refused: OSError, where: Path) -> EnvironmentProblem:
-    """The error for a run directory that is full, read-only or not ours."""
+    """The error for a run directory that cannot be written: a full disk, read-only, or owned by another user."""
     return EnvironmentProblem(
         f"cannot write the run directory {where}: {refused.strerror or refused}",
-        hint="free some space, or name a folder that can be written with --runs DIR",
+        hint="free some space, or name a writable folder with --runs DIR",
     )

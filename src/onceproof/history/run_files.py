@@ -1,10 +1,10 @@
-"""Reads and writes files of a run directory that may come from somebody else: nothing outside of it is touched.
+"""Reads and writes files of a run directory that may come from another person, and touches nothing outside of it.
 
-Whoever sends a run directory may have planted links in it: ``history/input.parquet`` that points to a file of yours, or
-``slices`` that points to a folder of yours. What is read must be a plain file below plain folders (`refuse_links`); what is
-written replaces whatever has its name, and never follows it (`write_text`, `fresh_folder`).
+Its sender may have planted links: ``history/input.parquet`` may point to a file of yours, or ``slices`` to a folder of yours.
+So only plain files below plain folders are read (`refuse_links`), and a file that is written replaces whatever has its name and
+never follows a link (`write_text`, `fresh_folder`).
 
-The directory itself may be named by a link (``onceproof-runs/latest``), and must not change while it is read.
+The directory itself may be a link (``onceproof-runs/latest``). It must not change while it is read.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from onceproof.base.errors import HistoryError
 from onceproof.base.visible import READABLE
 
 _FILES = ("run.json", "events.jsonl")
-#: Read as a whole tree; ``logs`` only as the folder in which logs are written.
+#: ``history`` is checked as a whole tree, ``logs`` only as a folder, because logs are written into it and not read.
 _TREE, _LOGS = "history", "logs"
-_HINT = "a run's files are plain files in plain folders: copy the run with what it links to, or ask for a whole one"
+_HINT = "a run must consist of plain files in plain folders: copy the run together with the files it links to"
 
 
 def refuse_links(run_dir: Path) -> None:
@@ -39,7 +39,7 @@ def refuse_links(run_dir: Path) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a plain file. Raises `OSError` for a link and for what is no file, and `ValueError` for what is no UTF-8."""
+    """The text of a plain file. Raises `OSError` for a link or anything but a file, `ValueError` if it is not UTF-8."""
     # O_NONBLOCK: opening a pipe that nobody writes to would never return.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="utf-8") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -48,9 +48,9 @@ def read_text(path: Path) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace ``path`` in one step: a reader never sees half of it, and a link that has its name is replaced, not followed.
+    """Replace ``path`` in one step: a reader never sees half of it, and a link at ``path`` is replaced, not followed.
 
-    What UTF-8 cannot say (half of a surrogate pair) becomes an escape. Only the owner can read the file.
+    Half of a surrogate pair, which UTF-8 cannot encode, becomes an escape. Only the owner can read the file.
     """
     handle, part = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
@@ -63,7 +63,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder with all that is in it, or what has its name instead. No link is followed."""
+    """Remove a folder with its content, or a file or link with that name. Links are not followed."""
     if path.is_symlink() or path.is_file():
         path.unlink()
     else:
@@ -71,14 +71,14 @@ def remove(path: Path) -> None:
 
 
 def fresh_folder(path: Path) -> Path:
-    """An empty folder, in the place of whatever has its name. Folders above it are made where they are missing."""
+    """Make an empty folder that replaces whatever is at ``path``. Missing parent folders are made as well."""
     remove(path)
     path.mkdir(parents=True)
     return path
 
 
 def _below(folder: Path) -> Iterator[tuple[Path, bool]]:
-    """Everything in a tree, each with whether it seems to be a folder. Links are not followed."""
+    """Each path in a tree, and whether it appears to be a folder. Links are not followed."""
     for parent, folders, files in os.walk(folder):
         yield from ((Path(parent, name), True) for name in folders)
         yield from ((Path(parent, name), False) for name in files)
@@ -88,11 +88,11 @@ def _must_be(path: Path, is_right: Callable[[int], bool], wanted: str) -> None:
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
-        return  # whoever needs it says so
+        return  # a caller that needs the file reports that it is missing
     except OSError as error:
-        raise HistoryError(f"{path} cannot be looked at: {error.strerror}") from error
+        raise HistoryError(f"cannot inspect {path}: {error.strerror}") from error
     if not is_right(mode):
-        raise HistoryError(f"{path} is {_kind(path)}, and a run has {wanted} there: it is not read", hint=_HINT)
+        raise HistoryError(f"{path} is {_kind(path)}, but a run must have {wanted} there", hint=_HINT)
 
 
 def _kind(path: Path) -> str:

@@ -1,9 +1,9 @@
-"""Whether a stored history is one at all: every page of every file is read once, and what the format forbids is refused.
+"""Checks a stored history against its format: reads every page of every file once, and refuses what the format forbids.
 
-A checker trusts what it reads, so a damaged page or a row that occurs twice could end in a wrong ``held``. The format is
-`docs/history.md`. Rows are numbered from 0 within their file, as DuckDB's ``file_row_number`` does.
+Checkers trust what they read, so a damaged page or a repeated row could end in a wrong ``held``. `docs/history.md` describes
+the format. Rows are numbered from 0 within their file, as in DuckDB's ``file_row_number``.
 
-A history of any size is read in row groups, in flat memory.
+Files are read in row groups, so a history of any size needs the same memory.
 """
 
 from __future__ import annotations
@@ -20,35 +20,34 @@ import pyarrow.parquet as pq
 from onceproof.base.errors import HistoryError
 from onceproof.base.registry import suggest
 from onceproof.history.reader import History
-from onceproof.history.run_record import FILE
+from onceproof.history.run_record import AGAIN, FILE
 from onceproof.history.schema import TABLES, VERSION
 from onceproof.values.lanes import Lanes
 
 _VISIBILITY = ("committed", "aborted", "open")
-_COPY = "copy the whole run directory again, or run the scenario again"
-_PRODUCER = "the program that wrote this history broke the format (docs/history.md); fix it there"
+_WRITER = "the program that wrote this history broke the format (docs/history.md): fix that program"
 _BATCH_ROWS = 65_536
-# Times are kept to the microsecond, and one that was rounded up may seem to lie behind its successor.
+# Times have microseconds, so a time that was rounded up may seem to be after its successor.
 _ROUNDING_S = 1e-5
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What the format says of one table beyond its columns' types."""
+    """The rules of the format for one table, besides the types of its columns."""
 
     required: tuple[str, ...] = ()
     """Columns that are never null."""
     words: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Column -> the only values that it may have."""
+    """Column -> its allowed values."""
     counts: tuple[str, ...] = ()
-    """Numbers that are never negative."""
+    """Columns that are never negative."""
     ascending: tuple[tuple[str, str], ...] = ()
-    """Pairs of columns of which the first is never above the second, where both are known."""
+    """Pairs of columns: where both are known, the first is never greater than the second."""
     unique: tuple[str, ...] = ()
-    """Columns that together name one row (small tables only: the names are kept)."""
+    """Columns that together identify a row (small tables only, because their values are kept in memory)."""
     lane: tuple[str, ...] = ()
     position: str | None = None
-    """Within one lane this column rises strictly from row to row."""
+    """The column that rises strictly from row to row within a lane."""
 
 
 RULES: dict[str, Rules] = {
@@ -102,12 +101,12 @@ RULES: dict[str, Rules] = {
 
 
 def check(history: History) -> None:
-    """Read every page of every table. Raises `HistoryError` naming the file, the row, the value and the mend."""
+    """Read every page of every table. Raises `HistoryError` with the file, the row, the value and a hint."""
     version = history.run.schema_
     if version not in (None, VERSION):
         where = history.run_dir / FILE
         hint = "judge it with the onceproof that wrote it, or run the scenario again"
-        raise HistoryError(f"{where} says schema {version!r}; this onceproof reads version {VERSION}", hint=hint)
+        raise HistoryError(f"{where} has schema {version!r}; this onceproof reads version {VERSION}", hint=hint)
     for table, path in history.tables.items():
         _Table(path, RULES[table], TABLES[table]).check()
     stored = [
@@ -124,7 +123,7 @@ class _Table:
         self._rules = rules
         self._seen: dict[tuple[Any, ...], int] = {}
         self._lanes = Lanes()
-        # Few words, many rows: read as a dictionary, so that each word is looked at once a row group.
+        # Few distinct values in many rows: read as a dictionary, each value is checked once per row group.
         text = {f.name for f in schema if f.type == pa.string()}
         self._words = [name for name in {*rules.words, *rules.lane} if name in text]
 
@@ -134,7 +133,7 @@ class _Table:
             for name in rules.required:
                 self._refuse(first, rows, pc.is_null(rows[name]), name, "may not be null")
             for name, allowed in rules.words.items():
-                self._only(first, rows, name, allowed, f"is none of {', '.join(allowed)}")
+                self._only(first, rows, name, allowed, f"is not one of {', '.join(allowed)}")
             for name in rules.counts:
                 self._refuse(first, rows, pc.less(rows[name], 0), name, "may not be negative")
             for low, high in rules.ascending:
@@ -148,7 +147,7 @@ class _Table:
         column = rows[name]
         for chunk in column.chunks:
             strange = [word for word in chunk.dictionary.to_pylist() if word not in allowed]
-            if strange:  # in the dictionary, which may hold more than the rows do
+            if strange:  # the dictionary may hold values that no row has
                 wrong = pc.is_in(column.cast(pa.string()), value_set=pa.array(strange, pa.string()))
                 self._refuse(first, rows, wrong, name, why, suggest(strange[0], list(allowed)))
                 return
@@ -156,14 +155,14 @@ class _Table:
     def _ascending(self, first: int, rows: pa.Table, low: str, high: str) -> None:
         slack = _ROUNDING_S if low.endswith("_at") else 0
         wrong = pc.greater(rows[low], pc.add(rows[high], slack))
-        self._refuse(first, rows, wrong, low, f"is behind its {high}", other=high)
+        self._refuse(first, rows, wrong, low, f"is greater than its {high}", other=high)
 
     def _unique(self, first: int, rows: pa.Table) -> None:
         columns = [rows[name].to_pylist() for name in self._rules.unique]
         for number, name in enumerate(zip(*columns, strict=True), start=first):
             if name in self._seen:
-                said = ", ".join(f"{c} {v!r}" for c, v in zip(self._rules.unique, name, strict=True))
-                raise self._error(number, f"{said} is in row {self._seen[name]} already")
+                values = ", ".join(f"{c} {v!r}" for c, v in zip(self._rules.unique, name, strict=True))
+                raise self._error(number, f"{values} is already in row {self._seen[name]}")
             self._seen[name] = number
 
     def _rising(self, first: int, rows: pa.Table, position: str) -> None:
@@ -172,8 +171,8 @@ class _Table:
             row, before = found
             where = "".join(f"{name} {rows[name][row].as_py()!r}, " for name in self._rules.lane)
             value = rows[position][row].as_py()
-            what = "occurs twice" if value == before else f"comes behind {before}"
-            raise self._error(first + row, f"{where}{position} {value} {what}: it must rise from row to row")
+            what = "occurs twice" if value == before else f"comes after {before}"
+            raise self._error(first + row, f"{where}{position} {value} {what}, but it must rise from row to row")
 
     def _refuse(
         self, first: int, rows: pa.Table, wrong: Any, name: str, why: str, near: str = "", other: str | None = None
@@ -182,15 +181,15 @@ class _Table:
             return
         row = pc.index(wrong, pa.scalar(True)).as_py()
         value = rows[name][row].as_py()
-        beside = "" if other is None else f" {rows[other][row].as_py()!r}"
-        raise self._error(first + row, f"{name} {value!r} {why}{beside}{near and f' ({near})'}")
+        limit = "" if other is None else f" {rows[other][row].as_py()!r}"
+        raise self._error(first + row, f"{name} {value!r} {why}{limit}{near and f' ({near})'}")
 
     def _error(self, row: int, what: str) -> HistoryError:
-        return HistoryError(f"{self._path}, row {row}: {what}", hint=_PRODUCER)
+        return HistoryError(f"{self._path}, row {row}: {what}", hint=_WRITER)
 
 
 def _pieces(path: Path, words: list[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
-    """All rows, decoded whole and with their checksums verified: the number of the first one, and the rows."""
+    """All rows in pieces, fully decoded and with checksums verified: the number of the first row, and the rows."""
     read = 0
     try:
         with pq.ParquetFile(path, read_dictionary=words, page_checksum_verification=True) as file:
@@ -201,20 +200,22 @@ def _pieces(path: Path, words: list[str] | None = None) -> Iterator[tuple[int, p
                         column.validate(full=pa.types.is_string(column.type))
                     yield read, pa.Table.from_batches([batch])
                     read += batch.num_rows
-                _as_told(file, group, read - before)
+                _check_metadata(file, group, read - before)
             if read != file.metadata.num_rows:
-                raise pa.ArrowInvalid(f"it has {read} rows and says {file.metadata.num_rows}")
+                raise pa.ArrowInvalid(f"it has {read} rows, but its metadata has {file.metadata.num_rows}")
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise HistoryError(f"{path} is damaged behind row {read}: {error}", hint=_COPY) from error
+        raise HistoryError(f"{path} is damaged after row {read}: {error}", hint=AGAIN) from error
 
 
-def _as_told(file: pq.ParquetFile, group: int, rows: int) -> None:
-    """Hold a row group against its description, which has no checksum, and which other readers go by."""
-    told = file.metadata.row_group(group)
+def _check_metadata(file: pq.ParquetFile, group: int, rows: int) -> None:
+    """Compare a row group with its metadata, which has no checksum and which other readers rely on."""
+    metadata = file.metadata.row_group(group)
     values = {
-        told.column(column).num_values
-        for column in range(told.num_columns)
+        metadata.column(column).num_values
+        for column in range(metadata.num_columns)
         if file.schema.column(column).max_repetition_level == 0  # a list has as many as it has elements
     }
-    if not {told.num_rows, *values} <= {rows}:
-        raise pa.ArrowInvalid(f"row group {group} has {rows} rows and says {told.num_rows}, with columns of {values}")
+    if not {metadata.num_rows, *values} <= {rows}:
+        raise pa.ArrowInvalid(
+            f"row group {group} has {rows} rows, but its metadata has {metadata.num_rows}, with columns of {values}"
+        )

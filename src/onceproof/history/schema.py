@@ -1,4 +1,4 @@
-"""The tables of a history, one row an observation. ``VERSION`` changes with any of them.
+"""The tables of a history, one row per observation. ``VERSION`` changes whenever one of them does.
 
 Times (``*_at``) are seconds on the run's monotonic clock, the one of ``events.jsonl``. Offsets are Kafka's; ranges are half open.
 """
@@ -9,20 +9,21 @@ import pyarrow as pa
 
 VERSION = 2
 
-#: Where a table's file says which version it is: a key of the Parquet schema's metadata.
+#: The key of the Parquet schema's metadata under which a file stores its version.
 VERSION_KEY = b"onceproof.history"
 
-# What a Kafka log says of a record beyond the record itself: the header of its batch (KIP-98) and the marker that ended
-# its transaction. All null where only a consumer could read the log, and the last two for a record outside of any.
+# What a Kafka log holds about a record besides the record itself: the header of its batch (KIP-98) and the marker that
+# ended its transaction. All are null where only a consumer could read the log, the last two also for a record outside
+# of transactions.
 _PRODUCER = [
     ("producer_id", pa.int64()),  # null: the producer was neither idempotent nor transactional, or is not known
     ("producer_epoch", pa.int32()),
     ("sequence", pa.int32()),  # of this record among its producer's to this partition
-    ("txn_end_offset", pa.int64()),  # where the marker stands; null also while the transaction is open
+    ("txn_end_offset", pa.int64()),  # the marker's offset; null also while the transaction is open
     ("txn_end_ms", pa.int64()),  # the marker's timestamp: the broker's wall clock
 ]
 
-#: Columns that came later: a history without them is one of this version all the same.
+#: Columns that were added later: a history of this version may lack them.
 LATER = ("headers", "seen")
 
 # A record's headers, in order: a JSON list of [name, value], each value as text (bytes that are not UTF-8 as ``\\xNN``) or null.
@@ -54,7 +55,7 @@ TABLES: dict[str, pa.Schema] = {
             ("error", pa.string()),
         ]
     ),
-    # Kafka: one row a record read back. Postgres: one row a decoded change, in commit order.
+    # Kafka: one row per record read back. Postgres: one row per decoded change, in commit order.
     "output": pa.schema(
         [
             ("output", pa.string()),
@@ -73,18 +74,18 @@ TABLES: dict[str, pa.Schema] = {
             *_HEADERS,
         ]
     ),
-    # Kafka only: each partition of an input or output topic, as it stood at collection.
+    # Kafka only: each partition of an input or output topic, as it was at collection.
     "partitions": pa.schema(
         [
             ("topic", pa.string()),
             ("partition", pa.int32()),
-            ("start_offset", pa.int64()),  # above 0: retention or compaction removed what stood before
+            ("start_offset", pa.int64()),  # above 0: retention or compaction removed earlier records
             ("stable_offset", pa.int64()),  # the last stable offset: read_committed readers get no further
             ("end_offset", pa.int64()),  # the high watermark
             ("collected_ms", pa.int64()),  # wall clock
         ]
     ),
-    # Postgres only: the table as it stood after the drain.
+    # Postgres only: the table as it was after the drain.
     "snapshot": pa.schema([("output", pa.string()), ("content", pa.string())]),
     # Postgres: every commit that the slot decoded, also those that touched no output.
     "commits": pa.schema(
@@ -106,7 +107,7 @@ TABLES: dict[str, pa.Schema] = {
             ("end_offset", pa.int64()),
         ]
     ),
-    # One row a batch, source topic and partition, as offsets/N planned it.
+    # One row per batch, source topic and partition, as offsets/N planned it.
     "batches": pa.schema(
         [
             ("query", pa.string()),
@@ -134,7 +135,7 @@ TABLES: dict[str, pa.Schema] = {
             ("fired_at", pa.float64()),
             ("hit", pa.bool_()),
             ("healed_at", pa.float64()),
-            ("evidence", pa.string()),  # sentences, one a line: what was seen that proves the hit, or what was missing
+            ("evidence", pa.string()),  # sentences, one per line: what was seen that proves the hit, or was missing
             ("seen", pa.string()),  # the same as a JSON list of {what, where, at, detail}
         ]
     ),

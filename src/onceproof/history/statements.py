@@ -1,9 +1,9 @@
-"""Statements that a signal can end.
+"""DuckDB statements that a signal can interrupt.
 
-DuckDB's Python client looks for signals only between some tasks of `execute`, and never in a fetch: what a handler
-raises comes late (measured: minutes), and as ``RuntimeError: Query interrupted`` instead of itself. So each
-call runs in another thread, while the calling thread waits in Python, where a handler's exception is raised at once. That
-thread is kept for the next call: a new one each time was a third of what judging a small history costs.
+DuckDB's Python client checks for signals only between some tasks of `execute`, and never in a fetch: an exception of a
+signal handler comes late (measured: minutes), and as ``RuntimeError: Query interrupted`` instead of itself. So each
+call runs in another thread, while the calling thread waits in Python, where the handler's exception is raised at once.
+The thread is kept for the next call: starting one per call took a third of the time of judging a small history.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from onceproof.base.waiting import wait_until
 T = TypeVar("T")
 Row = tuple[Any, ...]
 
-# DuckDB heeds an interrupt between two chunks: milliseconds. Who still has not stopped then is left to itself.
+# DuckDB stops between two chunks, within milliseconds. A statement that still runs after this time is left running.
 _STOP_S = 2.0
 
 
@@ -49,13 +49,13 @@ class Rows:
 
 
 def execute(db: duckdb.DuckDBPyConnection, query: str, values: dict[str, Any] | None) -> Rows:
-    """Run one statement. Raises `duckdb.Error`, and what a signal handler raises, as soon as it is raised."""
+    """Run one statement. Raises `duckdb.Error`, and at once whatever a signal handler raises."""
     interruptible(db, lambda: db.execute(query, values))
     return Rows(db)
 
 
 def interruptible(db: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
-    """The result of ``call``, which is busy in ``db``; ends it if this thread is told to end."""
+    """The result of ``call``, which uses ``db``. An exception in this thread interrupts it."""
     done: Future[T] = Future()
 
     def work() -> None:
@@ -67,7 +67,7 @@ def interruptible(db: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
             done.set_exception(error)
 
     def stopped() -> bool:
-        db.interrupt()  # again and again: one that comes before the statement has begun is forgotten
+        db.interrupt()  # repeated, because DuckDB forgets an interrupt from before the statement began
         return done.done()
 
     worker = None
@@ -76,7 +76,7 @@ def interruptible(db: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
         worker.calls.put(work)
         wait([done])
     except BaseException:
-        # The signal may also have come before the call was begun: then it is kept from beginning.
+        # If the signal came before the call began, the call is cancelled and never begins.
         if not done.cancel():
             with suppress(WaitTimeout):
                 wait_until("the statement to end", stopped, deadline_s=_STOP_S)
@@ -88,10 +88,10 @@ def interruptible(db: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
 
 
 class _Worker(threading.Thread):
-    """Runs one call after the other. A daemon: a statement that heeds no interrupt does not hold up the exit."""
+    """Runs one call after the other. A daemon thread, so a statement that ignores interrupts does not delay the exit."""
 
     idle: ClassVar[list[_Worker]] = []
-    """Those that wait for a call. One whose statement could not be ended never comes back here."""
+    """Threads that wait for a call. A thread whose statement could not be stopped never returns here."""
 
     def __init__(self) -> None:
         super().__init__(name="idle judge", daemon=True)
@@ -111,8 +111,8 @@ class _Worker(threading.Thread):
             self.name = "judge statement"
             call()
             self.name = "idle judge"
-            del call  # it holds the connection, and the result of its statement
+            del call  # it keeps the connection and the result of its statement alive
 
 
-# Threads do not come along into a forked process.
+# A forked process has none of these threads.
 os.register_at_fork(after_in_child=_Worker.idle.clear)

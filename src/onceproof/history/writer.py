@@ -1,4 +1,4 @@
-"""Writes the history of a run as Parquet, in bounded memory while the run goes on."""
+"""Writes the history of a run as Parquet, in bounded memory."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ import pyarrow.parquet as pq
 from onceproof.base.errors import HistoryError
 from onceproof.history.schema import TABLES, VERSION, VERSION_KEY
 
-# A row group is what has to be held in memory: rows are narrow, but one value may be 64 MiB, so both are bounded.
+# A row group is held in memory. Rows are narrow, but one value may have 64 MiB, so both rows and bytes are bounded.
 _GROUP_ROWS = 16_384
 _GROUP_BYTES = 4 << 20
 
-#: How every file of a history is written. Checksums, for zstd takes many a flipped bit for data. No statistics: they have
-#: no checksum, and a reader that believes them passes over rows.
+#: How every file of a history is written. With checksums, because zstd decompresses many flipped bits without an error. Without
+#: statistics, because they have no checksum, and wrong ones make a reader skip rows.
 PARQUET: Mapping[str, Any] = {"compression": "zstd", "write_page_checksum": True, "write_statistics": False}
 
 
 class HistoryWriter:
     """Appends observations to the tables of `onceproof.history.schema`, under ``run_dir/history``.
 
-    Safe from any thread. A table appears under its own name only when `close` has completed it (until then it is
-    ``NAME.parquet.part``), so a file that a killed harness left half written is never mistaken for a whole one.
-    After `close` every table exists, empty where nothing was observed. As a context manager it completes them only if
-    the body was completed too; else the tables stay the ``.part`` files that they are.
+    Thread-safe. A table is called ``NAME.parquet.part`` until `close` has completed it, so a file that a killed harness left
+    half written is never taken for a complete one. After `close` every table exists, empty where nothing was observed. As a
+    context manager it completes the tables only if the body does not raise; otherwise they stay ``.part`` files.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -43,12 +42,11 @@ class HistoryWriter:
     def append(self, table: str, rows: Iterable[Mapping[str, Any]] | pa.RecordBatch) -> None:
         """Add rows (column -> value; a column left out is null) or a record batch of exactly the table's schema.
 
-        Raises `HistoryError` for a table that no history has, for a column that the table has not, for a value that
-        does not fit its column, and after `close`.
+        Raises `HistoryError` for an unknown table or column, for a value that does not fit its column, and after `close`.
         """
         with self._lock:
             if self._closed:
-                raise HistoryError(f"the history is closed: rows for {table!r} came too late")
+                raise HistoryError(f"rows for {table!r} came after the history was closed")
             if table not in self._tables:
                 raise HistoryError(f"a history has no table {table!r}; it has {', '.join(self._tables)}")
             writer = self._tables[table]
@@ -67,7 +65,7 @@ class HistoryWriter:
                     table.close()
 
     def abandon(self) -> None:
-        """Write nothing more and complete no table. Idempotent; after `close` it does nothing."""
+        """Stop writing, and complete no table. Idempotent; does nothing after `close`."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -107,7 +105,7 @@ class _TableWriter:
     def add_batch(self, batch: pa.RecordBatch) -> None:
         if not batch.schema.equals(self._schema, check_metadata=False):
             raise HistoryError(f"a batch for table {self._path.stem!r} has the columns {batch.schema.to_string()}")
-        self._take_rows()  # what was appended first is written first
+        self._take_rows()  # rows that were appended earlier are written first
         self._batches.append(batch)
         self._batch_rows += batch.num_rows
         if self._batch_rows >= _GROUP_ROWS or sum(b.nbytes for b in self._batches) >= _GROUP_BYTES:
@@ -119,7 +117,8 @@ class _TableWriter:
         self._part.replace(self._path)
 
     def abandon(self) -> None:
-        # Closing writes a footer. The disk that cannot take it may be the reason why we are here: that is told, not this.
+        # Closing writes a footer. If that fails, a full disk may be why the history is abandoned, and the first error
+        # is reported.
         with suppress(OSError, pa.ArrowException):
             self._file.close()
 

@@ -1,1 +1,1 @@
-"""Output systems: one folder each, which knows how to read one back, what a commit of it is, and what it is called."""
+"""Output systems, one folder each: how to read one back, what its commits are, and how messages name it."""

@@ -1,7 +1,7 @@
-"""What a store is: one kind of output system. Each is one folder here that implements `Store` and registers it.
+"""What a store is: one kind of output system. Each folder in this package implements `Store` and registers it.
 
-A history has two forms of output (`onceproof.history.schema`). A store gives *records*, which have a partition and an offset, or
-*rows*, which commits add and take away: the judge knows no store by its name.
+A history has two forms of output (`onceproof.history.schema`). A store writes *records*, which have a partition and an
+offset, or *rows*, which commits add and remove. The judge knows only these forms, not the stores.
 """
 
 from __future__ import annotations
@@ -24,105 +24,108 @@ from onceproof.stack.api import Stack
 from onceproof.stack.fetch.components import ensure_jars
 
 State = Mapping[str, str]
-"""Name of an output (`Store.name`) -> what it holds, in words that differ if it was written meanwhile."""
+"""Name of an output (`Store.name`) -> what it holds, as text that changes whenever the output is written."""
 
 
 @dataclass(frozen=True)
 class Words:
-    """How findings speak of a store."""
+    """The words that findings use for a store."""
 
     item: str
     """``row`` or ``record``."""
     whole: str
     """``table``, ``topic``, ``folder``."""
     commit: str = ""
-    """What stands before a commit's number: ``xid``, ``version``. Empty where there are records."""
+    """The word before a commit's number: ``xid``, ``version``. Empty for records."""
     written: str = ""
-    """The same in a sentence, before one number or, with an ``s``, before several: ``written by transaction``."""
+    """The same in a sentence: ``written by transaction``. With an ``s`` before several numbers."""
     system: str = ""
-    """Its name where an explanation is about outputs of one system only (`onceproof.judge.checker.STORES`): ``Kafka``."""
+    """The system's name in explanations that hold for one system only (`onceproof.judge.checker.STORES`): ``Kafka``."""
 
 
 @dataclass
 class ReadBack:
-    """One reading of a run's outputs, and of its inputs, once everything is healed and the job has stopped."""
+    """Reads back the outputs and inputs of a run, after everything is healed and the job has stopped."""
 
     scenario: Scenario
     stack: Stack
     writer: HistoryWriter
     timeline: Timeline
     commits: Iterator[int] = field(default_factory=itertools.count)
-    """Numbers for the table ``commits``, which has those of all stores."""
+    """Numbers for the rows of table ``commits``, which holds the commits of all stores."""
     ends: dict[str, dict[int, int]] = field(default_factory=dict)
-    """Input topic -> partition -> where it ends."""
+    """Input topic -> partition -> end offset."""
 
     def outputs(self, store: Store) -> dict[str, OutputSpec]:
         return {name: spec for name, spec in self.scenario.outputs.items() if store_of(spec) is store}
 
 
 class Store(Protocol):
-    """One kind of output system. Stateless: what it needs of a run it is given."""
+    """One kind of output system. Stateless: each method gets what it needs."""
 
     about: str
     """One line for listings."""
     field: str
-    """The field of an output that says where it is: ``topic``, ``table``. No two stores have the same."""
+    """The field of an output that gives its place: ``topic``, ``table``. Different for each store."""
     words: Words
 
     @property
-    def Spec(self) -> type[OutputSpec]:  # noqa: N802  # as of faults and oracles; a property, for each has a narrower type
-        """What a scenario says of an output in it."""
+    def Spec(self) -> type[OutputSpec]:  # noqa: N802  # a property, because each store has a narrower type
+        """The model of an output in this store, as a scenario describes it."""
 
     def problems(self, scenario: Scenario, spec: OutputSpec) -> Iterator[Complaint]:
-        """What can be wrong although each value is fine alone; places are relative to the output."""
+        """Problems of an output whose single values are valid; places are relative to the output."""
 
     def address(self, spec: OutputSpec, stack: Stack) -> str:
-        """What a job is told for ``{output.NAME}``."""
+        """The value of the template ``{output.NAME}``."""
 
     def name(self, spec: OutputSpec) -> str:
-        """As `State` has it."""
+        """The output's key in `State`."""
 
     def state(self, stack: Stack, outputs: Collection[OutputSpec] | None) -> State:
-        """What it holds now, asked past every proxy: these outputs with what is not committed, or all as a reader sees it."""
+        """What the store holds now, read past every proxy.
+
+        ``outputs``: these, with uncommitted content; None: everything, as a reader sees it.
+        """
 
     def read_back(self, run: ReadBack) -> dict[str, OutputRecord]:
-        """Write its outputs to the history; for ``run.json``, output -> its columns and counts. Raises `HistoryError`."""
+        """Write the store's outputs to the history. Returns the records for ``run.json``. Raises `HistoryError`."""
 
 
 @runtime_checkable
 class NeedsJars(Protocol):
-    """A store that a Spark job cannot write to with Spark's own jars."""
+    """A store to which a Spark job can write only with additional jars."""
 
     component: str
-    """What is fetched and put on the job's class path (`onceproof.stack.fetch.components`)."""
+    """The component that is fetched and put on the job's class path (`onceproof.stack.fetch.components`)."""
 
 
 @runtime_checkable
 class CommitsLikeCheckpoints(Protocol):
-    """A store that Spark's own sink commits to by an entry in a log, written as checkpoints are: faults can be placed there."""
+    """A store to which Spark's own sink commits by a log entry like those of checkpoints: faults can be placed there."""
 
     log: str
-    """The folder of that log, below the output's."""
+    """The folder of that log, below the output's folder."""
 
 
 stores: Registry[Store] = kinds.stores
 
 
 def store_of(spec: OutputSpec) -> Store:
-    """The one store that the output names: a scenario with another output is refused."""
+    """The store of an output. A loaded scenario names exactly one for each."""
     store: Store
     (store,) = kinds.stores_of(spec)
     return store
 
 
 def jars(scenario: Scenario) -> tuple[Path, ...]:
-    """What the job's class path must have for the stores of its outputs; fetched if it is not there."""
+    """The jars that the job's class path needs for the stores of its outputs; missing ones are fetched."""
     used = {id(store): store for store in map(store_of, scenario.outputs.values())}
     return tuple(jar for store in used.values() if isinstance(store, NeedsJars) for jar in ensure_jars(store.component))
 
 
 def collect(run: ReadBack) -> dict[str, OutputRecord | None]:
-    """Write the tables ``input``, ``output``, ``partitions``, ``commits`` and ``snapshot``; what ``run.json`` keeps of each output."""
+    """Write tables ``input``, ``output``, ``partitions``, ``commits``, ``snapshot``. Returns the outputs for ``run.json``."""
     found: dict[str, OutputRecord | None] = {}
     for _, store in stores.items():
         found |= store.read_back(run)

@@ -85,7 +85,7 @@ def test_a_sum_that_includes_an_aborted_record_is_found(stored_run: Any, where: 
     (finding,) = judge(run.save()).findings
     assert (finding.anomaly, finding.total) == ("aborted-read", 1)
     assert finding.witnesses[0].argument.startswith(
-        "If aborted input counted too, the oracle would expect just this content."
+        "If aborted input counted too, the oracle would expect exactly this content."
     )
     run.tables["output"].clear()
     write(44)

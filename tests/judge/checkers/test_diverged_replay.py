@@ -182,7 +182,7 @@ def test_a_history_without_times_is_not_evaluated(stored_run: Any) -> None:
     run = write(summed(stored_run, "topic"), "topic", (1, 400), (2, 1_400), (3, 2_400))
     del run.document["wall_start"]
     verdict = judge(run.save())
-    assert "does not say at which wall-clock time" in verdict.not_evaluated["diverged-replay@out"]
+    assert "does not record at which wall-clock time" in verdict.not_evaluated["diverged-replay@out"]
     assert verdict.outcome is Outcome.HELD  # content that survived would be a wrong value
 
 

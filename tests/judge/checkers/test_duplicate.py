@@ -85,7 +85,7 @@ def test_copies_of_equal_input_records_come_from_the_input(clean_run: Any) -> No
         effect["content"] = json.dumps({**row, "n": int(row["n"]) % 100})
     (finding,) = found(judge(run.save()))
     assert (finding.total, finding.source) == (6, "input")
-    assert finding.summary.endswith("more than once: 12 input records cannot be told apart from another")
+    assert finding.summary.endswith("more than once; 12 input records equal another in key and value")
 
 
 def test_copies_of_an_input_record_that_its_producer_sent_again(stored_run: Any) -> None:
@@ -106,7 +106,7 @@ def test_copies_of_an_input_record_that_its_producer_sent_again(stored_run: Any)
         ("duplicate", "producer retry", 1),
     ]
     assert findings[1].attribution == {"sent twice by the producer of the input": 1}
-    assert "holds it again, at in/0@1, with one creation time" in findings[1].witnesses[0].argument
+    assert "holds it again, at in/0@1, with the same creation time" in findings[1].witnesses[0].argument
 
 
 def test_a_record_that_the_job_s_producer_sent_again(clean_run: Any) -> None:
@@ -118,8 +118,8 @@ def test_a_record_that_the_job_s_producer_sent_again(clean_run: Any) -> None:
     (finding,) = found(judge(clean_run.save()))
     assert (finding.total, finding.source) == (1, "producer retry")
     assert finding.attribution == {"sent twice by the job's producer": 1}
-    assert "Both were created at 5003 ms with one key" in finding.witnesses[0].argument
-    for record in clean_run.tables["output"]:  # the broker drops what an idempotent producer sends again
+    assert "Both have creation time 5003 ms and one key" in finding.witnesses[0].argument
+    for record in clean_run.tables["output"]:  # an idempotent producer's broker drops what is sent again
         record["producer_id"] = 4
     (finding,) = found(judge(clean_run.save()))
     assert finding.source == "unknown"

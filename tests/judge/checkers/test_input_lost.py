@@ -31,14 +31,14 @@ def test_acknowledged_records_that_are_not_in_the_log_are_found(clean_run: Any) 
     verdict = judge(clean_run.save())
     (finding,) = verdict.findings
     assert (finding.anomaly, finding.output, finding.total) == ("input-lost", "in", 2)
-    assert finding.attribution == {"gone from the log of in/1": 2}
+    assert finding.attribution == {"missing in the log (in/1)": 2}
     assert [witness.cause for witness in finding.witnesses] == ["in/1@5", "in/1@6"]
     assert finding.witnesses[0].argument == (
         "Record number 10 was acknowledged as in/1@5.\nBut the log of in/1 holds no record there."
     )
     assert verdict.outcome is Outcome.VIOLATED
     assert verdict.reasons[0] == (
-        "input-lost in input in: the broker lost 2 acknowledged input records: gone from the log of in/1"
+        "input-lost in input in: the broker lost 2 acknowledged input records: missing in the log (in/1)"
     )
 
 
@@ -46,7 +46,7 @@ def test_retention_and_truncation_are_distinguished(clean_run: Any) -> None:
     lose(clean_run, {0, 1, 6})
     log(clean_run, 2, 6)
     (finding,) = judge(clean_run.save()).findings
-    assert finding.attribution == {"cut off the end of in/1": 1, "removed by retention of in/1": 2}
+    assert finding.attribution == {"beyond the end of the log (in/1)": 1, "removed by retention (in/1)": 2}
     assert finding.witnesses[0].argument.endswith("But the log of in/1 begins at offset 2.")
     assert finding.witnesses[2].argument.endswith("But the log of in/1 ends at offset 6.")
 
@@ -54,7 +54,7 @@ def test_retention_and_truncation_are_distinguished(clean_run: Any) -> None:
 def test_a_loss_is_found_without_the_partitions_ends(clean_run: Any) -> None:
     lose(clean_run, {5})
     (finding,) = judge(clean_run.save()).findings
-    assert (finding.total, finding.attribution) == (1, {"gone from the log of in/1": 1})
+    assert (finding.total, finding.attribution) == (1, {"missing in the log (in/1)": 1})
 
 
 def test_markers_and_foreign_records_are_not_losses(clean_run: Any) -> None:
@@ -72,7 +72,7 @@ def test_two_acknowledgements_of_one_offset_are_a_loss(clean_run: Any) -> None:
     """One of the two records is not in the log."""
     clean_run.add("sent", {"topic": "in", "seq": 99, "status": "acked", "partition": 1, "offset": 5})
     (finding,) = judge(clean_run.save()).findings
-    assert finding.attribution == {"acknowledged at the offset of another of in/1": 1}
+    assert finding.attribution == {"acknowledged at an offset already taken (in/1)": 1}
     assert finding.witnesses[0].argument == (
-        "Record number 99 was acknowledged as in/1@5.\nBut so was another one, and the log of in/1 holds one record there."
+        "Record number 99 was acknowledged as in/1@5.\nBut another record was acknowledged there too, and the log of in/1 holds one record there."
     )

@@ -45,8 +45,8 @@ def test_an_effect_visible_before_its_input_s_marker_is_found(clean_run: Any) ->
     assert (witness.identity, witness.cause, witness.batch) == ({"p": "0", "o": "5"}, "in/0@5", 1)
     assert witness.positions == ("events/0@4",)
     assert witness.argument == (
-        "The transaction of input in/0@5 was committed at 13001 ms, by its marker's time.\n"
-        "But its record could be read 1 ms before, at events/0@4."
+        "The transaction of input in/0@5 was committed at 13001 ms, the time of its marker.\n"
+        "But its record could be read 1 ms earlier, at events/0@4."
     )
     assert rows.witnesses[0].positions == ("rows xid 701",)
     assert verdict.outcome is Outcome.VIOLATED
@@ -105,8 +105,8 @@ def test_a_batch_committed_before_its_input_s_marker_is_found(stored_run: Any) -
     (witness,) = finding.witnesses
     assert (witness.cause, witness.batch) == ("in/0@1", 0)
     assert witness.argument.splitlines()[1:] == [
-        "Batch 0 of query q took that record.",
-        "But the batch was committed 1 ms before.",
+        "Batch 0 of query q read that record.",
+        "But the batch was committed 1 ms earlier.",
     ]
 
 
@@ -114,7 +114,7 @@ def test_unknown_markers_are_not_evaluated(clean_run: Any) -> None:
     clean_run.send("k0", {"k": "k0", "n": 50}, visibility="aborted")
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.HELD  # anything read too early was committed in the end
-    assert "does not say when its transactions ended" in verdict.not_evaluated["precommitted-read@rows"]
+    assert "does not record when its transactions ended" in verdict.not_evaluated["precommitted-read@rows"]
 
 
 def test_input_without_transactions_needs_no_markers(clean_run: Any) -> None:

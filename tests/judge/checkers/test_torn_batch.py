@@ -64,7 +64,7 @@ def test_a_batch_in_two_commits_is_torn(clean_run: Any) -> None:
     (witness,) = finding.witnesses
     assert (witness.cause, witness.batch, witness.positions) == ("in/0@2", 0, ("rows xid 700", "rows xid 701"))
     assert witness.argument == (
-        "Batch 0 of query q is one unit; others of its rows became visible at rows xid 700.\n"
+        "Batch 0 of query q is one unit; other rows of it became visible at rows xid 700.\n"
         "But the row of in/0@2 became visible at rows xid 701: readers saw one without the other."
     )
 
@@ -180,7 +180,7 @@ def test_a_batch_with_a_missing_effect_is_torn(clean_run: Any) -> None:
     assert (finding.output, finding.total, finding.transient, finding.allowed) == ("events", 1, False, None)
     assert finding.batches == {"q/1": 1}
     assert finding.witnesses[0].argument == (
-        "Batch 1 of query q is one unit. It took in/0@4 and in/0@5.\n"
+        "Batch 1 of query q is one unit. It read in/0@4 and in/0@5.\n"
         "The record of in/0@4 is there, but that of in/0@5 is missing."
     )
     clean_run.scenario["claim"]["atomic"] = "none"
@@ -238,7 +238,7 @@ def test_a_claim_about_transactions_is_not_evaluated_for_records_outside_of_them
     records(clean_run)[0].update(txn_end_offset=None, txn_end_ms=None)
     verdict = judge(clean_run.save())
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert verdict.not_evaluated == {"torn-batch@events": "1 record of it is outside of any transaction"}
+    assert verdict.not_evaluated == {"torn-batch@events": "1 record is outside of any transaction"}
 
 
 def test_commits_that_were_not_decoded_are_not_evaluated(clean_run: Any) -> None:

@@ -39,7 +39,7 @@ def test_a_copy_in_a_topic_after_the_successor_s_batch_is_found(taken_over: Any)
     assert finding.witnesses[0].positions == ("events/0@3", "events/0@6")
     assert finding.witnesses[0].argument == (
         "Driver start 0 planned batch 0 of query q; start 1 took over, and the first write of its own batches is at events/0@3.\n"
-        "A start that has finished a batch does not go back to it, so an older start wrote what follows.\n"
+        "A start does not go back to a batch that it has finished, so an older start made the following write.\n"
         "But the record of in/0@0 is at events/0@6. It left copies that stay."
     )
 
@@ -191,7 +191,7 @@ def test_growing_epochs_are_no_finding(stored_run: Any, where: str) -> None:
 def test_epochs_that_are_not_numbers_are_not_evaluated(stored_run: Any) -> None:
     run = with_epoch(stored_run, "topic", (1, 1), (2, 2))
     run.tables["output"][-1]["content"] = json.dumps({"k": "a", "n": 2, "epoch": "two"})
-    assert "no whole number in the epoch column 'epoch'" in judge(run.save()).not_evaluated["zombie-write@state"]
+    assert "without a whole number in the epoch column 'epoch'" in judge(run.save()).not_evaluated["zombie-write@state"]
 
 
 def test_a_decreasing_producer_epoch_is_found(clean_run: Any) -> None:

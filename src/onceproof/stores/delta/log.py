@@ -1,7 +1,7 @@
-"""Reads the log of a Delta table, ``_delta_log/N.json``: which files each version adds and takes away.
+"""Reads the log of a Delta table, ``_delta_log/N.json``: which files each version adds and removes.
 
-The log alone says what the table holds, and which commit put it there; a data file that no version names was never committed.
-What would need more than its files as they are (deletion vectors, mapped columns, a log that was cleaned up) is refused.
+The log alone decides what the table holds and which commit added it: a data file that no version names was never committed.
+Tables that need more than the plain content of their files are refused (deletion vectors, mapped columns, a cleaned-up log).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _MAPPING = "delta.columnMapping.mode"
 class DataFile:
     path: Path
     partition: dict[str, str | None]
-    """The values of its partition columns, which its rows lack."""
+    """The values of the partition columns, which the rows in the file lack."""
 
 
 @dataclass
 class Version:
     number: int
     time_us: int
-    """When its entry was written."""
+    """When the log entry was written."""
     adds: list[DataFile] = field(default_factory=list)
     removes: list[DataFile] = field(default_factory=list)
     txn: dict[str, int] = field(default_factory=dict)
-    """``txnAppId`` -> ``txnVersion``, as a writer gave them."""
+    """``txnAppId`` -> ``txnVersion``, as set by the writer."""
 
 
 def numbers(table: Path) -> list[int]:
@@ -44,17 +44,17 @@ def numbers(table: Path) -> list[int]:
 
 
 def versions(table: Path) -> Iterator[Version]:
-    """All of them, from the first. Raises `HistoryError` for a log that this cannot read."""
+    """All versions, from the first. Raises `HistoryError` for a log that cannot be read."""
     files: dict[str, DataFile] = {}
     for expected, (number, entry) in enumerate(_entries(table)):
         if number != expected:
-            raise HistoryError(f"{table / LOG} has no entry of version {expected}: its log was cleaned up")
+            raise HistoryError(f"{table / LOG} lacks version {expected}: the log was cleaned up")
         version = Version(number, entry.stat().st_mtime_ns // 1000)
         for action in _actions(entry):
             _refuse(entry, action)
             if "txn" in action:
                 version.txn[str(action["txn"]["appId"])] = int(action["txn"]["version"])
-            # Without a change of data rows only moved from one file to another.
+            # dataChange is false where rows only moved from one file to another.
             if "add" in action:
                 added = action["add"]
                 found = DataFile(table / unquote(added["path"]), _partition(added))

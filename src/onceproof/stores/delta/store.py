@@ -1,4 +1,4 @@
-"""Delta Lake as a store: a table below a folder, read back by its log: each version is a commit."""
+"""Delta Lake as a store: a table in a folder, read back from its log. Each version is a commit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DeltaOutput(OutputSpec):
 
 
 class DeltaStore:
-    """Implements `onceproof.stores.contract.Store` and `NeedsJars`. In the history its outputs have rows."""
+    """Implements `onceproof.stores.contract.Store` and `NeedsJars`. Its outputs have rows in the history."""
 
     about = "a Delta Lake table"
     field = "delta"
@@ -64,7 +64,7 @@ def _collect(run: ReadBack, name: str, spec: OutputSpec) -> OutputRecord:
     table = run.stack.files / spec.place
     if not numbers(table):
         return OutputRecord.model_validate(
-            {"columns": None, "note": f"there is no Delta table {spec.place!r}: the job never made it", "rows": 0}
+            {"columns": None, "note": f"there is no Delta table {spec.place!r}: the job never created it", "rows": 0}
         )
     position = 0
     txn: dict[str, int] = {}

@@ -1,8 +1,9 @@
-"""What lies in a folder that Spark writes files to, and which of its files count.
+"""The files in a folder that Spark writes to, and which of them are committed.
 
-Spark's file sink lists the files of each batch in ``_spark_metadata/N``, and a Spark reader of the folder believes that list: a
-file that is not on it was never committed. (Every tenth entry, ``N.compact``, repeats all entries before it.) Without that log,
-as after ``df.write.mode("append")``, every file counts. Names that begin with ``_`` or ``.`` are hidden from readers.
+Spark's file sink lists the files of each batch in ``_spark_metadata/N``, and a Spark reader of the folder reads only
+listed files: a file that is not listed was never committed. (Every tenth entry, ``N.compact``, repeats all entries
+before it.) Without that log, as after ``df.write.mode("append")``, every file counts. Readers ignore names that begin
+with ``_`` or ``.``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from onceproof.base.errors import HistoryError
 
 LOG = "_spark_metadata"
 _ENTRY = re.compile(r"(\d+)(\.compact)?")
-#: All files that one ``df.write`` makes have the same id in their names.
+#: All files of one ``df.write`` have the same id in their names.
 _WRITE = re.compile(r"-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\b")
 
 
@@ -27,13 +28,13 @@ class Write:
     """Files that became visible in one step."""
 
     number: int
-    """Of the log's entry; without a log, from 1 in the order of time."""
+    """The number of the log's entry; without a log, from 1 in order of time."""
     time_us: int
     files: tuple[Path, ...]
 
 
 def data_files(folder: Path) -> list[Path]:
-    """Every file that a reader who knows no log finds, sorted by name."""
+    """Every file that a reader without the log finds, sorted by name."""
     return sorted(
         path
         for path in folder.rglob("*")
@@ -46,7 +47,7 @@ def has_log(folder: Path) -> bool:
 
 
 def logged(folder: Path) -> list[Write]:
-    """What each entry of the log adds, in their order. Raises `HistoryError` for an entry that is not one."""
+    """The files that each log entry adds, in order of the entries. Raises `HistoryError` for an invalid entry."""
     known: set[Path] = set()
     writes = []
     for number, entry in _entries(folder):
@@ -57,7 +58,7 @@ def logged(folder: Path) -> list[Write]:
 
 
 def unlogged(files: list[Path]) -> list[Write]:
-    """Files by the write that made them, as their names say, in the order of time."""
+    """The files, grouped by the write that made them, according to their names, in order of time."""
     found: dict[str, list[Path]] = {}
     for path in files:
         match = _WRITE.search(path.name)
@@ -67,7 +68,7 @@ def unlogged(files: list[Path]) -> list[Write]:
 
 
 def _entries(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Of an entry that was compacted, what it was before comes first."""
+    """Number and path of each log entry in order; ``N`` comes before ``N.compact``."""
     found = [
         (int(match[1]), match[2] is not None, path)
         for path in (folder / LOG).iterdir()
@@ -79,7 +80,7 @@ def _entries(folder: Path) -> Iterator[tuple[int, Path]]:
 def _listed(folder: Path, entry: Path) -> Iterator[Path]:
     version, *lines = entry.read_text(encoding="utf-8").splitlines()
     if version != "v1":
-        raise HistoryError(f"{entry} is of version {version!r}; this onceproof reads v1")
+        raise HistoryError(f"{entry} has version {version!r}; this onceproof reads v1")
     for line in lines:
         try:
             action = json.loads(line)

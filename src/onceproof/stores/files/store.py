@@ -1,4 +1,4 @@
-"""Files as a store: a folder of Parquet or JSON files that Spark writes, read back by the file sink's log, or past it."""
+"""Files as a store: a folder of Parquet or JSON files that Spark writes, read back with or without the file sink's log."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class FilesOutput(OutputSpec):
     format: Literal["parquet", "json"] = Field("parquet", description="json: an object per line")
     reader: Literal["spark", "listing"] = Field(
         "spark",
-        description="who reads the folder: spark goes by the file sink's log (_spark_metadata) where there is one; "
-        "listing reads every file in it",
+        description="how readers read the folder: spark reads the files in the file sink's log (_spark_metadata) if "
+        "there is one; listing reads every file",
     )
 
     @property
@@ -40,7 +40,7 @@ class FilesOutput(OutputSpec):
 
 
 class FilesStore:
-    """Implements `onceproof.stores.contract.Store`. In the history its outputs have rows, as tables do."""
+    """Implements `onceproof.stores.contract.Store`. Its outputs have rows in the history, like tables."""
 
     about = "a folder of Parquet or JSON files that Spark writes"
     field = "files"
@@ -102,19 +102,19 @@ def _collect(run: ReadBack, name: str, spec: FilesOutput) -> OutputRecord:
         commit = {"commit_order": order, "xid": write.number, "commit_time_us": write.time_us, "changes": changes}
         run.writer.append("commits", [commit])
         rows += changes
-    note = f"{times(len(gone), 'file')} that its log lists is not there: {gone[0].name}" if gone else None
-    if beside := [path for path in files if path not in set(visible)]:
+    note = f"{times(len(gone), 'file')} missing that the log lists, the first is {gone[0].name}" if gone else None
+    if unlisted := [path for path in files if path not in set(visible)]:
         aborted, unreadable = 0, 0
-        for path in beside:
+        for path in unlisted:
             try:
                 for row in _rows(folder, Write(0, 0, (path,)), spec, set()):
                     _append(run, name, row, position, {"visibility": "aborted"})
                     position, aborted = position + 1, aborted + 1
-            except HistoryError:  # its writer was killed: nobody is to read it
+            except HistoryError:  # half written by a killed task, so no reader could read it
                 unreadable += 1
         note = (
-            f"folder {spec.place} holds {times(len(beside), 'file')} that its log does not list ({times(aborted, 'row')}"
-            f"{f', {unreadable} unreadable' if unreadable else ''}): a reader that ignores the log sees them (reader: listing)"
+            f"folder {spec.place} holds {times(len(unlisted), 'file')} that its log does not list ({times(aborted, 'row')}"
+            f"{f', {unreadable} unreadable' if unreadable else ''}): a reader that ignores the log reads them (reader: listing)"
         )
         run.timeline.emit("warning", message=note)
     return OutputRecord.model_validate(
@@ -132,17 +132,17 @@ def _append(run: ReadBack, name: str, row: dict[str, Any], position: int, change
 
 
 def _rows(folder: Path, write: Write, spec: FilesOutput, gone: set[Path]) -> Iterator[dict[str, Any]]:
-    """Every row as column -> text or None, with the columns that its folders' names give (``day=2013-01-03``)."""
+    """Every row as column -> text or None, including columns from the names of folders (``day=2013-01-03``)."""
     for path in write.files:
         if path in gone:
             continue
-        within: dict[str, str | None] = {}
+        folder_columns: dict[str, str | None] = {}
         for part in path.relative_to(folder).parts[:-1]:
             column, _, value = part.partition("=")
-            within[unquote(column)] = None if value == _NULL else unquote(value)
+            folder_columns[unquote(column)] = None if value == _NULL else unquote(value)
         try:
             for _, row in foreign_files.rows(path, ending={"json": ".jsonl", "parquet": ".parquet"}[spec.format]):
-                yield {column: foreign_files.as_text(value) for column, value in row.items()} | within
+                yield {column: foreign_files.as_text(value) for column, value in row.items()} | folder_columns
         except UsageError as error:
             raise HistoryError(f"output folder {spec.place!r} cannot be read back: {error}") from error
 

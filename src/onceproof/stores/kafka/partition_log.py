@@ -1,9 +1,9 @@
-"""Reads what no consumer is shown from a partition's log files: producers, sequences, and the markers that end transactions.
+"""Reads from a partition's log files what consumers do not get: producers, sequences, and the markers that end transactions.
 
 Source: the record batch format, version 2 (KIP-98). The header of a batch and a control batch are never compressed, so
-only headers are read, one after the other: memory is bounded by the markers, which are one a transaction and partition.
+only headers are read, one after the other. Memory is bounded by the number of markers: one per transaction and partition.
 
-A log that a running broker still appends to can be read at any time: a batch that is not whole yet is the log's end.
+A log can be read while a running broker appends to it: an incomplete batch is treated as the end of the log.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from onceproof.base.errors import HistoryError
 # baseOffset, batchLength, partitionLeaderEpoch, magic, crc, attributes, lastOffsetDelta, baseTimestamp, maxTimestamp,
 # producerId, producerEpoch, baseSequence, recordCount
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-#: ``batchLength`` counts what stands behind itself.
+#: ``batchLength`` counts the bytes after itself.
 _BEFORE_LENGTH = 12
 _FORMAT = 2
 # A control batch is 78 bytes: one record whose key is a version and a type.
 _READ = _HEADER.size + 32
-#: Small batches are many to a block, and of large ones little is read beside the header.
+#: A block holds many small batches; of a large batch, little more than the header is read.
 _BLOCK = 1 << 16
 _SEQUENCES = 1 << 31
 
@@ -37,7 +37,7 @@ _NONE = -1
 
 
 class Batch(NamedTuple):
-    """The header of one batch, as far as it concerns a history."""
+    """The fields of a batch header that a history needs."""
 
     base_offset: int
     last_offset: int
@@ -47,7 +47,7 @@ class Batch(NamedTuple):
     transactional: bool
 
     def sequence(self, offset: int) -> int | None:
-        """Of the record at ``offset``. Behind the largest 32-bit number sequences begin again at 0."""
+        """The sequence of the record at ``offset``. After the largest 32-bit number, sequences start again at 0."""
         if self.base_sequence is None:
             return None
         return (self.base_sequence + offset - self.base_offset) % _SEQUENCES
@@ -66,19 +66,19 @@ class _Segment:
     path: Path
     file: int
     searched: int = 0
-    """Up to this byte its markers are known."""
+    """Its markers are known up to this byte."""
 
 
 class PartitionLog:
-    """One partition's log, in the folder of a replica as brokers lay it out. Made by `open`; read once, forwards.
+    """The log of one partition, in a replica's folder. Made by `open`, and read once, forwards.
 
-    Every method raises `HistoryError` for files that are no log of this format.
+    Every method raises `HistoryError` for files that are not a log of this format.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._closing = ExitStack()
-        # Kept open: what the cleaner replaces or retention removes meanwhile can still be read.
+        # Kept open, so that segments which the cleaner replaces or retention removes can still be read.
         self._segments: list[_Segment] = []
         self._markers: dict[int, list[Marker]] = {}
         self._ahead: Iterator[Batch] = iter(())
@@ -97,7 +97,7 @@ class PartitionLog:
         return log
 
     def look_again(self) -> None:
-        """Find the markers that were written since."""
+        """Find the markers that were written since the last call."""
         last = self._segments[-1].path.name if self._segments else ""
         for path in sorted(self._folder.glob("*.log")):  # named after their first offset, with leading zeros
             if path.name > last:
@@ -111,7 +111,7 @@ class PartitionLog:
                 raise _damaged(segment, segment.searched, "it ends in the middle of a batch, and another file follows")
 
     def batch_of(self, offset: int) -> Batch | None:
-        """The batch that holds ``offset``; None where there is none. Offsets must not go backwards from call to call."""
+        """The batch that holds ``offset``, or None. Offsets must not decrease from call to call."""
         while self._current is None or self._current.last_offset < offset:
             self._current = next(self._ahead, None)
             if self._current is None:
@@ -119,10 +119,10 @@ class PartitionLog:
         return self._current if self._current.base_offset <= offset else None
 
     def end_of(self, batch: Batch) -> Marker | None:
-        """What ended the transaction of ``batch``: its producer's first marker behind it.
+        """The marker that ended the transaction of ``batch``: its producer's first marker after it.
 
-        None while the transaction is open, and for a batch that is in none. Epochs are not compared: since KIP-890 a
-        marker carries the epoch after the one that it ends.
+        None while the transaction is open, and for a batch outside of transactions. Epochs are not compared: since KIP-890 a
+        marker carries the next epoch after that of its transaction.
         """
         if not batch.transactional or batch.producer_id is None:
             return None
@@ -149,7 +149,7 @@ class PartitionLog:
 
 
 def _batches(segment: _Segment, position: int) -> Iterator[tuple[Batch, Marker | None, int]]:
-    """Every whole batch from the byte ``position`` on, with the marker that it is, and where the next one begins."""
+    """Every complete batch from byte ``position`` on, its marker if it is a control batch, and the end of the batch."""
     last, size, data, begin = -1, 0, b"", 0
     while True:
         if position + _READ > begin + len(data):
@@ -160,12 +160,14 @@ def _batches(segment: _Segment, position: int) -> Iterator[tuple[Batch, Marker |
             data, position - begin
         )
         if length == 0 and magic == 0:
-            return  # space that a broker set aside (log.preallocate)
+            return  # space that a broker preallocated (log.preallocate)
         if magic != _FORMAT:
             raise _damaged(segment, position, f"a batch of format {magic}; only format {_FORMAT} is known")
         if length < _HEADER.size - _BEFORE_LENGTH or delta < 0 or base <= last:
             raise _damaged(
-                segment, position, f"a batch of {length} bytes with the offsets {base} to {base + delta}, behind {last}"
+                segment,
+                position,
+                f"a batch of {length} bytes with the offsets {base} to {base + delta}, after offset {last}",
             )
         end = position + _BEFORE_LENGTH + length
         if end > size:
@@ -185,10 +187,10 @@ def _batches(segment: _Segment, position: int) -> Iterator[tuple[Batch, Marker |
 
 
 def _commits(record: bytes) -> bool | None:
-    """Whether a control record commits; None for one that ends no transaction.
+    """Whether a control record commits a transaction; None if it does not end one.
 
-    Before its key stand five numbers of one byte each: length, attributes, and the deltas of time and offset, which
-    are nothing in a record that stands alone, and the key's length. All but the attributes are zigzag varints.
+    Five numbers of one byte each precede the key: length, attributes, the deltas of time and offset (0 in a single record),
+    and the key's length. All but the attributes are zigzag varints.
     """
     if len(record) < 9 or record[4] >> 1 < 4:
         return None
@@ -196,4 +198,4 @@ def _commits(record: bytes) -> bool | None:
 
 
 def _damaged(segment: _Segment, position: int, what: str) -> HistoryError:
-    return HistoryError(f"{segment.path} is no Kafka log of the known format: at byte {position} is {what}")
+    return HistoryError(f"{segment.path} is not a Kafka log of the known format: at byte {position}: {what}")

@@ -1,12 +1,12 @@
-"""Reads topics back after a run, through both isolation levels, into the history.
+"""Reads topics back after a run, with both isolation levels, into the history.
 
-Each partition is read twice at the same time: read_uncommitted gives every record, read_committed says which of them
-a consumer may see. A record that only the first shows is *aborted* below the last stable offset and *open* at or
-above it (Kafka's KIP-98); one that is committed while it is read counts as committed. Offsets have holes, for
-transaction markers use them up: a hole is no loss.
+Each partition is read twice at the same time: read_uncommitted returns every record, read_committed those that a consumer may
+see. A record that only read_uncommitted returns is *aborted* below the last stable offset and *open* at or above it
+(KIP-98); one that is committed while it is read counts as committed. Offsets have holes, because transaction markers use
+some up: a hole is not a loss.
 
-Consumers decide what is visible. Where the brokers' log files are at hand, they add who produced a record and which
-marker ended its transaction (`onceproof.stores.kafka.partition_log`), and must not contradict the consumers.
+Consumers decide what is visible. If the brokers' log files can be read, they add the producer of a record and the
+marker that ended its transaction (`onceproof.stores.kafka.partition_log`), and must not contradict the consumers.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from onceproof.stores.kafka.partition_log import PartitionLog
 from onceproof.stores.kafka.rows import ABORTED, COMMITTED, OPEN, LogColumns, input_batch, offset_of, output_batch
 
 _BATCH = 2_000
-# librdkafka waits until it has a whole batch or this is over, and the last batch of a partition is never whole.
+# librdkafka waits for a full batch or for this long, and the last batch of a partition is never full.
 _FILL_S = 0.05
-# Nothing else talks to the brokers at this time, so a partition that gives nothing for so long gives nothing at all.
+# No other client uses the brokers now, so a partition that returns nothing for this long will not return anything.
 _SILENCE_S = 60.0
 
 
 class Cluster(Protocol):
-    """What the collector needs of a Kafka: `onceproof.stack.api.Kafka` is one."""
+    """What the collector needs of Kafka. `onceproof.stack.api.Kafka` provides it."""
 
     @property
     def harness_bootstrap(self) -> str: ...
 
     def log_folders(self, topic: str) -> Mapping[int, Path]:
-        """Partition -> folder of its leader's log; nothing where the brokers' files are out of reach."""
+        """Partition -> folder of its leader's log; empty if the brokers' files cannot be read."""
 
 
 @dataclass
-class ReadBack:
-    """How many records a topic holds, by visibility, and where each partition ends."""
+class TopicCounts:
+    """How many records a topic holds, by visibility, and the end of each partition."""
 
     committed: int = 0
     aborted: int = 0
@@ -68,16 +68,16 @@ def collect_topics(
     timeline: Timeline,
     *,
     names: Mapping[str, str] | None = None,
-) -> tuple[dict[str, ReadBack], dict[str, ReadBack]]:
-    """Write what the topics really hold: tables ``input``, ``output`` and ``partitions``.
+) -> tuple[dict[str, TopicCounts], dict[str, TopicCounts]]:
+    """Write what the topics hold to tables ``input``, ``output`` and ``partitions``.
 
-    ``inputs`` are topics, ``outputs`` maps an output's name to its topic; the results are keyed in the same way. ``names``:
-    what a topic is called in the history, where that is not its own name. Rows
-    are in offset order within a partition. Raises `HistoryError` for a topic that does not exist, a record that cannot
-    be read, or a log that contradicts what consumers are shown, and `WaitTimeout` where a partition stays silent.
+    ``inputs`` are topics, ``outputs`` maps an output's name to its topic; the results have the same keys. ``names``
+    maps a topic to its name in the history, where the two differ. Rows are in offset order within a partition. Raises
+    `HistoryError` for a topic that does not exist, a record that cannot be read, or a log that contradicts the
+    consumers, and `WaitTimeout` if a partition returns nothing.
     """
-    found: dict[str, ReadBack] = {}
-    back: dict[str, ReadBack] = {}
+    found: dict[str, TopicCounts] = {}
+    back: dict[str, TopicCounts] = {}
     with _Reader(kafka, writer, timeline, names or {}) as reader:
         for topic in dict.fromkeys(inputs):
             found[topic] = reader.copy(topic, "input", partial(input_batch, reader.name(topic)))
@@ -89,7 +89,7 @@ def collect_topics(
 
 @dataclass(frozen=True)
 class _Span:
-    """Where one partition begins and ends: log start offset, last stable offset, high watermark."""
+    """Log start offset, last stable offset and high watermark of a partition."""
 
     start: int
     stable: int
@@ -97,7 +97,7 @@ class _Span:
 
 
 class _Reader:
-    """Two consumers over one cluster, one for each isolation level; never in a group, never committing."""
+    """Two consumers of one cluster, one per isolation level. They join no group and commit nothing."""
 
     def __init__(self, kafka: Cluster, writer: HistoryWriter, timeline: Timeline, names: Mapping[str, str]) -> None:
         self._kafka = kafka
@@ -119,10 +119,10 @@ class _Reader:
     def name(self, topic: str) -> str:
         return self._names.get(topic, topic)
 
-    def copy(self, topic: str, table: str, to_batch: Callable[..., pa.RecordBatch]) -> ReadBack:
+    def copy(self, topic: str, table: str, to_batch: Callable[..., pa.RecordBatch]) -> TopicCounts:
         spans = self._measured(topic)
         folders = self._kafka.log_folders(topic)
-        result = ReadBack(ends={partition: span.end for partition, span in spans.items()})
+        result = TopicCounts(ends={partition: span.end for partition, span in spans.items()})
         for partition, span in spans.items():
             if span.end == span.start:
                 continue
@@ -137,9 +137,9 @@ class _Reader:
         return result
 
     def _measured(self, topic: str) -> dict[int, _Span]:
-        """Where the topic's partitions begin and end, asked for once and before anything of it is read.
+        """The offsets of the topic's partitions, read once and before any of its records.
 
-        So nothing counts as aborted that was open when the collection began.
+        So a record that was open when the collection began never counts as aborted.
         """
         if topic not in self._spans:
             partitions = self._partitions(topic)
@@ -148,7 +148,7 @@ class _Reader:
             ends = ask(OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
             stable = ask(OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)  # type: ignore[no-untyped-call]
             at = {"topic": self.name(topic), "collected_ms": int(time.time() * 1000)}
-            # Asked for last, it may be above an end that was asked for before it.
+            # The stable offset was read last, so it may be above the end offset that was read before.
             self._spans[topic] = {p: _Span(starts[p], min(stable[p], ends[p]), ends[p]) for p in partitions}
             self._writer.append(
                 "partitions",
@@ -161,7 +161,8 @@ class _Reader:
 
     def _partitions(self, topic: str) -> list[int]:
         metadata = meet_brokers(self._admin, topic, timeout_s=30.0).topics[topic]
-        # Heard of by those that read as well: one that is told to read what it has never heard of looks for a leader a second later.
+        # The two consumers get the metadata as well: a consumer that is assigned an unknown topic looks for its leader
+        # only a second later.
         for reader in (self._all, self._visible):
             reader.list_topics(topic, timeout=30.0)
         if metadata.error is not None:
@@ -175,7 +176,7 @@ class _Reader:
         return {place.partition: answer.result().offset for place, answer in answers.items()}
 
     def _log(self, folder: Path | None, closing: ExitStack) -> PartitionLog | None:
-        """The log, if it is one that can be read; the history then goes without what it would have added."""
+        """The partition's log, or None if it cannot be read: the history then lacks what it would have added."""
         if folder is None:
             return None
         try:
@@ -185,7 +186,7 @@ class _Reader:
             return None
 
     def _merged(self, topic: str, partition: int, span: _Span) -> Iterator[tuple[list[Message], list[str]]]:
-        """Every record of the partition with its visibility, in batches, in offset order."""
+        """Every record of the partition with its visibility, in batches and in offset order."""
         visible = _offsets(_batches(self._visible, topic, partition, span))
         head = next(visible, None)
         for messages in _batches(self._all, topic, partition, span):
@@ -201,26 +202,26 @@ class _Reader:
 def _settings(bootstrap: str, isolation: str) -> dict[str, Any]:
     return {
         **client_config(bootstrap),
-        # librdkafka asks for a group even of a consumer that never joins one.
+        # librdkafka requires a group id even for a consumer that never joins a group.
         "group.id": "onceproof-collector",
         "isolation.level": isolation,
         "enable.auto.commit": False,
         "auto.offset.reset": "error",
-        # The end of a partition cannot be told from the last record: markers and aborted records stand behind it.
+        # The last record does not show the end of a partition: markers and aborted records may follow it.
         "enable.partition.eof": True,
-        # librdkafka reads ahead 64 MiB a partition unless told otherwise.
+        # By default librdkafka prefetches 64 MiB per partition.
         "queued.min.messages": 2 * _BATCH,
         "queued.max.messages.kbytes": 4096,
         "fetch.message.max.bytes": 1 << 20,
-        # Once its queue is full librdkafka stops fetching for a second unless told otherwise, and at the end of a
-        # partition the broker holds its answer for half a second.
+        # By default librdkafka stops fetching for a second once its queue is full, and at the end of a partition the broker
+        # delays its answer by half a second.
         "fetch.queue.backoff.ms": 5,
         "fetch.wait.max.ms": 5,
     }
 
 
 def _batches(consumer: Consumer, topic: str, partition: int, span: _Span) -> Iterator[list[Message]]:
-    """Batches of the partition's records within ``span``; the consumer is then free for another partition."""
+    """The partition's records within ``span``, in batches. Afterwards the consumer has no assignment."""
     consumer.assign([TopicPartition(topic, partition, span.start)])
     position, ended = span.start, False
     while not ended:
@@ -230,7 +231,7 @@ def _batches(consumer: Consumer, topic: str, partition: int, span: _Span) -> Ite
         for message in messages:
             error = message.error()
             if error is None:
-                # What came after the end was asked for is not part of this history.
+                # Records written after the end was measured are not part of this history.
                 ended = ended or offset_of(message) >= span.end
                 if not ended:
                     records.append(message)

@@ -1,4 +1,4 @@
-"""Turns records that were read from Kafka into rows of the history, with what the partition's log says of each."""
+"""Turns records read from Kafka into rows of the history, with what the partition's log adds to each."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from onceproof.stores.kafka.partition_log import Batch, Marker, PartitionLog
 
 COMMITTED, ABORTED, OPEN = "committed", "aborted", "open"
 
-#: The columns that come from a log, in the order of `LogColumns.of`.
+#: The columns from a log, in the order of `LogColumns.of`.
 _FROM_LOG = ("producer_id", "producer_epoch", "sequence", "txn_end_offset", "txn_end_ms")
 
 
 class LogColumns:
-    """What the log of one partition adds to its records, which must be asked for in offset order."""
+    """Columns that the log of a partition adds to its records. Records must be passed in offset order."""
 
     def __init__(self, log: PartitionLog | None, where: str) -> None:
         self._log = log
         self._where = where
 
     def of(self, messages: list[Message], seen: list[str]) -> dict[str, list[int | None]]:
-        """Column -> values; nothing where there is no log.
+        """Column -> values; empty if there is no log.
 
-        Raises `HistoryError` where the log contradicts what readers were shown: one of the two is not what it seems.
+        Raises `HistoryError` if the log contradicts what readers got.
         """
         if self._log is None:
             return {}
@@ -40,7 +40,7 @@ class LogColumns:
             if batch is None or offset > batch.last_offset:
                 batch = self._log.batch_of(offset)
                 if batch is None:
-                    raise HistoryError(f"{self._where}@{offset} was read, and the leader's log does not hold it")
+                    raise HistoryError(f"{self._where}@{offset} was read, but the leader's log does not hold it")
                 end = self._log.end_of(batch)
             if visibility != OPEN:
                 end = self._agreed(batch, end, offset, visibility)
@@ -58,26 +58,26 @@ class LogColumns:
     def _agreed(self, batch: Batch, end: Marker | None, offset: int, visibility: str) -> Marker | None:
         assert self._log is not None
         if batch.transactional and end is None:
-            self._log.look_again()  # it ended while it was being read
+            self._log.look_again()  # the transaction ended while it was being read
             end = self._log.end_of(batch)
-        said = _said(batch, end)
-        if said != visibility:
+        in_log = _visibility(batch, end)
+        if in_log != visibility:
             marker = "" if end is None else f" (its marker is at offset {end.offset})"
             raise HistoryError(
-                f"{self._where}@{offset} is {visibility} to readers and {said} in the leader's log{marker}",
-                hint="the two were read one after the other: was somebody still writing? Run the scenario again",
+                f"{self._where}@{offset} is {visibility} to readers, but {in_log} in the leader's log{marker}",
+                hint="they were read one after the other, so a client may still have been writing: run the scenario again",
             )
         return end
 
 
-def _said(batch: Batch, end: Marker | None) -> str:
+def _visibility(batch: Batch, end: Marker | None) -> str:
     if not batch.transactional:
         return COMMITTED
     return OPEN if end is None else COMMITTED if end.commit else ABORTED
 
 
 def input_batch(topic: str, partition: int, messages: list[Message], seen: list[str], **more: Any) -> pa.RecordBatch:
-    """Rows of table ``input``; ``more`` is what `LogColumns` gives."""
+    """Rows of table ``input``; ``more`` are the columns of `LogColumns`."""
     return _batch(
         "input",
         len(messages),
@@ -114,11 +114,11 @@ def output_batch(name: str, partition: int, messages: list[Message], seen: list[
 
 
 def headers_text(message: Message) -> str | None:
-    """A record's headers as column ``headers`` has them; None where it has none."""
+    """A record's headers in the form of column ``headers``, or None."""
     found = message.headers()
     if not found:
         return None
-    given: list[tuple[str, bytes | str | None]] = list(found)  # type: ignore[arg-type]  # a dict only where one is sent
+    given: list[tuple[str, bytes | str | None]] = list(found)  # type: ignore[arg-type]  # a dict occurs only when sending
     pairs = [[name, None if value is None else _readable(value)] for name, value in given]
     return json.dumps(pairs, ensure_ascii=False, separators=(",", ":"))
 
@@ -139,7 +139,7 @@ def offset_of(message: Message) -> int:
 
 
 def as_text(value: bytes | None) -> tuple[str | None, bytes | None]:
-    """The value as text, and the bytes themselves where they are none."""
+    """The value as text and None, or None and the bytes if they are not UTF-8."""
     if value is None:
         return None, None
     try:
@@ -149,7 +149,7 @@ def as_text(value: bytes | None) -> tuple[str | None, bytes | None]:
 
 
 def _batch(table: str, count: int, **columns: Any) -> pa.RecordBatch:
-    """The columns that are given, and null in all the others."""
+    """A record batch with these columns; all others are null."""
     schema = TABLES[table]
     arrays = [pa.array(columns.get(f.name, [None] * count), f.type) for f in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

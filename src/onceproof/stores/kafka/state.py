@@ -1,4 +1,4 @@
-"""What topics hold at a moment, asked past every proxy: to tell whether somebody has written meanwhile."""
+"""What topics hold at a moment, read past every proxy, to detect writes between two moments."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.api import Kafka
 from onceproof.stack.kafka.clients import client_config
 
-# Made here once: the class has no annotations.
-_LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
-_ASK_S = 10.0
-"""The harness's own listeners are never faulted; an answer that takes longer means that the service is gone."""
+# A constant, because the class has no type annotations.
+LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
+ASK_S = 10.0
+"""Faults never affect the harness's own listeners; if an answer takes longer, the service is gone."""
 
 
 def undecided(kafka: Kafka) -> bool:
-    """Whether records of a transaction that has not ended are in some topic; one that was just ended has its markers to come."""
+    """Whether some topic holds records of a transaction that has not ended, or whose markers are not written yet."""
     return bool(undecided_topics(kafka))
 
 
@@ -30,23 +30,23 @@ def undecided_topics(kafka: Kafka) -> set[str]:
 
 
 def stable_ends(kafka: Kafka) -> dict[str, dict[int, int]]:
-    """Topic -> partition -> last stable offset, of all topics but the brokers' own."""
+    """Topic -> partition -> last stable offset, without the brokers' own topics."""
     return _ends(kafka, IsolationLevel.READ_COMMITTED)
 
 
 def all_ends(kafka: Kafka) -> dict[str, dict[int, int]]:
-    """Topic -> partition -> high watermark, of all topics but the brokers' own."""
+    """Topic -> partition -> high watermark, without the brokers' own topics."""
     return _ends(kafka, IsolationLevel.READ_UNCOMMITTED)
 
 
 def _ends(kafka: Kafka, isolation: IsolationLevel) -> dict[str, dict[int, int]]:
     admin = AdminClient(client_config(kafka.harness_bootstrap))
-    topics = meet_brokers(admin, timeout_s=_ASK_S).topics
+    topics = meet_brokers(admin, timeout_s=ASK_S).topics
     partitions = [
         TopicPartition(name, p) for name, t in topics.items() if not name.startswith("__") for p in t.partitions
     ]
-    futures = admin.list_offsets(dict.fromkeys(partitions, _LATEST), isolation_level=isolation, request_timeout=_ASK_S)
+    futures = admin.list_offsets(dict.fromkeys(partitions, LATEST), isolation_level=isolation, request_timeout=ASK_S)
     ends: dict[str, dict[int, int]] = {}
     for partition, future in futures.items():
-        ends.setdefault(partition.topic, {})[partition.partition] = int(future.result(_ASK_S).offset)
+        ends.setdefault(partition.topic, {})[partition.partition] = int(future.result(ASK_S).offset)
     return ends

@@ -1,4 +1,4 @@
-"""Kafka as a store: topics, whose records are read back through both isolation levels. It also reads back the inputs."""
+"""Kafka as a store: topics, read back with both isolation levels. It also reads back the inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onceproof.stores.kafka.state import all_ends, stable_ends
 class KafkaStore:
     """Implements `onceproof.stores.contract.Store`."""
 
-    about = "a Kafka topic (of consumers: a queue)"
+    about = "a Kafka topic (for consumers: a queue)"
     field = "topic"
     Spec = OutputSpec
     words = Words("record", "topic", system="Kafka")
@@ -39,13 +39,14 @@ class KafkaStore:
     def state(self, stack: Stack, outputs: Collection[OutputSpec] | None) -> State:
         if outputs is None:
             return {
-                f"topic {topic}": f"stable up to {_listed(ends)}" for topic, ends in stable_ends(stack.kafka).items()
+                f"topic {topic}": f"stable up to {_offsets_text(ends)}"
+                for topic, ends in stable_ends(stack.kafka).items()
             }
         if not outputs:
             return {}
         ends = all_ends(stack.kafka)
         topics = {spec.place for spec in outputs}
-        return {f"topic {topic}": f"records up to {_listed(ends[topic])}" for topic in topics & ends.keys()}
+        return {f"topic {topic}": f"records up to {_offsets_text(ends[topic])}" for topic in topics & ends.keys()}
 
     def read_back(self, run: ReadBack) -> dict[str, OutputRecord]:
         topics = {name: spec.place for name, spec in run.outputs(self).items()}
@@ -55,7 +56,7 @@ class KafkaStore:
         return {name: OutputRecord(columns=None, **asdict(counts)) for name, counts in back.items()}
 
 
-def _listed(ends: Mapping[int, int]) -> str:
+def _offsets_text(ends: Mapping[int, int]) -> str:
     return " ".join(f"{partition}@{end}" for partition, end in sorted(ends.items()))
 
 

@@ -1,49 +1,43 @@
-"""A transaction that a parked sink holds open on a topic, and what became of it, asked past every proxy: by the last stable
-offset and a read_committed read of what lies below it."""
+"""Observes a transaction that a parked sink keeps open on a topic, and whether it was committed.
+
+All reads go past every proxy: the last stable offset shows that it ended, a read_committed read that it was committed.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
 from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # exported, not in __all__
 
 from onceproof.sinks.kafka_clients import meet_brokers
 from onceproof.stack.api import Kafka
 from onceproof.stack.kafka.clients import client_config
-
-# Made here once: the class has no annotations.
-_LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
-
-_ASK_S = 10.0
-"""The harness's own listeners are never faulted; an answer that takes longer means that the service is gone."""
+from onceproof.stores.kafka.state import ASK_S, LATEST
 
 
 class OpenTransaction:
-    """The end of a topic's partitions while a parked sink holds a transaction open on them, to be compared with later."""
+    """The open offsets of a topic's partitions while a parked sink keeps a transaction open, to compare with later."""
 
     def __init__(self, kafka: Kafka, topic: str) -> None:
         self._config = client_config(kafka.harness_bootstrap)
         self._admin = AdminClient(self._config)
-        metadata = meet_brokers(self._admin, topic, timeout_s=_ASK_S).topics[topic]
+        metadata = meet_brokers(self._admin, topic, timeout_s=ASK_S).topics[topic]
         self._partitions = [TopicPartition(topic, p) for p in metadata.partitions]
         high = self._ends(IsolationLevel.READ_UNCOMMITTED)
         stable = self._ends(IsolationLevel.READ_COMMITTED)
         self._open = {p: (stable[p], high[p]) for p in high if stable[p] < high[p]}
-        """partition -> (last stable offset, high watermark), where something is open"""
+        """Partition -> (last stable offset, high watermark), for partitions with open records."""
 
     @property
     def anything_open(self) -> bool:
         return bool(self._open)
 
     def ended(self) -> bool:
-        """Whether the last stable offset has passed everything that was open: it was committed or aborted."""
+        """Whether the last stable offset has passed all open records: the transaction was committed or aborted."""
         stable = self._ends(IsolationLevel.READ_COMMITTED)
         return all(stable[p] >= high for p, (_, high) in self._open.items())
 
     def visible(self) -> bool:
-        """Whether a read_committed reader now gets a record of what was open: it was committed."""
+        """Whether a read_committed reader now gets one of the records that were open: the transaction was committed."""
         consumer = Consumer(
             {
                 **self._config,
@@ -59,7 +53,7 @@ class OpenTransaction:
             consumer.assign([TopicPartition(topic, p, stable) for p, (stable, _) in self._open.items()])
             waiting = set(self._open)
             while waiting:
-                message = consumer.poll(_ASK_S)
+                message = consumer.poll(ASK_S)
                 if message is None:
                     return False
                 partition, offset = message.partition(), message.offset()
@@ -72,12 +66,12 @@ class OpenTransaction:
             consumer.close()
 
     def describe(self) -> str:
-        """The open ranges, for evidence."""
+        """The open ranges of offsets, for evidence."""
         topic = self._partitions[0].topic
         return ", ".join(f"{topic}/{p} offsets {low} to {high - 1}" for p, (low, high) in sorted(self._open.items()))
 
     def _ends(self, isolation: IsolationLevel) -> dict[int, int]:
         futures = self._admin.list_offsets(
-            dict.fromkeys(self._partitions, _LATEST), isolation_level=isolation, request_timeout=_ASK_S
+            dict.fromkeys(self._partitions, LATEST), isolation_level=isolation, request_timeout=ASK_S
         )
-        return {p.partition: future.result(_ASK_S).offset for p, future in futures.items()}
+        return {p.partition: future.result(ASK_S).offset for p, future in futures.items()}

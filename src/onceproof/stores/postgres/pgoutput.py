@@ -1,7 +1,7 @@
 """Decodes Postgres' ``pgoutput`` messages, protocol version 1, into commits and changes.
 
 Source: PostgreSQL documentation, "Logical Replication Message Formats" and "Logical Streaming Replication Parameters".
-The messages come from ``pg_logical_slot_peek_binary_changes``: one message a row, transactions whole and in commit order.
+The messages come from ``pg_logical_slot_peek_binary_changes``: one message per row, with whole transactions in commit order.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from onceproof.base.errors import HistoryError
 
-#: Microseconds from 1970 to 2000, where Postgres' own clock begins.
+#: Microseconds from 1970 to 2000, when Postgres' own clock begins.
 _EPOCH_US = 946_684_800_000_000
 
-#: Column -> text as the type's output function gives it, or None. A column that the message does not carry is left out.
+#: Column -> text from the type's output function, or None. A column that the message lacks is left out.
 Row = Mapping[str, str | None]
 
 
@@ -23,7 +23,7 @@ Row = Mapping[str, str | None]
 class Begin:
     xid: int
     lsn: int
-    """Of the transaction's commit record."""
+    """Position of the transaction's commit record."""
     commit_time_us: int
     """The server's wall clock, microseconds since 1970."""
 
@@ -43,7 +43,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class Change:
-    """One row changed. ``before`` is None where the message has no old row (an insert, or no REPLICA IDENTITY FULL)."""
+    """A changed row. ``before`` is None if the message has no old row (an insert, or no REPLICA IDENTITY FULL)."""
 
     op: str  # insert | update | delete
     relation: Relation
@@ -60,21 +60,21 @@ Message = Begin | Commit | Change | Truncate
 
 
 class Decoder:
-    """Keeps the relations that the stream has announced: changes name them by number only."""
+    """Decodes messages, and keeps the relations that the stream has announced: changes name them only by number."""
 
     def __init__(self) -> None:
         self._relations: dict[int, Relation] = {}
 
     def decode(self, data: bytes) -> Message | None:
-        """The message, or None for one that changes nothing (Relation, Type, Origin, Message).
+        """The message, or None for one that changes no row (Relation, Type, Origin, Message).
 
-        Raises `HistoryError` for bytes that are no such message, or a change of a relation that was not announced.
+        Raises `HistoryError` for bytes that are not such a message, and for a change of a relation that was not announced.
         """
         try:
             return self._decode(_Cursor(data))
         except (struct.error, IndexError, ValueError) as error:
             shown = data[:24].hex(" ")
-            hint = "the slot must speak pgoutput, proto_version 1"
+            hint = "the slot must use pgoutput with proto_version 1"
             raise HistoryError(f"not a pgoutput message ({error}): {len(data)} bytes, {shown}", hint=hint) from error
 
     def _decode(self, read: _Cursor) -> Message | None:
@@ -91,7 +91,7 @@ class Decoder:
             return Change("delete", relation, _row(read, relation), None)
         if kind == "T":
             count = read.int32()
-            read.int8()  # options: CASCADE's tables are all listed here, RESTART IDENTITY is about sequences
+            read.int8()  # options: with CASCADE, all tables are listed here; RESTART IDENTITY concerns sequences
             return Truncate(tuple(self._relation(read.int32()) for _ in range(count)))
         if kind == "B":
             lsn, time_us, xid = read.int64(), read.int64(), read.int32()
@@ -113,7 +113,7 @@ class Decoder:
             read.char()  # N
         after = _row(read, relation)
         if before is not None:
-            # A large value that did not change is not sent again; REPLICA IDENTITY FULL has it in the old row.
+            # An unchanged large value is not sent again; with REPLICA IDENTITY FULL it is in the old row.
             after = {name: after.get(name, before.get(name)) for name in relation.columns if name in {*after, *before}}
         return Change("update", relation, before, after)
 

@@ -1,6 +1,6 @@
-"""Reads Postgres outputs back after a run: the decoded commits of the slot, and a final snapshot that must agree.
+"""Reads Postgres outputs back after a run: the decoded commits of the slot, and a final snapshot that must agree with them.
 
-Both are read over one connection, so that its settings give the same text to either: ``pgoutput`` calls the types'
+Both are read over one connection, so that the same settings apply to the texts of both: ``pgoutput`` calls the types'
 output functions in the session that peeks at the slot.
 """
 
@@ -26,8 +26,8 @@ SLOT = "onceproof"
 PUBLICATION = "onceproof"
 
 _FETCH = 2_000
-# Text forms that do not depend on the server's or the role's settings. The time-out bounds a collection that
-# something blocks (a lock that the job's own backend still holds).
+# Text forms that do not depend on settings of the server or the role. The timeouts bound a collection that is blocked,
+# for example by a lock that the job's backend still holds.
 _SETTINGS = {
     "datestyle": "ISO, YMD",
     "timezone": "UTC",
@@ -41,10 +41,10 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class TableOutput:
-    """What an output table is: for ``run.json``."""
+    """A table that was read back, for ``run.json``."""
 
     columns: dict[str, str] | None
-    """Column -> Postgres type; None where there is no such table."""
+    """Column -> Postgres type; None if there is no such table."""
     note: str | None = None
     rows: int = 0
 
@@ -54,19 +54,19 @@ def collect_postgres(
 ) -> dict[str, TableOutput]:
     """Write ``tables`` (output -> table name) to the history: ``commits``, ``output`` and ``snapshot``.
 
-    ``numbers``: those of its commits, where the history has others too.
+    ``numbers`` gives the commits their numbers, if the history also holds commits of other stores.
 
-    A table that does not exist is an empty output with a note, for a job may never have come so far. Raises
-    `HistoryError` if the slot or a table cannot be read.
+    A table that does not exist is an empty output with a note, because the job may have ended before it created the table.
+    Raises `HistoryError` if the slot or a table cannot be read.
     """
     with _reading(postgres.harness_conninfo) as connection:
         places = {output: _resolve(connection, table) for output, table in tables.items()}
-        _collect_commits(connection, _names(places), writer, numbers or itertools.count())
+        _collect_commits(connection, _outputs_by_table(places), writer, numbers or itertools.count())
         return {o: _collect_snapshot(connection, o, tables[o], place, writer) for o, place in places.items()}
 
 
 def collect_snapshots(conninfo: str, tables: Mapping[str, str], writer: HistoryWriter) -> dict[str, TableOutput]:
-    """Write ``tables`` (output -> table name) of any server to ``snapshot``, all as of one moment; their commits are not known.
+    """Write ``tables`` (output -> table name) of any server to ``snapshot``, as of one moment, without their commits.
 
     Raises `HistoryError` for a table that does not exist or cannot be read.
     """
@@ -77,7 +77,7 @@ def collect_snapshots(conninfo: str, tables: Mapping[str, str], writer: HistoryW
             places = {output: _resolve(connection, table) for output, table in tables.items()}
             for output, place in places.items():
                 if place is None:
-                    raise HistoryError(f"there is no table {tables[output]!r}, which is output {output!r}")
+                    raise HistoryError(f"output {output!r} cannot be read: there is no table {tables[output]!r}")
             return {o: _collect_snapshot(connection, o, tables[o], place, writer) for o, place in places.items()}
 
 
@@ -88,7 +88,7 @@ def _reading(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
         with psycopg.connect(conninfo, options=options, connect_timeout=30) as connection:
             yield connection
     except psycopg.Error as error:
-        # The message, not the connection string: that carries a password.
+        # Only the message: the connection string holds a password.
         raise HistoryError(f"Postgres cannot be read back: {str(error).strip()}") from error
 
 
@@ -103,8 +103,8 @@ def _resolve(connection: psycopg.Connection[Any], table: str) -> Place | None:
     return None if row is None else (row[0], row[1])
 
 
-def _names(places: Mapping[str, Place | None]) -> dict[Place, list[str]]:
-    """Table -> the outputs that it is: two sinks may keep their progress in one."""
+def _outputs_by_table(places: Mapping[str, Place | None]) -> dict[Place, list[str]]:
+    """Table -> its outputs. Two sinks may keep their progress in one table."""
     found: dict[Place, list[str]] = {}
     for output, place in places.items():
         if place is not None:
@@ -118,7 +118,7 @@ def _collect_commits(
     writer: HistoryWriter,
     numbers: Iterator[int],
 ) -> None:
-    """Follow the slot from its beginning. Peeking leaves it as it is, so a collection can be repeated."""
+    """Read the slot from its beginning. Peeking does not advance it, so a collection can be repeated."""
     order, changes = 0, 0
     begin = Begin(0, 0, 0)
     position = dict.fromkeys((output for names in outputs.values() for output in names), 0)
@@ -129,7 +129,7 @@ def _collect_commits(
             commit = {"commit_order": order, "xid": begin.xid, "lsn": begin.lsn, "commit_time_us": begin.commit_time_us}
             writer.append("commits", [{**commit, "changes": changes}])
         else:
-            for place, op, before, after in _effects(message):
+            for place, op, before, after in _changes(message):
                 changes += 1
                 for output in outputs.get(place, ()):
                     change: dict[str, Any] = {
@@ -140,7 +140,7 @@ def _collect_commits(
                         "commit_order": order,
                         "content": _json(after),
                         "before": _json(before),
-                        "visibility": "committed",  # the slot decodes nothing else
+                        "visibility": "committed",  # the slot decodes only committed transactions
                     }
                     writer.append("output", [change])
                     position[output] += 1
@@ -162,7 +162,7 @@ def _messages(connection: psycopg.Connection[Any]) -> Iterator[Message]:
     connection.commit()
 
 
-def _effects(message: Change | Truncate) -> Iterator[tuple[Place, str, Row | None, Row | None]]:
+def _changes(message: Change | Truncate) -> Iterator[tuple[Place, str, Row | None, Row | None]]:
     if isinstance(message, Truncate):
         for relation in message.relations:
             yield (relation.schema, relation.table), "truncate", None, None
@@ -176,7 +176,8 @@ def _collect_snapshot(
     if place is None:
         return TableOutput(None, f"there is no table {table!r}: the job never created it")
     columns = _columns(connection, place)
-    # format() calls the type's output function, as pgoutput does; a cast to text does not (true, char(n) without blanks).
+    # format() calls the type's output function, as pgoutput does. A cast to text does not: it gives 'true', and char(n)
+    # without blanks.
     text = sql.SQL("CASE WHEN {0} IS NOT DISTINCT FROM NULL THEN NULL ELSE format('%s', {0}) END")
     fields = sql.SQL(", ").join(text.format(sql.Identifier(name)) for name in columns)
     query = sql.SQL("SELECT {} FROM {}").format(fields, sql.Identifier(*place))
@@ -192,7 +193,7 @@ def _collect_snapshot(
 
 
 def _columns(connection: psycopg.Connection[Any], place: Place) -> dict[str, str]:
-    """Column -> type, in order. Generated columns are left out: they follow from the others and are not decoded."""
+    """Column -> type, in order. Generated columns are left out, because they are not decoded."""
     query = """SELECT a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_attribute a
                JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
                WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
@@ -201,5 +202,5 @@ def _columns(connection: psycopg.Connection[Any], place: Place) -> dict[str, str
 
 
 def _json(row: Row | None) -> str | None:
-    """One text for one row, in both tables: the replay of the changes is compared with the snapshot by it."""
+    """The text of a row, the same in ``output`` and ``snapshot``, because the two are compared as text."""
     return None if row is None else json.dumps(row, ensure_ascii=False, separators=(",", ":"))

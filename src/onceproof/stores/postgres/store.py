@@ -1,4 +1,4 @@
-"""Postgres as a store: tables, whose commits are read back from a logical slot, and whose rows from a final snapshot."""
+"""Postgres as a store: tables. Commits are read back from a logical slot, rows from a final snapshot."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from onceproof.scenario.problem import Complaint
 from onceproof.stack.api import Postgres, Stack
 from onceproof.stores.contract import ReadBack, State, Words, stores
 from onceproof.stores.postgres.read_back import collect_postgres
-
-_ASK_S = 10.0
-"""The harness's own listeners are never faulted; an answer that takes longer means that the service is gone."""
+from onceproof.stores.postgres.transactions import ASK_S
 
 _TABLES = """
     SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -41,7 +39,7 @@ class PostgresStore:
         return spec.place
 
     def name(self, spec: OutputSpec) -> str:
-        """Without its schema."""
+        """The table's name without its schema."""
         return f"table {spec.place.rpartition('.')[2].strip(chr(34))}"
 
     def state(self, stack: Stack, outputs: Collection[OutputSpec] | None) -> State:
@@ -51,7 +49,7 @@ class PostgresStore:
         return held if outputs is None else {name: held[name] for name in map(self.name, outputs) if name in held}
 
     def read_back(self, run: ReadBack) -> dict[str, OutputRecord]:
-        """With the tables in which sinks keep their own progress: ``OUTPUT#progress``."""
+        """Also reads the tables in which sinks keep their own progress, as ``OUTPUT#progress``."""
         if run.stack.postgres is None:
             return {}
         tables = {name: spec.place for name, spec in run.outputs(self).items()}
@@ -64,9 +62,9 @@ class PostgresStore:
 
 def _tables(postgres: Postgres) -> dict[str, str]:
     held: dict[str, str] = {}
-    with psycopg.connect(postgres.harness_conninfo, connect_timeout=int(_ASK_S), autocommit=True) as connection:
+    with psycopg.connect(postgres.harness_conninfo, connect_timeout=int(ASK_S), autocommit=True) as connection:
         for schema, table in connection.execute(_TABLES).fetchall():
-            # xmin: a row that was written again counts as well, though there are no more of them.
+            # xmin: also changes when a row is rewritten, which the number of rows does not show.
             query = sql.SQL("SELECT count(*), coalesce(max(xmin::text::bigint), 0) FROM {}").format(
                 sql.Identifier(schema, table)
             )
