@@ -25,7 +25,7 @@ def test_a_driver_killed_in_a_task_and_an_executor_that_is_taken_for_dead(
     assert "never delivered" in " ".join(crash.evidence) and "the driver was started again" in crash.evidence
     said = " ".join(stall.evidence)
     assert re.search(r"Python worker \d+ of executor \d+", said) and "ended in ExecutorLostFailure" in said
-    assert "delivered after the batch's commit; the service said: INSERT 0 1" in said
+    assert "delivered after the batch's commit; the service answered: INSERT 0 1" in said
     # The rows before the frame stand twice in both batches, and in the second the very row of the frame as well, last.
     history = result.run_dir / "history"
     twice = f"""

@@ -1,4 +1,4 @@
-"""The cut connection of a consumer: what is refused beforehand, and what proves that it hit."""
+"""The cut connection of a consumer: which specs are refused, and what proves that it hit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LOST, AGAIN = Move("lost", 4, 0.0, "c2", 3, "orders"), Move("take", 4, 0.0, "c1"
         ({"message: 3, while": "message: 9, while"}, r"there is no message 9"),
     ],
 )
-def test_what_can_never_work_is_refused(tmp_path: Path, changes: dict[str, str], expected: str) -> None:
+def test_an_impossible_spec_is_refused(tmp_path: Path, changes: dict[str, str], expected: str) -> None:
     text = TEXT
     for old, new in changes.items():
         assert old in text
@@ -57,12 +57,12 @@ def test_what_can_never_work_is_refused(tmp_path: Path, changes: dict[str, str],
     assert re.search(expected, str(refused.value)), str(refused.value)
 
 
-def test_the_plan_says_by_what_it_is_placed() -> None:
+def test_the_plan_names_the_instrument() -> None:
     (fault,) = plan(load(find("amqp-cut-reorders"))).faults
     assert fault.placement.exactness == "exact" and "protocol proxy" in fault.placement.instrument
 
 
-def test_the_twins_differ_in_the_queues_alone() -> None:
+def test_the_twins_differ_only_in_their_queues() -> None:
     naive, remedy = load(find("amqp-cut-reorders")), load(find("amqp-cut-queue-per-consumer"))
     assert (naive.chaos, naive.claim, naive.oracle) == (remedy.chaos, remedy.claim, remedy.oracle)
     assert naive.pipeline.consumers is not None and remedy.pipeline.consumers is not None
@@ -70,7 +70,7 @@ def test_the_twins_differ_in_the_queues_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("connections", "after", "proved", "said"),
+    ("connections", "after", "proved", "words"),
     [
         (1, [CUT, BACK, LOST, AGAIN], True, "c2 lived, and its next step, at tick 4, failed"),
         (0, [CUT, BACK, LOST, AGAIN], False, "no connection that could be cut"),
@@ -79,11 +79,11 @@ def test_the_twins_differ_in_the_queues_alone() -> None:
         (1, [CUT, BACK, Move("end", 3, 0.0, "c2"), Move("start", 4, 0.0, "c2"), LOST, AGAIN], False, "while it lived"),
     ],
 )
-def test_it_hit_only_if_the_consumer_lived_and_the_message_came_again(
-    connections: int, after: list[Move], proved: bool, said: str
+def test_it_hit_only_if_the_consumer_lived_and_the_message_was_given_out_again(
+    connections: int, after: list[Move], proved: bool, words: str
 ) -> None:
     fault = Cut(SPEC)
     fault._reset = connections
     proof = proof_of(fault, [TAKE], after)
-    assert proof.hit is proved and said in " ".join(proof.evidence), proof.evidence
+    assert proof.hit is proved and words in " ".join(proof.evidence), proof.evidence
     assert isinstance(fault, Disconnects) and fault.disconnects() is (connections > 0)

@@ -1,4 +1,4 @@
-"""The lost acknowledgement of a consumer: what is refused beforehand, and what proves that it hit."""
+"""The lost acknowledgement of a consumer: which specs are refused, and what proves that it hit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SPEC = LostAckSpec.model_validate({"fault": "lost-ack", "target": "c1", "at": {"
         ("target: c1", "target: c2", r"there is no consumer 'c2'"),
     ],
 )
-def test_what_can_never_work_is_refused(tmp_path: Path, old: str, new: str, expected: str) -> None:
+def test_an_impossible_spec_is_refused(tmp_path: Path, old: str, new: str, expected: str) -> None:
     assert old in TEXT
     path = tmp_path / "ack-lost-duplicates.yaml"
     path.write_text(TEXT.replace(old, new).replace("pipeline:", "stack: {amqp: {}}\n\npipeline:"))
@@ -55,7 +55,7 @@ def test_what_can_never_work_is_refused(tmp_path: Path, old: str, new: str, expe
     assert re.search(expected, str(refused.value)), str(refused.value)
 
 
-def test_the_plan_says_by_what_it_is_placed() -> None:
+def test_the_plan_names_the_instrument() -> None:
     (fault,) = plan(load(find("ack-lost-transactional"))).faults
     assert fault.placement.exactness == "exact" and "protocol proxy" in fault.placement.instrument
 
@@ -68,7 +68,7 @@ def hit(**known: float) -> Hit:
     return Hit(Frame(b"", "OffsetCommit"), "client-1", "127.0.0.1:1", 0.0, **known)
 
 
-def test_the_consumer_of_the_retry_topic_has_no_acknowledgement_that_could_be_looked_up(tmp_path: Path) -> None:
+def test_a_consumer_of_the_retry_topic_is_refused_as_target(tmp_path: Path) -> None:
     path = tmp_path / "retry-topic-reorders.yaml"
     fault = "chaos:\n  - {fault: lost-ack, target: retrier, at: {message: 1, after: effect}}\n"
     path.write_text(resolved(find("retry-topic-reorders")).replace("chaos:\n", fault))
@@ -77,7 +77,7 @@ def test_the_consumer_of_the_retry_topic_has_no_acknowledgement_that_could_be_lo
 
 
 @pytest.mark.parametrize(
-    ("hits", "after", "proved", "said"),
+    ("hits", "after", "proved", "words"),
     [
         ([hit(), hit()], moves("lost", "return", "take"), True, "2 times"),
         ([], moves("acknowledge"), False, "no acknowledgement that could be lost"),
@@ -86,16 +86,16 @@ def test_the_consumer_of_the_retry_topic_has_no_acknowledgement_that_could_be_lo
         ([hit()], moves("lost", "return"), False, "never given out again"),
     ],
 )
-def test_it_hit_only_if_no_try_arrived_and_the_message_came_again(
-    hits: list[Hit], after: list[Move], proved: bool, said: str
+def test_it_hit_only_if_no_acknowledgement_arrived_and_the_message_was_given_out_again(
+    hits: list[Hit], after: list[Move], proved: bool, words: str
 ) -> None:
     fault = LostAck(SPEC)
     fault._rules[0].hits.extend(hits)
     proof = proof_of(fault, moves("take", "effect"), after)
-    assert proof.hit is proved and said in " ".join(proof.evidence)
+    assert proof.hit is proved and words in " ".join(proof.evidence)
 
 
-def test_another_groups_take_of_the_message_is_no_proof() -> None:
+def test_a_take_by_another_group_does_not_prove_it() -> None:
     fault = LostAck(SPEC)
     fault._rules[0].hits.append(hit())
     lost = [replace(move, group="billing") for move in moves("lost", "return")]
@@ -106,7 +106,7 @@ def test_another_groups_take_of_the_message_is_no_proof() -> None:
     assert proof_of(fault, moves("take", "effect"), [*lost, theirs, ours]).hit
 
 
-def test_a_take_before_it_was_lost_is_no_proof() -> None:
+def test_a_take_before_the_loss_does_not_prove_it() -> None:
     fault = LostAck(SPEC)
     fault._rules[0].hits.append(hit())
     assert not proof_of(fault, moves("take", "effect"), moves("take", "lost")).hit
@@ -125,7 +125,7 @@ AMQP = resolved(find("amqp-ack-lost-duplicates"))
         ("after: effect}, lost: answer", r"after effect no commit comes next.*\n.*use acknowledge"),
     ],
 )
-def test_on_amqp_what_can_never_work_is_refused(tmp_path: Path, new: str, expected: str) -> None:
+def test_on_amqp_an_impossible_spec_is_refused(tmp_path: Path, new: str, expected: str) -> None:
     path = tmp_path / "amqp-ack-lost-duplicates.yaml"
     path.write_text(AMQP.replace("names: [c1]", "names: [c1], acknowledge: with-effect").replace("after: effect}", new))
     with pytest.raises(ScenarioError) as refused:
@@ -135,12 +135,12 @@ def test_on_amqp_what_can_never_work_is_refused(tmp_path: Path, new: str, expect
 
 def answered(*, heard: bool) -> Hit:
     frame = Frame(b"", "tx.commit")
-    # Without the answer itself: that is noted when the client has been cut off, and it may ask before.
+    # Without the answer itself: the proxy stores it only after it has cut the client off, which may be later than the proof.
     return Hit(frame, "amqp-c1", "127.0.0.1:1", 0.0, 1.0, answered_at=2.0 if heard else None)
 
 
 @pytest.mark.parametrize(
-    ("hits", "after", "proved", "said"),
+    ("hits", "after", "proved", "words"),
     [
         ([answered(heard=True)], moves("lost"), True, "did not give message 3 out again"),
         ([answered(heard=False)], moves("lost"), False, "did not answer the tx.commit"),
@@ -149,11 +149,11 @@ def answered(*, heard: bool) -> Hit:
         ([], moves("commit"), False, "no acknowledgement that could be lost"),
     ],
 )
-def test_a_lost_answer_hit_only_if_the_broker_had_it(
-    hits: list[Hit], after: list[Move], proved: bool, said: str
+def test_a_lost_answer_hit_only_if_the_broker_had_answered(
+    hits: list[Hit], after: list[Move], proved: bool, words: str
 ) -> None:
     fault = LostAck(SPEC.model_copy(update={"lost": "answer"}))
     fault._rules[0].hits.extend(hits)
     proof = proof_of(fault, moves("take", "effect", "acknowledge"), after)
-    assert proof.hit is proved and said in " ".join(proof.evidence)
+    assert proof.hit is proved and words in " ".join(proof.evidence)
     assert fault.arrived() is (any(hit.answered_at for hit in hits) if hits else None)

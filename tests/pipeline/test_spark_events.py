@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from onceproof.chaos.stall.task import won
-from onceproof.faults.tasks import retried
+from onceproof.chaos.stall.task import describe_winner
+from onceproof.faults.tasks import describe_retry
 from onceproof.pipeline.spark_events import Attempt, attempts
 from onceproof.pipeline.spark_tasks import TaskProcess
 
@@ -81,7 +81,7 @@ def test_a_driver_that_was_started_again_is_another_application(tmp_path: Path) 
     write(folder, job(2, 0), task(0, 0, "driver", at=9, end={"Reason": "Success"}), name="local-2.inprogress")
     found = attempts(folder, 2, "q")
     assert [a.application for a in found] == ["local-1", "local-2"]
-    said = retried(found, LOCAL)
+    said = describe_retry(found, LOCAL)
     assert said is not None and said.endswith("of the next driver")
 
 
@@ -111,22 +111,24 @@ SUCCESS = one(1, "1", {"Reason": "Success"}, at=2)
 def test_a_retry_is_a_death_and_a_later_success_at_the_same_task(
     lost: Attempt, victim: TaskProcess, counts: bool
 ) -> None:
-    assert (retried([lost, SUCCESS], victim) is not None) is counts
+    assert (describe_retry([lost, SUCCESS], victim) is not None) is counts
 
 
 def test_only_the_same_task_is_a_retry() -> None:
     """Another stage's task of that number is not; but the next driver numbers its stages anew."""
     lost = one(0, "0", DIED, at=1)
-    assert retried([lost, SUCCESS], WORKER) is not None
-    assert retried([lost, replace(SUCCESS, stage=2)], WORKER) is None
-    assert retried([lost, replace(SUCCESS, stage=2, application="app-2")], WORKER) is not None
+    assert describe_retry([lost, SUCCESS], WORKER) is not None
+    assert describe_retry([lost, replace(SUCCESS, stage=2)], WORKER) is None
+    assert describe_retry([lost, replace(SUCCESS, stage=2, application="app-2")], WORKER) is not None
 
 
 def test_of_two_attempts_the_other_one_has_won() -> None:
     stalled = one(0, "0", None, at=1)
     speculative = replace(SUCCESS, speculative=True)
-    said = won([stalled, speculative], WORKER)
+    said = describe_winner([stalled, speculative], WORKER)
     assert said is not None and "speculative attempt 1" in said
-    assert won([stalled], WORKER) is None
-    assert won([replace(stalled, reason="Success"), replace(speculative, reason="TaskKilled")], WORKER) is None
-    assert won([replace(stalled, executor="2"), speculative], WORKER) is None
+    assert describe_winner([stalled], WORKER) is None
+    assert (
+        describe_winner([replace(stalled, reason="Success"), replace(speculative, reason="TaskKilled")], WORKER) is None
+    )
+    assert describe_winner([replace(stalled, executor="2"), speculative], WORKER) is None

@@ -93,7 +93,7 @@ def test_state_and_parked_sinks_open_their_points(upsert: Scenario) -> None:
 def test_a_job_that_writes_past_the_gate_cannot_wait(upsert: Scenario) -> None:
     found = cells(Job((Query("last_seen", 6, waits=False),), ()), upsert)
     (before,) = [c for c in found if c.kind == "crash" and c.point is Point.BEFORE_OFFSET_LOG]
-    assert before.state is State.N_A and "past onceproof's checkpoint file system" in str(before.why)
+    assert before.state is State.N_A and "through onceproof's checkpoint file system" in str(before.why)
 
 
 def test_of_several_queries_each_has_its_cells_and_says_which_it_is() -> None:

@@ -88,7 +88,7 @@ def fault(batch: int, *evidence: str, hit: bool = False) -> FaultReport:
     )
 
 
-EMPTY = "batch 2 held no data and wrote none: nothing was in danger; choose another batch"
+EMPTY = "batch 2 read no input and wrote nothing: nothing was in danger; choose another batch"
 
 
 def test_a_batch_that_proved_empty_is_not_struck_again_and_another_is() -> None:

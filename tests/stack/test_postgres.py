@@ -245,7 +245,7 @@ def test_postgres_refuses_for_as_long_as_it_is_told_to(tmp_path: Path) -> None:
                 connection.execute("SET lock_timeout = 200")
                 connection.execute("INSERT INTO t VALUES (1)")
             assert refused.value.sqlstate == error
-            assert form.is_it(Reply(0.0, "postgres", "error", error, str(refused.value)))
+            assert form.matches(Reply(0.0, "postgres", "error", error, str(refused.value)))
             form.end(context)
             form.end(context)
             with as_pipeline(postgres) as connection:
@@ -264,9 +264,9 @@ def test_postgres_refuses_for_as_long_as_it_is_told_to(tmp_path: Path) -> None:
 def _one_without_a_timeout_waits(postgres: EmbeddedPostgres, context: FaultContext) -> None:
     """It is not refused, and why that is so can be told only while it is so."""
     locked = Locked("t")
-    assert locked.why_nobody(context) == ""
+    assert locked.why_not_refused(context) == ""
     locked.begin(context)
-    assert "no session of the job has come" in locked.why_nobody(context)
+    assert "no session of the job is waiting" in locked.why_not_refused(context)
 
     def insert() -> None:
         with as_pipeline(postgres) as connection:
@@ -274,8 +274,8 @@ def _one_without_a_timeout_waits(postgres: EmbeddedPostgres, context: FaultConte
 
     waits = threading.Thread(target=insert)
     waits.start()
-    said = wait_until("it to wait", lambda: "waiting for table t" in locked.why_nobody(context), deadline_s=20)
-    assert said and "lock_timeout" in locked.why_nobody(context)
+    said = wait_until("it to wait", lambda: "waiting for table t" in locked.why_not_refused(context), deadline_s=20)
+    assert said and "lock_timeout" in locked.why_not_refused(context)
     locked.end(context)
     waits.join(20)
-    assert not waits.is_alive() and locked.why_nobody(context) == ""
+    assert not waits.is_alive() and locked.why_not_refused(context) == ""

@@ -1,1 +1,1 @@
-"""What a fault is, and what kinds of faults share. The kinds themselves are in `onceproof.chaos`."""
+"""The contract of a fault, the controller that injects faults, and code that several kinds share; the kinds are in `onceproof.chaos`."""
