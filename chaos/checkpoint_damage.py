@@ -1,8 +1,8 @@
 """Checkpoint damage: the driver dies, and before the next one starts, part of the checkpoint is removed or truncated.
 
-It happens when a bucket is cleaned up, yesterday's backup is restored or a disk is full. The effect depends on the file. Without
-the commit entry Spark replays the batch; without ``metadata`` it continues the old batches under a new query id (SPARK-55058);
-without the folder the query begins at batch 0 again; with a truncated entry the query no longer starts by itself.
+It happens when a bucket is cleaned up, yesterday's backup is restored or a disk is full. The effect depends on the file.
+Without the commit entry Spark replays the batch; without ``metadata`` it continues the old batches under a new query id
+(SPARK-55058); without the folder the query begins at batch 0 again; with a truncated entry it no longer starts by itself.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _SPARK_ERRORS: dict[What, str] = {
     "metadata": "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
     "truncated-commit": "Incomplete log file",
 }
-"""In which evidence Spark refuses a checkpoint that is damaged so (StreamingQueryCheckpointMetadata, CommitLog). Without an entry,
-or without the folder, it starts as usual: a driver that fails then has failed of something else."""
+"""Spark's error for a checkpoint with this damage (StreamingQueryCheckpointMetadata, CommitLog). Without an entry, or without
+the folder, it starts as usual: a driver that then fails does so for another reason."""
 
 
 class CheckpointDamageSpec(FaultSpec):

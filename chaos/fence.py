@@ -1,8 +1,8 @@
 """Fence: a second driver takes over the same checkpoint while the first one is alive: split brain, which a sink must fence off.
 
-This happens when a cluster manager starts a job twice, or loses contact with a healthy driver. Unlike in a `stall` no process is
-stopped: only the first driver's query waits, in its own log write or at its sink's commit, until the second driver has committed
-that batch and one of its own. The first driver's JVM, heartbeats, background threads of producers and sessions with the services
+This happens when a cluster manager starts a job twice, or loses contact with a healthy driver. Unlike in a `stall` no process
+is stopped: only the first driver's query waits, in its own log write or at its sink's commit, until the second driver has
+committed that batch and one of its own. The first driver's JVM, heartbeats, producer threads and sessions with the services
 keep running: leases are renewed, locks stay held, transactions stay open, and messages of a coordinator arrive. Then its query
 resumes (KIP-98, KIP-360 on producer epochs; SPARK-21145; M. Kleppmann, *Designing Data-Intensive Applications*, chapter 8, on
 fencing tokens; Jepsen's reports on split brain).
@@ -49,7 +49,9 @@ class Fence:
     def problems(cls, spec: FenceSpec, scenario: Scenario) -> list[SpecProblem]:
         problems = point_problems(spec, POINTS) + batch_problems(spec, scenario)
         if len(scenario.pipeline.queries) > 1:
-            message = "fence holds only one query: the other queries of both drivers would write the same logs, and one driver fails"
+            message = (
+                "fence holds only one query: the others of both drivers would write the same logs, and one driver fails"
+            )
             problems.append(SpecProblem(("target",), message, "use stall, which stops all queries of the first driver"))
         if spec.at.point is not Point.BEFORE_SINK_COMMIT:
             if spec.at.point in POINTS and has_own_file_manager(scenario):

@@ -42,7 +42,7 @@ class LateRequestSpec(FaultSpec):
     frame: FrameSpec = Field(default_factory=FrameSpec, description="which request is late (default: the commit)")
     deliver_before: FrameSpec | None = Field(
         None,
-        description="the later request right before which it is delivered (default for Postgres: the first statement that follows)",
+        description="the later request right before which it is delivered (default for Postgres: the next statement)",
     )
 
 

@@ -1,4 +1,4 @@
-"""Reject: the sink's service really refuses. The proof is the service's own answer, which also works for a job that hides errors.
+"""Reject: the sink's service really refuses. Its own answer is the proof, which also works for a job that hides errors.
 
 A job that swallows the error stays alive and loses data, which no kill would show.
 """

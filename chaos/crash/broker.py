@@ -187,8 +187,8 @@ class BrokerAway:
 
 
 def transaction_key(transactional_id: str) -> bytes:
-    """The key of its records in ``__transaction_state`` (TransactionLogKey, version 0), with its length, so that it is not found
-    within a longer id."""
+    """The key of its records in ``__transaction_state`` (TransactionLogKey, version 0). It includes the length, so that it is
+    not found within a longer id."""
     name = transactional_id.encode()
     return struct.pack(">hh", 0, len(name)) + name
 

@@ -75,7 +75,7 @@ def _striker_for(spec: CrashSpec) -> TargetStriker:
 
 @faults.register("crash")
 class Crash(ByTarget):
-    """The processes of the target die at once, as if the kernel's out-of-memory killer had killed them or the machine was lost."""
+    """The target's processes die at once, as if killed by the kernel's out-of-memory killer or with their machine."""
 
     Spec: ClassVar[type[FaultSpec]] = CrashSpec
     about: ClassVar[str] = (

@@ -5,8 +5,8 @@ remove its followers from the in-sync replicas. It is killed once it has appende
 it will. That is how acks=1 loses records (Jepsen's Kafka report of 2013; Kafka documentation, Replication).
 
 With ``in_sync: leader`` its link to the controller stays: once its followers lag, the controller removes them from the in-sync
-replicas, and "all replicas in sync" is the leader alone. The records that it then acknowledges are lost with it if another broker
-may be elected uncleanly; if not, the partition has no leader until it is back (KIP-966; Jepsen's Kafka report of 2013).
+replicas, and "all replicas in sync" is the leader alone. The records that it then acknowledges are lost with it if another
+broker may be elected uncleanly; if not, the partition has no leader until it is back (KIP-966; Jepsen's Kafka report of 2013).
 """
 
 from __future__ import annotations
@@ -240,8 +240,8 @@ class LeaderCrash:
 def led_from(folder: Path, epoch: int) -> list[int]:
     """The offset at which the first epoch after ``epoch`` began in this replica's log: its log end when it began to lead.
 
-    Its broker records it in ``leader-epoch-checkpoint`` (version, count, then one ``epoch offset`` per line; KIP-101). Empty until
-    then. Records that the new leader appends itself are not included.
+    Its broker records it in ``leader-epoch-checkpoint`` (version, count, then one ``epoch offset`` per line; KIP-101). Empty
+    until then. Records that the new leader appends itself are not included.
     """
     try:
         lines = (folder / "leader-epoch-checkpoint").read_text(encoding="utf-8").splitlines()[2:]

@@ -1,7 +1,8 @@
 """Crash of the Postgres server, or of one backend, when a transaction has written everything and its COMMIT is on its way.
 
 The protocol proxy stops the COMMIT in the chosen batch, which works with any job. A server that crashes loses what was not
-committed (write-ahead log; Postgres' manual, chapter 28); an administrator's pg_terminate_backend ends only one session (57P01).
+committed (write-ahead log; Postgres' manual, chapter 28). An administrator's pg_terminate_backend ends only one session
+(57P01).
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class PostgresCrash:
         evidence = [
             f"the Postgres server was killed (SIGKILL, every backend too) and recovered: started {before}, now {after}"
         ]
-        # A transaction that was never flushed is not in the log either. Postgres assigns its id a second time, so that later this
+        # A transaction that was never flushed is not in the log either. Postgres assigns its id a second time, so later this
         # transaction could not be distinguished from its replay.
         following = _ask(context, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
         if int(following) <= int(xid):

@@ -1,7 +1,8 @@
-"""Crash of an executor, a Python worker or the driver in the middle of a task: its writes remain, and Spark runs the task again.
+"""Crash of an executor, a Python worker or the driver in the middle of a task: its writes stay, and Spark runs the task again.
 
 The fault sends SIGKILL, as the kernel's out-of-memory killer does, or a cluster that removes a container. Spark does not undo a
-task's side effects (M. Zaharia et al., *Resilient Distributed Datasets*, NSDI 2012: tasks are to be deterministic and idempotent).
+task's side effects: tasks are to be deterministic and idempotent (M. Zaharia et al., *Resilient Distributed Datasets*, NSDI
+2012).
 """
 
 from __future__ import annotations

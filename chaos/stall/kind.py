@@ -62,7 +62,7 @@ def _striker_for(spec: StallSpec) -> TargetStriker | None:
 
 @faults.register("stall")
 class Stall:
-    """The driver pauses, is replaced, and resumes once its successor has committed a batch of its own: its writes are zombie writes."""
+    """The driver pauses, is replaced, and resumes as a zombie once its successor has committed a batch of its own."""
 
     Spec: ClassVar[type[FaultSpec]] = StallSpec
     about: ClassVar[str] = (

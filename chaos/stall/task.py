@@ -2,8 +2,8 @@
 
 The fault sends SIGSTOP, which resembles a long garbage collection or a machine that swaps, and SIGCONT once the batch has been
 committed without the process. Spark itself starts the other attempt: a speculative one (``spark.speculation``), or a retry once
-the executor's heartbeats have been missing for ``spark.network.timeout``. Then the frame that the process had sent is delivered,
-and the process runs on until Spark's order to stop reaches it.
+the executor's heartbeats have been missing for ``spark.network.timeout``. Then the frame that the process had sent is
+delivered, and the process runs on until Spark's order to stop reaches it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TaskStall(TaskFault):
     @classmethod
     def placement(cls, spec: FaultSpec, scenario: Scenario) -> Placement:
         n = spec.at.batch
-        proof = f"another attempt completed batch {n} while the process was stopped; then the process resumed and went on writing"
+        proof = f"batch {n} was committed by another attempt while the process was stopped; its writes after it resumed"
         return placement_at_frame(spec.at.point, proof, scenario)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:

@@ -1,4 +1,4 @@
-"""Crash and stall of brokers and the controller: which process is struck, and which specs are refused. A real run shows the effect."""
+"""Crash and stall of brokers and the controller: which process is struck, and which specs are refused."""
 
 from __future__ import annotations
 

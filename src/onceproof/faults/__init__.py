@@ -1,1 +1,1 @@
-"""The contract of a fault, the controller that injects faults, and code that several kinds share; the kinds are in `onceproof.chaos`."""
+"""The contract of a fault, the controller that injects faults, and code shared by the kinds, which are in `onceproof.chaos`."""

@@ -58,7 +58,7 @@ class Occurrence:
     """Resumes the parked sink; None where no sink is parked. Idempotent."""
     hold: Callable[[], Callable[[], None]] | None = None
     """Keeps the driver in its log write after all faults have struck, until the returned function is called. A fault that
-    calls ``hold`` must call that function, in `Fault.heal` at the latest. None where the driver does not wait in a log write."""
+    calls ``hold`` must call that function in `Fault.heal` at the latest. None where the driver does not wait in a log write."""
     attempt: int | None = None
     """Which attempt at the batch this is, from 1; None where only the watcher saw it, which does not know."""
 

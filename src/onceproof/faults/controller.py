@@ -214,8 +214,8 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
         self._settle(armed)
 
     def heal_briefly(self, seconds: float) -> None:
-        """Call `heal_all`, but wait at most ``seconds`` for it: after a failed run the services are stopped anyway, and a broker
-        that is being restarted must not delay a Ctrl-C."""
+        """Call `heal_all`, but wait at most ``seconds`` for it: after a failed run the services are stopped anyway, and a
+        broker that is being restarted must not delay a Ctrl-C."""
         thread = threading.Thread(target=self.heal_all, name="heal", daemon=True)
         thread.start()
         thread.join(seconds)

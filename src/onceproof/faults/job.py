@@ -114,7 +114,7 @@ class Try:
     of_tool: bool = False
     """Whether ``n_a`` is a limit of onceproof, not a property of the job."""
     gap: str | None = None
-    """Why this point applies but the fault cannot be placed. Reported as *not reached*, so the job is never reported as held."""
+    """Why the point applies but the fault cannot be placed. Reported as *not reached*, so the job is never reported as held."""
 
 
 def untried_outputs(job: Job, point: Point) -> Iterator[Try]:

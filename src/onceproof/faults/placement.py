@@ -1,4 +1,4 @@
-"""Helpers for placing faults: which instrument sees which point, which points and leaders a spec may name, what a batch left."""
+"""Helpers for placing faults: which instrument sees a point, which points and leaders a spec may name, what a batch left."""
 
 from __future__ import annotations
 

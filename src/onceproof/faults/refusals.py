@@ -32,8 +32,8 @@ NEEDS_TIMEOUT = (
 
 
 class Refusal(Protocol):
-    """One way to refuse. ``begin`` and ``end`` may be called while the job is stopped. ``end`` and ``repair`` are idempotent, and
-    may be called without a ``begin``."""
+    """One way to refuse. ``begin`` and ``end`` may be called while the job is stopped. ``end`` and ``repair`` are idempotent,
+    and may be called without a ``begin``."""
 
     def begin(self, context: FaultContext) -> str:
         """Make the service refuse. Returns what was done, as a sentence of evidence."""

@@ -1,4 +1,4 @@
-"""Surveys a job in the first run of a qualification, without faults: records the frames it sends, and derives a `Job` from them.
+"""Surveys a job in the first, fault-free run of a qualification: records the frames it sends, and derives a `Job` from them.
 
 `watch` arms rules on the protocol proxy that stop nothing; each matching frame becomes an event ``frame.seen`` of the run.
 `read` assigns each frame to the batches that were open then, by the events of the batches.

@@ -1,4 +1,4 @@
-"""The faults of one run: the state of each, its events in the timeline, and its row in the history. For every kind of pipeline."""
+"""The faults of one run, for every kind of pipeline: the state of each, its events in the timeline, its row in the history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A second driver takes over the checkpoint while the first one's batch is open: shared by `stall`, which stops the first, and `fence`."""
+"""Shared by the faults `stall` and `fence`: a second driver takes over the checkpoint while the first one's batch is open."""
 
 from __future__ import annotations
 

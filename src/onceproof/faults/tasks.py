@@ -206,7 +206,7 @@ def _query_id(context: FaultContext, query: str) -> str | None:
 
 
 def describe_retry(found: list[Attempt], victim: TaskProcess) -> str | None:
-    """A sentence on an attempt that failed because its process died, and a later one at the same task that succeeded; or None."""
+    """A sentence on an attempt whose process died, and a later one at the same task that succeeded; None if there is none."""
     executor = victim.executor or "driver"
     for lost in found:
         if lost.executor != executor or not _died(lost, victim):

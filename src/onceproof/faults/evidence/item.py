@@ -29,7 +29,7 @@ class Evidence:
         return f"{self.what}: {self.detail}" if self.detail else self.what
 
     def brief(self) -> Evidence:
-        """The item masked and shortened: it quotes the job, its sinks and Spark, whose messages may hold secrets and be long."""
+        """The item masked and shortened: the job, its sinks and Spark, which it quotes, may write secrets and long messages."""
         what, detail = (shorten(masked(text), _LONGEST, placeholder=" ...") for text in (self.what, self.detail))
         return replace(self, what=what, detail=detail)
 

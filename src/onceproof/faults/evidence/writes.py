@@ -64,7 +64,7 @@ class WriteWatch:
         return [(batch, point) for batch in sorted(self.numbers) for point in _ENDS]
 
     def reached(self, context: FaultContext, query: str, batch: int, point: Point) -> None:
-        """Read the outputs if a watched batch was planned or committed. Only the first plan counts: a replay is the same batch."""
+        """Read the outputs if a watched batch was planned or committed; of its plans only the first counts, not a replay's."""
         key = (query, batch)
         if batch not in self.numbers or point not in _ENDS:
             return
