@@ -17,7 +17,7 @@ from onceproof.base.registry import suggest
 from onceproof.base.waiting import wait_until
 from onceproof.data import open_dataset
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, proven
 from onceproof.faults.placement import RESTART_S, WATCHED, instruments_of, placement_at, point_problems
 from onceproof.instruments.checkpoint_watcher import TopicOffsets
 from onceproof.scenario.model import FaultSpec, InputSpec, Scenario
@@ -138,7 +138,7 @@ class AbortedInput:
 
         batches = wait_until("a batch whose offset range includes them to be committed", taken, deadline_s=RESTART_S)
         numbers = ", ".join(map(str, batches))
-        return Proof(True, (*evidence, f"batch {numbers}, whose offset range includes them, was committed"))
+        return proven(*evidence, f"batch {numbers}, whose offset range includes them, was committed")
 
     def heal(self, context: FaultContext) -> None:
         """There is nothing to undo: the transaction has ended."""

@@ -16,7 +16,8 @@ from pydantic import Field
 
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
+from onceproof.faults.frames import wait_for_restart
 from onceproof.faults.placement import RESTART_S, committed, instruments_of, placement_at, point_problems
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
@@ -93,16 +94,14 @@ class CheckpointDamage:
         n, folder = seen.batch, context.checkpoint.folder(seen.query)
         if not self._damaged:
             missing = "metadata" if self._spec.what == "metadata" else f"commits/{n}"
-            return Proof(False, (f"nothing was damaged: checkpoint {folder.name} had no {missing}",))
+            return missed(f"nothing was damaged: checkpoint {folder.name} had no {missing}")
         how = "truncated to 0 bytes" if self._spec.what == "truncated-commit" else "removed"
         evidence = [f"while the driver was down at {seen.point} of batch {n}, {', '.join(self._damaged)} was {how}"]
-        wait_until(
-            "the driver to be started again", lambda: context.job.restarted_since(self._start), deadline_s=RESTART_S
-        )
+        wait_for_restart(context, self._start)
         evidence.append(
             wait_until("a symptom of the damage", lambda: self._symptom(context, seen, folder), deadline_s=RESTART_S)
         )
-        return Proof(True, tuple(evidence))
+        return proven(*evidence)
 
     def heal(self, context: FaultContext) -> None:
         """Nothing is restored: the pipeline continues from the damaged checkpoint."""

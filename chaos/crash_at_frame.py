@@ -12,9 +12,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.evidence.sink_state import changes, sink_state
 from onceproof.faults.frames import (
     FrameSpec,
@@ -25,9 +24,10 @@ from onceproof.faults.frames import (
     frame_problems,
     placement_at_frame,
     wait_for_commit,
+    wait_for_restart,
 )
 from onceproof.faults.job import Job, Try, at_frames
-from onceproof.faults.placement import RESTART_S, committed, planned, point_problems
+from onceproof.faults.placement import committed, planned, point_problems
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
@@ -105,7 +105,7 @@ class CrashAtFrame:
         self._stopped.rule.release()  # the rule drops the request
         evidence = [f"the driver was killed while {describe_frame(found.frame)} was held by {found.proxy}"]
         if state != (True, False) or found.delivered_at is not None:
-            return Proof(False, (*evidence, f"batch {n} was no longer open, or the request had been delivered"))
+            return missed(*evidence, f"batch {n} was no longer open, or the request had been delivered")
         evidence.append(f"left behind: offsets/{n} written, commits/{n} missing, and the request never delivered")
         after = sink_state(context.stack)
         written = [f"written by the batch until then: {change}" for change in changes(self._before, after)]
@@ -116,12 +116,11 @@ class CrashAtFrame:
             if not changed:
                 nothing = f"the batch had not written to the query's other outputs ({', '.join(sorted(others))})"
                 why = nothing if others else "the request belongs to every output of the query"
-                return Proof(False, (*evidence, f"that is not the state at {self._spec.at.point}: {why}"))
+                return missed(*evidence, f"that is not the state at {self._spec.at.point}: {why}")
             evidence.append(
                 f"so the batch had written to {', '.join(changed)}, and the stopped request was to another sink"
             )
-        wait_until("the driver to be started again", lambda: context.job.restarted_since(start), deadline_s=RESTART_S)
-        return Proof(True, (*evidence, "the driver was started again", wait_for_commit(context, seen)))
+        return proven(*evidence, wait_for_restart(context, start), wait_for_commit(context, seen))
 
     def heal(self, context: FaultContext) -> None:
         self._stopped.close(context)

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from onceproof.base.errors import WaitTimeout
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed
 from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.frames import (
     ANSWER_S,
@@ -114,7 +114,7 @@ class LateRequest:
         try:
             following = self._next.wait_for_hit(HIT_S)
         except WaitTimeout as never:
-            return Proof(False, (*evidence, never.message))
+            return missed(*evidence, never.message)
         self._late.rule.release()
         answer = self._late.rule.wait_for_answer(hit, ANSWER_S)
         assert hit.delivered_at is not None

@@ -14,7 +14,7 @@ from pydantic import Field, PositiveFloat
 
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.evidence import leadership
 from onceproof.faults.frames import wait_for_commit
 from onceproof.faults.placement import (
@@ -104,7 +104,7 @@ class Partition:
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         if not self._open:
-            return Proof(False, (f"batch {seen.batch} was no longer open when the partition began",))
+            return missed(f"batch {seen.batch} was no longer open when the partition began")
         return (
             self._prove_clients(context, seen) if self._spec.from_ == "clients" else self._prove_cluster(context, seen)
         )
@@ -125,23 +125,18 @@ class Partition:
         )
         lasted = context.timeline.now() - self._struck_at
         if committed(context, seen.query, seen.batch):
-            return Proof(
-                False, (f"batch {seen.batch} committed {lasted:.1f} s into the partition: it did not need the leader",)
-            )
+            return missed(f"batch {seen.batch} committed {lasted:.1f} s into the partition: it did not need the leader")
         if not connected:
             why = f"no process of the job was connected to broker {self._before.broker} during the partition"
-            return Proof(False, (why,))
+            return missed(why)
         self.heal(context)
         recovered = wait_for_commit(context, seen)
         restarted = " (the driver gave up and was started again)" if context.job.starts > starts else ""
-        return Proof(
-            True,
-            (
-                f"clients were cut off from broker {self._before.broker}, leader of {self._spec.leader_of}, for {lasted:.1f} s"
-                f"{self._ways()}",
-                f"batch {seen.batch} was not committed until the partition ended{restarted}",
-                recovered,
-            ),
+        return proven(
+            f"clients were cut off from broker {self._before.broker}, leader of {self._spec.leader_of}, for {lasted:.1f} s"
+            f"{self._ways()}",
+            f"batch {seen.batch} was not committed until the partition ended{restarted}",
+            recovered,
         )
 
     def _prove_cluster(self, context: FaultContext, seen: Occurrence) -> Proof:
@@ -158,13 +153,10 @@ class Partition:
         when = "during the partition" if committed(context, seen.query, seen.batch) else "after the partition"
         self.heal(context)
         wait_for_commit(context, seen)
-        return Proof(
-            True,
-            (
-                f"broker {before.broker} was cut off from its followers and the controller{self._ways()}",
-                leadership.describe_move(self._spec.leader_of, before, after),
-                f"batch {seen.batch} was committed {when}",
-            ),
+        return proven(
+            f"broker {before.broker} was cut off from its followers and the controller{self._ways()}",
+            leadership.describe_move(self._spec.leader_of, before, after),
+            f"batch {seen.batch} was committed {when}",
         )
 
     def _ways(self) -> str:

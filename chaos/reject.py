@@ -19,7 +19,7 @@ from onceproof.base.errors import WaitTimeout
 from onceproof.base.registry import suggest
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.evidence.refused_query import RefusalAttribution, attribute_refusals
 from onceproof.faults.job import Job, Try, untried_outputs
 from onceproof.faults.placement import (
@@ -173,7 +173,7 @@ class Reject:
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         n, target, timed_out = seen.batch, self._spec.target, False
         if not self._open:
-            return Proof(False, (f"batch {n} was no longer open when {target} began to refuse",))
+            return missed(f"batch {n} was no longer open when {target} began to refuse")
         try:
             ended = wait_until(
                 f"an attempt at batch {n} to end", lambda: self._ended(context, seen), deadline_s=_ATTEMPT_S
@@ -187,26 +187,26 @@ class Reject:
         self.heal(context)  # restarting a broker may take minutes, and two replicas of three are enough meanwhile
         if not refused:
             nothing = f"{target} refused nothing of batch {n}: {ended}"
-            return Proof(False, (self._description, nothing, *([why] if why else [])))
+            return missed(self._description, nothing, *([why] if why else []))
         context.attempted_writes[seen.query, n] = f"{target} refused what it sent"
         evidence = [self._description, f"while batch {n} was open, {target} {_counted(refused)}", ended]
         if len(context.checkpoint.queries()) > 1:
             attribution = self._attribute(context, seen, refused)
             if not attribution.decided:
-                return Proof(False, (*evidence, attribution.why))
+                return missed(*evidence, attribution.why)
             evidence.append(attribution.why)
         if hidden:
-            return Proof(True, (*evidence, "the job did not fail: it hid the refusal, or wrote later what was refused"))
+            return proven(*evidence, "the job did not fail: it hid the refusal, or wrote later what was refused")
         if timed_out:
             # Whether the job ever continues is judged as its liveness: Kafka's Java producer splits a batch that is too large
             # until its thread dies of a stack overflow (KAFKA-8202).
-            return Proof(True, (*evidence, f"batch {n} was still open when {target} stopped refusing"))
+            return proven(*evidence, f"batch {n} was still open when {target} stopped refusing")
         wait_until(
             f"batch {n} to be committed after {target} stopped refusing",
             lambda: committed(context, seen.query, n),
             deadline_s=RESTART_S,
         )
-        return Proof(True, (*evidence, f"batch {n} was committed after {target} stopped refusing"))
+        return proven(*evidence, f"batch {n} was committed after {target} stopped refusing")
 
     def heal(self, context: FaultContext) -> None:
         if not self._began:

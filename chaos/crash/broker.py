@@ -17,7 +17,7 @@ import psutil
 from onceproof.base.errors import EnvironmentProblem, WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, missed, proven
 from onceproof.faults.evidence import leadership
 from onceproof.faults.frames import wait_for_commit
 from onceproof.faults.placement import (
@@ -140,11 +140,11 @@ class BrokerAway:
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         assert self._node is not None
         if not self._open:
-            return Proof(False, (f"batch {seen.batch} was no longer open when node {self._node} was {self._how}",))
+            return missed(f"batch {seen.batch} was no longer open when node {self._node} was {self._how}")
         evidence = [f"node {self._node}, {self._choice.describe()}, was {self._how} while batch {seen.batch} was open"]
         evidence.append(self._without_controller(context, seen) if self._choice.controller else self._moved(context))
         if not self._is_away(context):
-            return Proof(False, (*evidence, f"node {self._node} was running again before the fault was healed"))
+            return missed(*evidence, f"node {self._node} was running again before the fault was healed")
         self.heal(context)
         if self._choice.controller and self._how == "killed":
             epoch = context.stack.kafka.quorum_epoch()
@@ -152,10 +152,10 @@ class BrokerAway:
                 f"it was started again, and leads the quorum in epoch {epoch} (before: epoch {self._epoch})"
             )
             if epoch <= self._epoch:
-                return Proof(False, tuple(evidence))
+                return missed(*evidence)
         if not committed(context, seen.query, seen.batch) or not self._choice.controller:
             evidence.append(wait_for_commit(context, seen))
-        return Proof(True, tuple(evidence))
+        return proven(*evidence)
 
     def heal(self, context: FaultContext) -> None:
         with self._healing:  # `prove` and the end of the run both call this

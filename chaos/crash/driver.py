@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, missed, proven
+from onceproof.faults.frames import wait_for_restart
 from onceproof.faults.placement import (
     GATED,
     PARKED,
@@ -94,19 +95,15 @@ class DriverCrash:
         wanted_commit = self._spec.at.point is Point.AFTER_COMMIT_LOG
         wanted_plan = self._spec.at.point is not Point.BEFORE_OFFSET_LOG
         if (offsets, commits) != (wanted_plan, wanted_commit) or (wanted_commit and self._next_planned):
-            return Proof(False, (left, f"that is not the state at {self._spec.at.point}"))
+            return missed(left, f"that is not the state at {self._spec.at.point}")
         if self._spec.at.point is Point.STATE_PARTLY_COMMITTED:
             written, stores = self._stores
             left = f"{left}, state of batch {n} in {written} of {stores} state stores"
             if not 0 < written < stores:
-                return Proof(False, (left, f"that is not the state at {self._spec.at.point}"))
-        wait_until(
-            f"the driver to be started again after the crash in batch {n}",
-            lambda: context.job.restarted_since(self._start),
-            deadline_s=RESTART_S,
-        )
+                return missed(left, f"that is not the state at {self._spec.at.point}")
+        restarted = wait_for_restart(context, self._start)
         if wanted_commit:
-            return Proof(True, (left, f"offsets/{n + 1} missing", "the driver was started again"))
+            return proven(left, f"offsets/{n + 1} missing", restarted)
         wait_until(
             f"batch {n} to be committed",
             lambda: committed(context, seen.query, n),
@@ -114,7 +111,7 @@ class DriverCrash:
             explain=lambda: f"driver start {context.job.current_start}, {self._missing(context, seen)}",
         )
         again = "replayed" if wanted_plan else "planned afterwards"
-        return Proof(True, (left, "the driver was started again", f"batch {n} was {again} and committed"))
+        return proven(left, restarted, f"batch {n} was {again} and committed")
 
     def _missing(self, context: FaultContext, seen: Occurrence) -> str:
         n = seen.batch

@@ -18,7 +18,7 @@ from typing import Literal
 from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, missed, proven
 from onceproof.faults.evidence import leadership
 from onceproof.faults.frames import at_plan, wait_for_commit
 from onceproof.faults.placement import committed, is_open, leader_problems, placement_at, split_leader_of
@@ -112,7 +112,7 @@ class LeaderCrash:
         before, kafka, n = self._before, context.stack.kafka, seen.batch
         topic, partition = split_leader_of(self._leader_of)
         if not self._open:
-            return Proof(False, (f"batch {n} was no longer open when broker {before.broker} was cut off",))
+            return missed(f"batch {n} was no longer open when broker {before.broker} was cut off")
 
         def grown() -> int:
             return _bytes_in(self._folder) - self._size
@@ -138,7 +138,7 @@ class LeaderCrash:
         size, was_committed = grown(), committed(context, seen.query, n)
         with self._lock:
             if self._over:
-                return Proof(False, (f"the run ended before broker {before.broker} could be killed",))
+                return missed(f"the run ended before broker {before.broker} could be killed")
             kafka.kill_broker(before.broker)
         for proxy in self._proxies:  # only once the leader is dead: otherwise its followers would catch up
             proxy.heal()
@@ -149,7 +149,7 @@ class LeaderCrash:
         if self._shrinks:
             evidence.insert(0, f"its followers lagged until broker {before.broker} was the only replica in sync")
             if not acknowledged:
-                return Proof(False, tuple(evidence))
+                return missed(*evidence)
             if self._has_no_leader(context):
                 return self._prove_waited(context, seen, size, was_committed, evidence)
         after = leadership.wait_for_new_leader(kafka, self._leader_of, before)
@@ -163,13 +163,13 @@ class LeaderCrash:
             lost = log.batch_of(first)
         if lost is None:
             why = f"broker {after.broker}, which leads from offset {first} on, had all these records"
-            return Proof(False, (*evidence, why))
+            return missed(*evidence, why)
         evidence.append(
             f"broker {after.broker} began to lead at offset {first} without the dead leader's records from there on"
         )
         self.heal(context)
         evidence.append(leadership.describe_move(self._leader_of, before, after))
-        return Proof(True, (*evidence, self._committed_then(context, seen, was_committed)))
+        return proven(*evidence, self._committed_then(context, seen, was_committed))
 
     def _has_no_leader(self, context: FaultContext) -> bool:
         """Whether no other broker was elected after the leader's death, because no other replica was in sync."""
@@ -194,9 +194,9 @@ class LeaderCrash:
         self.heal(context)
         after = context.stack.kafka.leader(topic, partition)
         if after.broker != before.broker or _bytes_in(self._folder) < self._size + size:
-            return Proof(False, (*evidence, f"broker {after.broker} leads it now, without all of these records"))
+            return missed(*evidence, f"broker {after.broker} leads it now, without all of these records")
         evidence.append(f"broker {after.broker} came back with all these records and leads again (epoch {after.epoch})")
-        return Proof(True, (*evidence, self._committed_then(context, seen, was_committed)))
+        return proven(*evidence, self._committed_then(context, seen, was_committed))
 
     @staticmethod
     def _committed_then(context: FaultContext, seen: Occurrence, was_committed: bool) -> str:

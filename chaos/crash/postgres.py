@@ -12,7 +12,7 @@ from typing import LiteralString
 
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, missed, proven
 from onceproof.faults.frames import (
     ANSWER_S,
     FrameSpec,
@@ -73,9 +73,7 @@ class PostgresCrash:
             return found
         evidence = [f"{describe_frame(found.frame)} was stopped by {found.proxy} while batch {seen.batch} was open"]
         if self._commit.xid is None:
-            return Proof(
-                False, (*evidence, "its transaction had no id: it had written nothing, so nothing was in danger")
-            )
+            return missed(*evidence, "its transaction had no id: it had written nothing, so nothing was in danger")
         pid = int(found.frame.facts["backend_pid"])
         if self._spec.target == "postgres":
             aborted, sentences = self._crash(context, self._commit.xid)
@@ -87,9 +85,9 @@ class PostgresCrash:
             aborted = outcome == "aborted"
         self.heal(context)
         if not aborted:
-            return Proof(False, tuple(evidence))
+            return missed(*evidence)
         evidence.append(wait_for_commit(context, seen))
-        return Proof(True, tuple(evidence))
+        return proven(*evidence)
 
     def heal(self, context: FaultContext) -> None:
         with self._lock:  # `prove` must not kill the server after this: nothing would restart it

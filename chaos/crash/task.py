@@ -11,9 +11,9 @@ from functools import partial
 
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof
-from onceproof.faults.frames import placement_at_frame, wait_for_commit
-from onceproof.faults.placement import RESTART_S, committed, planned
+from onceproof.faults.contract import Occurrence, Placement, Proof, missed, proven
+from onceproof.faults.frames import placement_at_frame, wait_for_commit, wait_for_restart
+from onceproof.faults.placement import committed, planned
 from onceproof.faults.tasks import TaskFault, Victim, describe_retry, describe_tree, wait_for_event_log
 from onceproof.scenario.model import FaultSpec, Scenario
 
@@ -55,7 +55,7 @@ class TaskCrash(TaskFault):
             deadline_s=_CLOSED_S,
         )
         if victim.hit.delivered_at is not None:
-            return Proof(False, (*evidence, "its frame was delivered nevertheless"))
+            return missed(*evidence, "its frame was delivered nevertheless")
         evidence.append("its frame was never delivered")
         evidence.append(wait_for_commit(context, seen))
         evidence.append(
@@ -65,21 +65,18 @@ class TaskCrash(TaskFault):
         )
         if context.job.current_start > start:
             evidence.append("the query failed too: the driver was started again, and the batch was replayed")
-        return Proof(True, tuple(evidence))
+        return proven(*evidence)
 
     def _prove_driver(self, context: FaultContext, seen: Occurrence, victim: Victim) -> Proof:
         n, evidence = seen.batch, list(victim.evidence)
         start = context.job.kill_driver()
         if committed(context, seen.query, n) or not planned(context, seen.query, n):
-            return Proof(False, (*evidence, f"batch {n} was no longer open when the driver was killed"))
+            return missed(*evidence, f"batch {n} was no longer open when the driver was killed")
         # An executor's Python worker is ended by its daemon; until then its frame must stay held.
         wait_until("the task's process to close its connection", lambda: victim.hit.client_left_at, deadline_s=_LEFT_S)
         if victim.hit.delivered_at is not None:
-            return Proof(
-                False, (*evidence, "the driver was killed (SIGKILL), and the frame was delivered all the same")
-            )
+            return missed(*evidence, "the driver was killed (SIGKILL), and the frame was delivered all the same")
         evidence.append("the driver was killed (SIGKILL) while the frame was held, and the frame was never delivered")
         evidence.append(f"left behind: offsets/{n} written, commits/{n} missing")
-        wait_until("the driver to be started again", lambda: context.job.restarted_since(start), deadline_s=RESTART_S)
-        evidence += ["the driver was started again", wait_for_commit(context, seen)]
-        return Proof(True, tuple(evidence))
+        evidence += [wait_for_restart(context, start), wait_for_commit(context, seen)]
+        return proven(*evidence)

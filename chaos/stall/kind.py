@@ -19,7 +19,7 @@ from onceproof.chaos.crash.broker import BrokerAway, NodeChoice
 from onceproof.chaos.stall.task import TaskStall
 from onceproof.faults.by_target import TargetStriker, ignored_problems
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed
 from onceproof.faults.evidence.sink_state import sink_state
 from onceproof.faults.job import Job, Try, at_checkpoint
 from onceproof.faults.placement import LeaderOf, instruments_of, placement_at, point_problems
@@ -132,17 +132,17 @@ class Stall:
         assert self._takeover is not None
         takeover, n = self._takeover, seen.batch
         if not takeover.was_open:
-            return Proof(False, (f"batch {n} was no longer open when the driver was stopped",))
+            return missed(f"batch {n} was no longer open when the driver was stopped")
         state = f"offsets/{n} written, commits/{n} missing"
         evidence = [f"driver start {takeover.start} was stopped at {seen.point} of batch {n}: {state}"]
         succeeded, sentence = takeover.wait_for_successor()
         evidence.append(sentence)
         if not succeeded:
-            return Proof(False, tuple(evidence))
+            return missed(*evidence)
         before = sink_state(context.stack)
         if not _is_stopped(takeover.first):
             why = f"driver start {takeover.start} was no longer stopped: another process had resumed or killed it"
-            return Proof(False, (*evidence, why))
+            return missed(*evidence, why)
         return takeover.resume_first(takeover.first.thaw, before, evidence, after="after SIGCONT")
 
     def heal(self, context: FaultContext) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof
+from onceproof.faults.contract import Occurrence, Placement, Proof, missed, proven
 from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.frames import ANSWER_S, placement_at_frame
 from onceproof.faults.placement import RESTART_S, committed
@@ -55,17 +55,13 @@ class TaskStall(TaskFault):
         try:
             wait_until(f"batch {n} to be committed", lambda: committed(context, seen.query, n), deadline_s=RESTART_S)
         except WaitTimeout:
-            return Proof(False, (*evidence, _NO_OTHER_ATTEMPT))
+            return missed(*evidence, _NO_OTHER_ATTEMPT)
         if context.job.current_start > start:
-            return Proof(
-                False,
-                (
-                    *evidence,
-                    "the driver was started again meanwhile: a replay committed the batch, not another attempt",
-                ),
+            return missed(
+                *evidence, "the driver was started again meanwhile: a replay committed the batch, not another attempt"
             )
         if awake := tree.awake():
-            return Proof(False, (*evidence, _woken(awake)))
+            return missed(*evidence, _woken(awake))
         evidence.append(f"batch {n} was committed by Spark while it was stopped")
         evidence.append(
             wait_for_event_log(
@@ -73,10 +69,10 @@ class TaskStall(TaskFault):
             )
         )
         if awake := tree.awake():
-            return Proof(False, (*evidence, _woken(awake)))
+            return missed(*evidence, _woken(awake))
         if process.pid not in tree.alive():
             # By Spark itself (spark.python.task.killTimeout), or together with its executor.
-            return Proof(True, (*evidence, "Spark killed it while it was stopped: its frame was never delivered"))
+            return proven(*evidence, "Spark killed it while it was stopped: its frame was never delivered")
         return self._resume(tree, victim, evidence)
 
     def _resume(self, tree: Tree, victim: Victim, evidence: list[str | Evidence]) -> Proof:
@@ -89,7 +85,7 @@ class TaskStall(TaskFault):
         self._task.release()
         wait_until("the answer to its frame", lambda: hit.answer or hit.undeliverable, deadline_s=ANSWER_S)
         if hit.answer is None:
-            return Proof(False, (*evidence, f"its frame was never delivered: {hit.undeliverable}"))
+            return missed(*evidence, f"its frame was never delivered: {hit.undeliverable}")
         answer = _answer(hit.answer.facts)
         evidence.append(
             Evidence("its frame was delivered after the batch's commit; the service answered", detail=answer)
@@ -101,7 +97,7 @@ class TaskStall(TaskFault):
             deadline_s=_AWAKE_S,
             explain=lambda: f"{process.describe()} still holds {hit.client}",
         )
-        return Proof(True, (*evidence, "after SIGCONT it ran on until it closed its connection"))
+        return proven(*evidence, "after SIGCONT it ran on until it closed its connection")
 
 
 def describe_winner(found: list[Attempt], victim: TaskProcess) -> str | None:

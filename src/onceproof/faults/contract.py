@@ -70,6 +70,16 @@ class Proof:
     """What was seen, or what was missing. A plain text is an item without a quote."""
 
 
+def proven(*evidence: str | Evidence) -> Proof:
+    """The proof of a fault that hit."""
+    return Proof(True, evidence)
+
+
+def missed(*evidence: str | Evidence) -> Proof:
+    """The proof of a fault that missed: the last item of the evidence says why."""
+    return Proof(False, evidence)
+
+
 ContextT = TypeVar("ContextT", contravariant=True)
 SeenT = TypeVar("SeenT", contravariant=True)
 

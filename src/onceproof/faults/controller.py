@@ -13,7 +13,7 @@ from dataclasses import replace
 from onceproof.base.timeline import Timeline
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import NeedsInput, Occurrence, Proof, reads_frames, strikes_at
+from onceproof.faults.contract import NeedsInput, Occurrence, Proof, missed, reads_frames, strikes_at
 from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.evidence.writes import NOTHING_IN_DANGER, WriteWatch
 from onceproof.faults.table import Armed, FaultTable
@@ -59,8 +59,7 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
         self._reached(Occurrence(query, batch, point, "watcher"))
 
     def on_write(self, query: str, batch: int, point: Point, attempt: int) -> threading.Event | None:
-        """Called by the checkpoint file system, in which the driver waits until this returns, and until the returned event is
-        set if there is one."""
+        """Called by the checkpoint file system: the driver waits until this returns, and until the returned event, if any, is set."""
         resume, held = threading.Event(), threading.Event()
 
         def hold() -> Callable[[], None]:
@@ -133,7 +132,7 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
         try:
             armed.fault.strike(context, seen)
         except Exception as failure:  # a fault that raises is reported as a miss, with the cause
-            self._finish(armed, seen, Proof(False, (Evidence("injecting the fault failed", detail=repr(failure)),)))
+            self._finish(armed, seen, missed(Evidence("injecting the fault failed", detail=repr(failure))))
             return
         armed.query = seen.query
         self._emit("fault.fired", armed, instrument=seen.instrument)
@@ -160,7 +159,7 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
         try:
             proof = self._check_stakes(self._context, seen, armed.fault.prove(self._context, seen))
         except Exception as failure:  # as in `_strike`
-            proof = Proof(False, (Evidence("the hit could not be proven", detail=str(failure)),))
+            proof = missed(Evidence("the hit could not be proven", detail=str(failure)))
         if armed.spec.at.attempt is not None:
             proof = replace(
                 proof, evidence=(f"it struck attempt {seen.attempt} at batch {seen.batch}", *proof.evidence)
@@ -204,7 +203,7 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
             read = [b.batch for b in context.checkpoint.batches() if b.query == seen.query and b.records()]
             other = f"one that reads input, such as batch {read[-1]}" if read else "another batch"
             why = f"batch {n} read no input and wrote nothing: {NOTHING_IN_DANGER}; choose {other}"
-        return Proof(False, (*proof.evidence, why))
+        return missed(*proof.evidence, why)
 
     def _finish(self, armed: Armed[FaultSpec], seen: Occurrence, proof: Proof) -> None:
         self._prove(armed, proof, f"batch {seen.batch} of {seen.query} at {armed.spec.at.point}")

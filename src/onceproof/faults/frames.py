@@ -15,7 +15,7 @@ from pydantic import Field, PositiveInt
 from onceproof.base.errors import UsageError, WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, missed, proven
 from onceproof.faults.frame_checks import unmatchable
 from onceproof.faults.placement import RESTART_S, committed, has_own_file_manager, instruments_of, is_open
 from onceproof.instruments.proxy.frames import Answer, Frame
@@ -149,7 +149,7 @@ class StoppedFrame:
     def wait_for_frame(self, context: FaultContext, seen: Occurrence) -> Hit | Proof:
         """The frame, stopped while its batch was open; or a miss that says why there is none."""
         if not self._was_open:
-            return Proof(False, (f"batch {seen.batch} was no longer open when the rule was armed",))
+            return missed(f"batch {seen.batch} was no longer open when the rule was armed")
 
         def raise_if_committed() -> None:
             if committed(context, seen.query, seen.batch) and not self.rule.hits:
@@ -163,9 +163,9 @@ class StoppedFrame:
                 abandon=raise_if_committed,
             )
         except WaitTimeout as never:
-            return Proof(False, (never.message, f"nearest: {self.rule.nearest()}"))
+            return missed(never.message, f"nearest: {self.rule.nearest()}")
         if (self.rule.hold or self.rule.action == "late") and committed(context, seen.query, seen.batch):
-            return Proof(False, (f"the stopped {hit.frame.kind} was sent only after batch {seen.batch} was committed",))
+            return missed(f"the stopped {hit.frame.kind} was sent only after batch {seen.batch} was committed")
         if _writes(hit.frame):
             context.attempted_writes[seen.query, seen.batch] = f"sent {describe_frame(hit.frame)}"
         pid = hit.frame.facts.get("backend_pid")
@@ -220,6 +220,12 @@ def describe_frame(frame: Frame) -> str:
     return " ".join([*parts, f"with correlation id {facts['correlation_id']}"])
 
 
+def wait_for_restart(context: FaultContext, start: int) -> str:
+    """Wait until the supervisor has started a driver after ``start``; returns that as evidence. Raises `WaitTimeout`."""
+    wait_until("the driver to be started again", lambda: context.job.restarted_since(start), deadline_s=RESTART_S)
+    return "the driver was started again"
+
+
 def wait_for_commit(context: FaultContext, seen: Occurrence) -> str:
     """Wait until Spark has committed the batch; returns that as evidence. Raises `WaitTimeout`."""
     wait_until(
@@ -262,7 +268,7 @@ def prove_loss(stopped: StoppedFrame, context: FaultContext, seen: Occurrence) -
     stopped.rule.release()
     lost_answer = stopped.rule.action == "drop-answer"
     if found.undeliverable is not None:
-        return Proof(False, (*evidence, found.undeliverable))
+        return missed(*evidence, found.undeliverable)
     if lost_answer:
         answer = stopped.rule.wait_for_answer(found, ANSWER_S)
         facts = {name: value for name, value in answer.facts.items() if value is not None}
@@ -270,18 +276,16 @@ def prove_loss(stopped: StoppedFrame, context: FaultContext, seen: Occurrence) -
         evidence.append(f"it was delivered; the service answered {facts}; the answer was dropped, and {how}")
         why_not = why_not_applied(found.frame, answer, stopped.xid)
         if why_not is not None:
-            return Proof(False, (*evidence, why_not))
+            return missed(*evidence, why_not)
     else:
         wait_until("the request to be lost", lambda: found.cut_at or found.undeliverable, deadline_s=ANSWER_S)
         if found.undeliverable is not None:
-            return Proof(False, (*evidence, found.undeliverable))
+            return missed(*evidence, found.undeliverable)
         end = {"reset": "its client's connection was reset", "close": "its client's connection was closed"}
         evidence.append(f"it was never delivered; {end.get(stopped.rule.cut, 'its client was left waiting')}")
         if stopped.target == "postgres" and stopped.xid is None:
             if found.frame.kind == "commit":
-                return Proof(
-                    False, (*evidence, "the transaction had no id: it had written nothing, so nothing was lost")
-                )
+                return missed(*evidence, "the transaction had no id: it had written nothing, so nothing was lost")
             evidence.append("its transaction had no id yet, so Postgres could not be asked for its outcome")
         if stopped.target == "kafka":
             evidence.append(
@@ -292,9 +296,9 @@ def prove_loss(stopped: StoppedFrame, context: FaultContext, seen: Occurrence) -
     if became is not None:
         evidence.append(f"pg_xact_status of transaction {stopped.xid}: {became}")
         if became != wanted:
-            return Proof(False, tuple(evidence))
+            return missed(*evidence)
     evidence.append(wait_for_commit(context, seen))
     later = stopped.rule.fitting - stopped.rule.nth
     if later > 0:
         evidence.append(f"{later} more matching requests were sent later: the client reconnected")
-    return Proof(True, tuple(evidence))
+    return proven(*evidence)

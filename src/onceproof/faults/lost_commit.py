@@ -15,7 +15,7 @@ from pydantic import Field
 
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, missed, proven
 from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.frames import (
     FrameSpec,
@@ -170,13 +170,13 @@ class CutCommit:
         )
         reported = Evidence("the sink reported", detail=one_line(error.facts.get("message", error.event)))
         if error.event == "committed":
-            return Proof(False, (applied[1], "the sink reported that its commit succeeded: nothing was lost"))
+            return missed(applied[1], "the sink reported that its commit succeeded: nothing was lost")
         if self._open is not None and self.stream == "upstream" and (self._open.ended() or self._open.visible()):
-            return Proof(False, ("the transaction ended although its EndTxn was to be lost", reported))
+            return missed("the transaction ended although its EndTxn was to be lost", reported)
         self.heal(context)
         if not applied[0]:
-            return Proof(False, (applied[1], reported))
-        return Proof(True, (applied[1], reported, wait_for_commit(context, seen)))
+            return missed(applied[1], reported)
+        return proven(applied[1], reported, wait_for_commit(context, seen))
 
     def heal(self, context: FaultContext) -> None:
         if self._stopped is not None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Proof, SpecProblem
+from onceproof.faults.contract import Occurrence, Proof, SpecProblem, missed, proven
 from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.evidence.sink_state import changes, sink_state
 from onceproof.faults.placement import PARKED, RESTART_S, WATCHED, committed, is_open, one_line
@@ -104,27 +104,24 @@ class Takeover:
             why = (
                 f"{after}, the old driver neither ended nor got the error that it was replaced within {_FINISH_S:.0f} s"
             )
-            return Proof(False, (*evidence, why))
+            return missed(*evidence, why)
         if not self._is_replaced() and first.returncode == -signal.SIGKILL:
             # By the end of the run, or by the kernel for lack of memory: what it would have written is not known.
-            return Proof(False, (*evidence, f"{after}, the old driver was killed (SIGKILL) before it ended by itself"))
+            return missed(*evidence, f"{after}, the old driver was killed (SIGKILL) before it ended by itself")
         if not self._is_replaced() and self._has_several_queries():
             self.end()
             why = f"another query ended the old driver before query {self._seen.query} ended by itself"
-            return Proof(False, (*evidence, f"{after}, {why}: what that query would have written is not known"))
+            return missed(*evidence, f"{after}, {why}: what that query would have written is not known")
         how = "got the error that it was replaced" if first.is_running() else f"ended with exit code {first.returncode}"
         errors = _ERROR.findall(first.log_tail(400))
         self.end()
         self._context.timeline.emit("driver.ended", start=self.start)
         last = f"last error in its log: {one_line(errors[-1])}" if errors else "no error in its log"
         written = self._written(before)
-        return Proof(
-            True,
-            (
-                *evidence,
-                Evidence(f"{after}, the old driver {how}", detail=last),
-                *([f"meanwhile it changed {change}" for change in written] or [NOTHING_WRITTEN]),
-            ),
+        return proven(
+            *evidence,
+            Evidence(f"{after}, the old driver {how}", detail=last),
+            *([f"meanwhile it changed {change}" for change in written] or [NOTHING_WRITTEN]),
         )
 
     def end(self) -> None:

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Proof, SpecProblem
+from onceproof.faults.contract import Occurrence, Proof, SpecProblem, missed
 from onceproof.faults.frames import FrameSpec, StoppedFrame, at_plan, describe_frame, frame_problems
 from onceproof.faults.placement import committed, point_problems
 from onceproof.instruments.proxy.rules import WRITES, Hit
@@ -119,12 +119,10 @@ class StoppedTask:
         address = self._address_of(context, found.proxy)
         process = sender(found.client, pids, address)
         if process is None:
-            return Proof(
-                False, (stopped, f"its sender was not found: no process of the job holds connection {found.client}")
-            )
+            return missed(stopped, f"its sender was not found: no process of the job holds connection {found.client}")
         why = self.mismatch(process)
         if why is not None:
-            return Proof(False, (stopped, f"it was sent by {process.describe()}: {why}"))
+            return missed(stopped, f"it was sent by {process.describe()}: {why}")
         return Victim(process, found, address, (stopped, f"it was sent by {process.describe()}"))
 
     def _address_of(self, context: FaultContext, proxy: str) -> str:
@@ -265,4 +263,4 @@ class TaskFault:
         if self._task.still_open(context, seen, victim):
             return tree
         late = "the process had closed the connection, or the batch was committed, before the process could be stopped"
-        return Proof(False, (*victim.evidence, late))
+        return missed(*victim.evidence, late)
