@@ -59,7 +59,7 @@ class FaultController(FaultTable[FaultSpec, FaultContext]):
         self._reached(Occurrence(query, batch, point, "watcher"))
 
     def on_write(self, query: str, batch: int, point: Point, attempt: int) -> threading.Event | None:
-        """Called by the checkpoint file system: the driver waits until this returns, and until the returned event, if any, is set."""
+        """Called by the checkpoint file system: the driver waits until this returns and the returned event, if any, is set."""
         resume, held = threading.Event(), threading.Event()
 
         def hold() -> Callable[[], None]:
