@@ -1,1 +1,1 @@
-"""Fault kinds, one file each. What a fault is stands in `onceproof.faults.contract`."""
+"""Fault kinds, one file each; the contract that they implement is in `onceproof.faults.contract`."""

@@ -1,8 +1,8 @@
 """Aborted input: another producer writes records to an input topic in a transaction, and aborts it.
 
-They stand in the log like any others, and only a read_committed reader is not shown them. Spark's Kafka source reads
-uncommitted unless it is told otherwise (``kafka.isolation.level``). Offsets then have holes, also for those who read committed:
-counting them is not counting records (KIP-98).
+The records remain in the log, and only a read_committed reader skips them. Spark's Kafka source reads uncommitted records by
+default (``kafka.isolation.level``). Even for a read_committed reader the offsets then have gaps, so counting offsets does not
+count records (KIP-98).
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from onceproof.base.registry import suggest
 from onceproof.base.waiting import wait_until
 from onceproof.data import open_dataset
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.faults.placement import RESTART_S, WATCHED, instruments_of, placement, point_problems
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, proven
+from onceproof.faults.placement import RESTART_S, WATCHED, instruments_of, placement_at, point_problems
 from onceproof.instruments.checkpoint_watcher import TopicOffsets
 from onceproof.scenario.model import FaultSpec, InputSpec, Scenario
 from onceproof.stack.kafka.clients import client_config
 from onceproof.stores.kafka.state import stable_ends
 
 _ANSWER_S = 20.0
-"""The harness's own listeners are never faulted; the first transaction of a young cluster takes a second or two."""
+"""No fault affects the harness's own listeners; the first transaction of a new cluster takes a second or two."""
 
 
 class AbortedInputSpec(FaultSpec):
     fault: Literal["aborted-input"]
     target: Literal["input"]
     topic: str | None = Field(None, description="the input topic (needed only where there are several)")
-    records: PositiveInt = Field(100, description="how many: those of the data set that come after what is fed")
+    records: PositiveInt = Field(100, description="how many records, taken from the data set after those that are fed")
 
 
 @faults.register("aborted-input")
 class AbortedInput:
-    """Records that were never to be processed, in the log between one chunk of the feed and the next."""
+    """Writes aborted records to the log between two chunks of the feed; the pipeline must not process them."""
 
     Spec: ClassVar[type[FaultSpec]] = AbortedInputSpec
     about: ClassVar[str] = "records of an aborted transaction in an input topic"
@@ -51,7 +51,8 @@ class AbortedInput:
         problems = point_problems(spec, WATCHED)
         topics = [i.topic for i in scenario.input]
         if spec.topic is None and len(topics) > 1:
-            problems.append(SpecProblem((), f"which input topic? There are {', '.join(topics)}", "add topic:"))
+            message = f"topic is missing: the input topics are {', '.join(topics)}"
+            problems.append(SpecProblem((), message, f"for example topic: {topics[0]}"))
         if spec.topic is not None and spec.topic not in topics:
             message = f"there is no input topic {spec.topic!r}"
             return [*problems, SpecProblem(("topic",), message, suggest(spec.topic, topics))]
@@ -66,9 +67,9 @@ class AbortedInput:
 
     @classmethod
     def placement(cls, spec: AbortedInputSpec, scenario: Scenario) -> Placement:
-        return placement(
+        return placement_at(
             spec.at.point,
-            "the records are below the last stable offset, and a batch that took their offsets is committed",
+            "the records are below the last stable offset, and a batch whose offset range includes them is committed",
             scenario,
         )
 
@@ -76,7 +77,7 @@ class AbortedInput:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
-        assert context.scenario is not None, "a run has told it"
+        assert context.scenario is not None, "every run sets it"
         source = _source(self._spec, context.scenario)
         data = open_dataset(source.dataset, source.options, seed=context.scenario.seed)
         start = source.rows or data.rows()
@@ -91,7 +92,7 @@ class AbortedInput:
         producer.begin_transaction()
         try:
             for number, record in enumerate(data.records(start, start + self._spec.records)):
-                # As the feed deals them out; -1: the partitioner chooses, by the key.
+                # Distributed as by the feed; -1: the partitioner chooses the partition by the key.
                 partition = -1 if record.key is not None else number % source.partitions
                 producer.produce(
                     source.topic,
@@ -103,16 +104,18 @@ class AbortedInput:
                 )
                 producer.poll(0)
             unsent = producer.flush(_ANSWER_S)
-        finally:  # left open, it would hold up every read_committed reader until its time-out
+        finally:  # an open transaction would block every read_committed reader until its time-out
             producer.abort_transaction(_ANSWER_S)
         written = sum(map(len, self._written.values()))
         if unsent or written != self._spec.records:
             raise ServiceFailed(
-                f"of {self._spec.records} records to be aborted, {written} were written to {source.topic}"
+                f"only {written} of the {self._spec.records} records to be aborted were written to {source.topic}"
             )
-        # The abort is decided before its markers are written. A reader is not to find them open.
+        # Kafka decides the abort before it writes the markers. Wait for these, so that no reader finds the transaction open.
         wait_until(
-            "the aborted records to be decided", lambda: self._decided(context, source.topic), deadline_s=_ANSWER_S
+            "the last stable offsets to pass the aborted records",
+            lambda: self._decided(context, source.topic),
+            deadline_s=_ANSWER_S,
         )
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
@@ -120,10 +123,10 @@ class AbortedInput:
         topic = _source(self._spec, context.scenario).topic
         ends = {partition: max(offsets) + 1 for partition, offsets in self._written.items()}
         ranges = ", ".join(f"{topic}/{p}@{min(o)} to {max(o)}" for p, o in sorted(self._written.items()))
-        words = [
+        evidence = [
             f"{self._spec.records} records were written at {seen.point} of batch {seen.batch} and aborted: {ranges}"
         ]
-        words.append("the last stable offsets are behind them: they are decided")
+        evidence.append("the last stable offsets have passed them: the transaction has ended")
 
         def taken() -> list[int]:
             done = [b for b in context.checkpoint.batches() if b.query == seen.query and b.committed_at is not None]
@@ -133,13 +136,12 @@ class AbortedInput:
             ]
             return took if past else []
 
-        batches = wait_until("a batch that took their offsets to be committed", taken, deadline_s=RESTART_S)
-        return Proof(
-            True, (*words, f"their offsets were taken by batch {', '.join(map(str, batches))}, which is committed")
-        )
+        batches = wait_until("a batch whose offset range includes them to be committed", taken, deadline_s=RESTART_S)
+        numbers = ", ".join(map(str, batches))
+        return proven(*evidence, f"batch {numbers}, whose offset range includes them, was committed")
 
     def heal(self, context: FaultContext) -> None:
-        """Nothing is left to undo: the transaction has ended."""
+        """There is nothing to undo: the transaction has ended."""
 
     def _decided(self, context: FaultContext, topic: str) -> bool:
         stable = stable_ends(context.stack.kafka)[topic]
@@ -156,6 +158,6 @@ def _source(spec: AbortedInputSpec, scenario: Scenario) -> InputSpec:
 
 
 def _takes(starts: TopicOffsets, ends: TopicOffsets, topic: str, partition: int, offsets: list[int]) -> bool:
-    """Whether a batch's range of the partition holds one of the offsets."""
+    """Whether a batch's offset range in the partition includes one of the offsets."""
     low, high = starts.get(topic, {}).get(partition, 0), ends.get(topic, {}).get(partition, 0)
     return any(low <= offset < high for offset in offsets)

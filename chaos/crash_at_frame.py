@@ -1,7 +1,7 @@
-"""Crash at a frame: the driver is killed while one request of its batch is held in mid-air, and that request never arrives.
+"""Crash at a frame: the driver is killed while the protocol proxy holds one request of its batch, which is never delivered.
 
-So a driver, also a foreign one, dies in the middle of what it does to a sink: between two statements, right before its COMMIT,
-between the sinks of one batch. What was sent before has arrived; nothing after was sent.
+The driver of any job can thus be killed in the middle of a write to a sink: between two statements, right before its COMMIT, or
+between the sinks of one batch. Every request before the held one has arrived, and none after it was sent.
 """
 
 from __future__ import annotations
@@ -12,45 +12,45 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.evidence.sink_state import changes, sink_state
 from onceproof.faults.frames import (
     FrameSpec,
     StoppedFrame,
+    at_plan,
     commit_problems,
-    frame_placement,
+    describe_frame,
     frame_problems,
-    is_planned,
+    placement_at_frame,
     wait_for_commit,
-    which,
+    wait_for_restart,
 )
 from onceproof.faults.job import Job, Try, at_frames
-from onceproof.faults.placement import RESTART_S, committed, planned, point_problems
+from onceproof.faults.placement import committed, planned, point_problems
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stores.contract import store_of
 from onceproof.stores.kafka.state import undecided_topics
 
-_PLACES = (Point.IN_TASKS, Point.BEFORE_SINK_COMMIT, Point.BETWEEN_SINKS)
+_POINTS = (Point.IN_TASKS, Point.BEFORE_SINK_COMMIT, Point.BETWEEN_SINKS)
 
 
 class CrashAtFrameSpec(FaultSpec):
     fault: Literal["crash-at-frame"]
     target: Literal["driver"]
-    service: Literal["postgres", "kafka"] = Field(description="to which the request goes")
+    service: Literal["postgres", "kafka"] = Field(description="the service to which the request is sent")
     frame: FrameSpec = Field(default_factory=FrameSpec, description="which request (default: the commit)")
 
 
 @faults.register("crash-at-frame")
 class CrashAtFrame:
-    """SIGKILL of the driver (JVM and Python) at the n-th request of a batch that says what ``frame`` says."""
+    """SIGKILL of the driver (JVM and Python) at the n-th request of a batch that matches ``frame``."""
 
     Spec: ClassVar[type[FaultSpec]] = CrashAtFrameSpec
     about: ClassVar[str] = (
-        "SIGKILL of the driver while one request of its batch is on the way, which then never arrives"
+        "SIGKILL of the driver while one request of its batch is on its way, which then never arrives"
     )
 
     def __init__(self, spec: CrashAtFrameSpec) -> None:
@@ -64,7 +64,7 @@ class CrashAtFrame:
 
     @classmethod
     def problems(cls, spec: CrashAtFrameSpec, scenario: Scenario) -> list[SpecProblem]:
-        problems = point_problems(spec, _PLACES)
+        problems = point_problems(spec, _POINTS)
         named = frame_problems(spec.frame, spec.service, scenario, query=spec.at.query)
         if spec.at.point is Point.BEFORE_SINK_COMMIT and not named:
             problems += commit_problems(spec.frame, spec.service)
@@ -73,7 +73,7 @@ class CrashAtFrame:
     @classmethod
     def placement(cls, spec: CrashAtFrameSpec, scenario: Scenario) -> Placement:
         also = (
-            ", with something of the batch in another output of its query by then"
+            ", and the batch had written to another output of its query by then"
             if spec.at.point is Point.BETWEEN_SINKS
             else ""
         )
@@ -81,14 +81,14 @@ class CrashAtFrame:
             f"the request was never delivered, commits/{spec.at.batch} was missing{also}; the driver was started again, "
             f"and batch {spec.at.batch} committed"
         )
-        return frame_placement(spec.at.point, proof, scenario)
+        return placement_at_frame(spec.at.point, proof, scenario)
 
     @classmethod
     def tries(cls, job: Job) -> Iterable[Try]:
         return at_frames(job, {"target": "driver"})
 
     def matches(self, seen: Occurrence) -> bool:
-        return is_planned(seen)
+        return at_plan(seen)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         with context.job.frozen():
@@ -97,37 +97,38 @@ class CrashAtFrame:
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         n = seen.batch
-        found = self._stopped.found(context, seen)
+        found = self._stopped.wait_for_frame(context, seen)
         if isinstance(found, Proof):
             return found
         start = context.job.kill_driver()
         state = (planned(context, seen.query, n), committed(context, seen.query, n))
-        self._stopped.rule.release()  # it goes nowhere: the rule loses it
-        words = [f"the driver was killed while {which(found.frame)} was held by {found.proxy}"]
+        self._stopped.rule.release()  # the rule drops the request
+        evidence = [f"the driver was killed while {describe_frame(found.frame)} was held by {found.proxy}"]
         if state != (True, False) or found.delivered_at is not None:
-            return Proof(False, (*words, f"batch {n} was not open any more, or the request had been delivered"))
-        words.append(f"left behind: offsets/{n} there, commits/{n} missing, and the request never delivered")
+            return missed(*evidence, f"batch {n} was no longer open, or the request had been delivered")
+        evidence.append(f"left behind: offsets/{n} written, commits/{n} missing, and the request never delivered")
         after = sink_state(context.stack)
-        by_then = changes(self._before, after)
-        words += [f"in the batch until then, {change}" for change in by_then] or ["no sink had anything of the batch"]
+        written = [f"written by the batch until then: {change}" for change in changes(self._before, after)]
+        evidence += written or ["the batch had written nothing to any sink until then"]
         if self._spec.at.point is Point.BETWEEN_SINKS:
             others = _other_places(context, seen.query, found.frame)
-            written = sorted(place for place in others if self._before.get(place) != after.get(place))
-            if not written:
-                nothing = f"none of the query's other outputs ({', '.join(sorted(others))}) had anything of the batch"
+            changed = sorted(place for place in others if self._before.get(place) != after.get(place))
+            if not changed:
+                nothing = f"the batch had not written to the query's other outputs ({', '.join(sorted(others))})"
                 why = nothing if others else "the request belongs to every output of the query"
-                return Proof(False, (*words, f"that is not the state of {self._spec.at.point}: {why}"))
-            words.append(f"so {', '.join(written)} had something of the batch, and the request was of another sink")
-        wait_until("the driver to be started again", lambda: context.job.restarted_since(start), deadline_s=RESTART_S)
-        return Proof(True, (*words, "the driver was started again", wait_for_commit(context, seen)))
+                return missed(*evidence, f"that is not the state at {self._spec.at.point}: {why}")
+            evidence.append(
+                f"so the batch had written to {', '.join(changed)}, and the stopped request was to another sink"
+            )
+        return proven(*evidence, wait_for_restart(context, start), wait_for_commit(context, seen))
 
     def heal(self, context: FaultContext) -> None:
         self._stopped.close(context)
 
 
 def _other_places(context: FaultContext, query: str, frame: Frame) -> set[str]:
-    """The outputs of that query, as `onceproof.stores.contract.State` names them, but those that the frame itself writes to."""
-    assert context.scenario is not None, "a run has told it"
+    """The query's outputs without those to which the frame itself writes, named as in `onceproof.stores.contract.State`."""
+    assert context.scenario is not None, "every run sets it"
     alone = len({*context.checkpoint.queries(), *context.scenario.pipeline.queries}) < 2
     outputs = [o for o in context.scenario.outputs.values() if o.query == query or (o.query is None and alone)]
     without_frames = {store_of(one).name(one) for one in outputs if one.topic is None and one.table is None}
@@ -135,9 +136,9 @@ def _other_places(context: FaultContext, query: str, frame: Frame) -> set[str]:
     tables = {one.table.rpartition(".")[2] for one in outputs if one.table is not None}
     if "sql" in frame.facts:
         text = "\n".join((*frame.facts.get("transaction", ()), frame.facts["sql"]))
-        # A transaction that names none of them writes by way of something else: it may be to any.
+        # A transaction that names none of the tables writes through something else, possibly to any of them.
         own = {name for name in tables if re.search(rf"\b{re.escape(name)}\b", text, re.IGNORECASE)} or tables
         return without_frames | {f"topic {name}" for name in topics} | {f"table {name}" for name in tables - own}
-    # EndTxn names no topic: it is of those in which a transaction is open now that nobody will end so soon.
+    # EndTxn names no topic: it ends the transaction on the topics in which one is still open now.
     own = set(frame.facts.get("topics") or undecided_topics(context.stack.kafka))
     return without_frames | {f"topic {name}" for name in topics - own} | {f"table {name}" for name in tables}

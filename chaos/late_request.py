@@ -1,4 +1,4 @@
-"""Late request: a request that its client has given up is delivered all the same, later, over the connection left behind."""
+"""Late request: a request that its client has given up is delivered later nevertheless, over the client's old connection."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pydantic import Field
 
 from onceproof.base.errors import WaitTimeout
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed
 from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.frames import (
     ANSWER_S,
     HIT_S,
     FrameSpec,
     StoppedFrame,
-    frame_placement,
+    at_plan,
+    describe_frame,
     frame_problems,
-    is_planned,
+    placement_at_frame,
     several_queries,
     wait_for_commit,
-    which,
 )
 from onceproof.faults.placement import point_problems
 from onceproof.instruments.proxy.frames import Frame
@@ -30,7 +30,7 @@ from onceproof.scenario.points import Point
 
 
 class LateAt(At):
-    """The batch whose request is late."""
+    """The position of the late request."""
 
     point: Point = Field(Point.COMMIT_LOST, description="the place in the batch's commit protocol")
 
@@ -42,20 +42,20 @@ class LateRequestSpec(FaultSpec):
     frame: FrameSpec = Field(default_factory=FrameSpec, description="which request is late (default: the commit)")
     deliver_before: FrameSpec | None = Field(
         None,
-        description="delivered right before this later request (Postgres: default the first statement that follows)",
+        description="the later request right before which it is delivered (default for Postgres: the next statement)",
     )
 
 
 @faults.register("late-request")
 class LateRequest:
-    """The client is cut off at once and comes back; its old request arrives when it is on to the next thing.
+    """The client is cut off at once and reconnects; its old request is delivered right before a later request of the client.
 
     For Kafka's EndTxn this is KAFKA-17754: where a producer is reused, an old abort ends the next transaction of its epoch
-    (Jepsen, Bufstream 0.1.0). For Postgres, a COMMIT that everybody has given up, with its locks held until then.
+    (Jepsen, Bufstream 0.1.0). For Postgres it is a COMMIT that the client has given up, with its locks held until then.
     """
 
     Spec: ClassVar[type[FaultSpec]] = LateRequestSpec
-    about: ClassVar[str] = "a request arrives after its client was cut off and has gone on"
+    about: ClassVar[str] = "a request arrives after its client was cut off and has reconnected"
 
     def __init__(self, spec: LateRequestSpec) -> None:
         self._spec = spec
@@ -83,50 +83,52 @@ class LateRequest:
                 spec.deliver_before, spec.target, scenario, "deliver_before", query=spec.at.query
             )
         elif spec.target == "postgres" and several_queries(scenario, spec.at.query):
-            mend = "for example deliver_before: {kind: statement, sql: my_table}"
-            problems.append(SpecProblem((), "which query's next statement? deliver_before is missing", mend))
+            message = "deliver_before is missing: the statement, of which query, before which the late request arrives"
+            hint = "for example deliver_before: {kind: statement, sql: my_table}"
+            problems.append(SpecProblem((), message, hint))
         elif spec.target == "kafka":
-            mend = "for example deliver_before: {kind: AddPartitionsToTxn, topic: my-topic}"
-            problems.append(SpecProblem((), "when is it to arrive? deliver_before is missing", mend))
+            message = "deliver_before is missing: the request before which the late one arrives"
+            hint = "for example deliver_before: {kind: AddPartitionsToTxn, topic: my-topic}"
+            problems.append(SpecProblem((), message, hint))
         return problems
 
     @classmethod
     def placement(cls, spec: LateRequestSpec, scenario: Scenario) -> Placement:
-        return frame_placement(
-            spec.at.point, "the service's answer to the late request, given before its client's next step", scenario
+        return placement_at_frame(
+            spec.at.point, "the service's answer to the late request, given before the client's later request", scenario
         )
 
     def matches(self, seen: Occurrence) -> bool:
-        return is_planned(seen)
+        return at_plan(seen)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         self._late.arm(context, seen, self._next)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
-        hit = self._late.found(context, seen)
+        hit = self._late.wait_for_frame(context, seen)
         if isinstance(hit, Proof):
             return hit
-        words: list[str | Evidence] = [
-            f"{which(hit.frame)} was stopped by {hit.proxy} in batch {seen.batch}, and its client cut off"
+        evidence: list[str | Evidence] = [
+            f"{describe_frame(hit.frame)} was stopped by {hit.proxy} in batch {seen.batch}, and its client was cut off"
         ]
         try:
             following = self._next.wait_for_hit(HIT_S)
         except WaitTimeout as never:
-            return Proof(False, (*words, never.message))
+            return missed(*evidence, never.message)
         self._late.rule.release()
         answer = self._late.rule.wait_for_answer(hit, ANSWER_S)
         assert hit.delivered_at is not None
-        words.append(
-            f"it was delivered {hit.delivered_at - hit.seen_at:.3f} s late over the connection left behind, "
-            f"while {which(following.frame)} waited"
+        evidence.append(
+            f"it was delivered {hit.delivered_at - hit.seen_at:.3f} s late over the client's old connection, "
+            f"while {describe_frame(following.frame)} was held"
         )
-        words.append(Evidence("the service answered it", detail=_said(hit)))
-        became = self._late.became(context)
-        if became is not None:
-            words.append(f"pg_xact_status of transaction {self._late.xid}: {became}")
+        evidence.append(Evidence("the service answered it", detail=_answer(hit)))
+        outcome = self._late.wait_for_outcome(context)
+        if outcome is not None:
+            evidence.append(f"pg_xact_status of transaction {self._late.xid}: {outcome}")
         self.heal(context)
-        words.append(wait_for_commit(context, seen))
-        return Proof(answer is hit.answer, tuple(words))
+        evidence.append(wait_for_commit(context, seen))
+        return Proof(answer is hit.answer, tuple(evidence))
 
     def heal(self, context: FaultContext) -> None:
         self._late.close(context)
@@ -134,9 +136,10 @@ class LateRequest:
             context.stack.frames.disarm(self._spec.target, self._next)
 
     def _follows(self, frame: Frame) -> bool:
-        """Whether the late one is behind us, and this is of the same producer, or over a connection made since.
+        """Whether the late request was stopped before, and this frame belongs to the same client.
 
-        A client of Postgres that was cut off must come back over a new connection; those that stood then are others'.
+        That is the same producer for Kafka. A Postgres client that was cut off must reconnect, so its frame comes over a
+        connection made since then; older connections belong to other clients.
         """
         if not self._late.rule.hits:
             return False
@@ -149,12 +152,12 @@ class LateRequest:
 
 def _following(spec: LateRequestSpec) -> Condition:
     if spec.deliver_before is None:
-        # A Kafka fault without it is refused by `problems`; the spec of one must be constructible all the same.
+        # `problems` refuses a Kafka fault without it, but the fault must still be constructible from such a spec.
         return Condition("statement" if spec.target == "postgres" else "AddPartitionsToTxn")
     return spec.deliver_before.condition(spec.target)
 
 
-def _said(hit: Hit) -> str:
+def _answer(hit: Hit) -> str:
     assert hit.answer is not None
     facts = hit.answer.facts
     codes = facts.get("error_codes")

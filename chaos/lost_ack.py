@@ -1,4 +1,4 @@
-"""Lost acknowledgement: the commit is applied and its answer never arrives. The client cannot tell it from a lost request."""
+"""Lost acknowledgement: the commit is applied and its answer never arrives. To the client it looks like a lost request."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class LostAckSpec(CutCommitSpec):
 
 @faults.register("lost-ack")
 class LostAck(CutCommit):
-    """The answer to COMMIT or EndTxn is lost: retrying blindly duplicates, giving up loses."""
+    """The answer to COMMIT or EndTxn is lost: a sink that retries blindly duplicates the batch, one that gives up loses it."""
 
     Spec: ClassVar[type[FaultSpec]] = LostAckSpec
-    about: ClassVar[str] = "the sink's commit is applied and the answer to it lost"
+    about: ClassVar[str] = "the sink's commit is applied, and the answer to it is lost"
     stream: Stream = "downstream"

@@ -16,8 +16,8 @@ class LostRequestSpec(CutCommitSpec):
 
 @faults.register("lost-request")
 class LostRequest(CutCommit):
-    """COMMIT or EndTxn is lost on its way: a sink that takes silence for success has lost the batch."""
+    """COMMIT or EndTxn is lost on its way: a sink that takes silence for success loses the batch."""
 
     Spec: ClassVar[type[FaultSpec]] = LostRequestSpec
-    about: ClassVar[str] = "the sink's commit is sent and never arrives"
+    about: ClassVar[str] = "the sink's commit is sent, and never arrives"
     stream: Stream = "upstream"

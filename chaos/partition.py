@@ -1,7 +1,7 @@
-"""Partition: packets between a partition's leader and somebody are swallowed, both ways or one, with connections left standing.
+"""Partition: packets from and to a partition's leader are dropped, in one direction or both, while connections stay open.
 
-``from: clients`` cuts the pipeline off; the leader still heartbeats, so nothing fails over and the batch must wait.
-``from: cluster`` cuts the leader off from its followers and from the controller; it is fenced and another one leads.
+``from: clients`` cuts the pipeline off from the leader, which still sends heartbeats: no other broker is elected, and the batch
+must wait. ``from: cluster`` cuts the leader off from its followers and the controller: it is fenced, and another broker leads.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pydantic import Field, PositiveFloat
 
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
 from onceproof.faults.evidence import leadership
+from onceproof.faults.frames import wait_for_commit
 from onceproof.faults.placement import (
-    RESTART_S,
     WATCHED,
     LeaderOf,
     committed,
     instruments_of,
+    is_open,
     leader_problems,
-    placement,
-    planned,
+    placement_at,
     point_problems,
     split_leader_of,
 )
@@ -40,14 +40,14 @@ class PartitionSpec(FaultSpec):
     from_: Literal["clients", "cluster"] = Field("clients", alias="from", description="whom the leader is cut off from")
     lost: Literal["both", "to-leader", "from-leader"] = Field(
         "both",
-        description="which way packets are lost: with one of them the leader hears and is not heard, or the reverse",
+        description="which packets are lost: all, only those to the leader, or only those from it",
     )
     for_s: PositiveFloat = Field(4.0, le=60.0, description="how long, seconds")
 
 
 @faults.register("partition")
 class Partition:
-    """A network partition that drops packets (Toxiproxy ``timeout=0`` both ways): nobody is told, everybody waits."""
+    """A network partition that drops packets (Toxiproxy ``timeout=0``): no side gets an error, both wait."""
 
     Spec: ClassVar[type[FaultSpec]] = PartitionSpec
     about: ClassVar[str] = (
@@ -65,17 +65,17 @@ class Partition:
     def problems(cls, spec: PartitionSpec, scenario: Scenario) -> list[SpecProblem]:
         problems = leader_problems(spec.leader_of, scenario)
         if spec.from_ == "clients":
-            # Clients can be cut off from a single broker too; only a move of leadership needs three.
+            # Clients can be cut off from a single broker too; only a change of leader needs three.
             problems = [p for p in problems if p.loc != ("target",)]
         return problems + point_problems(spec, tuple(p for p in WATCHED if p is Point.AFTER_OFFSET_LOG))
 
     @classmethod
     def placement(cls, spec: PartitionSpec, scenario: Scenario) -> Placement:
         if spec.from_ == "clients":
-            return placement(
-                spec.at.point, f"batch {spec.at.batch} stayed open throughout, with no commit meanwhile", scenario
+            return placement_at(
+                spec.at.point, f"batch {spec.at.batch} was not committed until the partition ended", scenario
             )
-        return placement(spec.at.point, f"another broker leads {spec.leader_of}, in a later epoch", scenario)
+        return placement_at(spec.at.point, f"another broker leads {spec.leader_of}, in a later epoch", scenario)
 
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
@@ -92,19 +92,19 @@ class Partition:
             for proxy in self._proxies:
                 for stream in self._lost_on(proxy, broker):
                     proxy.add_toxic("timeout", stream, timeout=0)
-            self._open = planned(context, seen.query, seen.batch) and not committed(context, seen.query, seen.batch)
+            self._open = is_open(context, seen.query, seen.batch)
         self._struck_at = context.timeline.now()
 
     def _lost_on(self, proxy: Proxy, broker: int) -> tuple[Stream, ...]:
-        """Everybody asks the leader, but the controller: that one is asked by the leader."""
+        """The directions to cut: clients and followers connect to the leader, while the leader connects to the controller."""
         if self._spec.lost == "both":
             return ("upstream", "downstream")
-        asks = proxy.name == f"controller-{broker}"
-        return ("downstream",) if asks == (self._spec.lost == "to-leader") else ("upstream",)
+        leader_connects = proxy.name == f"controller-{broker}"
+        return ("downstream",) if leader_connects == (self._spec.lost == "to-leader") else ("upstream",)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         if not self._open:
-            return Proof(False, (f"batch {seen.batch} was not open any more when the partition began",))
+            return missed(f"batch {seen.batch} was no longer open when the partition began")
         return (
             self._prove_clients(context, seen) if self._spec.from_ == "clients" else self._prove_cluster(context, seen)
         )
@@ -113,11 +113,11 @@ class Partition:
         assert self._before is not None
         starts = context.job.starts
         ends_at = self._struck_at + self._spec.for_s
-        felt = False
+        connected = False
 
         def over() -> bool:
-            nonlocal felt
-            felt = felt or _connected(context.job.pids(), self._proxies[0])
+            nonlocal connected
+            connected = connected or _connected(context.job.pids(), self._proxies[0])
             return context.timeline.now() >= ends_at or committed(context, seen.query, seen.batch)
 
         wait_until(
@@ -125,58 +125,46 @@ class Partition:
         )
         lasted = context.timeline.now() - self._struck_at
         if committed(context, seen.query, seen.batch):
-            return Proof(
-                False, (f"batch {seen.batch} committed {lasted:.1f} s into the partition: it did not need the leader",)
-            )
-        if not felt:
-            return Proof(False, (f"no process of the job was connected to broker {self._before.broker} meanwhile",))
+            return missed(f"batch {seen.batch} committed {lasted:.1f} s into the partition: it did not need the leader")
+        if not connected:
+            why = f"no process of the job was connected to broker {self._before.broker} during the partition"
+            return missed(why)
         self.heal(context)
-        wait_until(
-            f"batch {seen.batch} to be committed after the partition",
-            lambda: committed(context, seen.query, seen.batch),
-            deadline_s=RESTART_S,
-        )
+        recovered = wait_for_commit(context, seen)
         restarted = " (the driver gave up and was started again)" if context.job.starts > starts else ""
-        return Proof(
-            True,
-            (
-                f"clients were cut off from broker {self._before.broker}, leader of {self._spec.leader_of}, for {lasted:.1f} s"
-                f"{self._ways()}",
-                f"batch {seen.batch} stayed open throughout, no commit meanwhile{restarted}",
-                f"batch {seen.batch} was committed afterwards",
-            ),
+        return proven(
+            f"clients were cut off from broker {self._before.broker}, leader of {self._spec.leader_of}, for {lasted:.1f} s"
+            f"{self._ways()}",
+            f"batch {seen.batch} was not committed until the partition ended{restarted}",
+            recovered,
         )
 
     def _prove_cluster(self, context: FaultContext, seen: Occurrence) -> Proof:
         assert self._before is not None
         before = self._before
-        after = leadership.wait_for_another(context.stack.kafka, self._spec.leader_of, before)
+        after = leadership.wait_for_new_leader(context.stack.kafka, self._spec.leader_of, before)
         ends_at = self._struck_at + self._spec.for_s
         wait_until(
             f"the {self._spec.for_s} s of the partition to pass",
             lambda: context.timeline.now() >= ends_at,
             deadline_s=self._spec.for_s + 5,
         )
-        # An acknowledgement that the leader gave by itself: what it had written is cut off when it follows another.
-        when = "meanwhile" if committed(context, seen.query, seen.batch) else "afterwards"
+        # The old leader may have acknowledged alone: it truncates those records when it follows the new leader.
+        when = "during the partition" if committed(context, seen.query, seen.batch) else "after the partition"
         self.heal(context)
-        wait_until(
-            f"batch {seen.batch} to be committed",
-            lambda: committed(context, seen.query, seen.batch),
-            deadline_s=RESTART_S,
-        )
-        return Proof(
-            True,
-            (
-                f"broker {before.broker} was cut off from its followers and the controller{self._ways()}",
-                leadership.said(self._spec.leader_of, before, after),
-                f"batch {seen.batch} was committed {when}",
-            ),
+        wait_for_commit(context, seen)
+        return proven(
+            f"broker {before.broker} was cut off from its followers and the controller{self._ways()}",
+            leadership.describe_move(self._spec.leader_of, before, after),
+            f"batch {seen.batch} was committed {when}",
         )
 
     def _ways(self) -> str:
-        ways = {"both": "", "to-leader": " (it heard nothing)", "from-leader": " (it was not heard)"}
-        return ways[self._spec.lost]
+        return {
+            "both": "",
+            "to-leader": " (only packets to it were lost)",
+            "from-leader": " (only packets from it were lost)",
+        }[self._spec.lost]
 
     def heal(self, context: FaultContext) -> None:
         for proxy in self._proxies:
@@ -184,7 +172,7 @@ class Partition:
 
 
 def _connected(pids: list[int], proxy: Proxy) -> bool:
-    """Whether one of the processes has a connection to the proxy: what nobody uses can be cut without being felt."""
+    """Whether one of the processes has a connection to the proxy; without one, the partition has no effect on the job."""
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
             if any(

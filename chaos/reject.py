@@ -1,4 +1,4 @@
-"""Reject: the sink's service refuses, for real. The proof is what the service said, so that it holds for a job that hides its errors.
+"""Reject: the sink's service really refuses. Its own answer is the proof, which also works for a job that hides errors.
 
 A job that swallows the error stays alive and loses data, which no kill would show.
 """
@@ -19,22 +19,22 @@ from onceproof.base.errors import WaitTimeout
 from onceproof.base.registry import suggest
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults
-from onceproof.faults.evidence.refused_query import Whose, whose_refusals
-from onceproof.faults.job import Job, Try, untold
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, faults, missed, proven
+from onceproof.faults.evidence.refused_query import RefusalAttribution, attribute_refusals
+from onceproof.faults.job import Job, Try, untried_outputs
 from onceproof.faults.placement import (
     RESTART_S,
     committed,
     instruments_of,
+    is_open,
     one_line,
-    placement,
-    planned,
+    placement_at,
     point_problems,
 )
 from onceproof.faults.refusals import (
     NEEDS_TIMEOUT,
     Locked,
-    Refusing,
+    Refusal,
     Revoked,
     Stopped,
     TooFewReplicas,
@@ -55,7 +55,7 @@ OF_KAFKA = ("too-large", "too-few-replicas")
 _TURNS: WeakKeyDictionary[Stack, threading.Lock] = WeakKeyDictionary()
 _NEEDS_TABLE = ("locked", "revoked")
 _OF_THE_SERVER = ("unavailable", "stopped")
-_NOTED_EVERY_S = 0.005
+_RECORDED_EVERY_S = 0.005
 
 
 class RejectSpec(FaultSpec):
@@ -68,14 +68,14 @@ class RejectSpec(FaultSpec):
     topic: str | None = Field(None, description="Kafka: the topic whose records are refused")
     lasts: Literal["try", "batch"] = Field(
         "batch",
-        description="try: over with the first refusal; batch: outlasts the job's own retries, until its attempt at the batch "
-        f"has failed, or it has given the batch up (at most {_ATTEMPT_S:.0f} s)",
+        description="try: ends with the first refusal; batch: outlasts the job's own retries, until its attempt at the batch "
+        f"has failed or the batch was committed nevertheless (at most {_ATTEMPT_S:.0f} s)",
     )
 
 
 @faults.register("reject")
 class Reject:
-    """The service says no from the moment the batch is planned: for one try, or until an attempt at the batch is over."""
+    """The service refuses from the moment the batch is planned: the first request, or until an attempt at the batch is over."""
 
     Spec: ClassVar[type[FaultSpec]] = RejectSpec
     about: ClassVar[str] = (
@@ -84,10 +84,10 @@ class Reject:
 
     def __init__(self, spec: RejectSpec) -> None:
         self._spec = spec
-        self._form = _form(spec)
+        self._refusal = _refusal_of(spec)
         self._heard: list[Reply] = []
         self._requests: list[float] = []
-        self._done = ""
+        self._description = ""
         self._struck_at = 0.0
         self._began = False
         self._turn: threading.Lock | None = None
@@ -99,7 +99,7 @@ class Reject:
 
     @classmethod
     def reads_frames(cls, spec: RejectSpec) -> bool:
-        """What the service said is read on its way to the job."""
+        """True: the protocol proxy reads the service's answers on their way to the job."""
         return True
 
     @classmethod
@@ -108,7 +108,7 @@ class Reject:
         forms = OF_POSTGRES if spec.target == "postgres" else OF_KAFKA
         if spec.how not in forms:
             message = f"{spec.target} cannot refuse by {spec.how!r}"
-            problems.append(SpecProblem(("how",), message, f"it can by: {', '.join(forms)}"))
+            problems.append(SpecProblem(("how",), message, f"use one of: {', '.join(forms)}"))
             return problems
         if spec.target == "postgres":
             return problems + _postgres_problems(spec, scenario)
@@ -117,105 +117,104 @@ class Reject:
     @classmethod
     def placement(cls, spec: RejectSpec, scenario: Scenario) -> Placement:
         n = spec.at.batch
-        proof = f"what {spec.target} said to the job while batch {n} was open; {n} committed by Spark in the end"
-        how = placement(spec.at.point, proof, scenario)
+        proof = f"the refusals that {spec.target} sent to the job while batch {n} was open; batch {n} was committed in the end"
+        how = placement_at(spec.at.point, proof, scenario)
         return replace(how, why=f"{how.why}; {NEEDS_TIMEOUT}") if spec.how == "locked" else how
 
     @classmethod
     def tries(cls, job: Job) -> Iterator[Try]:
-        """Postgres away, and its refusal of the very table; a topic that takes no record. Each outlasts the job's own retries."""
+        """Postgres unreachable, each of its tables refused, and each topic refused. Each outlasts the job's own retries."""
         point = Point.AFTER_OFFSET_LOG
-        away = False
+        offered = False
         for sink in job.places:
-            query = sink.query if len(job.queries) > 1 else None
+            query = job.at_query(sink.query)
             if sink.target == "kafka":
                 settings = {"target": "kafka", "how": "too-large", "topic": sink.place}
                 yield Try(point, settings, query, words=f"too-large: {sink.place}")
                 continue
-            if not away:
-                away = True
+            if not offered:
+                offered = True
                 yield Try(point, {"target": "postgres", "how": "unavailable"}, query, words="unavailable")
             settings = {"target": "postgres", "how": "revoked", "table": sink.place}
             yield Try(point, settings, query, words=f"revoked: {sink.place}")
-        yield from untold(job, point)
+        yield from untried_outputs(job, point)
         if not job.sinks and not job.gaps:
             yield Try(point, n_a=job.no_commit())
 
     def watch(self, context: FaultContext) -> None:
-        """Note when the job talks to Postgres: with several queries this shows which of them do."""
+        """Record when the job sends statements to Postgres: with several queries this shows which of them use it."""
         if self._spec.how in _OF_THE_SERVER and context.stack.frames is not None:
 
-            def note(_frame: Frame) -> bool:
+            def record(_frame: Frame) -> bool:
                 now = time.monotonic()
-                if not self._requests or now - self._requests[-1] > _NOTED_EVERY_S:
+                if not self._requests or now - self._requests[-1] > _RECORDED_EVERY_S:
                     self._requests.append(now)
-                return False  # not one to stop
+                return False  # do not stop it
 
-            context.stack.frames.arm("postgres", Rule(Condition("statement"), "park", name="requests", proceed=note))
+            context.stack.frames.arm("postgres", Rule(Condition("statement"), "park", name="requests", proceed=record))
 
     def matches(self, seen: Occurrence) -> bool:
         return seen.point is self._spec.at.point and seen.instrument in instruments_of(seen.point)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         assert context.stack.frames is not None, "the run has started the proxy: this fault reads frames"
-        # A batch that follows on one whose job hid the refusal may come before that one is over: its driver waits here.
+        # If the job hides a refusal, its next batch may come before this refusal has ended: its driver waits here.
         turn = _turn_of(context.stack)
         if not turn.acquire(timeout=_ATTEMPT_S):
-            raise WaitTimeout(f"the refusal of an earlier batch was not over after {_ATTEMPT_S:.0f} s")
+            raise WaitTimeout(f"the refusal in an earlier batch had not ended after {_ATTEMPT_S:.0f} s")
         self._turn = turn
         self._struck_at = context.timeline.now()
         self._began = True
         with context.job.frozen():
-            self._done = self._form.begin(context)
-            context.stack.frames.listen(self._spec.target, self._heard)  # from here on it is the batch's
-            self._open = planned(context, seen.query, seen.batch) and not committed(context, seen.query, seen.batch)
+            self._description = self._refusal.begin(context)
+            context.stack.frames.listen(self._spec.target, self._heard)  # answers from here on belong to the batch
+            self._open = is_open(context, seen.query, seen.batch)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
-        n, at_it = seen.batch, False
+        n, target, timed_out = seen.batch, self._spec.target, False
         if not self._open:
-            return Proof(False, (f"batch {n} was not open any more when {self._spec.target} began to refuse",))
+            return missed(f"batch {n} was no longer open when {target} began to refuse")
         try:
             ended = wait_until(
                 f"an attempt at batch {n} to end", lambda: self._ended(context, seen), deadline_s=_ATTEMPT_S
             )
         except WaitTimeout:
-            at_it, ended = True, f"the job was still at it after {_ATTEMPT_S:.0f} s"
+            timed_out, ended = True, f"the attempt at batch {n} had not ended after {_ATTEMPT_S:.0f} s"
         refused, hidden = self._refused(), committed(context, seen.query, n)
-        why = "" if refused or hidden else self._form.why_nobody(context)
-        with context.job.frozen():  # the batch after it is none of this fault's business
-            self._form.end(context)
-        self.heal(context)  # a broker may take minutes, and two replicas of three are enough meanwhile
-        words = [self._done, f"{_counted(refused)} while batch {n} was open", ended]
-        if refused:
-            context.tried[seen.query, n] = f"{self._spec.target} refused what it sent"
+        why = "" if refused or hidden else self._refusal.why_not_refused(context)
+        with context.job.frozen():  # so that the next batch is not affected
+            self._refusal.end(context)
+        self.heal(context)  # restarting a broker may take minutes, and two replicas of three are enough meanwhile
         if not refused:
-            told = f"{self._spec.target} refused nothing of batch {n}: {ended}"
-            return Proof(False, (self._done, told, *([why] if why else [])))
+            nothing = f"{target} refused nothing of batch {n}: {ended}"
+            return missed(self._description, nothing, *([why] if why else []))
+        context.attempted_writes[seen.query, n] = f"{target} refused what it sent"
+        evidence = [self._description, f"while batch {n} was open, {target} {_counted(refused)}", ended]
         if len(context.checkpoint.queries()) > 1:
-            whose = self._whose(context, seen, refused)
-            if not whose.decided:
-                return Proof(False, (*words, whose.why))
-            words.append(whose.why)
+            attribution = self._attribute(context, seen, refused)
+            if not attribution.decided:
+                return missed(*evidence, attribution.why)
+            evidence.append(attribution.why)
         if hidden:
-            return Proof(True, (*words, "the job did not fail: it hid the refusal, or wrote later what was refused"))
-        if at_it:
-            # Whether it ever comes to an end is the job's affair, and judged as its liveness: Kafka's Java producer splits a
-            # batch that was too large until its own stack is full, and is dead then (KAFKA-8202).
-            return Proof(True, (*words, f"batch {n} was still open when {self._spec.target} gave in"))
+            return proven(*evidence, "the job did not fail: it hid the refusal, or wrote later what was refused")
+        if timed_out:
+            # Whether the job ever continues is judged as its liveness: Kafka's Java producer splits a batch that is too large
+            # until its thread dies of a stack overflow (KAFKA-8202).
+            return proven(*evidence, f"batch {n} was still open when {target} stopped refusing")
         wait_until(
-            f"batch {n} to be committed after {self._spec.target} gave in",
+            f"batch {n} to be committed after {target} stopped refusing",
             lambda: committed(context, seen.query, n),
             deadline_s=RESTART_S,
         )
-        return Proof(True, (*words, f"batch {n} was committed after {self._spec.target} gave in"))
+        return proven(*evidence, f"batch {n} was committed after {target} stopped refusing")
 
     def heal(self, context: FaultContext) -> None:
         if not self._began:
             return
         try:
-            self._form.end(context)
-            self._form.mend(context)
-            self._began = False  # once and for all: after this the next one may refuse
+            self._refusal.end(context)
+            self._refusal.repair(context)
+            self._began = False  # heal only once: from here on the next fault may refuse
         finally:
             if context.stack.frames is not None:
                 context.stack.frames.unlisten(self._spec.target, self._heard)
@@ -223,18 +222,18 @@ class Reject:
             if turn is not None:
                 turn.release()
 
-    def _whose(self, context: FaultContext, seen: Occurrence, refused: list[Reply]) -> Whose:
-        """Whether it was the struck query that was refused."""
+    def _attribute(self, context: FaultContext, seen: Occurrence, refused: list[Reply]) -> RefusalAttribution:
+        """Decide whether the refused requests were those of the struck query."""
         outputs = context.scenario.outputs if context.scenario is not None else {}
         place = self._spec.table or self._spec.topic
         if place is not None:
             named = [spec.query for spec in outputs.values() if place in (spec.table, spec.topic)]
             if named and seen.query not in named and None not in named:
-                return Whose(False, f"{place} is written by query {named[0]}, not by {seen.query}")
-            return Whose(True, f"only {place} was refused")
-        # Replies and requests carry the monotonic clock's time.
+                return RefusalAttribution(False, f"{place} is written by query {named[0]}, not by {seen.query}")
+            return RefusalAttribution(True, f"only {place} was refused")
+        # Times of replies and requests are those of the monotonic clock.
         zero = time.monotonic() - context.timeline.now()
-        return whose_refusals(
+        return attribute_refusals(
             seen.query,
             context.checkpoint.batches(),
             outputs,
@@ -243,29 +242,29 @@ class Reject:
         )
 
     def _refused(self) -> list[Reply]:
-        return [reply for reply in list(self._heard) if self._form.is_it(reply)]
+        return [reply for reply in list(self._heard) if self._refusal.matches(reply)]
 
     def _ended(self, context: FaultContext, seen: Occurrence) -> str | None:
-        """How the attempt at the batch ended, as far as the fault is meant to last."""
+        """How the attempt at the batch ended, or the fault itself if it lasts for one try; None while neither has."""
         if self._spec.lasts == "try" and self._refused():
-            return "it was allowed to go on after the first refusal"
+            return "the fault ended with the first refusal"
         if committed(context, seen.query, seen.batch):
             return f"batch {seen.batch} was committed by Spark meanwhile"
         wanted = {"sink": self._spec.target, "query": seen.query, "batch": seen.batch}
         failed = context.sink_event_since(self._struck_at, "attempt-failed", **wanted)  # type: ignore[arg-type]  # str and int
         if failed is not None:
             return f"the sink reported: {one_line(failed.facts.get('message'))}"
-        gone = context.job.failed_since(self._struck_at)
-        return None if gone is None else f"the driver's attempt failed (exit code {gone.code})"
+        failure = context.job.failed_since(self._struck_at)
+        return None if failure is None else f"the driver's attempt failed (exit code {failure.code})"
 
 
 def _turn_of(stack: Stack) -> threading.Lock:
-    """One refusal at a time in a stack: the next could not begin while the server is away."""
+    """The lock that allows one refusal at a time in a stack: another could not begin while the server is unreachable."""
     return _TURNS.setdefault(stack, threading.Lock())
 
 
-def _form(spec: RejectSpec) -> Refusing:
-    # A spec without its table or topic is refused by `problems`, and must be constructible all the same.
+def _refusal_of(spec: RejectSpec) -> Refusal:
+    # `problems` refuses a spec without its table or topic, but the fault must still be constructible from it.
     table, topic = spec.table or "", spec.topic or ""
     match spec.how:
         case "unavailable":
@@ -277,8 +276,8 @@ def _form(spec: RejectSpec) -> Refusing:
         case "revoked":
             return Revoked(table)
         case "too-large":
-            # MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE. A batch's head alone has 61 bytes; but the 78 of the marker that ends a
-            # transaction must pass, for the coordinator never sends a refused one again: the transaction would hang for ever.
+            # MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE. A record batch's header alone has 61 bytes. The marker that ends a
+            # transaction has 78 and must pass: the coordinator never resends a refused one, so the transaction would hang.
             return TopicSetting(topic, {"max.message.bytes": "100"}, (10, 18))
         case "too-few-replicas":
             return TooFewReplicas(topic)
@@ -289,10 +288,10 @@ def _postgres_problems(spec: RejectSpec, scenario: Scenario) -> list[SpecProblem
     if scenario.stack.postgres is None:
         problems.append(SpecProblem(("target",), "this stack has no Postgres", "add `postgres: {}` to the stack"))
     if spec.how in _NEEDS_TABLE and not spec.table:
-        message = f"which table is {spec.how}? table is missing"
+        message = f"table is missing: the one that is {spec.how}"
         problems.append(SpecProblem((), message, "for example table: departures"))
     if spec.how not in _NEEDS_TABLE and spec.table is not None:
-        problems.append(SpecProblem(("table",), f"{spec.how} is of the whole server, not of a table", "remove table"))
+        problems.append(SpecProblem(("table",), f"{spec.how} affects the whole server, not a table", "remove table"))
     if spec.topic is not None:
         problems.append(SpecProblem(("topic",), "Postgres has no topics", "remove topic, or set target: kafka"))
     return problems
@@ -302,16 +301,18 @@ def _kafka_problems(spec: RejectSpec, scenario: Scenario) -> list[SpecProblem]:
     problems = []
     topics = scenario.topics()
     if spec.topic is None:
-        problems.append(SpecProblem((), "whose records are refused? topic is missing", "for example topic: my-output"))
+        problems.append(
+            SpecProblem((), "topic is missing: the one whose records are refused", "for example topic: my-output")
+        )
     elif spec.topic not in topics:
         problems.append(SpecProblem(("topic",), f"no topic is named {spec.topic!r}", suggest(spec.topic, topics)))
     elif spec.topic in {one.topic for one in scenario.input}:
-        message = f"topic {spec.topic!r} is fed by onceproof itself, which would be refused too"
+        message = f"topic {spec.topic!r} is fed by onceproof itself, whose records would be refused too"
         problems.append(SpecProblem(("topic",), message, "name a topic that the pipeline writes to"))
     if spec.table is not None:
         problems.append(SpecProblem(("table",), "Kafka has no tables", "remove table, or set target: postgres"))
     if spec.how == "too-few-replicas" and scenario.stack.kafka.brokers < 3:
-        message = "a single broker has no replicas that could be too few"
+        message = "too-few-replicas needs three replicas, which a single broker does not have"
         problems.append(SpecProblem(("how",), message, "set stack.kafka.brokers to 3"))
     return problems
 
@@ -322,5 +323,5 @@ def _counted(refused: list[Reply]) -> str:
         f"connection {reply.code}" if reply.what == "connection" else f"{reply.code} {reply.message}"
         for reply in refused
     )
-    said = ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common(3))
-    return f"the service refused {len(refused)} time{'' if len(refused) == 1 else 's'}: {said}"
+    listed = ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common(3))
+    return f"refused {len(refused)} time{'' if len(refused) == 1 else 's'}: {listed}"

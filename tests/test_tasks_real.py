@@ -25,7 +25,7 @@ def test_a_crashed_driver_and_a_stalled_executor_in_a_task_cause_duplicates(
     assert "never delivered" in " ".join(crash.evidence) and "the driver was started again" in crash.evidence
     evidence = " ".join(stall.evidence)
     assert re.search(r"Python worker \d+ of executor \d+", evidence) and "ended in ExecutorLostFailure" in evidence
-    assert "delivered after the batch's commit; the service said: INSERT 0 1" in evidence
+    assert "delivered after the batch's commit; the service answered: INSERT 0 1" in evidence
     # In both batches the rows before the frame are there twice; in the second batch the last one, the frame's row, is too.
     history = result.run_dir / "history"
     twice = f"""

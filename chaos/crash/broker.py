@@ -1,8 +1,8 @@
-"""A broker or the controller that is away while a batch is open: killed, or stopped (SIGSTOP) and continued.
+"""A broker or the controller is away while a batch is open: killed and restarted, or stopped (SIGSTOP) and continued.
 
-Which broker: who leads a partition, or who coordinates a transactional.id (the leader of the partition of
-``__transaction_state`` that Kafka keeps it in). The symptom is that somebody else leads. The controller has none of its own:
-what a batch needs of it is little, and that is what such a fault shows.
+The broker is chosen as the leader of a partition, or as the coordinator of a transactional.id (the leader of the partition of
+``__transaction_state`` in which Kafka keeps it). The symptom is that another broker leads. For the controller there is no such
+symptom: a batch needs little of it, and that is what such a fault shows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import psutil
 from onceproof.base.errors import EnvironmentProblem, WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, missed, proven
 from onceproof.faults.evidence import leadership
 from onceproof.faults.frames import wait_for_commit
 from onceproof.faults.placement import (
@@ -25,9 +25,9 @@ from onceproof.faults.placement import (
     WATCHED,
     committed,
     instruments_of,
+    is_open,
     leader_problems,
-    placement,
-    planned,
+    placement_at,
     point_problems,
     split_leader_of,
 )
@@ -36,22 +36,22 @@ from onceproof.scenario.points import Point
 from onceproof.stack.api import Kafka, Leadership
 
 _ALONE_S = 10.0
-"""How long a batch may take without a controller before that is called needing one."""
+"""How long a batch may take without a controller; after this time the evidence says that it was not committed without it."""
 _TRANSACTIONS = "__transaction_state"
-_PLACES = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
+_POINTS = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
 
 How = Literal["killed", "stopped"]
 
 
 @dataclass(frozen=True)
-class Who:
-    """Which process is meant: exactly one of these."""
+class NodeChoice:
+    """Which Kafka process to strike: exactly one field is set."""
 
     leader_of: str | None = None
     coordinator_of: str | None = None
     controller: bool = False
 
-    def said(self) -> str:
+    def describe(self) -> str:
         if self.controller:
             return "the controller"
         if self.coordinator_of is not None:
@@ -59,25 +59,26 @@ class Who:
         return f"the leader of {self.leader_of}"
 
     def partition(self, kafka: Kafka) -> str:
-        """TOPIC/PARTITION whose leader is meant."""
+        """TOPIC/PARTITION whose leader is to be struck."""
         if self.coordinator_of is not None:
             folders = kafka.log_folders(_TRANSACTIONS)
             partition = _java_hash(self.coordinator_of) % len(folders)
             key = transaction_key(self.coordinator_of)
             if not any(key in file.read_bytes() for file in folders[partition].glob("*.log")):
-                raise EnvironmentProblem(f"nobody has used transactional.id {self.coordinator_of!r} yet")
+                raise EnvironmentProblem(f"no producer has used transactional.id {self.coordinator_of!r} yet")
             return f"{_TRANSACTIONS}/{partition}"
         assert self.leader_of is not None, "validated by `problems`"
         return self.leader_of
 
     def problems(self, scenario: Scenario) -> list[SpecProblem]:
         if self.leader_of is not None and (self.controller or self.coordinator_of is not None):
-            message = f"{self.said()} is not chosen by what it leads"
+            message = f"leader_of does not apply to {self.describe()}"
             return [SpecProblem(("leader_of",), message, "remove leader_of")]
         if self.controller and self.coordinator_of is not None:
-            return [SpecProblem(("coordinator_of",), "the controller coordinates no transactions", "remove it")]
+            message = "the controller coordinates no transactions"
+            return [SpecProblem(("coordinator_of",), message, "remove coordinator_of")]
         if (self.controller or self.coordinator_of is not None) and scenario.stack.kafka.brokers < 3:
-            message = f"a single node is broker and controller in one: {self.said()} cannot be struck alone"
+            message = f"a single node is both broker and controller: {self.describe()} cannot be struck alone"
             return [SpecProblem(("target",), message, "set stack.kafka.brokers to 3")]
         if self.controller or self.coordinator_of is not None:
             return []
@@ -85,11 +86,11 @@ class Who:
 
 
 class BrokerAway:
-    """`onceproof.chaos.crash.kind` and `onceproof.chaos.stall.kind` hand over to it."""
+    """The striker of `onceproof.chaos.crash.kind` and `onceproof.chaos.stall.kind` for a broker or the controller."""
 
-    def __init__(self, spec: FaultSpec, who: Who, how: How) -> None:
+    def __init__(self, spec: FaultSpec, choice: NodeChoice, how: How) -> None:
         self._spec = spec
-        self._who = who
+        self._choice = choice
         self._how = how
         self._leader_of = ""
         self._before: Leadership | None = None
@@ -100,16 +101,20 @@ class BrokerAway:
 
     @classmethod
     def problems(
-        cls, spec: FaultSpec, who: Who, scenario: Scenario, *, also: tuple[Point, ...] = ()
+        cls, spec: FaultSpec, choice: NodeChoice, scenario: Scenario, *, also: tuple[Point, ...] = ()
     ) -> list[SpecProblem]:
-        """``also``: points at which somebody else strikes it, for the hint."""
-        return point_problems(spec, (*_PLACES, *also)) + who.problems(scenario)
+        """``also``: points at which another striker strikes the target, for the hint."""
+        return point_problems(spec, (*_POINTS, *also)) + choice.problems(scenario)
 
     @classmethod
-    def placement(cls, spec: FaultSpec, who: Who, how: How, scenario: Scenario) -> Placement:
-        symptom = "it comes back as one" if who.controller else "another broker is that now, in a later epoch"
-        return placement(
-            spec.at.point, f"{who.said()} was {how} while batch {spec.at.batch} was open; {symptom}", scenario
+    def placement(cls, spec: FaultSpec, choice: NodeChoice, how: How, scenario: Scenario) -> Placement:
+        symptom = (
+            "it becomes the controller again"
+            if choice.controller
+            else "another broker takes its place in a later epoch"
+        )
+        return placement_at(
+            spec.at.point, f"{choice.describe()} was {how} while batch {spec.at.batch} was open; {symptom}", scenario
         )
 
     def matches(self, seen: Occurrence) -> bool:
@@ -118,47 +123,49 @@ class BrokerAway:
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         kafka = context.stack.kafka
         with context.job.frozen():
-            if self._who.controller:
+            if self._choice.controller:
                 self._node, self._epoch = kafka.controller, kafka.quorum_epoch()
             else:
-                self._leader_of = self._who.partition(kafka)
+                self._leader_of = self._choice.partition(kafka)
                 self._before = kafka.leader(*split_leader_of(self._leader_of))
                 self._node = self._before.broker
             if self._how == "killed":
                 kafka.kill_broker(self._node)
             else:
                 kafka.pause_broker(self._node)
-            self._open = planned(context, seen.query, seen.batch) and not committed(context, seen.query, seen.batch)
+            self._open = is_open(context, seen.query, seen.batch)
         if seen.release is not None:
             seen.release()
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         assert self._node is not None
         if not self._open:
-            return Proof(False, (f"batch {seen.batch} was not open any more when node {self._node} was {self._how}",))
-        words = [f"node {self._node}, {self._who.said()}, was {self._how} while batch {seen.batch} was open"]
-        words.append(self._without_controller(context, seen) if self._who.controller else self._moved(context))
+            return missed(f"batch {seen.batch} was no longer open when node {self._node} was {self._how}")
+        evidence = [f"node {self._node}, {self._choice.describe()}, was {self._how} while batch {seen.batch} was open"]
+        evidence.append(self._without_controller(context, seen) if self._choice.controller else self._moved(context))
         if not self._is_away(context):
-            return Proof(False, (*words, f"node {self._node} was not away any more"))
+            return missed(*evidence, f"node {self._node} was running again before the fault was healed")
         self.heal(context)
-        if self._who.controller and self._how == "killed":
+        if self._choice.controller and self._how == "killed":
             epoch = context.stack.kafka.quorum_epoch()
-            words.append(f"it was started again, and leads the quorum in epoch {epoch} (before: {self._epoch})")
+            evidence.append(
+                f"it was started again, and leads the quorum in epoch {epoch} (before: epoch {self._epoch})"
+            )
             if epoch <= self._epoch:
-                return Proof(False, tuple(words))
-        if not committed(context, seen.query, seen.batch) or not self._who.controller:
-            words.append(wait_for_commit(context, seen))
-        return Proof(True, tuple(words))
+                return missed(*evidence)
+        if not committed(context, seen.query, seen.batch) or not self._choice.controller:
+            evidence.append(wait_for_commit(context, seen))
+        return proven(*evidence)
 
     def heal(self, context: FaultContext) -> None:
-        with self._healing:  # who proves, and who ends the run
+        with self._healing:  # `prove` and the end of the run both call this
             if self._node is None:
                 return
             if self._how == "stopped":
                 context.stack.kafka.resume_broker(self._node)
             elif not context.stack.kafka.is_running(self._node):
                 context.stack.kafka.restart_broker(self._node)
-            self._node = None  # once it is done: one that failed is tried again, and told
+            self._node = None  # only after success: a heal that failed is tried again, and reported
 
     def _is_away(self, context: FaultContext) -> bool:
         assert self._node is not None
@@ -168,8 +175,8 @@ class BrokerAway:
 
     def _moved(self, context: FaultContext) -> str:
         assert self._before is not None
-        after = leadership.wait_for_another(context.stack.kafka, self._leader_of, self._before)
-        return leadership.said(self._leader_of, self._before, after)
+        after = leadership.wait_for_new_leader(context.stack.kafka, self._leader_of, self._before)
+        return leadership.describe_move(self._leader_of, self._before, after)
 
     def _without_controller(self, context: FaultContext, seen: Occurrence) -> str:
         try:
@@ -180,13 +187,14 @@ class BrokerAway:
 
 
 def transaction_key(transactional_id: str) -> bytes:
-    """The key of its records in ``__transaction_state`` (TransactionLogKey, version 0): found whole, not within another's."""
+    """The key of its records in ``__transaction_state`` (TransactionLogKey, version 0). It includes the length, so that it is
+    not found within a longer id."""
     name = transactional_id.encode()
     return struct.pack(">hh", 0, len(name)) + name
 
 
 def _java_hash(text: str) -> int:
-    """``Utils.abs(text.hashCode())`` of Kafka: which partition of ``__transaction_state`` a transactional.id is kept in."""
+    """Kafka's ``Utils.abs(text.hashCode())``, which chooses a transactional.id's partition of ``__transaction_state``."""
     value = 0
     units = text.encode("utf-16-be")
     for at in range(0, len(units), 2):

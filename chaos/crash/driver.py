@@ -1,10 +1,11 @@
-"""Crash of the driver at a point of the checkpoint, or where one of onceproof's sinks is parked: JVM and Python together."""
+"""Crash of the driver (JVM and Python together) at a point of the checkpoint, or where one of onceproof's sinks is parked."""
 
 from __future__ import annotations
 
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, missed, proven
+from onceproof.faults.frames import wait_for_restart
 from onceproof.faults.placement import (
     GATED,
     PARKED,
@@ -13,7 +14,7 @@ from onceproof.faults.placement import (
     committed,
     has_own_file_manager,
     instruments_of,
-    placement,
+    placement_at,
     planned,
     point_problems,
     state_written,
@@ -24,7 +25,7 @@ from onceproof.stores.contract import CommitsLikeCheckpoints, store_of
 
 
 class DriverCrash:
-    """`onceproof.chaos.crash.kind` hands over to it for target driver at every point but in-tasks."""
+    """The striker of `onceproof.chaos.crash.kind` for the target driver, at every point except in-tasks."""
 
     def __init__(self, spec: FaultSpec) -> None:
         self._spec = spec
@@ -38,11 +39,11 @@ class DriverCrash:
     def problems(cls, spec: FaultSpec, scenario: Scenario) -> list[SpecProblem]:
         problems = point_problems(spec, (*GATED, *WATCHED, *PARKED))
         if spec.at.point is Point.STATE_PARTLY_COMMITTED and not spec.at.batch:
-            message = "batch 0 has no earlier state that shows how much of it was written"
+            message = "before batch 0 there are no state files, so how many partitions it has written cannot be known"
             problems.append(SpecProblem(("at", "batch"), message, "choose batch 1 or a later one"))
         if spec.at.point is Point.STATE_PARTLY_COMMITTED and scenario.stack.spark is not None:
-            message = "executors of a standalone Spark write their state without waiting for each other's"
-            problems.append(SpecProblem(("at", "point"), message, "leave spark out of the stack for this point"))
+            message = "executors of a standalone Spark write their state files without waiting for each other"
+            problems.append(SpecProblem(("at", "point"), message, "remove spark from the stack for this point"))
         return problems
 
     @classmethod
@@ -51,11 +52,14 @@ class DriverCrash:
             Point.BEFORE_OFFSET_LOG: f", and batch {spec.at.batch} planned and committed afterwards",
             Point.AFTER_COMMIT_LOG: "",
         }.get(spec.at.point, f", and the replay of batch {spec.at.batch}")
-        proof = f"offsets/ and commits/ as they were left, the restart{replay}"
+        proof = f"offsets/ and commits/ as the crash left them, the restart{replay}"
         log = _log_of_sink(scenario)
         if spec.at.point is not Point.BEFORE_SINK_COMMIT or log is None or has_own_file_manager(scenario):
-            return placement(spec.at.point, proof, scenario)
-        why = f"the driver waits before it creates {log}/{spec.at.batch}: what the tasks wrote is there, and not listed; needs Spark's own sink"
+            return placement_at(spec.at.point, proof, scenario)
+        why = (
+            f"the driver waits before it creates {log}/{spec.at.batch}: the tasks have written their files, which no log lists "
+            "yet; needs Spark's own sink"
+        )
         return Placement("exact", "checkpoint file system", why, proof)
 
     def matches(self, seen: Occurrence) -> bool:
@@ -66,9 +70,10 @@ class DriverCrash:
 
     @property
     def needs_input(self) -> bool:
-        """A batch without input is forgotten if it was not planned: the next driver plans it only when there is more input.
+        """True while the next driver may need more input to plan the batch again.
 
-        One with input is planned again at once, and until it is committed the feed waits in any case.
+        Spark plans a batch without input again only when there is more input. One with input is planned again at once, and
+        the feed waits until it is committed in any case.
         """
         if self._struck is None or self._spec.at.point is not Point.BEFORE_OFFSET_LOG:
             return False
@@ -78,7 +83,7 @@ class DriverCrash:
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         self._start = context.job.kill_driver()
         self._struck = (context, seen)
-        # What the kill left behind decides, and it must be read before the next driver writes anything.
+        # The state that the kill left behind decides; it must be read before the next driver writes anything.
         self._state = (planned(context, seen.query, seen.batch), committed(context, seen.query, seen.batch))
         self._next_planned = planned(context, seen.query, seen.batch + 1)
         self._stores = state_written(context, seen.query, seen.batch)
@@ -86,23 +91,19 @@ class DriverCrash:
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         offsets, commits = self._state
         n = seen.batch
-        left = f"left behind: offsets/{n} {_there(offsets)}, commits/{n} {_there(commits)}"
+        left = f"left behind: offsets/{n} {_written(offsets)}, commits/{n} {_written(commits)}"
         wanted_commit = self._spec.at.point is Point.AFTER_COMMIT_LOG
         wanted_plan = self._spec.at.point is not Point.BEFORE_OFFSET_LOG
         if (offsets, commits) != (wanted_plan, wanted_commit) or (wanted_commit and self._next_planned):
-            return Proof(False, (left, f"that is not the state of {self._spec.at.point}"))
+            return missed(left, f"that is not the state at {self._spec.at.point}")
         if self._spec.at.point is Point.STATE_PARTLY_COMMITTED:
             written, stores = self._stores
             left = f"{left}, state of batch {n} in {written} of {stores} state stores"
             if not 0 < written < stores:
-                return Proof(False, (left, f"that is not the state of {self._spec.at.point}"))
-        wait_until(
-            f"the driver to be started again after the crash in batch {n}",
-            lambda: context.job.restarted_since(self._start),
-            deadline_s=RESTART_S,
-        )
+                return missed(left, f"that is not the state at {self._spec.at.point}")
+        restarted = wait_for_restart(context, self._start)
         if wanted_commit:
-            return Proof(True, (left, f"offsets/{n + 1} missing", "the driver was started again"))
+            return proven(left, f"offsets/{n + 1} missing", restarted)
         wait_until(
             f"batch {n} to be committed",
             lambda: committed(context, seen.query, n),
@@ -110,7 +111,7 @@ class DriverCrash:
             explain=lambda: f"driver start {context.job.current_start}, {self._missing(context, seen)}",
         )
         again = "replayed" if wanted_plan else "planned afterwards"
-        return Proof(True, (left, "the driver was started again", f"batch {n} was {again} and committed"))
+        return proven(left, restarted, f"batch {n} was {again} and committed")
 
     def _missing(self, context: FaultContext, seen: Occurrence) -> str:
         n = seen.batch
@@ -126,10 +127,10 @@ class DriverCrash:
 
 
 def _log_of_sink(scenario: Scenario) -> str | None:
-    """The log, below an output, by which a sink of Spark's commits."""
+    """The folder of the log by which one of Spark's own sinks commits, if the scenario has such an output."""
     used = map(store_of, scenario.outputs.values())
     return next((store.log for store in used if isinstance(store, CommitsLikeCheckpoints)), None)
 
 
-def _there(exists: bool) -> str:
-    return "there" if exists else "missing"
+def _written(exists: bool) -> str:
+    return "written" if exists else "missing"

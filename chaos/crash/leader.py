@@ -1,12 +1,12 @@
-"""Crash of a partition's leader while it alone has records of the batch: what it acknowledged by itself is gone with it.
+"""Crash of a partition's leader while only it has records of the batch: the records that it acknowledged alone are lost.
 
-Its followers' fetches and its link to the controller are cut when the batch is planned, so that it can neither replicate nor
-take its followers off the in-sync replicas; it is killed once it has appended records of the batch, and acknowledged all that it
-will. That is how acks=1 loses (Jepsen's Kafka report of 2013; Kafka documentation, Replication).
+When the batch is planned, its followers' fetches and its link to the controller are cut, so that it can neither replicate nor
+remove its followers from the in-sync replicas. It is killed once it has appended records of the batch and acknowledged all that
+it will. That is how acks=1 loses records (Jepsen's Kafka report of 2013; Kafka documentation, Replication).
 
-With ``in_sync: leader`` its link to the controller stays: once its followers lag, the controller takes them off the in-sync
-replicas, and "all replicas in sync" is the leader alone. What it acknowledges then is lost with it if another may be elected
-uncleanly; if not, the partition has no leader until it is back (KIP-966; Jepsen's Kafka report of 2013).
+With ``in_sync: leader`` its link to the controller stays: once its followers lag, the controller removes them from the in-sync
+replicas, and "all replicas in sync" is the leader alone. The records that it then acknowledges are lost with it if another
+broker may be elected uncleanly; if not, the partition has no leader until it is back (KIP-966; Jepsen's Kafka report of 2013).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Literal
 from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, missed, proven
 from onceproof.faults.evidence import leadership
-from onceproof.faults.frames import is_planned, wait_for_commit
-from onceproof.faults.placement import committed, leader_problems, placement, planned, split_leader_of
+from onceproof.faults.frames import at_plan, wait_for_commit
+from onceproof.faults.placement import committed, is_open, leader_problems, placement_at, split_leader_of
 from onceproof.instruments.proxy.frames import Reply
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
@@ -29,21 +29,21 @@ from onceproof.stack.api import Leadership, Proxy, Replicas
 from onceproof.stores.kafka.partition_log import PartitionLog
 
 _WRITES_S = 60.0
-"""From the plan of a batch to its first record in the output; under two seconds when nobody else is at work."""
+"""Limit for the time from a batch's plan to its first record in the output; under two seconds on an idle machine."""
 _UNACKNOWLEDGED_S = 1.0
-"""A leader that acknowledges by itself does so within milliseconds; one that waits for its followers waits in vain."""
+"""A leader that acknowledges alone does so within milliseconds; one that waits for its cut-off followers never acknowledges."""
 _SHRINK_S = 30.0
-"""Followers are taken off the in-sync replicas when they have lagged for 1.5 s (replica.lag.time.max.ms of the preset)."""
+"""Followers are removed from the in-sync replicas when they have lagged for 1.5 s (replica.lag.time.max.ms of the preset)."""
 _NOTED_S = 10.0
-"""It notes its epoch as it begins to lead, before it answers for it."""
+"""A new leader records its epoch when it begins to lead, before it answers requests."""
 
 
 InSync = Literal["leader"]
-"""Who is in sync when the leader dies: the leader alone. Not said: all replicas, as far as anybody else knows."""
+"""The in-sync replicas when the leader dies: ``leader``, only itself; None: all replicas, as far as the controller knows."""
 
 
 class LeaderCrash:
-    """`onceproof.chaos.crash.kind` hands over to it for target broker at point in-tasks."""
+    """The striker of `onceproof.chaos.crash.kind` for the target broker at the point in-tasks."""
 
     def __init__(self, spec: FaultSpec, leader_of: str, in_sync: InSync | None = None) -> None:
         self._spec = spec
@@ -64,29 +64,31 @@ class LeaderCrash:
     ) -> list[SpecProblem]:
         problems = leader_problems(leader_of, scenario)
         if leader_of is not None and split_leader_of(leader_of)[0] in {one.topic for one in scenario.input}:
-            message = f"no task of the pipeline writes to {leader_of}, which it reads"
+            message = f"no task of the pipeline writes to {leader_of}: it is an input"
             problems.append(SpecProblem(("leader_of",), message, "name a partition of an output topic"))
         topic = scenario.pipeline.prepare.topics.get((leader_of or "").rpartition("/")[0])
         if in_sync == "leader" and topic is not None and topic.config.get("min.insync.replicas") != "1":
-            message = "a leader that is alone in sync may acknowledge nothing while the topic asks for two replicas"
-            mend = 'give it config: {min.insync.replicas: "1"} under pipeline: prepare: topics'
-            problems.append(SpecProblem(("in_sync",), message, mend))
+            message = (
+                "a leader that is alone in sync must not acknowledge while the topic requires two replicas in sync"
+            )
+            hint = 'give the topic config: {min.insync.replicas: "1"} under pipeline: prepare: topics'
+            problems.append(SpecProblem(("in_sync",), message, hint))
         return problems
 
     @classmethod
     def placement(cls, spec: FaultSpec, leader_of: str | None, in_sync: InSync | None, scenario: Scenario) -> Placement:
-        proof = f"the leader of {leader_of} had records of the batch that the next leader has not"
+        proof = f"the leader of {leader_of} had records of the batch that the next leader does not have"
         if in_sync == "leader":
             proof = (
                 f"the leader of {leader_of} was alone in sync and had acknowledged records of the batch; the next "
                 "leader does not have them, or none was elected until it came back"
             )
-        how = placement(Point.AFTER_OFFSET_LOG, proof, scenario)
+        how = placement_at(Point.AFTER_OFFSET_LOG, proof, scenario)
         why = "its replication is cut when the batch is planned, and it is killed when its log has grown"
         return Placement(how.exactness, f"Toxiproxy, {how.instrument} and protocol proxy", why, proof)
 
     def matches(self, seen: Occurrence) -> bool:
-        return is_planned(seen)
+        return at_plan(seen)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         assert context.stack.frames is not None, "the run has started the proxy: this fault reads frames"
@@ -103,19 +105,19 @@ class LeaderCrash:
                 proxy.add_toxic("timeout", "downstream", timeout=0)
             self._size = _bytes_in(self._folder)
             context.stack.frames.listen("kafka", self._heard)
-            self._open = planned(context, seen.query, seen.batch) and not committed(context, seen.query, seen.batch)
+            self._open = is_open(context, seen.query, seen.batch)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         assert self._before is not None
         before, kafka, n = self._before, context.stack.kafka, seen.batch
         topic, partition = split_leader_of(self._leader_of)
         if not self._open:
-            return Proof(False, (f"batch {n} was not open any more when broker {before.broker} was cut off",))
+            return missed(f"batch {n} was no longer open when broker {before.broker} was cut off")
 
         def grown() -> int:
             return _bytes_in(self._folder) - self._size
 
-        def came_to_an_end() -> None:
+        def raise_if_committed() -> None:
             if committed(context, seen.query, n) and not grown():
                 raise WaitTimeout(f"batch {n} was committed without a record in {self._leader_of}")
 
@@ -123,7 +125,7 @@ class LeaderCrash:
             f"the leader of {self._leader_of} to append records of batch {n}",
             grown,
             deadline_s=_WRITES_S,
-            abandon=came_to_an_end,
+            abandon=raise_if_committed,
         )
         if self._shrinks:
             wait_until(
@@ -132,44 +134,45 @@ class LeaderCrash:
                 deadline_s=_SHRINK_S,
                 explain=lambda: f"{kafka.replicas(topic, partition)}",
             )
-        alone = self._wait_for_acknowledgements(context, seen)
+        acknowledged = self._wait_for_acknowledgements(context, seen)
         size, was_committed = grown(), committed(context, seen.query, n)
         with self._lock:
             if self._over:
-                return Proof(False, (f"the run ended before broker {before.broker} was to be killed",))
+                return missed(f"the run ended before broker {before.broker} could be killed")
             kafka.kill_broker(before.broker)
-        for proxy in self._proxies:  # not before it is dead: its followers would catch up
+        for proxy in self._proxies:  # only once the leader is dead: otherwise its followers would catch up
             proxy.heal()
-        words = [
+        evidence = [
             f"broker {before.broker}, leader of {self._leader_of}, was killed with {size} bytes of batch {n} in its log",
-            _told(alone, alone=self._shrinks),
+            _describe_acknowledgements(acknowledged, alone=self._shrinks),
         ]
-
         if self._shrinks:
-            words.insert(0, f"its followers lagged until broker {before.broker} was the only replica in sync")
-            if not alone:
-                return Proof(False, tuple(words))
-            if self._nobody_elected(context):
-                return self._came_back(context, seen, size, was_committed, words)
-        after = leadership.wait_for_another(kafka, self._leader_of, before)
+            evidence.insert(0, f"its followers lagged until broker {before.broker} was the only replica in sync")
+            if not acknowledged:
+                return missed(*evidence)
+            if self._has_no_leader(context):
+                return self._prove_waited(context, seen, size, was_committed, evidence)
+        after = leadership.wait_for_new_leader(kafka, self._leader_of, before)
         follower = kafka.log_folders(topic)[partition]
         (first,) = wait_until(
-            f"broker {after.broker} to have noted where it began to lead",
+            f"broker {after.broker} to record the offset at which it began to lead",
             lambda: led_from(follower, before.epoch),
             deadline_s=_NOTED_S,
         )
         with PartitionLog.open(self._folder) as log:
             lost = log.batch_of(first)
         if lost is None:
-            why = f"broker {after.broker}, which leads from offset {first} on, had all of them"
-            return Proof(False, (*words, why))
-        words.append(f"from offset {first} on, where broker {after.broker} began to lead, nobody else had them")
+            why = f"broker {after.broker}, which leads from offset {first} on, had all these records"
+            return missed(*evidence, why)
+        evidence.append(
+            f"broker {after.broker} began to lead at offset {first} without the dead leader's records from there on"
+        )
         self.heal(context)
-        words.append(leadership.said(self._leader_of, before, after))
-        return Proof(True, (*words, self._committed_then(context, seen, was_committed)))
+        evidence.append(leadership.describe_move(self._leader_of, before, after))
+        return proven(*evidence, self._committed_then(context, seen, was_committed))
 
-    def _nobody_elected(self, context: FaultContext) -> bool:
-        """Whether the partition is without a leader once the dead one is known to be dead: nobody in sync was left."""
+    def _has_no_leader(self, context: FaultContext) -> bool:
+        """Whether no other broker was elected after the leader's death, because no other replica was in sync."""
         assert self._before is not None
         dead, (topic, partition) = self._before.broker, split_leader_of(self._leader_of)
 
@@ -181,19 +184,19 @@ class LeaderCrash:
             wait_until(f"the end of broker {dead}'s leadership", decided, deadline_s=leadership.ELECTION_S).leader == -1
         )
 
-    def _came_back(
-        self, context: FaultContext, seen: Occurrence, size: int, was_committed: bool, words: list[str]
+    def _prove_waited(
+        self, context: FaultContext, seen: Occurrence, size: int, was_committed: bool, evidence: list[str]
     ) -> Proof:
-        """The remedy at work: the partition waits for the only replica that has everything."""
+        """Prove that the remedy worked: the partition waited for the only replica that has all records."""
         assert self._before is not None
         before, (topic, partition) = self._before, split_leader_of(self._leader_of)
-        words.append(f"nobody else was elected to lead {self._leader_of}: it was offline")
+        evidence.append(f"no other broker was elected: {self._leader_of} had no leader")
         self.heal(context)
         after = context.stack.kafka.leader(topic, partition)
         if after.broker != before.broker or _bytes_in(self._folder) < self._size + size:
-            return Proof(False, (*words, f"broker {after.broker} leads it now, without all of them"))
-        words.append(f"broker {after.broker} came back with all of them and leads again (epoch {after.epoch})")
-        return Proof(True, (*words, self._committed_then(context, seen, was_committed)))
+            return missed(*evidence, f"broker {after.broker} leads it now, without all of these records")
+        evidence.append(f"broker {after.broker} came back with all these records and leads again (epoch {after.epoch})")
+        return proven(*evidence, self._committed_then(context, seen, was_committed))
 
     @staticmethod
     def _committed_then(context: FaultContext, seen: Occurrence, was_committed: bool) -> str:
@@ -204,7 +207,7 @@ class LeaderCrash:
         )
 
     def heal(self, context: FaultContext) -> None:
-        with self._lock:  # who proves may come to the kill only now, and nobody would heal that
+        with self._lock:  # `prove` must not kill the broker after this: nothing would restart it
             self._over = True
         for proxy in self._proxies:
             proxy.heal()
@@ -214,12 +217,12 @@ class LeaderCrash:
             context.stack.kafka.restart_broker(self._before.broker)
 
     def _wait_for_acknowledgements(self, context: FaultContext, seen: Occurrence) -> list[Reply]:
-        """What the leader acknowledged by itself: nothing, or all that there is to the batch."""
+        """The leader's acknowledgements: none, or all of the batch."""
         assert self._before is not None
-        route = f"client-{self._before.broker}"
+        proxy = f"client-{self._before.broker}"
 
         def acknowledged() -> list[Reply]:
-            return [r for r in list(self._heard) if (r.route, r.where, r.code) == (route, self._leader_of, "0")]
+            return [r for r in list(self._heard) if (r.route, r.where, r.code) == (proxy, self._leader_of, "0")]
 
         try:
             allowed_s = _WRITES_S if self._shrinks else _UNACKNOWLEDGED_S
@@ -227,7 +230,7 @@ class LeaderCrash:
         except WaitTimeout:
             return []
         wait_until(
-            f"batch {seen.batch} to be committed on the word of a leader that is alone",
+            f"batch {seen.batch} to be committed after the leader's acknowledgements",
             lambda: committed(context, seen.query, seen.batch),
             deadline_s=_WRITES_S,
         )
@@ -235,10 +238,10 @@ class LeaderCrash:
 
 
 def led_from(folder: Path, epoch: int) -> list[int]:
-    """The offset at which the epochs after ``epoch`` began in this replica's log: what it had when it began to lead.
+    """The offset at which the first epoch after ``epoch`` began in this replica's log: its log end when it began to lead.
 
-    As its broker notes it (``leader-epoch-checkpoint``: version, count, then ``epoch offset`` a line; KIP-101). Empty as long as
-    it has noted none. What the new leader appends itself is not counted.
+    Its broker records it in ``leader-epoch-checkpoint`` (version, count, then one ``epoch offset`` per line; KIP-101). Empty
+    until then. Records that the new leader appends itself are not included.
     """
     try:
         lines = (folder / "leader-epoch-checkpoint").read_text(encoding="utf-8").splitlines()[2:]
@@ -248,12 +251,13 @@ def led_from(folder: Path, epoch: int) -> list[int]:
     return [min(starts)] if starts else []
 
 
-def _told(acknowledged: list[Reply], *, alone: bool) -> str:
+def _describe_acknowledgements(acknowledged: list[Reply], *, alone: bool) -> str:
     if not acknowledged and alone:
-        return f"alone in sync, it had acknowledged none of them within {_WRITES_S:.0f} s"
+        return f"it was alone in sync, but acknowledged none of its records within {_WRITES_S:.0f} s"
     if not acknowledged:
-        return f"it had acknowledged none of them within {_UNACKNOWLEDGED_S:.0f} s: it waited for its followers"
-    return f"it had acknowledged {len(acknowledged)} requests by itself, the last {acknowledged[-1].message.partition(' ')[2]}"
+        return f"it acknowledged none of its records within {_UNACKNOWLEDGED_S:.0f} s: it waited for its followers"
+    last = acknowledged[-1].message.partition(" ")[2]
+    return f"it had acknowledged {len(acknowledged)} requests without its followers, the last {last}"
 
 
 def _bytes_in(folder: Path) -> int:

@@ -1,8 +1,8 @@
-"""Crash of the Postgres server, or of one backend, while a transaction has written everything and its COMMIT is on its way.
+"""Crash of the Postgres server, or of one backend, when a transaction has written everything and its COMMIT is on its way.
 
-The COMMIT is stopped by the protocol proxy in the batch that is meant, so that it works with any job. A server that crashes
-forgets what was not committed (write-ahead log; Postgres' manual, chapter 28), and an administrator's pg_terminate_backend
-ends one session (57P01) and nothing else.
+The protocol proxy stops the COMMIT in the chosen batch, which works with any job. A server that crashes loses what was not
+committed (write-ahead log; Postgres' manual, chapter 28). An administrator's pg_terminate_backend ends only one session
+(57P01).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import LiteralString
 
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, missed, proven
 from onceproof.faults.frames import (
     ANSWER_S,
     FrameSpec,
     StoppedFrame,
+    at_plan,
     commit_problems,
-    frame_placement,
+    describe_frame,
     frame_problems,
-    is_planned,
+    placement_at_frame,
     wait_for_commit,
-    which,
 )
 from onceproof.faults.placement import point_problems
 from onceproof.faults.refusals import administrator, postgres_of
@@ -31,13 +31,13 @@ from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stores.postgres.transactions import postgres_status
 
-#: Targets of `onceproof.chaos.crash.kind` that are handed over to here.
+#: The targets of `onceproof.chaos.crash.kind` that `PostgresCrash` strikes.
 POSTGRES_TARGETS = ("postgres", "postgres-backend")
 _ENDED_BY_ADMINISTRATOR = "57P01"
 
 
 class PostgresCrash:
-    """The server's processes die at once (SIGKILL), or one backend is terminated, with a transaction about to commit."""
+    """SIGKILL of all the server's processes, or termination of one backend, while a transaction is about to commit."""
 
     def __init__(self, spec: FaultSpec, frame: FrameSpec | None) -> None:
         self._spec = spec
@@ -55,12 +55,12 @@ class PostgresCrash:
 
     @classmethod
     def placement(cls, spec: FaultSpec, scenario: Scenario) -> Placement:
-        gone = "the server was started anew" if spec.target == "postgres" else "the job's session was ended (57P01)"
-        proof = f"the transaction is gone for good, {gone}, and batch {spec.at.batch} was committed afterwards"
-        return frame_placement(spec.at.point, proof, scenario)
+        end = "the server restarted" if spec.target == "postgres" else "the job's session was ended (57P01)"
+        proof = f"the transaction is gone, {end}, and batch {spec.at.batch} was committed afterwards"
+        return placement_at_frame(spec.at.point, proof, scenario)
 
     def matches(self, seen: Occurrence) -> bool:
-        return is_planned(seen)
+        return at_plan(seen)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
         assert context.stack.frames is not None, "the run has started the proxy: this fault reads frames"
@@ -68,77 +68,78 @@ class PostgresCrash:
         context.stack.frames.listen("postgres", self._heard)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
-        found = self._commit.found(context, seen)
+        found = self._commit.wait_for_frame(context, seen)
         if isinstance(found, Proof):
             return found
-        words = [f"{which(found.frame)} was stopped by {found.proxy} while batch {seen.batch} was open"]
+        evidence = [f"{describe_frame(found.frame)} was stopped by {found.proxy} while batch {seen.batch} was open"]
         if self._commit.xid is None:
-            return Proof(False, (*words, "its transaction had no id: it had written nothing, so nothing was in danger"))
+            return missed(*evidence, "its transaction had no id: it had written nothing, so nothing was in danger")
         pid = int(found.frame.facts["backend_pid"])
         if self._spec.target == "postgres":
-            aborted, said = self._crash(context, self._commit.xid)
-            words += said
+            aborted, sentences = self._crash(context, self._commit.xid)
+            evidence += sentences
         else:
-            words.append(self._terminate(context, pid))
-            became = self._commit.became(context)
-            words.append(f"pg_xact_status of transaction {self._commit.xid}: {became}")
-            aborted = became == "aborted"
+            evidence.append(self._terminate(context, pid))
+            outcome = self._commit.wait_for_outcome(context)
+            evidence.append(f"pg_xact_status of transaction {self._commit.xid}: {outcome}")
+            aborted = outcome == "aborted"
         self.heal(context)
         if not aborted:
-            return Proof(False, tuple(words))
-        words.append(wait_for_commit(context, seen))
-        return Proof(True, tuple(words))
+            return missed(*evidence)
+        evidence.append(wait_for_commit(context, seen))
+        return proven(*evidence)
 
     def heal(self, context: FaultContext) -> None:
-        with self._lock:  # who proves may come to the kill only now, and nobody would heal that
+        with self._lock:  # `prove` must not kill the server after this: nothing would restart it
             self._over = True
         if self._struck:
             postgres_of(context).restart()
             postgres_of(context).proxy.heal()
-            self._struck = False  # once and for all: after this the next fault may cut it off
+            self._struck = False  # heal only once: from here on the next fault may cut Postgres off
         self._commit.close(context)
         if context.stack.frames is not None:
             context.stack.frames.unlisten("postgres", self._heard)
 
     def _crash(self, context: FaultContext, xid: str) -> tuple[bool, list[str]]:
-        """Whether the transaction is gone for good, and what was seen. Nobody is let in until both are known."""
+        """Kill and restart the server. Whether the transaction is gone, and the evidence; no client can connect before
+        that is known."""
         postgres = postgres_of(context)
         before = _ask(context, _STARTED)
         with self._lock:
             if self._over:
-                return False, ["the run ended before Postgres was to be killed"]
+                return False, ["the run ended before Postgres could be killed"]
             self._struck = True
             postgres.kill()
         postgres.proxy.turn_away()
         gone = not postgres.is_running()
         postgres.restart()
         after = _ask(context, _STARTED)
-        words = [
+        evidence = [
             f"the Postgres server was killed (SIGKILL, every backend too) and recovered: started {before}, now {after}"
         ]
-        # What was never flushed is not in the log either: the ids of such transactions are given out a second time, so that
-        # later nobody could tell this one from its replay.
+        # A transaction that was never flushed is not in the log either. Postgres assigns its id a second time, so later this
+        # transaction could not be distinguished from its replay.
         following = _ask(context, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
         if int(following) <= int(xid):
-            words.append(f"of transaction {xid} nothing is left: the next one to begin has the id {following}")
+            evidence.append(f"transaction {xid} left no trace: the next transaction gets the id {following}")
             aborted = True
         else:
             status = postgres_status(postgres, xid)
-            words.append(f"pg_xact_status of transaction {xid}: {status}")
+            evidence.append(f"pg_xact_status of transaction {xid}: {status}")
             aborted = status == "aborted"
-        return gone and after != before and aborted, words
+        return gone and after != before and aborted, evidence
 
     def _terminate(self, context: FaultContext, pid: int) -> str:
         with administrator(postgres_of(context)) as connection:
             row = connection.execute("SELECT pg_terminate_backend(%s, %s)", (pid, int(ANSWER_S * 1000))).fetchone()
         if row is None or row[0] is not True:
-            raise RuntimeError(f"backend {pid} was not there any more, or did not end")
-        told = wait_until(
+            raise RuntimeError(f"backend {pid} no longer existed, or did not end within {ANSWER_S:.0f} s")
+        error = wait_until(
             f"the job to get the error that backend {pid} was ended",
             lambda: next((reply for reply in list(self._heard) if reply.code == _ENDED_BY_ADMINISTRATOR), None),
             deadline_s=ANSWER_S,
         )
-        return f"backend {pid} was terminated; the job got the error: {told.code} {told.message}"
+        return f"backend {pid} was terminated; the job got the error: {error.code} {error.message}"
 
 
 _STARTED = "SELECT pg_postmaster_start_time()::text"

@@ -1,7 +1,8 @@
-"""Crash of an executor, a Python worker or the driver in the middle of a task: what that attempt wrote stays, and Spark tries again.
+"""Crash of an executor, a Python worker or the driver in the middle of a task: its writes stay, and Spark runs the task again.
 
-SIGKILL, as from a kernel's out-of-memory killer or a container that is taken away. A task's side effects are its own affair
-(M. Zaharia et al., *Resilient Distributed Datasets*, NSDI 2012: tasks are to be deterministic and idempotent).
+The fault sends SIGKILL, as the kernel's out-of-memory killer does, or a cluster that removes a container. Spark does not undo a
+task's side effects: tasks are to be deterministic and idempotent (M. Zaharia et al., *Resilient Distributed Datasets*, NSDI
+2012).
 """
 
 from __future__ import annotations
@@ -10,25 +11,28 @@ from functools import partial
 
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof
-from onceproof.faults.frames import frame_placement, wait_for_commit
-from onceproof.faults.placement import RESTART_S, committed, planned
-from onceproof.faults.tasks import TaskFault, Victim, retried, told
+from onceproof.faults.contract import Occurrence, Placement, Proof, missed, proven
+from onceproof.faults.frames import placement_at_frame, wait_for_commit, wait_for_restart
+from onceproof.faults.placement import committed, planned
+from onceproof.faults.tasks import TaskFault, Victim, describe_retry, describe_tree, wait_for_event_log
 from onceproof.scenario.model import FaultSpec, Scenario
 
 _CLOSED_S = 10.0
-"""The kernel closes a dead process' connections at once; the proxy hears of it in its next turn."""
+"""The kernel closes the connections of a dead process at once; the proxy notices in its next iteration."""
 _LEFT_S = 30.0
-"""In local mode the workers die with the driver; executors end themselves when its connection has gone, which is at once."""
+"""In local mode the workers die with the driver; executors end when they lose their connection to it, which happens at once."""
 
 
 class TaskCrash(TaskFault):
-    """`onceproof.chaos.crash.kind` hands over to it at the point in-tasks."""
+    """The striker of `onceproof.chaos.crash.kind` at the point in-tasks, except for brokers."""
 
     @classmethod
     def placement(cls, spec: FaultSpec, scenario: Scenario) -> Placement:
-        proof = f"the process is gone, Spark records its attempt's end and another's success, {spec.at.batch} committed"
-        return frame_placement(spec.at.point, proof, scenario)
+        proof = (
+            "the process is gone, Spark's event log records that its attempt failed and another one succeeded, and batch "
+            f"{spec.at.batch} was committed"
+        )
+        return placement_at_frame(spec.at.point, proof, scenario)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
         victim = self._task.find(context, seen)
@@ -40,36 +44,39 @@ class TaskCrash(TaskFault):
         tree = self._stop(context, seen, victim)
         if isinstance(tree, Proof):
             return tree
-        words = list(victim.words)
+        evidence = list(victim.evidence)
         start = context.job.current_start
         tree.kill()
-        others = len(tree.stats) - 1
-        below = f" and {others} below it" if others else ""
-        words.append(f"killed (SIGKILL): process {tree.stats[0].pid}{below}; all gone")
+        evidence.append(f"killed (SIGKILL): {describe_tree(tree)}")
         hit = victim.hit
-        wait_until("its connection to be gone", lambda: hit.client_left_at or hit.undeliverable, deadline_s=_CLOSED_S)
+        wait_until(
+            "the killed process's connection to close",
+            lambda: hit.client_left_at or hit.undeliverable,
+            deadline_s=_CLOSED_S,
+        )
         if victim.hit.delivered_at is not None:
-            return Proof(False, (*words, "its frame was delivered all the same"))
-        words.append("its frame was never delivered")
-        words.append(wait_for_commit(context, seen))
-        words.append(
-            told(context, seen, partial(retried, victim=process), "an attempt that failed and one that succeeded")
+            return missed(*evidence, "its frame was delivered nevertheless")
+        evidence.append("its frame was never delivered")
+        evidence.append(wait_for_commit(context, seen))
+        evidence.append(
+            wait_for_event_log(
+                context, seen, partial(describe_retry, victim=process), "an attempt that failed and one that succeeded"
+            )
         )
         if context.job.current_start > start:
-            words.append("the query failed with it: the driver was started again, and the batch replayed")
-        return Proof(True, tuple(words))
+            evidence.append("the query failed too: the driver was started again, and the batch was replayed")
+        return proven(*evidence)
 
     def _prove_driver(self, context: FaultContext, seen: Occurrence, victim: Victim) -> Proof:
-        n, words = seen.batch, list(victim.words)
+        n, evidence = seen.batch, list(victim.evidence)
         start = context.job.kill_driver()
         if committed(context, seen.query, n) or not planned(context, seen.query, n):
-            return Proof(False, (*words, f"batch {n} was not open any more when the driver was killed"))
-        # An executor's Python worker learns of it from its daemon; until then its frame must not go on.
-        wait_until("the task that waited to be gone", lambda: victim.hit.client_left_at, deadline_s=_LEFT_S)
+            return missed(*evidence, f"batch {n} was no longer open when the driver was killed")
+        # An executor's Python worker is ended by its daemon; until then its frame must stay held.
+        wait_until("the task's process to close its connection", lambda: victim.hit.client_left_at, deadline_s=_LEFT_S)
         if victim.hit.delivered_at is not None:
-            return Proof(False, (*words, "the driver was killed (SIGKILL), and the frame was delivered all the same"))
-        words.append("the driver was killed (SIGKILL) over it, and the frame never delivered")
-        words.append(f"left behind: offsets/{n} there, commits/{n} missing")
-        wait_until("the driver to be started again", lambda: context.job.restarted_since(start), deadline_s=RESTART_S)
-        words += ["the driver was started again", wait_for_commit(context, seen)]
-        return Proof(True, tuple(words))
+            return missed(*evidence, "the driver was killed (SIGKILL), and the frame was delivered all the same")
+        evidence.append("the driver was killed (SIGKILL) while the frame was held, and the frame was never delivered")
+        evidence.append(f"left behind: offsets/{n} written, commits/{n} missing")
+        evidence += [wait_for_restart(context, start), wait_for_commit(context, seen)]
+        return proven(*evidence)

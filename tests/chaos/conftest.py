@@ -1,4 +1,4 @@
-"""Specs and scenarios for tests of fault kinds: what can be said of a fault without starting anything."""
+"""Specs and scenarios for tests of fault kinds that start no service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aborted input: where it can be placed, and what it takes its records from. That it bites is shown by the real scenarios."""
+"""Aborted input: where it can be placed, and which records it takes. The real scenarios show its effect."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fed(scenario: Callable[..., Scenario]) -> Scenario:
     return made.model_copy(update={"input": [made.input[0].model_copy(update={"rows": 1_000})]})
 
 
-def test_it_takes_what_comes_after_the_feed(fed: Scenario, scenario: Callable[..., Scenario]) -> None:
+def test_it_takes_the_records_after_those_that_are_fed(fed: Scenario, scenario: Callable[..., Scenario]) -> None:
     assert problems(fed) == [] and problems(fed, topic="flights") == []
     (problem,) = problems(scenario())
     assert problem.loc == ("records",) and "336776 records, and all of them are fed" in problem.message
@@ -43,7 +43,7 @@ def test_the_topic_must_be_an_input(fed: Scenario) -> None:
     (problem,) = problems(fed, topic="fligths")
     assert problem.loc == ("topic",) and "flights" in (problem.hint or "")
     two = fed.model_copy(update={"input": [*fed.input, InputSpec(topic="weather", dataset="weather")]})
-    assert [p.message for p in problems(two)] == ["which input topic? There are flights, weather"]
+    assert [p.message for p in problems(two)] == ["topic is missing: the input topics are flights, weather"]
 
 
 def test_it_needs_a_point_at_the_checkpoint(fed: Scenario) -> None:
@@ -51,7 +51,7 @@ def test_it_needs_a_point_at_the_checkpoint(fed: Scenario) -> None:
 
 
 class Full:
-    """A producer that takes nothing, and notes how its transaction ends."""
+    """A producer whose queue is full, and that counts aborted transactions."""
 
     aborted = 0
 
@@ -68,7 +68,7 @@ class Full:
         Full.aborted += 1
 
 
-def test_a_transaction_that_fails_midway_is_not_left_open(
+def test_a_transaction_that_fails_midway_is_aborted(
     fed: Scenario, seen: Callable[..., Occurrence], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("onceproof.chaos.aborted_input.Producer", Full)
@@ -79,7 +79,7 @@ def test_a_transaction_that_fails_midway_is_not_left_open(
     assert Full.aborted == 1
 
 
-def test_a_batch_takes_offsets_in_its_half_open_range() -> None:
+def test_a_batchs_offset_range_is_half_open() -> None:
     starts, ends = {"t": {0: 5}}, {"t": {0: 8}}
     assert [_takes(starts, ends, "t", 0, [o]) for o in (4, 5, 7, 8)] == [False, True, True, False]
     assert not _takes(starts, ends, "t", 1, [5]) and not _takes(starts, ends, "other", 0, [5])

@@ -1,4 +1,4 @@
-"""Brokers and the controller away: which process is meant, and what can never be. That it bites is shown by a real run."""
+"""Crash and stall of brokers and the controller: which process is struck, and which specs are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IN_TASKS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("spec", [LEADER, COORDINATOR, CONTROLLER, IN_TASKS, {**CONTROLLER, "fault": "stall"}])
-def test_each_can_be_away_while_a_batch_is_open(
+def test_brokers_and_the_controller_can_be_struck_while_a_batch_is_open(
     problems: Callable[..., list[SpecProblem]], spec: dict[str, Any]
 ) -> None:
     assert problems(spec) == []
@@ -39,25 +39,25 @@ def test_each_can_be_away_while_a_batch_is_open(
 @pytest.mark.parametrize(
     ("spec", "loc", "words"),
     [
-        ({**LEADER, "leader_of": None}, (), "which leader"),
+        ({**LEADER, "leader_of": None}, (), "leader_of is missing"),
         ({**LEADER, "leader_of": "out/9"}, ("leader_of",), "no partition 9"),
-        ({**COORDINATOR, "leader_of": "out/0"}, ("leader_of",), "not chosen by what it leads"),
-        ({**CONTROLLER, "leader_of": "out/0"}, ("leader_of",), "not chosen by what it leads"),
+        ({**COORDINATOR, "leader_of": "out/0"}, ("leader_of",), "leader_of does not apply to the co"),
+        ({**CONTROLLER, "leader_of": "out/0"}, ("leader_of",), "leader_of does not apply to the co"),
         ({**CONTROLLER, "coordinator_of": "x"}, ("coordinator_of",), "coordinates no transactions"),
-        ({**COORDINATOR, "target": "driver"}, ("coordinator_of",), "no broker"),
-        ({**LEADER, "target": "driver"}, ("leader_of",), "no broker"),
+        ({**COORDINATOR, "target": "driver"}, ("coordinator_of",), "is not a broker"),
+        ({**LEADER, "target": "driver"}, ("leader_of",), "is not a broker"),
         ({**IN_TASKS, "leader_of": "flights/0"}, ("leader_of",), "no task of the pipeline writes"),
         ({**IN_TASKS, "coordinator_of": "x"}, ("coordinator_of",), "by the partition that it leads"),
-        ({**IN_TASKS, "target": "python-worker"}, ("leader_of",), "no broker"),
-        ({**IN_TASKS, "target": "python-worker", "fault": "stall"}, ("leader_of",), "no broker"),
+        ({**IN_TASKS, "target": "python-worker"}, ("leader_of",), "is not a broker"),
+        ({**IN_TASKS, "target": "python-worker", "fault": "stall"}, ("leader_of",), "is not a broker"),
         (
             {**COORDINATOR, "target": "postgres", "at": {"batch": 1, "point": "before-sink-commit"}},
             ("coordinator_of",),
-            "no broker",
+            "is not a broker",
         ),
     ],
 )
-def test_what_can_never_be_is_refused_with_its_place(
+def test_an_impossible_spec_is_refused_with_its_place(
     problems: Callable[..., list[SpecProblem]], spec: dict[str, Any], loc: tuple[str, ...], words: str
 ) -> None:
     (problem,) = problems(spec)
@@ -77,49 +77,49 @@ def test_a_leader_alone_in_sync_must_be_allowed_to_acknowledge(problems: Callabl
         assert problem.loc == ("in_sync",) and "in-tasks" in (problem.hint or "")
 
 
-def test_a_leader_that_dies_with_records_of_its_own_is_seen_by_its_answers() -> None:
+def test_only_a_leader_crash_in_tasks_reads_frames() -> None:
     assert Crash.reads_frames(CrashSpec.model_validate(IN_TASKS))
     assert not Crash.reads_frames(CrashSpec.model_validate({**IN_TASKS, "at": AT}))
 
 
-def test_the_plan_says_who_is_meant(scenario: Callable[..., Any]) -> None:
-    told = {
+def test_the_plan_names_the_process_to_strike(scenario: Callable[..., Any]) -> None:
+    proofs = {
         str(spec["target"]) + str(spec["fault"]): faults.get(spec["fault"])
         .placement(faults.get(spec["fault"]).Spec.model_validate(spec), scenario())
         .proof
         for spec in (LEADER, COORDINATOR, CONTROLLER)
     }
-    assert "leader of out/0 was stopped" in told["brokerstall"]
-    assert "coordinator of transactional.id my-pipeline-0 was killed" in told["brokercrash"]
-    assert "the controller was killed" in told["controllercrash"]
+    assert "leader of out/0 was stopped" in proofs["brokerstall"]
+    assert "coordinator of transactional.id my-pipeline-0 was killed" in proofs["brokercrash"]
+    assert "the controller was killed" in proofs["controllercrash"]
 
 
 def test_a_transactional_id_is_not_found_within_another() -> None:
     log = b"\x00..." + transaction_key("flights-10") + b"\x00\x00" + transaction_key("my-flights-1")
     assert transaction_key("flights-10") in log and transaction_key("flights-1") not in log
-    assert transaction_key("a") == b"\x00\x00\x00\x01a", "TransactionLogKey: version 0, then a string behind its length"
+    assert transaction_key("a") == b"\x00\x00\x00\x01a", "TransactionLogKey: version 0, then a string after its length"
 
 
-def test_what_a_new_leader_had_is_where_its_epoch_began(tmp_path: Path) -> None:
+def test_a_new_leaders_log_end_is_the_offset_at_which_its_epoch_began(tmp_path: Path) -> None:
     assert led_from(tmp_path, 3) == []
     noted = tmp_path / "leader-epoch-checkpoint"
     noted.write_text("0\n2\n0 0\n3 120\n")
-    assert led_from(tmp_path, 3) == [], "it has not noted that it leads"
+    assert led_from(tmp_path, 3) == [], "it has not recorded an epoch of its own"
     noted.write_text("0\n4\n0 0\n3 120\n4 250\n6 300\n")
     assert led_from(tmp_path, 3) == [250]
     noted.write_text("0\n1\n4 0\n")
     assert led_from(tmp_path, 3) == [0]
 
 
-def test_a_transactional_id_is_hashed_as_java_does() -> None:
-    """Known values of String.hashCode; Kafka's Utils.abs makes them positive, and 0 of the one that has no positive."""
+def test_a_transactional_id_is_hashed_as_in_java() -> None:
+    """Known values of String.hashCode; Kafka's Utils.abs makes them positive, and maps Integer.MIN_VALUE to 0."""
     assert (_java_hash(""), _java_hash("a"), _java_hash("abc")) == (0, 97, 96354)
     assert _java_hash("Hello World!") == 969099747, "its hash is -969099747"
     assert _java_hash("polygenelubricants") == 0, "its hash is Integer.MIN_VALUE"
 
 
-def test_a_broker_that_did_not_come_back_is_tried_again(fault: Callable[..., Fault]) -> None:
-    away = fault(COORDINATOR)._to
+def test_a_broker_whose_restart_failed_is_restarted_again(fault: Callable[..., Fault]) -> None:
+    away = fault(COORDINATOR)._striker
     away._node, tried = 2, []
 
     def restart(node: int) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoint damage: where it can be placed, and what it does to the files. That it bites is shown by the real scenarios."""
+"""Checkpoint damage: where it can be placed, and what it does to the files. The real scenarios show its effect."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ def spec(what: str, point: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("what", ["metadata", "commit", "truncated-commit", "folder"])
-def test_anything_can_be_lost_after_the_commit_log(problems: Problems, what: str) -> None:
+def test_after_the_commit_log_every_damage_is_possible(problems: Problems, what: str) -> None:
     assert problems(spec(what, "after-commit-log")) == []
 
 
 @pytest.mark.parametrize("what", ["commit", "truncated-commit"])
-def test_an_entry_that_is_not_written_yet_cannot_be_lost(problems: Problems, what: str) -> None:
+def test_a_commit_entry_cannot_be_damaged_before_it_is_written(problems: Problems, what: str) -> None:
     (problem,) = problems(spec(what, "after-sink-commit"))
     assert problem.loc == ("at", "point") and problem.hint == "use after-commit-log"
     assert problems(spec("metadata", "after-sink-commit")) == []
 
 
-def test_a_driver_that_is_in_the_middle_of_a_batch_is_left_alone(problems: Problems) -> None:
+def test_damage_in_the_middle_of_a_batch_is_refused(problems: Problems) -> None:
     assert problems(spec("folder", "after-offset-log"))[0].loc == ("at", "point")
 
 
 @pytest.mark.parametrize("what", ["everything", None])
-def test_other_damage_is_not_known(what: str | None) -> None:
+def test_an_unknown_damage_is_refused(what: str | None) -> None:
     with pytest.raises(ValidationError):
         CheckpointDamageSpec.model_validate({**spec("folder", "after-commit-log"), "what": what})
 
@@ -55,7 +55,7 @@ def test_other_damage_is_not_known(what: str | None) -> None:
         ("folder", "STREAMING_CHECKPOINT_MISSING_METADATA_FILE", False),
     ],
 )
-def test_a_driver_that_fails_shows_the_damage_only_in_sparks_words_for_it(
+def test_a_failed_driver_is_a_symptom_only_with_sparks_error_for_that_damage(
     what: str, log: str, shows: bool, tmp_path: Path, seen: Callable[..., Occurrence]
 ) -> None:
     damage = CheckpointDamage(CheckpointDamageSpec.model_validate(spec(what, "after-commit-log")))
@@ -73,17 +73,17 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def left(checkpoint: Path) -> list[str]:
+def intact_files(checkpoint: Path) -> list[str]:
     return sorted(str(f.relative_to(checkpoint)) for f in checkpoint.rglob("*") if f.is_file() and f.stat().st_size)
 
 
-def test_what_is_damaged_is_named_and_nothing_else_is_touched(checkpoint: Path) -> None:
+def test_the_damaged_file_is_named_and_no_other_file_is_changed(checkpoint: Path) -> None:
     assert _damage(checkpoint, "commit", 2) == ["commits/2"]
-    assert left(checkpoint) == [".metadata.crc", "commits/1", "metadata", "offsets/2"]
+    assert intact_files(checkpoint) == [".metadata.crc", "commits/1", "metadata", "offsets/2"]
     assert _damage(checkpoint, "truncated-commit", 1) == ["commits/1"]
-    assert (checkpoint / "commits/1").exists() and "commits/1" not in left(checkpoint)
+    assert (checkpoint / "commits/1").exists() and "commits/1" not in intact_files(checkpoint)
     assert _damage(checkpoint, "metadata", 2) == ["metadata"]
-    assert left(checkpoint) == ["offsets/2"]
-    assert _damage(checkpoint, "metadata", 2) == [], "there was none to lose"
+    assert intact_files(checkpoint) == ["offsets/2"]
+    assert _damage(checkpoint, "metadata", 2) == [], "it was already missing"
     assert _damage(checkpoint, "folder", 2) == [f"the checkpoint {checkpoint.name}"]
     assert list(checkpoint.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Crash: where it can be placed. That it bites, and is proven, is shown by the real scenarios."""
+"""Crash: where it can be placed. The real scenarios show its effect and its proof."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def at(point: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "point", ["before-offset-log", "after-offset-log", "before-sink-commit", "after-sink-commit", "after-commit-log"]
 )
-def test_a_driver_can_crash_at_what_an_instrument_sees(problems: Problems, point: str) -> None:
+def test_a_driver_can_crash_at_every_point_that_an_instrument_sees(problems: Problems, point: str) -> None:
     assert problems({"fault": "crash", "target": "driver", "at": at(point)}) == []
 
 
@@ -33,7 +33,7 @@ def test_a_point_without_an_instrument_is_refused(problems: Problems, point: str
     assert problem.loc == ("at", "point") and point in problem.message and "after-sink-commit" in (problem.hint or "")
 
 
-def test_a_driver_leads_nothing(problems: Problems) -> None:
+def test_leader_of_is_refused_for_a_driver(problems: Problems) -> None:
     (problem,) = problems({"fault": "crash", "target": "driver", "leader_of": "out/0", "at": at("after-sink-commit")})
     assert problem.loc == ("leader_of",)
 
@@ -42,41 +42,43 @@ def test_a_driver_leads_nothing(problems: Problems) -> None:
     ("leader_of", "words"),
     [(None, "leader_of is missing"), ("nowhere/0", "no topic is named 'nowhere'"), ("out/3", "no partition 3")],
 )
-def test_a_broker_is_named_by_what_it_leads(problems: Problems, leader_of: str | None, words: str) -> None:
+def test_a_broker_needs_an_existing_partition_that_it_leads(
+    problems: Problems, leader_of: str | None, words: str
+) -> None:
     spec = {"fault": "crash", "target": "broker", "leader_of": leader_of, "at": at("after-offset-log")}
     assert [p for p in problems(spec) if words in p.message]
 
 
-def test_leadership_needs_somebody_to_take_over(problems: Problems) -> None:
+def test_a_leader_can_only_be_struck_if_another_broker_can_take_over(problems: Problems) -> None:
     spec = {"fault": "crash", "target": "broker", "leader_of": "out/0", "at": at("after-offset-log")}
     assert problems(spec, brokers=3) == []
     assert problems(spec, brokers=1)[0].loc == ("target",)
 
 
-def test_a_broker_must_go_while_a_batch_is_open(problems: Problems) -> None:
+def test_a_broker_can_only_be_struck_while_a_batch_is_open(problems: Problems) -> None:
     spec = {"fault": "crash", "target": "broker", "leader_of": "out/0", "at": at("after-commit-log")}
     assert problems(spec)[0].loc == ("at", "point")
     assert problems({**spec, "at": at("before-offset-log")})[0].loc == ("at", "point")
 
 
-def test_the_right_instrument_fires_it(
+def test_a_driver_crash_after_the_sinks_commit_is_fired_at_the_checkpoint(
     fault: Callable[[dict[str, Any]], Fault], seen: Callable[..., Occurrence]
 ) -> None:
     crash = fault({"fault": "crash", "target": "driver", "at": at("after-sink-commit")})
     assert crash.matches(seen(Point.AFTER_SINK_COMMIT, "checkpoint"))
     assert crash.matches(seen(Point.AFTER_SINK_COMMIT, "watcher"))
-    # The sink's own word comes before Spark has the batch back; with two sinks it would even come between them.
+    # The sink reports before Spark knows that the batch is done; with two sinks it would even report between them.
     assert not crash.matches(seen(Point.AFTER_SINK_COMMIT, "failpoint", "postgres"))
     assert not crash.matches(seen(Point.AFTER_OFFSET_LOG))
 
 
-def test_state_is_partly_written_from_batch_1_on(problems: Problems) -> None:
+def test_state_partly_committed_needs_batch_1_or_later(problems: Problems) -> None:
     spec = {"fault": "crash", "target": "driver", "at": at("state-partly-committed")}
     assert problems(spec) == []
     assert problems({**spec, "at": {"batch": 0, "point": "state-partly-committed"}})[0].loc == ("at", "batch")
 
 
-def test_what_only_the_checkpoint_file_system_can_see(
+def test_before_offset_log_is_seen_only_by_the_checkpoint_file_system(
     fault: Callable[[dict[str, Any]], Fault], seen: Callable[..., Occurrence]
 ) -> None:
     crash = fault({"fault": "crash", "target": "driver", "at": at("before-offset-log")})
@@ -96,7 +98,7 @@ def test_what_only_the_checkpoint_file_system_can_see(
     ],
 )
 @pytest.mark.parametrize("where", ["command", "env"])
-def test_the_plan_says_where_a_job_with_its_own_file_manager_is_only_watched(
+def test_for_a_job_with_its_own_file_manager_the_plan_is_approximate_or_not_applicable(
     scenario: Callable[..., Scenario], point: str, ours: str, theirs: str, where: str
 ) -> None:
     kind = faults.get("crash")
@@ -113,7 +115,7 @@ def test_the_plan_says_where_a_job_with_its_own_file_manager_is_only_watched(
     assert FILE_MANAGER in placed.why or theirs == "exact"
 
 
-def test_before_a_file_sink_lists_its_files_the_checkpoint_file_system_holds_the_driver() -> None:
+def test_before_the_commit_of_a_file_sink_the_checkpoint_file_system_holds_the_driver() -> None:
     files = load(find("file-sink"))
     spec = files.chaos[1]
     assert spec.at.point is Point.BEFORE_SINK_COMMIT

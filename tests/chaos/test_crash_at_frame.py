@@ -1,4 +1,4 @@
-"""Crash at a frame: where it can be placed. That it bites, and is proven, is shown by the real scenarios."""
+"""Crash at a frame: where it can be placed. The real scenarios show its effect and its proof."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_driver_can_die_while_it_writes(problems: Problems, point: str) -> Non
         ("postgres", {"kind": "statement", "sql": "INSERT"}, "kind"),
     ],
 )
-def test_before_a_commit_is_at_a_commit_and_elsewhere_at_any_frame(
+def test_before_sink_commit_needs_a_commit_frame_and_other_points_take_any_frame(
     problems: Problems, service: str, frame: dict[str, Any], key: str
 ) -> None:
     (problem,) = problems(spec("before-sink-commit", service, frame=frame))
@@ -52,7 +52,7 @@ def frame(**facts: Any) -> Frame:
     return Frame(b"", "any", facts)
 
 
-def test_between_sinks_counts_the_other_outputs_of_its_query(
+def test_between_sinks_compares_only_the_other_outputs_of_the_query(
     scenario: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = {"identity": ["id"]}
@@ -71,7 +71,7 @@ def test_between_sinks_counts_the_other_outputs_of_its_query(
     monkeypatch.setattr("onceproof.chaos.crash_at_frame.undecided_topics", lambda _kafka: {"out", "elsewhere"})
     assert _other_places(context, "q", frame(topics=["out"])) == {"table a", "table b"}
     assert _other_places(context, "q", frame(topics=None)) == {"table a", "table b"}, (
-        "EndTxn: what is open now is its own"
+        "EndTxn ends the transaction on the topics in which one is open"
     )
     insert = {"sql": "COMMIT", "transaction": ["INSERT INTO b VALUES (1)", "UPDATE a_progress SET x = 1"]}
     assert _other_places(context, "q", frame(**insert)) == {"topic out", "table a"}
@@ -79,11 +79,11 @@ def test_between_sinks_counts_the_other_outputs_of_its_query(
     assert _other_places(context, "another", frame(topics=["out"])) == {"table c"}
 
 
-def test_what_is_lost_is_not_a_crash(problems: Problems) -> None:
+def test_commit_lost_is_refused(problems: Problems) -> None:
     assert problems(spec("commit-lost"))[0].loc == ("at", "point")
 
 
-def test_a_frame_that_can_never_be_is_refused_where_it_stands(problems: Problems) -> None:
+def test_a_frame_that_can_never_match_is_refused_with_its_place(problems: Problems) -> None:
     (problem,) = problems(spec(), postgres=False)
     assert problem.loc == ("service",) and "postgres: {}" in (problem.hint or "")
     (problem,) = problems(spec(frame={"kind": "Produce"}))
@@ -101,7 +101,7 @@ def test_it_is_armed_when_the_batch_is_planned(
     assert reads_frames([one]) and strikes_at(one) is Point.AFTER_OFFSET_LOG
 
 
-def test_the_plan_says_what_proves_it(scenario: Callable[..., Scenario]) -> None:
+def test_the_plan_names_the_proof(scenario: Callable[..., Scenario]) -> None:
     kind = faults.get("crash-at-frame")
     placed = {p: kind.placement(kind.Spec.model_validate(spec(p)), scenario()) for p in ("in-tasks", "between-sinks")}
     assert {p.exactness for p in placed.values()} == {"exact"}

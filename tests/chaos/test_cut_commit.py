@@ -1,4 +1,4 @@
-"""Lost ack and lost request: only at a parked sink of the named service. That they bite is shown by the real scenarios."""
+"""Lost ack and lost request: where they can be placed, and what fires them. The real scenarios show their effect."""
 
 from __future__ import annotations
 
@@ -16,21 +16,19 @@ def spec(kind: str, target: str = "postgres", **at: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["lost-ack", "lost-request"])
-def test_the_point_is_the_sinks_commit_unless_said_and_no_other(
-    problems: Callable[..., list[SpecProblem]], kind: str
-) -> None:
+def test_the_default_point_is_before_the_sinks_commit(problems: Callable[..., list[SpecProblem]], kind: str) -> None:
     assert problems(spec(kind)) == []
     assert problems(spec(kind, point="after-offset-log"))[0].loc == ("at", "point")
 
 
 @pytest.mark.parametrize("kind", ["lost-ack", "lost-request"])
-def test_it_needs_the_service(problems: Callable[..., list[SpecProblem]], kind: str) -> None:
+def test_a_postgres_target_needs_postgres_in_the_stack(problems: Callable[..., list[SpecProblem]], kind: str) -> None:
     assert problems(spec(kind), postgres=False)[0].loc == ("target",)
     assert problems(spec(kind, "kafka"), postgres=False) == []
 
 
 @pytest.mark.parametrize("kind", ["lost-ack", "lost-request"])
-def test_the_sink_of_that_service_fires_it(
+def test_only_a_parked_sink_of_the_target_service_fires_it(
     fault: Callable[[dict[str, Any]], Fault], seen: Callable[..., Occurrence], kind: str
 ) -> None:
     lost = fault(spec(kind, "kafka"))
@@ -59,7 +57,7 @@ def test_the_protocol_proxy_places_it_in_any_job(
 
 
 @pytest.mark.parametrize("kind", FRAME_POINT)
-def test_a_frame_is_told_where_it_cannot_be(problems: Callable[..., list[SpecProblem]], kind: str) -> None:
+def test_a_frame_without_effect_or_match_is_refused(problems: Callable[..., list[SpecProblem]], kind: str) -> None:
     assert problems(spec(kind) | {"frame": {}})[0].loc == ("frame",)
     assert problems(spec(kind, point=FRAME_POINT[kind]) | {"frame": {"kind": "EndTxn"}})[0].loc == ("frame", "kind")
     assert problems(spec(kind, point=FRAME_POINT[kind]), postgres=False)[0].loc == ("target",)

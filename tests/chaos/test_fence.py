@@ -1,4 +1,4 @@
-"""Fence: where it can be placed, what it holds, and whom it takes for alive. That it bites is shown by the real scenarios."""
+"""Fence: where it can be placed, what it holds, and which drivers count as alive. The real scenarios show its effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from onceproof.base.waiting import wait_until
-from onceproof.chaos.fence import Fence, FenceSpec, _driver_of, _not_alive
+from onceproof.chaos.fence import Fence, FenceSpec, _driver_of, _why_not_alive
 from onceproof.faults.contract import Fault, Occurrence, SpecProblem, faults
 from onceproof.faults.placement import RESTART_S
 from onceproof.faults.takeover import Takeover
@@ -35,18 +35,18 @@ def test_a_driver_can_be_held_while_its_batch_is_open(problems: Problems, point:
 
 
 @pytest.mark.parametrize("point", ["after-commit-log", "before-offset-log", "in-tasks"])
-def test_one_with_nothing_left_to_write_is_refused(problems: Problems, point: str) -> None:
+def test_a_point_at_which_the_driver_has_nothing_left_to_write_is_refused(problems: Problems, point: str) -> None:
     (problem,) = problems(spec(point))
     assert problem.loc == ("at", "point") and "after-offset-log" in (problem.hint or "")
 
 
-def test_who_takes_over_must_have_a_batch_left(problems: Problems) -> None:
+def test_the_second_driver_must_have_a_batch_left(problems: Problems) -> None:
     assert problems(spec("after-offset-log", batch=8)) == []  # ten chunks
     (problem,) = problems(spec("after-offset-log", batch=9))
     assert problem.loc == ("at", "batch") and "batch 8 or earlier" in (problem.hint or "")
 
 
-def test_of_several_queries_only_one_could_wait(problems: Problems) -> None:
+def test_a_job_with_several_queries_is_refused(problems: Problems) -> None:
     (problem,) = problems(spec("after-offset-log"), queries=["a", "b"])
     assert problem.loc == ("target",) and "stall" in (problem.hint or "")
     assert problems(spec("after-offset-log"), queries=["a"]) == []
@@ -66,7 +66,7 @@ def test_a_write_past_the_checkpoint_file_system_cannot_be_held(
     assert problems(spec("before-sink-commit"), **own) == []
 
 
-def test_a_held_progress_row_lets_nobody_take_over(
+def test_a_postgres_sink_cannot_be_held_before_its_commit(
     scenario: Callable[..., Scenario], fault: Callable[..., Fault], seen: Callable[..., Occurrence]
 ) -> None:
     table = {"departures": {"table": "departures", "identity": ["id"]}}
@@ -78,7 +78,7 @@ def test_a_held_progress_row_lets_nobody_take_over(
     assert not fence.matches(seen(Point.BEFORE_SINK_COMMIT, "failpoint", "postgres"))
 
 
-def test_no_other_fault_may_let_the_held_sink_go(scenario: Callable[..., Scenario]) -> None:
+def test_another_fault_that_would_release_the_held_sink_is_refused(scenario: Callable[..., Scenario]) -> None:
     held = FenceSpec.model_validate(spec("before-sink-commit"))
     cut = faults.get("partition").Spec.model_validate(
         {
@@ -92,11 +92,11 @@ def test_no_other_fault_may_let_the_held_sink_go(scenario: Callable[..., Scenari
     assert problem.loc == ("at", "batch") and "partition" in problem.message
 
 
-def test_a_sink_stays_parked_for_as_long_as_a_successor_may_need() -> None:
+def test_a_sink_stays_parked_longer_than_the_fault_waits_for_a_second_driver() -> None:
     assert RESTART_S < failpoints._HELD_AT_MOST_S
 
 
-def test_the_first_driver_is_let_go_only_when_it_is_gone(fault: Callable[..., Fault]) -> None:
+def test_heal_kills_the_first_driver_before_it_resumes_its_query(fault: Callable[..., Fault]) -> None:
     done: list[str] = []
     first = SimpleNamespace(pid=1, members=list, kill=lambda: done.append("killed"))
     job = SimpleNamespace(take_over=lambda *, stopped: done.append(f"stopped={stopped}") or (0, first))
@@ -108,26 +108,26 @@ def test_the_first_driver_is_let_go_only_when_it_is_gone(fault: Callable[..., Fa
     fence = fault(spec("after-offset-log"))
     fence.heal(context)  # nothing was struck
     fence.strike(
-        context, Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint", hold=lambda: lambda: done.append("go"))
+        context, Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint", hold=lambda: lambda: done.append("resumed"))
     )
     assert done == ["stopped=False"]
     fence.heal(context)
-    assert done == ["stopped=False", "killed", "go"]
+    assert done == ["stopped=False", "killed", "resumed"]
 
 
-def test_of_several_queries_that_nobody_told_of_none_is_held(fault: Callable[..., Fault]) -> None:
+def test_in_a_job_with_several_undeclared_queries_no_query_is_held(fault: Callable[..., Fault]) -> None:
     done: list[str] = []
     context: Any = SimpleNamespace(checkpoint=SimpleNamespace(queries=lambda: ["q", "r"]))
-    seen = Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint", hold=lambda: lambda: done.append("go"))
+    seen = Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint", hold=lambda: lambda: done.append("resumed"))
     fence = fault(spec("after-offset-log"))
     fence.strike(context, seen)
-    assert done == ["go"]
+    assert done == ["resumed"]
     proof = fence.prove(context, seen)
     assert not proof.hit and "several queries" in proof.evidence[-1]
 
 
 @pytest.mark.parametrize("code", [-signal.SIGKILL, 1])
-def test_a_zombie_that_was_killed_has_not_come_to_its_own_end(code: int) -> None:
+def test_a_zombie_that_was_killed_is_a_miss(code: int) -> None:
     first = SimpleNamespace(
         returncode=code, is_running=lambda: False, log_tail=lambda _lines: "", members=list, kill=lambda: None
     )
@@ -137,9 +137,9 @@ def test_a_zombie_that_was_killed_has_not_come_to_its_own_end(code: int) -> None
         timeline=SimpleNamespace(emit=lambda *_, **__: None),
         stack=SimpleNamespace(kafka=None),
     )
-    taken = Takeover(context, Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint"), stopped=True)
-    taken._written = lambda _before: []  # type: ignore[method-assign]
-    proof = taken.resume_first(lambda: None, {}, [], how="awake again")
+    takeover = Takeover(context, Occurrence("q", 2, Point.AFTER_OFFSET_LOG, "checkpoint"), stopped=True)
+    takeover._written = lambda _before: []  # type: ignore[method-assign]
+    proof = takeover.resume_first(lambda: None, {}, [], after="after SIGCONT")
     assert proof.hit is (code == 1), proof.evidence
 
 
@@ -152,18 +152,18 @@ def driver() -> Iterator[subprocess.Popen[bytes]]:
         one.kill()
 
 
-def test_alive_means_all_of_it_and_not_stopped(driver: subprocess.Popen[bytes]) -> None:
+def test_a_driver_is_alive_only_while_all_its_processes_run(driver: subprocess.Popen[bytes]) -> None:
     first: Any = SimpleNamespace(pid=driver.pid, returncode=None, is_running=lambda: True)
     wait_until("its child", lambda: len(_driver_of(first)) == 2, deadline_s=10)
     pids = _driver_of(first)
     child = next(pid for pid in pids if pid != driver.pid)
-    assert _not_alive(first, pids) is None
+    assert _why_not_alive(first, pids) is None
     driver.send_signal(signal.SIGSTOP)
     wait_until("it to be stopped", lambda: procfs.is_stopped(driver.pid), deadline_s=10)
-    assert _not_alive(first, pids) == f"process {driver.pid} was stopped"
+    assert _why_not_alive(first, pids) == f"process {driver.pid} was stopped"
     subprocess.run(["kill", "-KILL", str(child)], check=True)
     driver.send_signal(signal.SIGCONT)
-    wait_until("its child's end", lambda: _not_alive(first, [child]), deadline_s=10)
-    assert _not_alive(first, [child]) == f"process {child} has ended"
+    wait_until("its child's end", lambda: _why_not_alive(first, [child]), deadline_s=10)
+    assert _why_not_alive(first, [child]) == f"process {child} has ended"
     ended: Any = SimpleNamespace(pid=driver.pid, returncode=-9, is_running=lambda: False)
-    assert _not_alive(ended, pids) == "it ended with exit code -9"
+    assert _why_not_alive(ended, pids) == "it ended with exit code -9"

@@ -1,4 +1,4 @@
-"""What is said of a fault that stops a frame without any service: which frame may be meant, and what proves its loss."""
+"""Faults that stop a frame: which frame a spec may name, and what proves that it was lost. No service is started."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from onceproof.base.timeline import Timeline
 from onceproof.faults.context import FaultContext
 from onceproof.faults.contract import Occurrence, SpecProblem, faults
-from onceproof.faults.frames import FrameSpec, StoppedFrame, not_applied, prove_loss
+from onceproof.faults.frames import FrameSpec, StoppedFrame, prove_loss, why_not_applied
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.instruments.checkpoint_watcher import CheckpointWatcher
 from onceproof.instruments.proxy.frames import Answer, Frame
@@ -25,7 +25,7 @@ LOST = {"fault": "lost-ack", "target": "postgres", "at": {"batch": 2, "point": "
 
 
 @pytest.mark.parametrize(
-    ("target", "frame", "apart"),
+    ("target", "frame", "identified"),
     [
         ("postgres", {}, False),
         ("postgres", {"transaction": "departures"}, True),
@@ -37,50 +37,50 @@ LOST = {"fault": "lost-ack", "target": "postgres", "at": {"batch": 2, "point": "
         ("kafka", {"kind": "Produce", "topic": "out"}, True),
     ],
 )
-def test_among_several_queries_a_frame_must_be_told_apart(
-    problems: Callable[..., list[SpecProblem]], target: str, frame: dict[str, Any], apart: bool
+def test_in_a_job_with_several_queries_a_frame_must_identify_its_query(
+    problems: Callable[..., list[SpecProblem]], target: str, frame: dict[str, Any], identified: bool
 ) -> None:
     spec = LOST | {"target": target, "frame": frame}
     assert problems(spec) == []
     several = problems(spec, queries=["a", "b"])
     named = problems(spec | {"at": {"batch": 2, "point": "commit-unacknowledged", "query": "a"}})
     assert several == named
-    assert [problem.loc for problem in several] == ([] if apart else [("frame",)])
+    assert [problem.loc for problem in several] == ([] if identified else [("frame",)])
 
 
 @pytest.mark.parametrize(
-    ("target", "frame", "key", "said", "mend"),
+    ("target", "frame", "key", "message", "hint"),
     [
         ("kafka", {"kind": "Produce", "topic": "uot"}, "topic", "no topic is named 'uot'", "did you mean 'out'"),
-        ("kafka", {"topic": "out"}, "topic", "EndTxn says nothing of a topic", "choose it by transactional_id"),
-        ("kafka", {"kind": "Fetch", "transactional_id": "x"}, "transactional_id", "Fetch says nothing", "leave it out"),
-        ("kafka", {"kind": "Produce", "committed": True}, "committed", "Produce says nothing", "leave it out"),
+        ("kafka", {"topic": "out"}, "topic", "EndTxn carries no topic", "choose it by transactional_id"),
+        ("kafka", {"kind": "Fetch", "transactional_id": "x"}, "transactional_id", "Fetch carries no", "remove it"),
+        ("kafka", {"kind": "Produce", "committed": True}, "committed", "Produce carries no", "remove it"),
         ("kafka", {"sql": "x"}, "sql", "a frame of kafka has no sql", "for postgres"),
         ("postgres", {"topic": "out"}, "topic", "a frame of postgres has no topic", "for kafka"),
         ("postgres", {"committed": False}, "committed", "a frame of postgres has no committed", "for kafka"),
     ],
 )
 @pytest.mark.parametrize("fault", ["lost-ack", "lost-request", "late-request"])
-def test_a_frame_that_can_never_be_is_refused(
+def test_a_frame_that_can_never_match_is_refused(
     problems: Callable[..., list[SpecProblem]],
     fault: str,
     target: str,
     frame: dict[str, Any],
     key: str,
-    said: str,
-    mend: str,
+    message: str,
+    hint: str,
 ) -> None:
     at = {"batch": 2, "point": "commit-unacknowledged" if fault == "lost-ack" else "commit-lost"}
     spec = {"fault": fault, "target": target, "at": at, "frame": frame}
     if fault == "late-request":
         spec["deliver_before"] = {"kind": "statement" if target == "postgres" else "AddPartitionsToTxn"}
     (problem,) = problems(spec)
-    assert problem.loc == ("frame", key) and said in problem.message
-    assert problem.hint is not None and mend in problem.hint
+    assert problem.loc == ("frame", key) and message in problem.message
+    assert problem.hint is not None and hint in problem.hint
 
 
 @pytest.mark.parametrize("kind", [None, "Produce", "AddPartitionsToTxn"])
-def test_a_job_that_has_no_topic_to_write_to_sends_no_such_request(
+def test_a_request_that_writes_to_kafka_needs_a_topic_that_the_job_writes_to(
     scenario: Callable[..., Scenario], kind: str | None
 ) -> None:
     lost = faults.get("lost-ack")
@@ -88,12 +88,12 @@ def test_a_job_that_has_no_topic_to_write_to_sends_no_such_request(
     nothing = scenario(prepare={})
     output = nothing.outputs["out"].model_copy(update={"topic": None, "table": "t"})
     (problem,) = lost.problems(spec, nothing.model_copy(update={"outputs": {"out": output}}))
-    assert problem.loc == ("frame",) and f"nothing here sends {kind or 'EndTxn'}" in problem.message
+    assert problem.loc == ("frame",) and f"the job never sends {kind or 'EndTxn'}" in problem.message
     assert lost.problems(spec, scenario()) == []
 
 
 @pytest.mark.parametrize("fault", ["lost-ack", "lost-request"])
-def test_how_the_client_learns_of_it_is_the_protocol_proxys(
+def test_cut_applies_only_where_the_protocol_proxy_places_the_fault(
     problems: Callable[..., list[SpecProblem]], fault: str
 ) -> None:
     at = {"batch": 2, "point": "commit-unacknowledged" if fault == "lost-ack" else "commit-lost"}
@@ -103,7 +103,7 @@ def test_how_the_client_learns_of_it_is_the_protocol_proxys(
 
 
 class Running:
-    """A job whose processes cannot be stopped: there are none."""
+    """A job without processes."""
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -112,7 +112,7 @@ class Running:
 
 @pytest.fixture
 def context(tmp_path: Path) -> Iterator[FaultContext]:
-    """A checkpoint with a batch in doubt, and a proxy's board; no service is asked."""
+    """A context with an open batch 2 and the rules of a proxy, without services."""
     root = tmp_path / "checkpoint"
     for log in ("offsets", "commits"):
         (root / "q" / log).mkdir(parents=True)
@@ -151,7 +151,7 @@ def test_a_rule_that_never_matched_names_the_nearest_frames(
 
 
 @pytest.mark.parametrize("action", ["drop-answer", "drop-request"])
-def test_a_peer_that_goes_while_its_frame_is_held_is_told_at_once(
+def test_a_client_that_leaves_while_its_frame_is_held_is_reported_at_once(
     context: FaultContext, seen: Callable[..., Occurrence], action: Action
 ) -> None:
     stopped = StoppedFrame(FrameSpec(), "kafka", action, hold=True)
@@ -164,7 +164,7 @@ def test_a_peer_that_goes_while_its_frame_is_held_is_told_at_once(
     assert not proof.hit and proof.evidence[-1] == hit.undeliverable
 
 
-def test_with_a_file_manager_of_the_jobs_own_the_rule_is_armed_too_late_to_be_exact(
+def test_with_a_file_manager_of_the_jobs_own_the_placement_is_approximate(
     scenario: Callable[..., Scenario],
 ) -> None:
     kind = faults.get("lost-ack")
@@ -175,7 +175,7 @@ def test_with_a_file_manager_of_the_jobs_own_the_rule_is_armed_too_late_to_be_ex
 
 
 @pytest.mark.parametrize(
-    ("kind", "xid", "facts", "said"),
+    ("kind", "xid", "facts", "reason"),
     [
         ("commit", "7", {"tags": ["COMMIT"], "sqlstate": None}, None),
         ("commit", "7", {"tags": ["INSERT 0 1", "COMMIT"], "sqlstate": None}, None),
@@ -191,9 +191,9 @@ def test_with_a_file_manager_of_the_jobs_own_the_rule_is_armed_too_late_to_be_ex
         ("EndTxn", None, {"undecodable": "version 99 of EndTxn"}, "version 99 of EndTxn"),
     ],
 )
-def test_an_answer_is_lost_only_of_what_was_surely_applied(
-    kind: str, xid: str | None, facts: dict[str, Any], said: str | None
+def test_a_lost_answer_counts_only_if_the_request_was_certainly_applied(
+    kind: str, xid: str | None, facts: dict[str, Any], reason: str | None
 ) -> None:
     frame = Frame(b"", kind)
-    told = not_applied(frame, Answer(b"", frame, facts), xid)
-    assert (told is None) if said is None else (told is not None and said in told)
+    why = why_not_applied(frame, Answer(b"", frame, facts), xid)
+    assert (why is None) if reason is None else (why is not None and reason in why)

@@ -1,4 +1,4 @@
-"""Late request: what can be said of it without services. That it bites is shown by the scenarios late-endtxn*."""
+"""Late request: which specs are valid, and which frame it precedes. The scenarios late-endtxn* show its effect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LATE = {
 Problems = Callable[..., list[SpecProblem]]
 
 
-def test_a_whole_spec_is_fine(problems: Problems) -> None:
+def test_a_complete_spec_is_valid(problems: Problems) -> None:
     assert problems(LATE) == []
     assert problems({"fault": "late-request", "target": "postgres", "at": {"batch": 2}}) == []
 
@@ -29,7 +29,7 @@ def test_a_whole_spec_is_fine(problems: Problems) -> None:
 @pytest.mark.parametrize(
     ("change", "loc", "words"),
     [
-        ({"deliver_before": None}, (), "when is it to arrive"),
+        ({"deliver_before": None}, (), "deliver_before is missing"),
         ({"at": {"batch": 2, "point": "after-offset-log"}}, ("at", "point"), "cannot be placed"),
         ({"frame": {"kind": "EndTx"}}, ("frame",), "no request is named 'EndTx'"),
         ({"frame": {"kind": "commit"}}, ("frame", "kind"), "kafka has no request 'commit'"),
@@ -37,7 +37,7 @@ def test_a_whole_spec_is_fine(problems: Problems) -> None:
         ({"deliver_before": {"kind": "Produc"}}, ("deliver_before",), "no request is named 'Produc'"),
     ],
 )
-def test_what_can_never_work_is_told_with_its_place(
+def test_an_impossible_spec_is_refused_with_its_place(
     problems: Problems, change: dict[str, Any], loc: tuple[str, ...], words: str
 ) -> None:
     (problem,) = problems(LATE | change)
@@ -57,14 +57,14 @@ def spec(kind: str, **more: Any) -> Any:
     return faults.get(kind).Spec.model_validate({"fault": kind, "target": "kafka", **more})
 
 
-def test_only_a_run_with_a_fault_that_reads_frames_has_the_proxy() -> None:
+def test_only_faults_at_a_frame_need_the_protocol_proxy() -> None:
     at = {"batch": 2}
     assert reads_frames([spec("lost-ack", at=at | {"point": "commit-unacknowledged"})])
     assert reads_frames([spec("late-request", at=at)])
     assert not reads_frames([spec("lost-ack", at=at), spec("lost-request", at=at)])
 
 
-def test_only_a_connection_made_since_the_cut_is_its_clients_next_step(
+def test_only_a_statement_over_a_newer_connection_belongs_to_the_cut_off_client(
     fault: Callable[[dict[str, Any]], Fault],
 ) -> None:
     late: Any = fault({"fault": "late-request", "target": "postgres", "at": {"batch": 2}})
@@ -72,14 +72,14 @@ def test_only_a_connection_made_since_the_cut_is_its_clients_next_step(
     def statement(connected_at: float) -> Frame:
         return Frame(b"", "statement", {"sql": "SELECT 1"}, connected_at=connected_at)
 
-    assert not late._follows(statement(9.0)), "nothing is late yet"
+    assert not late._follows(statement(9.0)), "no request was stopped yet"
     late._late.rule.hits.append(Hit(Frame(b"", "commit"), "postgres", "client", seen_at=4.0, cut_at=5.0))
     assert not late._follows(statement(3.0)) and late._follows(statement(6.0))
 
 
-def test_of_several_queries_the_next_statement_must_be_told_apart(problems: Problems) -> None:
+def test_in_a_job_with_several_queries_deliver_before_must_identify_the_statement(problems: Problems) -> None:
     spec = {"fault": "late-request", "target": "postgres", "at": {"batch": 2}, "frame": {"transaction": "t"}}
     (problem,) = problems(spec, queries=["a", "b"])
-    assert problem.loc == () and "which query's next statement" in problem.message
+    assert problem.loc == () and "deliver_before is missing" in problem.message
     assert problems(spec | {"deliver_before": {"kind": "statement"}}, queries=["a", "b"])[0].loc == ("deliver_before",)
     assert problems(spec | {"deliver_before": {"kind": "statement", "sql": "t"}}, queries=["a", "b"]) == []

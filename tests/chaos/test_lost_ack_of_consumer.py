@@ -135,7 +135,7 @@ def test_on_amqp_a_lost_ack_that_cannot_work_is_refused(tmp_path: Path, new: str
 
 def answered(*, heard: bool) -> Hit:
     frame = Frame(b"", "tx.commit")
-    # Without the answer itself: that is stored once the client has been cut off, and the consumer may ask before.
+    # Without the answer itself: the proxy stores it only after it has cut the client off, which may be later than the proof.
     return Hit(frame, "amqp-c1", "127.0.0.1:1", 0.0, 1.0, answered_at=2.0 if heard else None)
 
 

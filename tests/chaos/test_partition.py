@@ -1,4 +1,4 @@
-"""Partition: where it can be placed, and when it can have been felt."""
+"""Partition: where it can be placed, and when it affects the job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ SPEC: dict[str, Any] = {
 }
 
 
-def test_it_fits_three_brokers_and_clients_can_be_cut_from_one(problems: Callable[..., list[SpecProblem]]) -> None:
+def test_a_cluster_partition_needs_three_brokers_and_a_client_partition_one(
+    problems: Callable[..., list[SpecProblem]],
+) -> None:
     assert problems({**SPEC, "from": "cluster"}, brokers=3) == []
     assert problems({**SPEC, "from": "clients"}, brokers=1) == []
     assert problems({**SPEC, "from": "cluster"}, brokers=1)[0].loc == ("target",)
@@ -44,7 +46,7 @@ class Listening:
     listen: str
 
 
-def test_a_cut_is_felt_only_by_who_is_connected() -> None:
+def test_only_processes_with_a_connection_to_the_proxy_count_as_connected() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         proxy = cast(Any, Listening(f"127.0.0.1:{server.getsockname()[1]}"))
         assert not _connected([os.getpid()], proxy)

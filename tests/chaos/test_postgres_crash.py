@@ -1,4 +1,4 @@
-"""Crash of Postgres: where it can be placed. That it bites is shown by the real scenario."""
+"""Crash of Postgres: where it can be placed. The real scenario shows its effect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPEC: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("target", ["postgres", "postgres-backend"])
-def test_it_strikes_at_the_commit_of_any_job(problems: Callable[..., list[SpecProblem]], target: str) -> None:
+def test_it_is_placed_before_the_sinks_commit(problems: Callable[..., list[SpecProblem]], target: str) -> None:
     spec = {**SPEC, "target": target}
     assert problems(spec) == []
     assert Crash.reads_frames(CrashSpec.model_validate(spec))
@@ -35,14 +35,14 @@ def test_a_frame_of_the_other_service_is_refused(problems: Callable[..., list[Sp
     assert problem.loc == ("frame", "kind") and "postgres has no request 'EndTxn'" in problem.message
 
 
-def test_a_frame_that_is_no_commit_of_postgres_is_refused(problems: Callable[..., list[SpecProblem]]) -> None:
+def test_a_frame_that_is_not_a_commit_of_postgres_is_refused(problems: Callable[..., list[SpecProblem]]) -> None:
     (problem,) = problems({**SPEC, "frame": {"kind": "statement", "sql": "INSERT"}})
     assert problem.loc == ("frame", "kind") and "everything is staged" in problem.message
     (problem,) = problems({**SPEC, "frame": {"service": "kafka"}})
     assert problem.loc == ("frame", "service")
 
 
-def test_nobody_is_killed_after_the_run_has_healed_it() -> None:
+def test_postgres_is_not_killed_after_the_fault_was_healed() -> None:
     crash = PostgresCrash(CrashSpec.model_validate(SPEC), None)
     killed: list[str] = []
     postgres = SimpleNamespace(kill=lambda: killed.append("postgres"))
@@ -51,11 +51,13 @@ def test_nobody_is_killed_after_the_run_has_healed_it() -> None:
     crash.heal(context)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("onceproof.chaos.crash.postgres._ask", lambda *_: "now")
-        aborted, words = crash._crash(context, "7")
-    assert not aborted and not killed and "the run ended" in words[0]
+        aborted, evidence = crash._crash(context, "7")
+    assert not aborted and not killed and "the run ended" in evidence[0]
 
 
-def test_of_several_queries_the_transaction_must_be_told_apart(problems: Callable[..., list[SpecProblem]]) -> None:
+def test_in_a_job_with_several_queries_the_frame_must_identify_the_transaction(
+    problems: Callable[..., list[SpecProblem]],
+) -> None:
     (problem,) = problems({**SPEC, "frame": None}, queries=["one", "two"])
     assert problem.loc == ("frame",)
     assert problems(SPEC, queries=["one", "two"]) == []

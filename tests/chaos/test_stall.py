@@ -1,4 +1,4 @@
-"""Stall: where it can be placed. That it bites, and is proven, is shown by the real scenarios."""
+"""Stall: where it can be placed. The real scenarios show its effect and its proof."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ def test_a_driver_can_be_stopped_while_its_batch_is_open(problems: Problems, poi
 
 
 @pytest.mark.parametrize("point", ["after-commit-log", "before-offset-log", "in-tasks"])
-def test_a_zombie_with_nothing_left_to_write_is_refused(problems: Problems, point: str) -> None:
+def test_a_point_at_which_the_driver_has_nothing_left_to_write_is_refused(problems: Problems, point: str) -> None:
     (problem,) = problems(spec(point))
     assert problem.loc == ("at", "point") and "after-offset-log" in (problem.hint or "")
 
 
-def test_who_takes_over_must_have_a_batch_left(problems: Problems) -> None:
+def test_the_second_driver_must_have_a_batch_left(problems: Problems) -> None:
     assert problems(spec("after-offset-log", batch=8)) == []  # ten chunks
     (problem,) = problems(spec("after-offset-log", batch=9))
     assert problem.loc == ("at", "batch") and "batch 8 or earlier" in (problem.hint or "")
 
 
-def test_before_it_strikes_it_needs_no_input() -> None:
+def test_a_stall_needs_no_input_before_it_strikes() -> None:
     stall = Stall(StallSpec.model_validate(spec("after-offset-log")))
     assert not stall.needs_input
     assert not Armed(0, stall._spec, stall).in_progress and faults.get("stall") is Stall
 
 
-def test_of_two_states_what_differs_is_told() -> None:
+def test_changes_lists_the_tables_and_topics_that_differ() -> None:
     before = {"table a": "1 rows", "table b": "2 rows"}
     assert changes(before, before) == []
     assert changes(before, {**before, "table b": "3 rows", "topic t": "empty"}) == [
         "table b: 2 rows -> 3 rows",
-        "topic t: not there -> empty",
+        "topic t: missing -> empty",
     ]

@@ -1,4 +1,4 @@
-"""Stall of a task: what counts as one that stood still while another won, shown on a process that is really stopped."""
+"""Stall of a task: when a stopped process and another attempt's success count as a hit, shown on a real process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from onceproof.base.waiting import wait_until
-from onceproof.chaos.stall.kind import _stands
-from onceproof.chaos.stall.task import TaskStall, won
+from onceproof.chaos.stall.kind import _is_stopped
+from onceproof.chaos.stall.task import TaskStall, describe_winner
 from onceproof.faults.contract import Occurrence, Proof, faults
 from onceproof.faults.tasks import Victim
 from onceproof.instruments.proxy.frames import Answer, Frame
@@ -29,11 +29,11 @@ LOST = Attempt("app", 4, 1, 0, "0", False, 10, "TaskKilled")
 WON = Attempt("app", 4, 1, 1, "1", True, 20, "Success")
 
 
-def test_who_won_did_so_at_the_very_same_task() -> None:
-    assert won([LOST, WON], WORKER) is not None
+def test_the_other_attempt_must_succeed_at_the_same_task() -> None:
+    assert describe_winner([LOST, WON], WORKER) is not None
     for other in (replace(WON, stage=5), replace(WON, task=2), replace(WON, application="next")):
-        assert won([LOST, other], WORKER) is None
-    assert won([replace(LOST, reason="Success"), WON], WORKER) is None
+        assert describe_winner([LOST, other], WORKER) is None
+    assert describe_winner([replace(LOST, reason="Success"), WON], WORKER) is None
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def proven(
             return True
 
         monkeypatch.setattr("onceproof.chaos.stall.task.committed", committed)
-        monkeypatch.setattr("onceproof.chaos.stall.task.told", lambda *_: "another attempt won")
+        monkeypatch.setattr("onceproof.chaos.stall.task.wait_for_event_log", lambda *_: "another attempt won")
         context: Any = SimpleNamespace(job=SimpleNamespace(current_start=0))
         return stall.prove(context, seen(Point.AFTER_OFFSET_LOG))
 
@@ -76,7 +76,7 @@ def hit(**more: Any) -> Hit:
 ANSWERED = Answer(b"", Frame(b"", "statement"), {"tags": ["INSERT 0 1"]})
 
 
-def test_one_that_stood_still_until_its_batch_was_committed_hits(
+def test_a_process_that_stayed_stopped_until_its_batch_was_committed_is_a_hit(
     proven: Callable[..., Proof], process: subprocess.Popen[bytes]
 ) -> None:
     proof = proven(lambda: None, hit(answer=ANSWERED))
@@ -84,26 +84,28 @@ def test_one_that_stood_still_until_its_batch_was_committed_hits(
     wait_until("it to go on", lambda: not procfs.is_stopped(process.pid), deadline_s=5)
 
 
-def test_one_that_somebody_else_woke_does_not(proven: Callable[..., Proof], process: subprocess.Popen[bytes]) -> None:
+def test_a_process_that_something_else_resumed_is_a_miss(
+    proven: Callable[..., Proof], process: subprocess.Popen[bytes]
+) -> None:
     def wake() -> None:
         os.kill(process.pid, signal.SIGCONT)
         wait_until("it to go on", lambda: not procfs.is_stopped(process.pid), deadline_s=5)
 
     proof = proven(wake, hit(answer=ANSWERED))
-    assert not proof.hit and "was not stopped any more" in proof.evidence[-1]
+    assert not proof.hit and "was no longer stopped" in proof.evidence[-1]
 
 
-def test_a_frame_that_nobody_got_was_not_delivered(proven: Callable[..., Proof]) -> None:
+def test_an_undeliverable_frame_is_a_miss(proven: Callable[..., Proof]) -> None:
     proof = proven(lambda: None, hit(undeliverable="the service had gone"))
     assert not proof.hit and "never delivered: the service had gone" in proof.evidence[-1]
     assert "was delivered" not in " ".join(map(str, proof.evidence))
 
 
-def test_a_zombie_stands_while_it_is_there_and_stopped(process: subprocess.Popen[bytes]) -> None:
+def test_a_driver_counts_as_stopped_only_while_all_its_processes_are(process: subprocess.Popen[bytes]) -> None:
     service: Any = SimpleNamespace(pid=process.pid, is_running=lambda: process.poll() is None)
-    assert not _stands(service)
+    assert not _is_stopped(service)
     os.kill(process.pid, signal.SIGSTOP)
-    wait_until("it to be stopped", lambda: _stands(service), deadline_s=5)
+    wait_until("it to be stopped", lambda: _is_stopped(service), deadline_s=5)
     process.kill()
     process.wait()
-    assert not _stands(service)
+    assert not _is_stopped(service)

@@ -1,4 +1,4 @@
-"""Faults in the middle of a task: where they can be placed. That they bite is shown by the real scenarios."""
+"""Faults in the middle of a task: where they can be placed. The real scenarios show their effect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from onceproof.faults.contract import (
     strikes_at,
     strikes_tasks,
 )
-from onceproof.faults.tasks import InTask, Victim
+from onceproof.faults.tasks import StoppedTask, Victim
 from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.instruments.proxy.frames import Frame
 from onceproof.instruments.proxy.rules import Hit
@@ -40,40 +40,40 @@ def on_a_cluster(scenario: Scenario) -> Scenario:
     return scenario.model_copy(update={"stack": scenario.stack.model_copy(update={"spark": SparkStack()})})
 
 
-def found(spec: dict[str, Any], scenario: Scenario) -> list[SpecProblem]:
+def problems_of(spec: dict[str, Any], scenario: Scenario) -> list[SpecProblem]:
     kind = faults.get(spec["fault"])
     return kind.problems(kind.Spec.model_validate(spec), scenario)
 
 
 @BOTH
-def test_an_executor_needs_a_cluster_since_it_is_the_driver_without_one(kind: str, scenario: Make) -> None:
-    (problem,) = found(task(kind), scenario())
+def test_an_executor_can_only_be_struck_in_a_cluster(kind: str, scenario: Make) -> None:
+    (problem,) = problems_of(task(kind), scenario())
     assert problem.loc == ("target",) and "spark: {}" in (problem.hint or "") and "driver" in problem.message
-    assert found(task(kind), on_a_cluster(scenario())) == []
-    assert found(task(kind, "python-worker"), scenario()) == []
+    assert problems_of(task(kind), on_a_cluster(scenario())) == []
+    assert problems_of(task(kind, "python-worker"), scenario()) == []
 
 
 @BOTH
 @pytest.mark.parametrize("word", ["--master=local[2]", "local[*]", "spark.master=local"])
-def test_a_command_that_names_a_local_master_leaves_the_executors_idle(kind: str, word: str, scenario: Make) -> None:
+def test_a_command_with_a_local_master_is_refused_for_an_executor(kind: str, word: str, scenario: Make) -> None:
     local = on_a_cluster(scenario(command=["python", "job.py", word]))
-    (problem,) = found(task(kind), local)
+    (problem,) = problems_of(task(kind), local)
     assert word in problem.message and "{spark.master}" in (problem.hint or "")
-    assert found(task(kind, "python-worker"), local) == []
+    assert problems_of(task(kind, "python-worker"), local) == []
 
 
 @BOTH
 @pytest.mark.parametrize("target", ["executor", "python-worker"])
 @pytest.mark.parametrize("point", ["after-offset-log", "after-sink-commit", "commit-lost"])
-def test_no_task_runs_at_another_point(kind: str, target: str, point: str, scenario: Make) -> None:
-    (problem,) = found(task(kind, target) | {"at": {"batch": 2, "point": point}}, on_a_cluster(scenario()))
+def test_executors_and_workers_can_only_be_struck_in_tasks(kind: str, target: str, point: str, scenario: Make) -> None:
+    (problem,) = problems_of(task(kind, target) | {"at": {"batch": 2, "point": point}}, on_a_cluster(scenario()))
     assert problem.loc == ("at", "point") and "in-tasks" in (problem.hint or "")
 
 
 @BOTH
-def test_a_frame_says_in_which_task_so_a_point_of_its_own_needs_none(kind: str, scenario: Make) -> None:
+def test_a_frame_is_refused_for_a_target_that_is_struck_at_a_point(kind: str, scenario: Make) -> None:
     spec = task(kind, "driver", frame={"nth": 3}) | {"at": {"batch": 1, "point": "after-sink-commit"}}
-    (problem,) = found(spec, scenario())
+    (problem,) = problems_of(spec, scenario())
     assert problem.loc == ("frame",) and "executor or python-worker" in (problem.hint or "")
 
 
@@ -85,42 +85,42 @@ def test_a_frame_says_in_which_task_so_a_point_of_its_own_needs_none(kind: str, 
         ({"sql": "("}, ("frame",)),
     ],
 )
-def test_a_frame_that_can_never_be(frame: dict[str, Any], loc: tuple[str, ...], scenario: Make) -> None:
-    (problem,) = found(task("crash", "python-worker", frame=frame), scenario())
+def test_a_frame_that_can_never_match_is_refused(frame: dict[str, Any], loc: tuple[str, ...], scenario: Make) -> None:
+    (problem,) = problems_of(task("crash", "python-worker", frame=frame), scenario())
     assert problem.loc == loc
 
 
-def test_a_frame_for_postgres_needs_one_and_without_one_tasks_write_to_kafka(scenario: Make) -> None:
+def test_the_default_service_is_kafka_where_the_stack_has_no_postgres(scenario: Make) -> None:
     without = scenario(postgres=False)
-    (problem,) = found(task("crash", "python-worker", frame={"service": "postgres"}), without)
+    (problem,) = problems_of(task("crash", "python-worker", frame={"service": "postgres"}), without)
     assert problem.loc == ("frame", "service")
-    assert found(task("crash", "python-worker"), without) == []
+    assert problems_of(task("crash", "python-worker"), without) == []
 
 
 def test_with_several_queries_the_default_frame_is_not_enough(scenario: Make) -> None:
     two = scenario(queries=["a", "b"])
     for service, apart in [("postgres", {"sql": "INSERT INTO mine"}), ("kafka", {"topic": "out"})]:
-        (problem,) = found(task("crash", "python-worker", frame={"service": service}), two)
+        (problem,) = problems_of(task("crash", "python-worker", frame={"service": service}), two)
         assert problem.loc == ("frame",) and "name what distinguishes it" in (problem.hint or "")
-        assert found(task("crash", "python-worker", frame={"service": service} | apart), two) == []
+        assert problems_of(task("crash", "python-worker", frame={"service": service} | apart), two) == []
 
 
-def test_a_driver_can_crash_in_the_middle_of_a_task_and_a_broker_at_no_frame(scenario: Make) -> None:
-    assert found(task("crash", "driver"), scenario()) == []
+def test_a_driver_can_crash_in_a_task_but_a_broker_takes_no_frame(scenario: Make) -> None:
+    assert problems_of(task("crash", "driver"), scenario()) == []
     frame = {"kind": "Produce", "topic": "out"}
-    assert found(task("crash", "broker", leader_of="out/0", frame=frame), scenario())[0].loc == ("frame",)
-    assert found(task("stall", "driver"), scenario())[0].loc == ("at", "point")
+    assert problems_of(task("crash", "broker", leader_of="out/0", frame=frame), scenario())[0].loc == ("frame",)
+    assert problems_of(task("stall", "driver"), scenario())[0].loc == ("at", "point")
 
 
-def test_state_is_partly_written_in_one_process_only(scenario: Make) -> None:
+def test_state_partly_committed_is_refused_with_a_cluster(scenario: Make) -> None:
     spec = {"fault": "crash", "target": "driver", "at": {"batch": 2, "point": "state-partly-committed"}}
-    assert found(spec, scenario()) == []
-    (problem,) = found(spec, on_a_cluster(scenario()))
+    assert problems_of(spec, scenario()) == []
+    (problem,) = problems_of(spec, on_a_cluster(scenario()))
     assert problem.loc == ("at", "point")
 
 
 @BOTH
-def test_it_is_armed_when_the_batch_is_planned_and_reads_frames_and_spark(
+def test_it_is_armed_when_the_batch_is_planned_and_needs_frames_and_the_event_log(
     kind: str, fault: Callable[[dict[str, Any]], Fault], seen: Callable[..., Occurrence]
 ) -> None:
     armed = fault(task(kind))
@@ -131,7 +131,7 @@ def test_it_is_armed_when_the_batch_is_planned_and_reads_frames_and_spark(
 
 
 @BOTH
-def test_the_plan_says_how_exactly(kind: str, scenario: Make) -> None:
+def test_the_plan_is_approximate_with_a_file_manager_of_the_jobs_own(kind: str, scenario: Make) -> None:
     fault_kind = faults.get(kind)
     spec = fault_kind.Spec.model_validate(task(kind, "python-worker"))
     assert fault_kind.placement(spec, scenario()).exactness == "exact"
@@ -140,7 +140,7 @@ def test_the_plan_says_how_exactly(kind: str, scenario: Make) -> None:
 
 
 @pytest.mark.parametrize("delivered", [False, True])
-def test_a_dead_process_frame_is_called_undelivered_when_the_proxy_says_so(
+def test_a_killed_process_is_a_hit_only_if_the_proxy_did_not_deliver_its_frame(
     delivered: bool, seen: Callable[..., Occurrence], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = faults.get("crash")
@@ -148,8 +148,8 @@ def test_a_dead_process_frame_is_called_undelivered_when_the_proxy_says_so(
     hit = Hit(Frame(b"", "statement"), "postgres", "127.0.0.1:1", 0.0, delivered_at=1.0 if delivered else None)
     with subprocess.Popen(["sleep", "60"]) as process:
         victim = Victim(replace(PROCESSES["worker"], pid=process.pid), hit, "127.0.0.1:2", ("it was sent",))
-        told_of = SimpleNamespace(find=lambda *_: victim, still_open=lambda *_: True)
-        monkeypatch.setattr(crash, "_task", told_of)
+        found_task = SimpleNamespace(find=lambda *_: victim, still_open=lambda *_: True)
+        monkeypatch.setattr(crash, "_task", found_task)
         asked: list[str] = []
 
         def wait(reason: str, probe: Callable[[], Any], **_more: Any) -> Any:
@@ -160,10 +160,10 @@ def test_a_dead_process_frame_is_called_undelivered_when_the_proxy_says_so(
 
         monkeypatch.setattr("onceproof.chaos.crash.task.wait_until", wait)
         monkeypatch.setattr("onceproof.chaos.crash.task.wait_for_commit", lambda *_: "committed")
-        monkeypatch.setattr("onceproof.chaos.crash.task.told", lambda *_: "another attempt")
+        monkeypatch.setattr("onceproof.chaos.crash.task.wait_for_event_log", lambda *_: "another attempt")
         context: Any = SimpleNamespace(job=SimpleNamespace(current_start=0))
         proof = crash.prove(context, seen(Point.AFTER_OFFSET_LOG))
-    assert proof.hit is not delivered and asked == ["its connection to be gone"]
+    assert proof.hit is not delivered and asked == ["the killed process's connection to close"]
     assert ("its frame was never delivered" in proof.evidence) is not delivered
 
 
@@ -184,9 +184,9 @@ PROCESSES = {
         ("driver", {"worker", "executor", "local worker", "jvm"}),
     ],
 )
-def test_nobody_is_struck_in_the_place_of_who_is_meant(target: str, mine: set[str]) -> None:
+def test_only_a_process_of_the_target_kind_is_struck(target: str, mine: set[str]) -> None:
     kind = faults.get("crash")
-    in_task = InTask(kind.Spec.model_validate(task("crash", target)), None)
-    why = {name: in_task.why_not(process) for name, process in PROCESSES.items()}
+    stopped = StoppedTask(kind.Spec.model_validate(task("crash", target)), None)
+    why = {name: stopped.mismatch(process) for name, process in PROCESSES.items()}
     assert {name for name, reason in why.items() if reason is None} == mine
     assert "local mode" in (why["local worker"] or "local mode") and (why["program"] or "")

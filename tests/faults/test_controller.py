@@ -1,4 +1,4 @@
-"""The controller: which position fires which fault, and that every fault is healed however it ends."""
+"""The controller: which position fires which fault, and that it heals every fault however the run ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from onceproof.scenario.points import Point
 
 
 class Recorded:
-    """A fault that acts on nothing and remembers how it was called."""
+    """A fault that does nothing and records the calls of its methods."""
 
     Spec: ClassVar[type[FaultSpec]] = FaultSpec
     about: ClassVar[str] = "for this test"
@@ -58,7 +58,7 @@ class Recorded:
 
 
 class Queries:
-    """The part of the checkpoint watcher that the controller asks: batch 0 is empty, the others hold seven records."""
+    """The part of the checkpoint watcher that the controller uses: batch 0 is empty, each other batch has seven records."""
 
     def query_of_id(self, query_id: str) -> str | None:
         return {"id-1": "checkpoint"}.get(query_id)
@@ -133,7 +133,7 @@ def test_a_fault_fires_once(conduct: Callable[..., FaultController]) -> None:
     assert calls(controller).count("strike") == 1
 
 
-def test_of_two_attempts_each_has_the_fault_that_names_it(conduct: Callable[..., FaultController]) -> None:
+def test_a_fault_that_names_an_attempt_fires_in_that_attempt(conduct: Callable[..., FaultController]) -> None:
     controller = conduct(spec(attempt=3), spec(attempt=2), spec())
     for attempt in (1, 2, 3):
         controller.on_write("checkpoint", 2, Point.AFTER_SINK_COMMIT, attempt)
@@ -141,17 +141,20 @@ def test_of_two_attempts_each_has_the_fault_that_names_it(conduct: Callable[...,
         assert fired == [attempt == 3, attempt >= 2, True]
     settle(controller)
     rows = controller.rows()
-    assert [row["evidence"].splitlines()[0] for row in rows] == ["attempt 3 at batch 2", "attempt 2 at batch 2", "seen"]
+    first_lines = [row["evidence"].splitlines()[0] for row in rows]
+    assert first_lines == ["it struck attempt 3 at batch 2", "it struck attempt 2 at batch 2", "seen"]
 
 
-def test_an_attempt_that_nobody_counts_is_none_that_a_fault_names(conduct: Callable[..., FaultController]) -> None:
+def test_a_fault_that_names_an_attempt_does_not_fire_where_attempts_are_not_counted(
+    conduct: Callable[..., FaultController],
+) -> None:
     controller = conduct(spec(attempt=2))
     controller.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
     assert not controller.any_fired
     assert controller.rows()[0]["evidence"] == "armed, but batch 2 was never seen at after-sink-commit in attempt 2"
 
 
-def test_at_one_position_all_strike_and_the_driver_last(
+def test_at_one_position_all_targets_are_struck_once_and_the_driver_last(
     conduct: Callable[..., FaultController], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = conduct(spec(), spec(target="broker"), spec(target="postgres"), spec(target="broker"))
@@ -159,11 +162,11 @@ def test_at_one_position_all_strike_and_the_driver_last(
     monkeypatch.setattr(Recorded, "strike", lambda self, context, seen: order.append(self.spec.target))
     controller.on_write("checkpoint", 2, Point.AFTER_SINK_COMMIT, 1)
     settle(controller)
-    assert order == ["broker", "postgres", "driver"], "what is done to one target is done once"
+    assert order == ["broker", "postgres", "driver"], "each target is struck once"
     assert [armed.fired_at is not None for armed in controller.armed] == [True, True, True, False]
 
 
-def test_what_ends_the_driver_otherwise_is_last_too_and_is_done_once(
+def test_damage_to_the_checkpoint_counts_as_a_strike_at_the_driver(
     conduct: Callable[..., FaultController], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = conduct(spec(target="checkpoint"), spec(target="broker"), spec())
@@ -174,26 +177,26 @@ def test_what_ends_the_driver_otherwise_is_last_too_and_is_done_once(
     assert order == ["broker", "checkpoint"]
 
 
-def test_a_parked_sink_waits_for_all_though_one_is_settled_early(
+def test_a_parked_sink_waits_for_all_strikes_even_if_one_fault_is_settled_early(
     conduct: Callable[..., FaultController], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = conduct(
         spec(7, Point.BEFORE_SINK_COMMIT, target="postgres"), spec(7, Point.BEFORE_SINK_COMMIT, target="kafka")
     )
-    told: list[str] = []
+    done: list[str] = []
 
     def strike(self: Recorded, context: FaultContext, seen: Occurrence) -> None:
-        told.append(self.spec.target)
+        done.append(self.spec.target)
         if self.spec.target == "postgres":
-            raise RuntimeError("it cannot act")
+            raise RuntimeError("it fails")
 
     monkeypatch.setattr(Recorded, "strike", strike)
-    controller.on_point(Parked(Point.BEFORE_SINK_COMMIT, "kafka", 7, "id-1", {}, lambda: told.append("released")))
+    controller.on_point(Parked(Point.BEFORE_SINK_COMMIT, "kafka", 7, "id-1", {}, lambda: done.append("released")))
     settle(controller)
-    assert told[:3] == ["postgres", "kafka", "released"]
+    assert done[:3] == ["postgres", "kafka", "released"]
 
 
-def test_secrets_are_masked_in_all_that_is_told(
+def test_secrets_are_masked_in_evidence_events_and_errors(
     conduct: Callable[..., FaultController], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     controller = conduct(spec(), spec(target="broker"))
@@ -216,7 +219,7 @@ def test_secrets_are_masked_in_all_that_is_told(
     assert "hunter2" not in written and "no ***" in written
 
 
-def test_one_that_cannot_act_keeps_no_other_from_it(
+def test_a_strike_that_fails_does_not_prevent_the_others(
     conduct: Callable[..., FaultController], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = conduct(spec(), spec(target="broker"))
@@ -231,46 +234,46 @@ def test_one_that_cannot_act_keeps_no_other_from_it(
     assert [row["hit"] for row in controller.rows()] == [True, False]
 
 
-def test_a_parked_sink_goes_on_when_all_have_struck(
+def test_a_parked_sink_is_released_once_all_faults_have_struck(
     conduct: Callable[..., FaultController], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = conduct(
         spec(7, Point.BEFORE_SINK_COMMIT, target="postgres"), spec(7, Point.BEFORE_SINK_COMMIT, target="kafka")
     )
-    told: list[str] = []
+    done: list[str] = []
 
     def strike(self: Recorded, context: FaultContext, seen: Occurrence) -> None:
         assert seen.release is not None
         seen.release()
-        told.append(self.spec.target)
+        done.append(self.spec.target)
 
     hold = threading.Event()
     monkeypatch.setattr(Recorded, "strike", strike)
     Recorded.proves = staticmethod(lambda: Proof(hold.wait(5), ()))
-    controller.on_point(Parked(Point.BEFORE_SINK_COMMIT, "kafka", 7, "id-1", {}, lambda: told.append("released")))
+    controller.on_point(Parked(Point.BEFORE_SINK_COMMIT, "kafka", 7, "id-1", {}, lambda: done.append("released")))
     hold.set()
-    assert told[:3] == ["postgres", "kafka", "released"]
+    assert done[:3] == ["postgres", "kafka", "released"]
 
 
 def test_a_log_write_is_held_only_for_a_fault_that_asks_for_it(
     conduct: Callable[..., FaultController], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = conduct(spec(batch=2), spec(batch=3))
-    taken: list[Callable[[], None]] = []
+    resume: list[Callable[[], None]] = []
 
     def strike(self: Recorded, context: FaultContext, seen: Occurrence) -> None:
         if seen.batch == 3:
             assert seen.hold is not None
-            taken.append(seen.hold())
+            resume.append(seen.hold())
 
     monkeypatch.setattr(Recorded, "strike", strike)
     assert controller.on_write("checkpoint", 2, Point.AFTER_SINK_COMMIT, 1) is None
     held = controller.on_write("checkpoint", 3, Point.AFTER_SINK_COMMIT, 1)
     settle(controller)
     assert held is not None and not held.is_set(), (
-        "that it is settled does not let it go: it may have been held for longer"
+        "the driver stays held after the fault is settled, until the fault resumes it"
     )
-    taken[0]()
+    resume[0]()
     assert held.is_set()
 
 
@@ -281,11 +284,12 @@ def test_nothing_fires_before_it_is_armed(conduct: Callable[..., FaultController
     assert "never armed" in controller.rows()[0]["evidence"]
 
 
-def test_a_fault_that_never_fired_says_where_it_waited(conduct: Callable[..., FaultController]) -> None:
-    controller = conduct(spec(batch=9))
-    row = controller.rows()[0]
+def test_a_fault_that_never_fired_reports_where_it_waited(conduct: Callable[..., FaultController]) -> None:
+    controller = conduct(spec(batch=9), spec(batch=9, query="flights"))
+    row, of_query = controller.rows()
     assert row["hit"] is False and row["fired_at"] is None
     assert row["evidence"] == "armed, but batch 9 was never seen at after-sink-commit"
+    assert of_query["evidence"] == "armed, but batch 9 of query flights was never seen at after-sink-commit"
 
 
 def test_a_strike_that_fails_is_a_miss_and_is_healed(conduct: Callable[..., FaultController]) -> None:
@@ -314,7 +318,7 @@ def test_a_proof_that_fails_is_a_miss_and_is_healed(conduct: Callable[..., Fault
     assert controller.rows()[0]["hit"] is False
 
 
-def test_a_parked_sink_that_no_fault_waits_for_goes_on_at_once(conduct: Callable[..., FaultController]) -> None:
+def test_a_parked_sink_that_no_fault_waits_for_is_released_at_once(conduct: Callable[..., FaultController]) -> None:
     controller = conduct(spec(batch=7, point=Point.BEFORE_SINK_COMMIT))
     released: list[int] = []
     controller.on_point(Parked(Point.BEFORE_SINK_COMMIT, "kafka", 6, "id-1", {}, lambda: released.append(1)))
@@ -330,7 +334,9 @@ def test_a_parked_sink_is_released_when_its_fault_is_settled(conduct: Callable[.
     wait_until("the release", lambda: released, deadline_s=5)
 
 
-def test_reports_are_found_by_sink_batch_and_time(conduct: Callable[..., FaultController], timeline: Timeline) -> None:
+def test_sink_events_are_found_by_sink_query_batch_and_time(
+    conduct: Callable[..., FaultController], timeline: Timeline
+) -> None:
     controller = conduct(spec())
     context = controller._context
     assert context is not None
@@ -358,16 +364,16 @@ def test_heal_all_heals_what_is_in_progress(conduct: Callable[..., FaultControll
     hold.set()
 
 
-def test_a_batch_without_data_is_no_target(conduct: Callable[..., FaultController]) -> None:
+def test_a_fault_in_a_batch_without_data_is_a_miss(conduct: Callable[..., FaultController]) -> None:
     controller = conduct(spec(batch=0))
     controller.on_log("checkpoint", 0, Point.AFTER_SINK_COMMIT)
     settle(controller)
     row = controller.rows()[0]
     assert row["hit"] is False
-    assert "batch 0 held no data" in row["evidence"]
+    assert "batch 0 read no input" in row["evidence"]
 
 
-def test_a_heal_that_fails_is_told_and_stops_the_run(
+def test_a_heal_that_fails_is_an_environment_problem(
     conduct: Callable[..., FaultController], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: Recorded, context: FaultContext) -> None:
@@ -382,7 +388,7 @@ def test_a_heal_that_fails_is_told_and_stops_the_run(
         controller.check()
 
 
-def test_a_hasty_way_out_does_not_wait_for_a_slow_heal(
+def test_heal_briefly_does_not_wait_for_a_slow_heal(
     conduct: Callable[..., FaultController], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold = threading.Event()
@@ -395,7 +401,7 @@ def test_a_hasty_way_out_does_not_wait_for_a_slow_heal(
     hold.set()
 
 
-def test_the_feed_goes_on_for_a_fault_that_needs_input_and_waits_for_any_other(
+def test_the_feed_continues_only_for_a_fault_that_needs_input(
     conduct: Callable[..., FaultController], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller, go_on = conduct(spec()), threading.Event()

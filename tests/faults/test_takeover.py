@@ -1,4 +1,4 @@
-"""A takeover: of several queries the struck one must have come to its own end before anything is said of what it wrote."""
+"""A takeover: of several queries the struck one must have ended by itself before its writes are reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENDED = "ERROR MicroBatchExecution: Query {name} [id = {id}, runId = 1-2] termin
 
 
 @pytest.fixture
-def taken(tmp_path: Path) -> Any:
+def take_over(tmp_path: Path) -> Any:
     (tmp_path / "metadata").write_text('{"id":"aaaa-1"}')
 
     def make(log: str, *queries: str, running: bool = True) -> tuple[Takeover, list[str]]:
@@ -39,36 +39,39 @@ def taken(tmp_path: Path) -> Any:
     return make
 
 
-def test_the_only_query_is_told_by_any_word_of_it(taken: Any) -> None:
-    assert taken(REPLACED, "a")[0]._told() and not taken("nothing", "a")[0]._told()
+def test_the_error_of_the_only_query_shows_that_the_driver_was_replaced(take_over: Any) -> None:
+    assert take_over(REPLACED, "a")[0]._is_replaced() and not take_over("nothing", "a")[0]._is_replaced()
 
 
-def test_of_several_the_struck_one_must_have_ended(taken: Any) -> None:
+def test_of_several_queries_the_struck_one_must_have_ended(take_over: Any) -> None:
     other = ENDED.format(name="b", id="bbbb-2")
-    assert not taken(f"{other}\n{REPLACED}", "a", "b")[0]._told(), "another query was told at once"
-    assert taken(f"{other}\n{REPLACED}\n{ENDED.format(name='a', id='aaaa-1')}", "a", "b")[0]._told()
+    assert not take_over(f"{other}\n{REPLACED}", "a", "b")[0]._is_replaced(), "only another query got the error"
+    assert take_over(f"{other}\n{REPLACED}\n{ENDED.format(name='a', id='aaaa-1')}", "a", "b")[0]._is_replaced()
 
 
-def test_a_driver_that_another_query_ended_shows_nothing(taken: Any) -> None:
-    takeover, done = taken(f"{ENDED.format(name='b', id='bbbb-2')}\n{REPLACED}", "a", "b", running=False)
-    proof = takeover.resume_first(lambda: done.append("let go"), {}, ["before"], how="awake again")
+def test_a_driver_that_another_query_ended_is_a_miss(take_over: Any) -> None:
+    takeover, done = take_over(f"{ENDED.format(name='b', id='bbbb-2')}\n{REPLACED}", "a", "b", running=False)
+    proof = takeover.resume_first(lambda: done.append("resumed"), {}, ["before"], after="after SIGCONT")
     assert not proof.hit and "another query ended the old driver" in proof.evidence[-1]
-    assert done == ["let go", "killed"]
+    assert done == ["resumed", "killed"]
 
 
-def test_unchanged_sinks_say_nothing_about_what_was_written_before(taken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The successor may have written the batch a second time by then: a duplicate that the old driver's end does not show."""
-    takeover, done = taken(REPLACED, "a")
+def test_unchanged_sinks_are_reported_with_their_limit(take_over: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The successor may have written the batch a second time before that: a duplicate that this comparison does not show."""
+    takeover, done = take_over(REPLACED, "a")
     takeover._context.stack = SimpleNamespace(kafka=None)
     held = {"table t": "400 rows (the newest of transaction 9)"}
     monkeypatch.setattr(module, "sink_state", lambda _stack: held)
     monkeypatch.setattr(module, "undecided", lambda _kafka: False)
-    proof = takeover.resume_first(lambda: done.append("go"), held, ["before"], how="awake again")
-    assert proof.hit and done == ["go", "killed"]
-    assert proof.evidence[-1].startswith("no table or topic changed from when the old driver went on until its end")
-    assert proof.evidence[-1].endswith("what was written before that is not compared")
+    proof = takeover.resume_first(lambda: done.append("resumed"), held, ["before"], after="after SIGCONT")
+    assert proof.hit and done == ["resumed", "killed"]
+    assert str(proof.evidence[1]).startswith(
+        "after SIGCONT, the old driver got the error that it was replaced: last error"
+    )
+    assert proof.evidence[-1].startswith("no table or topic changed after the old driver resumed")
+    assert proof.evidence[-1].endswith("what it wrote before that is not compared")
     monkeypatch.setattr(module, "sink_state", lambda _stack: {"table t": "401 rows (the newest of transaction 10)"})
-    wrote = taken(REPLACED, "a")[0]
+    wrote = take_over(REPLACED, "a")[0]
     wrote._context.stack = SimpleNamespace(kafka=None)
-    last = wrote.resume_first(lambda: None, held, [], how="awake again").evidence[-1]
-    assert last.startswith("meanwhile table t: 400 rows") and "401 rows" in last
+    last = wrote.resume_first(lambda: None, held, [], after="after SIGCONT").evidence[-1]
+    assert last.startswith("meanwhile it changed table t: 400 rows") and "401 rows" in last

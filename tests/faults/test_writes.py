@@ -1,4 +1,4 @@
-"""A fault counts in a batch without input only if that batch writes."""
+"""In a batch without input, a fault hits only if the batch writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onceproof.scenario.points import Point
 
 
 class Hits:
-    """A fault that acts on nothing and says that it hit."""
+    """A fault that does nothing and reports a hit."""
 
     def __init__(self, spec: FaultSpec) -> None:
         self._spec = spec
@@ -61,7 +61,7 @@ def settle(controller: FaultController) -> None:
 
 
 class NoInput:
-    """Batch 2 reads nothing; those of the other query are open all the time."""
+    """A checkpoint in which batch 2 reads no input."""
 
     def batch(self, query: str, batch: int) -> Batch:
         return Batch(query, batch, {"t": {0: 7}}, {"t": {0: 7 + 7 * (batch != 2)}}, None, 0.0, 0)
@@ -74,6 +74,8 @@ class NoInput:
 
 
 class TwoQueries(NoInput):
+    """The same, with a batch of another query open all the time."""
+
     def batches(self) -> list[Batch]:
         return [Batch("other", 5, {}, {}, None, 0.0, 0)]
 
@@ -85,7 +87,7 @@ def without_input(
     checkpoint: NoInput | None = None,
     query: str | None = None,
 ) -> dict[str, Any]:
-    """A fault in a batch that reads nothing; its output holds the first of ``held`` at its plan, the next at its commit."""
+    """The row of a fault in batch 2, whose output holds the first of ``held`` at its plan and the next at its commit."""
     states = iter(held)
     monkeypatch.setattr(
         "onceproof.faults.evidence.writes.output_state", lambda _stack, _outputs: {"table totals": next(states)}
@@ -103,24 +105,24 @@ def without_input(
     return controller.rows()[0]
 
 
-def test_a_batch_that_reads_nothing_and_writes_is_in_danger(
+def test_a_fault_hits_in_a_batch_that_reads_nothing_and_writes(
     conduct: Callable[[FaultSpec], FaultController], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = without_input(conduct, monkeypatch, "3 rows", "5 rows")
     assert row["hit"] is True
-    assert row["evidence"].splitlines()[-1] == "batch 2 read no input, and wrote: table totals: 3 rows -> 5 rows"
+    assert row["evidence"].splitlines()[-1] == "batch 2 read no input, but wrote: table totals: 3 rows -> 5 rows"
 
 
-def test_one_that_neither_reads_nor_writes_is_not(
+def test_a_fault_misses_in_a_batch_that_neither_reads_nor_writes(
     conduct: Callable[[FaultSpec], FaultController], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = without_input(conduct, monkeypatch, "3 rows", "3 rows")
     assert row["hit"] is False
-    assert "batch 2 held no data and wrote none: nothing was in danger; choose another batch" in row["evidence"]
+    assert "batch 2 read no input and wrote nothing: nothing was in danger; choose another batch" in row["evidence"]
 
 
 class Input(NoInput):
-    """Batch 2 reads input, as every other."""
+    """A checkpoint in which every batch reads input."""
 
     def batch(self, query: str, batch: int) -> Batch:
         return Batch(query, batch, {"t": {0: 7}}, {"t": {0: 14}}, None, 0.0, 0)
@@ -130,7 +132,7 @@ class Input(NoInput):
 
 
 @pytest.mark.parametrize(("after", "hit"), [("3 rows", False), ("5 rows", True)])
-def test_a_batch_that_reads_must_also_write_if_the_fault_comes_after_its_commit(
+def test_after_the_sinks_commit_a_batch_that_reads_must_also_write(
     conduct: Callable[[FaultSpec], FaultController], monkeypatch: pytest.MonkeyPatch, after: str, hit: bool
 ) -> None:
     row = without_input(conduct, monkeypatch, "3 rows", after, checkpoint=Input())
@@ -139,33 +141,35 @@ def test_a_batch_that_reads_must_also_write_if_the_fault_comes_after_its_commit(
 
 
 @pytest.mark.parametrize(("query", "hit"), [(None, False), ("checkpoint", True)])
-def test_whose_writes_they_were_must_be_known(
+def test_a_write_that_may_be_another_querys_is_a_miss(
     conduct: Callable[[FaultSpec], FaultController], monkeypatch: pytest.MonkeyPatch, query: str | None, hit: bool
 ) -> None:
     row = without_input(conduct, monkeypatch, "3 rows", "5 rows", checkpoint=TwoQueries(), query=query)
     assert row["hit"] is hit
-    doubt = "queries checkpoint, other were open at the same time, and which of them wrote to totals is not known"
+    doubt = (
+        "queries checkpoint, other had batches open at the same time, and which of them wrote to totals is not known"
+    )
     assert (doubt in row["evidence"]) is not hit
 
 
-def test_a_batch_whose_write_was_stopped_or_refused_is_in_danger_whatever_came_of_it(
+def test_a_fault_hits_in_a_batch_whose_write_was_stopped_or_refused(
     conduct: Callable[[FaultSpec], FaultController],
 ) -> None:
     controller = conduct(spec())
     context = controller._context
     assert context is not None
     context.checkpoint = cast(Any, NoInput())
-    context.tried["checkpoint", 2] = "postgres refused what it sent"
+    context.attempted_writes["checkpoint", 2] = "postgres refused what it sent"
     controller.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
     settle(controller)
     assert controller.rows()[0]["hit"] is True
-    assert "batch 2 read no input, and postgres refused what it sent" in controller.rows()[0]["evidence"]
+    assert "batch 2 read no input, but postgres refused what it sent" in controller.rows()[0]["evidence"]
 
 
-def test_a_service_that_is_away_at_the_commit_is_no_failure_of_the_run(
+def test_outputs_that_cannot_be_read_at_the_commit_are_read_later(
     conduct: Callable[[FaultSpec], FaultController], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job that hides a refusal commits its batch while Postgres is still stopped."""
+    """A job that hides a refusal has its batch committed while Postgres is still stopped."""
     looks = 0
 
     def look(_stack: object, _outputs: object) -> dict[str, str]:
@@ -185,4 +189,4 @@ def test_a_service_that_is_away_at_the_commit_is_no_failure_of_the_run(
     assert controller.wrote("checkpoint", 2) is None
     controller.on_log("checkpoint", 2, Point.AFTER_SINK_COMMIT)
     settle(controller)
-    assert controller.rows()[0]["evidence"].endswith("wrote: table totals: 1 rows -> 3 rows"), "looked at again"
+    assert controller.rows()[0]["evidence"].endswith("wrote: table totals: 1 rows -> 3 rows"), "read again"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from onceproof.chaos.stall.task import won
-from onceproof.faults.tasks import retried
+from onceproof.chaos.stall.task import describe_winner
+from onceproof.faults.tasks import describe_retry
 from onceproof.pipeline.spark_events import Attempt, attempts
 from onceproof.pipeline.spark_tasks import TaskProcess
 
@@ -81,7 +81,7 @@ def test_each_driver_start_is_an_application_of_its_own(tmp_path: Path) -> None:
     write(folder, job(2, 0), task(0, 0, "driver", at=9, end={"Reason": "Success"}), name="local-2.inprogress")
     found = attempts(folder, 2, "q")
     assert [a.application for a in found] == ["local-1", "local-2"]
-    sentence = retried(found, LOCAL)
+    sentence = describe_retry(found, LOCAL)
     assert sentence is not None and sentence.endswith("of the next driver")
 
 
@@ -111,22 +111,24 @@ SUCCESS = one(1, "1", {"Reason": "Success"}, at=2)
 def test_a_retry_is_a_lost_attempt_and_a_later_success_at_the_same_task(
     lost: Attempt, victim: TaskProcess, counts: bool
 ) -> None:
-    assert (retried([lost, SUCCESS], victim) is not None) is counts
+    assert (describe_retry([lost, SUCCESS], victim) is not None) is counts
 
 
 def test_only_the_same_task_is_a_retry() -> None:
     """The task with that number in another stage is not a retry, except in the next driver, which numbers its stages again."""
     lost = one(0, "0", DIED, at=1)
-    assert retried([lost, SUCCESS], WORKER) is not None
-    assert retried([lost, replace(SUCCESS, stage=2)], WORKER) is None
-    assert retried([lost, replace(SUCCESS, stage=2, application="app-2")], WORKER) is not None
+    assert describe_retry([lost, SUCCESS], WORKER) is not None
+    assert describe_retry([lost, replace(SUCCESS, stage=2)], WORKER) is None
+    assert describe_retry([lost, replace(SUCCESS, stage=2, application="app-2")], WORKER) is not None
 
 
 def test_the_speculative_attempt_wins_if_it_alone_succeeds() -> None:
     stalled = one(0, "0", None, at=1)
     speculative = replace(SUCCESS, speculative=True)
-    sentence = won([stalled, speculative], WORKER)
+    sentence = describe_winner([stalled, speculative], WORKER)
     assert sentence is not None and "speculative attempt 1" in sentence
-    assert won([stalled], WORKER) is None
-    assert won([replace(stalled, reason="Success"), replace(speculative, reason="TaskKilled")], WORKER) is None
-    assert won([replace(stalled, executor="2"), speculative], WORKER) is None
+    assert describe_winner([stalled], WORKER) is None
+    assert (
+        describe_winner([replace(stalled, reason="Success"), replace(speculative, reason="TaskKilled")], WORKER) is None
+    )
+    assert describe_winner([replace(stalled, executor="2"), speculative], WORKER) is None

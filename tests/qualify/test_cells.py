@@ -93,7 +93,7 @@ def test_state_and_parked_sinks_make_their_points_reachable(upsert: Scenario) ->
 def test_a_job_that_bypasses_the_checkpoint_file_system_has_no_cell_before_the_offset_log(upsert: Scenario) -> None:
     found = cells(Job((Query("last_seen", 6, waits=False),), ()), upsert)
     (before,) = [c for c in found if c.kind == "crash" and c.point is Point.BEFORE_OFFSET_LOG]
-    assert before.state is State.N_A and "past onceproof's checkpoint file system" in str(before.why)
+    assert before.state is State.N_A and "through onceproof's checkpoint file system" in str(before.why)
 
 
 def test_each_of_several_queries_has_cells_that_name_it() -> None:

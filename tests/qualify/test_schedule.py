@@ -97,7 +97,7 @@ def fault(batch: int, *evidence: str, hit: bool = False) -> FaultReport:
     )
 
 
-EMPTY = "batch 2 held no data and wrote none: nothing was in danger; choose another batch"
+EMPTY = "batch 2 read no input and wrote nothing: nothing was in danger; choose another batch"
 
 
 def test_a_cell_whose_batch_had_nothing_in_danger_is_tried_at_another_batch() -> None:

@@ -18,7 +18,9 @@ HIT = FaultReport(
     "crash", "driver", "both", 2, "after-sink-commit", True, True, True, (Evidence("the driver was started again"),)
 )
 MISSED = replace(
-    HIT, hit=False, seen=(Evidence("left behind: offsets/2 there, commits/2 there"), Evidence("that is not the state"))
+    HIT,
+    hit=False,
+    seen=(Evidence("left behind: offsets/2 written, commits/2 written"), Evidence("that is not the state")),
 )
 DUPLICATE = Finding(
     "duplicate",

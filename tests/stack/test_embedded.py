@@ -82,7 +82,7 @@ def test_an_isolated_leader_is_replaced(stack: EmbeddedStack) -> None:
     kafka.replication_proxy(before.broker).cut()
     kafka.controller_proxy(before.broker).cut()
     try:
-        leadership.wait_for_another(kafka, "isolated/0", before)
+        leadership.wait_for_new_leader(kafka, "isolated/0", before)
     finally:
         kafka.replication_proxy(before.broker).heal()
         kafka.controller_proxy(before.broker).heal()
@@ -97,7 +97,7 @@ def test_a_killed_broker_comes_back_into_every_isr(stack: EmbeddedStack) -> None
     kafka.kill_broker(before.broker)
     assert not kafka.is_running(before.broker)
     stack.check_health()  # raises nothing, because a fault killed the broker
-    leadership.wait_for_another(kafka, "killed/0", before)
+    leadership.wait_for_new_leader(kafka, "killed/0", before)
     kafka.restart_broker(before.broker)
     assert kafka.is_running(before.broker)
     partition = kafka.admin().list_topics("killed", timeout=5).topics["killed"].partitions[0]

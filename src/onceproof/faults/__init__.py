@@ -1,1 +1,1 @@
-"""What a fault is, and what kinds of faults share. The kinds themselves are in `onceproof.chaos`."""
+"""The contract of a fault, the controller that injects faults, and code shared by the kinds, which are in `onceproof.chaos`."""

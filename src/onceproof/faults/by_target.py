@@ -1,4 +1,4 @@
-"""A fault kind whose targets are struck by different means: who does it for one of them, and what it says of itself."""
+"""Base of a fault kind that strikes each of its targets by other means: it forwards to one striker per target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onceproof.faults.contract import NeedsInput, Occurrence, Placement, Proof, 
 from onceproof.scenario.model import Scenario
 
 
-class Striking(Protocol):
+class Striker(Protocol):
     """The part of `onceproof.faults.contract.Fault` that acts."""
 
     def matches(self, seen: Occurrence) -> bool: ...
@@ -24,45 +24,45 @@ class Striking(Protocol):
 
 
 @dataclass(frozen=True)
-class HandedOver:
-    """To whom a fault of one target goes."""
+class TargetStriker:
+    """The implementation of a fault kind for one target."""
 
-    to: Striking
+    striker: Striker
     problems: Callable[[Scenario], list[SpecProblem]]
     placement: Callable[[Scenario], Placement]
     reads_frames: bool = False
     takes_frame: bool = False
-    """Whether the spec's ``frame`` says something to it."""
+    """Whether it uses the spec's ``frame``."""
 
 
 class ByTarget:
-    """A fault kind of which each target has somebody who strikes it: that one does what a fault does in a run."""
+    """A fault kind that forwards its part in a run to the striker of its target."""
 
-    def __init__(self, to: Striking) -> None:
-        self._to = to
+    def __init__(self, striker: Striker) -> None:
+        self._striker = striker
 
     def matches(self, seen: Occurrence) -> bool:
-        return self._to.matches(seen)
+        return self._striker.matches(seen)
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
-        self._to.strike(context, seen)
+        self._striker.strike(context, seen)
 
     def prove(self, context: FaultContext, seen: Occurrence) -> Proof:
-        return self._to.prove(context, seen)
+        return self._striker.prove(context, seen)
 
     def heal(self, context: FaultContext) -> None:
-        self._to.heal(context)
+        self._striker.heal(context)
 
     @property
     def needs_input(self) -> bool:
-        return isinstance(self._to, NeedsInput) and self._to.needs_input
+        return isinstance(self._striker, NeedsInput) and self._striker.needs_input
 
 
 def ignored_problems(target: str, *, leader_of: str | None, coordinator_of: str | None) -> list[SpecProblem]:
-    """Who leads or coordinates something is a broker: said of anything else it would be passed over in silence."""
+    """``leader_of`` and ``coordinator_of`` choose a broker; for another target they would be silently ignored."""
     given = {"leader_of": leader_of, "coordinator_of": coordinator_of}
     return [
-        SpecProblem((name,), f"{target} is no broker", f"remove {name}, or set target: broker")
+        SpecProblem((name,), f"{target} is not a broker", f"remove {name}, or set target: broker")
         for name, value in given.items()
         if value is not None and target not in ("broker", "controller")
     ]

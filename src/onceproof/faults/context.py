@@ -1,4 +1,4 @@
-"""What a fault may see and touch: the services, the job, the checkpoint, the clock."""
+"""What a fault may read and change: the services, the job, the checkpoint, the clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onceproof.stack.api import Stack
 
 @dataclass
 class FaultContext:
-    """What a fault may see and touch."""
+    """What a fault may read and change."""
 
     stack: Stack
     job: Pipeline
@@ -25,17 +25,17 @@ class FaultContext:
     sink_events: list[SinkEvent] = field(default_factory=list)
     """What the sinks reported, in order."""
     scenario: Scenario | None = None
-    """Of a run; None where a test needs none."""
+    """Set in every run; None only in tests that need no scenario."""
     events: Path | None = None
-    """Folder of Spark's own event logs (`onceproof.pipeline.spark_events`), in a run with a fault that strikes tasks."""
-    tried: dict[tuple[str, int], str] = field(default_factory=dict)
-    """Query and batch -> what the batch was seen to send to a service, whether or not that has come to anything."""
+    """Folder of Spark's event logs (`onceproof.pipeline.spark_events`), in a run with a fault that strikes tasks."""
+    attempted_writes: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Query and batch -> the write that the batch was seen to send to a service, whether or not the service applied it."""
     attempt: Callable[[str, int], int | None] = lambda _query, _batch: None
-    """Which attempt at a batch of a query is the last that has begun, from 1; None where nobody counts them."""
+    """The number of the latest attempt at a query's batch, from 1; None where attempts are not counted."""
 
     def sink_event_since(self, at: float, event: str, *, sink: str, query: str, batch: int) -> SinkEvent | None:
-        """The first such report about the batch that came after ``at`` (seconds of the run's clock)."""
+        """The first such event of the batch from ``at`` on (seconds of the run's clock)."""
         wanted = (event, sink, query, batch)
         return next(
-            (t for t in list(self.sink_events) if t.at >= at and (t.event, t.sink, t.query, t.batch) == wanted), None
+            (e for e in list(self.sink_events) if e.at >= at and (e.event, e.sink, e.query, e.batch) == wanted), None
         )

@@ -1,7 +1,7 @@
-"""What a fault is. Each kind is one file under ``chaos/`` that implements `FaultOf` and registers it.
+"""The contract of a fault: each kind is one file under ``chaos/`` that implements `FaultOf` and registers it.
 
-A fault is placed by logical position, acts, and must then *prove* that it hit: from the state that it left behind,
-never from the attempt. The order is always armed -> fired -> hit (or not) -> healed.
+A fault waits for a logical position, strikes there, and must then *prove* that it hit: from the state that it left behind,
+never from the attempt. The order is always armed -> fired -> hit (or missed) -> healed.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from onceproof.scenario.points import Point
 
 @dataclass(frozen=True)
 class Placement:
-    """How exactly a fault can be put where the scenario wants it, and by which instrument."""
+    """How exactly a fault can strike at the position that the scenario names, and by which instrument."""
 
     exactness: Literal["exact", "approximate", "n/a"]
     instrument: str
     """``checkpoint file system``, ``failpoint in the sink``, ``Toxiproxy``, ..."""
     why: str
     proof: str
-    """What will prove that it hit."""
+    """What will prove that the fault hit."""
 
 
 @dataclass(frozen=True)
 class SpecProblem:
-    """Something about a fault (or oracle) that can never work. ``loc`` is the path below the fault's own mapping."""
+    """A setting of a fault (or oracle) that can never work. ``loc`` is its path within the fault's own mapping."""
 
     loc: tuple[str | int, ...]
     message: str
@@ -48,25 +48,36 @@ class Occurrence:
     batch: int
     point: Point
     instrument: Literal["checkpoint", "watcher", "failpoint"]
-    """The checkpoint file system, in whose write the driver waits; the watcher, which hears of it afterwards; a sink."""
+    """``checkpoint``: the checkpoint file system, in whose write the driver waits. ``watcher``: the checkpoint watcher, which
+    sees the file after it was written. ``failpoint``: one of onceproof's sinks."""
     sink: str = ""
-    """``postgres`` or ``kafka`` for a failpoint; empty for what is seen at the checkpoint."""
+    """``postgres`` or ``kafka`` for a failpoint; empty for a point seen at the checkpoint."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the sink told: ``xid``, ``transactional_id``, ``topics``, ``progress_topic``, ..."""
+    """What the sink reported: ``xid``, ``transactional_id``, ``topics``, ``progress_topic``, ..."""
     release: Callable[[], None] | None = None
-    """Lets the parked sink go on; None where nothing is parked. Idempotent."""
+    """Resumes the parked sink; None where no sink is parked. Idempotent."""
     hold: Callable[[], Callable[[], None]] | None = None
-    """Keeps the driver in its log write after all have struck, until the function that it returns is called; whoever takes it
-    must call that, in `Fault.heal` at the latest. None where the driver does not wait in a log write."""
+    """Keeps the driver in its log write after all faults have struck, until the returned function is called. A fault that
+    calls ``hold`` must call that function in `Fault.heal` at the latest. None where the driver does not wait in a log write."""
     attempt: int | None = None
-    """Which attempt at the batch this is, from 1; None where only the watcher saw it, who cannot tell."""
+    """Which attempt at the batch this is, from 1; None where only the watcher saw it, which does not know."""
 
 
 @dataclass(frozen=True)
 class Proof:
     hit: bool
     evidence: tuple[str | Evidence, ...]
-    """What was seen, or what was missing. A text is an item that quotes nobody."""
+    """What was seen, or what was missing. A plain text is an item without a quote."""
+
+
+def proven(*evidence: str | Evidence) -> Proof:
+    """The proof of a fault that hit."""
+    return Proof(True, evidence)
+
+
+def missed(*evidence: str | Evidence) -> Proof:
+    """The proof of a fault that missed: the last item of the evidence says why."""
+    return Proof(False, evidence)
 
 
 ContextT = TypeVar("ContextT", contravariant=True)
@@ -74,11 +85,13 @@ SeenT = TypeVar("SeenT", contravariant=True)
 
 
 class FaultOf(Protocol[ContextT, SeenT]):
-    """One fault of one run. Constructed from its validated spec. ``SeenT`` is what was seen at its position: of a Spark job a
-    point of a batch, of a consumer a step. ``ContextT`` is what it may see and touch.
+    """One fault of one run, constructed from its validated spec.
 
-    What only some kinds need is a protocol of its own: `ReadsFrames`, `NeedsInput`, `Watches`, `TakesTurns`,
-    `onceproof.faults.job.OffersCells`, and those of `onceproof.consumers.routes`. A kind has the method, and says nothing more.
+    ``SeenT`` is what an instrument saw at the fault's position: a point of a batch for a Spark job, a step for a consumer.
+    ``ContextT`` is what the fault may read and change.
+
+    Abilities that only some kinds need are protocols of their own: `ReadsFrames`, `NeedsInput`, `Watches`, `TakesTurns`,
+    `onceproof.faults.job.OffersCells`, and those of `onceproof.consumers.routes`. A kind has an ability if it has the method.
     """
 
     Spec: ClassVar[type[Any]]
@@ -90,32 +103,35 @@ class FaultOf(Protocol[ContextT, SeenT]):
 
     @classmethod
     def problems(cls, spec: Any, scenario: Scenario) -> list[SpecProblem]:
-        """What makes this spec impossible in this scenario."""
+        """The reasons why this spec cannot work in this scenario."""
 
     @classmethod
     def placement(cls, spec: Any, scenario: Scenario) -> Placement: ...
 
     def matches(self, seen: SeenT) -> bool:
-        """Whether this is the moment to strike (the spec's position is already known to match)."""
+        """Whether to strike now. The caller has already checked that the spec's batch, query and attempt match."""
 
     def strike(self, context: ContextT, seen: SeenT) -> None:
-        """Act, at once: called in the thread that saw the position, while the pipeline is held there."""
+        """Inject the fault at once: called in the thread that saw the position, while the pipeline is held there."""
 
     def prove(self, context: ContextT, seen: SeenT) -> Proof:
-        """Say from the state left behind whether it hit. Of a Spark job in a thread of its own: it may wait for the symptom,
-        and heal. Of a consumer once the run is over."""
+        """Decide from the state left behind whether the fault hit.
+
+        For a Spark job this runs in a thread of its own: it may wait for the symptom, and heal. For a consumer it is called
+        after the run.
+        """
 
     def heal(self, context: ContextT) -> None:
-        """Undo whatever strike did. Idempotent; always called, also when nothing was struck."""
+        """Undo what `strike` did. Idempotent; always called, even if the fault never struck."""
 
 
 Fault = FaultOf[FaultContext, Occurrence]
-"""Of a Spark job."""
+"""A fault of a Spark job."""
 
 
 @runtime_checkable
 class ReadsFrames(Protocol):
-    """A kind that strikes at a request or an answer, with some of its specs or all: the run then has the protocol proxy."""
+    """A kind that strikes at a request or an answer, for some or all of its specs: the run then starts the protocol proxy."""
 
     @classmethod
     def reads_frames(cls, spec: Any) -> bool: ...
@@ -123,7 +139,7 @@ class ReadsFrames(Protocol):
 
 @runtime_checkable
 class NeedsInput(Protocol):
-    """A fault that cannot go on without input: while this is true the feed goes on, which otherwise waits for its healing."""
+    """A fault that needs more input while it is active: the feed, which otherwise waits for healing, continues meanwhile."""
 
     @property
     def needs_input(self) -> bool: ...
@@ -131,22 +147,22 @@ class NeedsInput(Protocol):
 
 @runtime_checkable
 class Watches(Protocol):
-    """A fault that must know what went on before its position: called before the pipeline starts, and changes nothing."""
+    """A fault that must observe the run before its position: called before the pipeline starts, and changes nothing."""
 
     def watch(self, context: Any) -> None: ...
 
 
 @runtime_checkable
 class TakesTurns(Protocol):
-    """A kind of which one is in force at a time: a second would wait until the batch of the first is over."""
+    """A kind of which only one fault can be active at a time: a second one would wait until the first one's batch is over."""
 
     @classmethod
     def takes_turns(cls) -> str:
-        """Why, to be read after "already"."""
+        """Why, worded to follow "already"."""
 
 
 def fault_of(spec: AnyFaultSpec) -> type[FaultOf[Any, Any]]:
-    """The kind of fault that a spec is of."""
+    """The class that implements a spec's kind of fault."""
     return faults.of(spec.pipeline).get(spec.fault)
 
 
@@ -157,12 +173,12 @@ def reads_frames(specs: Iterable[AnyFaultSpec]) -> bool:
 
 
 def strikes_tasks(spec: FaultSpec) -> bool:
-    """Whether it strikes what runs a batch's tasks, and is proven by what Spark tells of their attempts."""
+    """Whether it strikes a process in the middle of a task; Spark's event log on the task attempts then proves the hit."""
     return spec.at.point is Point.IN_TASKS
 
 
 def strikes_at(spec: FaultSpec) -> Point:
-    """The point at which the fault must be told of its batch: its own, or that of the plan where it reads the batch's frames."""
+    """The point at which the controller calls the fault: its own, or the batch's plan if the fault reads the batch's frames."""
     return Point.AFTER_OFFSET_LOG if reads_frames([spec]) else spec.at.point
 
 

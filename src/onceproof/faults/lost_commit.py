@@ -1,8 +1,9 @@
-"""What lost ack and lost request share: one direction of the route between a parked sink and its service is taken away.
+"""Shared by lost ack and lost request: both cut one direction of the connection over which a sink commits.
 
-Two ways. ``before-sink-commit``: a sink of `onceproof.sinks` is parked with everything flushed; the cut is made; the sink is released and sends its COMMIT or EndTxn. What
-became of it is then asked of the service directly, and the sink must have reported an error. ``commit-lost`` and
-``commit-unacknowledged``: the protocol proxy stops the very frame, of any job (`onceproof.faults.frames`).
+There are two ways. At ``before-sink-commit`` a sink of `onceproof.sinks` is parked with everything flushed; the connection is
+cut; the sink is released and sends its COMMIT or EndTxn. The harness then asks the service directly for the outcome, and the
+sink must have reported an error. At ``commit-lost`` and ``commit-unacknowledged`` the protocol proxy stops the frame itself, in
+any job (`onceproof.faults.frames`).
 """
 
 from __future__ import annotations
@@ -14,34 +15,35 @@ from pydantic import Field
 
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem
+from onceproof.faults.contract import Occurrence, Placement, Proof, SpecProblem, missed, proven
 from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.frames import (
     FrameSpec,
     StoppedFrame,
-    frame_placement,
+    at_plan,
     frame_problems,
-    is_planned,
+    placement_at_frame,
     prove_loss,
+    wait_for_commit,
+    wait_for_outcome,
 )
 from onceproof.faults.job import Job, Try, at_checkpoint, at_commit
-from onceproof.faults.placement import RESTART_S, committed, one_line, placement, point_problems
+from onceproof.faults.placement import one_line, placement_at, point_problems
 from onceproof.instruments.failpoints import SinkEvent
 from onceproof.instruments.proxy.rules import Action, Cut
 from onceproof.scenario.model import At, FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stack.api import Proxy, Stream
 from onceproof.stores.kafka.transactions import OpenTransaction
-from onceproof.stores.postgres.transactions import postgres_status
 
 _SETTLE_S = 20.0
-"""COMMIT and EndTxn take milliseconds once they have arrived, and a transaction is aborted within its time-out of 10 s."""
+"""EndTxn takes milliseconds once it has arrived, and Kafka aborts a transaction after its time-out of 10 s."""
 _ERROR_S = 45.0
-"""Time for the sink to notice: the scenarios' commit time-outs are 2 s, those of a user's own sink may be longer."""
+"""Limit for the sink to notice: the commit time-outs of the scenarios are 2 s; a user's own sink may have longer ones."""
 
 
 class CommitAt(At):
-    """Where a commit can be cut: at the point where the sink parks before it."""
+    """The position of the fault; the default point is the one where a sink parks before its commit."""
 
     point: Point = Field(Point.BEFORE_SINK_COMMIT, description="the place in the batch's commit protocol")
 
@@ -49,14 +51,12 @@ class CommitAt(At):
 class CutCommitSpec(FaultSpec):
     target: Literal["postgres", "kafka"]
     at: CommitAt
-    frame: FrameSpec | None = Field(None, description="which request, where the protocol proxy places the fault")
-    cut: Cut = Field(
-        "reset", description="how the client learns of it there: reset, close, or silence until its own time-out"
-    )
+    frame: FrameSpec | None = Field(None, description="which request; only where the protocol proxy places the fault")
+    cut: Cut = Field("reset", description="what the client sees there: reset, close, or silence until its own time-out")
 
 
 class CutCommit:
-    """Base of the two faults; ``stream`` is the direction that is lost."""
+    """Base of the two faults; ``stream`` is the direction that is cut."""
 
     stream: Stream
 
@@ -72,7 +72,7 @@ class CutCommit:
 
     @classmethod
     def frame_point(cls) -> Point:
-        """Where the protocol proxy places it."""
+        """The point at which the protocol proxy places it."""
         return Point.COMMIT_UNACKNOWLEDGED if cls.stream == "downstream" else Point.COMMIT_LOST
 
     @classmethod
@@ -85,41 +85,48 @@ class CutCommit:
         if cls.reads_frames(spec):
             return problems + frame_problems(spec.frame or FrameSpec(), spec.target, scenario, query=spec.at.query)
         if spec.frame is not None:
-            mend = f"say at: {{point: {cls.frame_point()}}}, or leave `frame` out"
-            problems.append(SpecProblem(("frame",), f"at {spec.at.point} the sink says what it commits", mend))
+            message = f"`frame` has no effect at {spec.at.point}, where a parked sink is cut off at its own commit"
+            hint = f"use at: {{point: {cls.frame_point()}}}, or remove `frame`"
+            problems.append(SpecProblem(("frame",), message, hint))
         if spec.cut != "reset":
-            mend = f"say at: {{point: {cls.frame_point()}}}, or leave `cut` out"
-            problems.append(SpecProblem(("cut",), f"at {spec.at.point} it is Toxiproxy that cuts, in one way", mend))
+            message = f"`cut` has no effect at {spec.at.point}, where Toxiproxy cuts the connection"
+            hint = f"use at: {{point: {cls.frame_point()}}}, or remove `cut`"
+            problems.append(SpecProblem(("cut",), message, hint))
         if spec.target == "postgres" and scenario.stack.postgres is None:
             problems.append(SpecProblem(("target",), "this stack has no Postgres", "add `postgres: {}` to the stack"))
         return problems
 
     @classmethod
     def tries(cls, job: Job) -> Iterator[Try]:
-        """At the frame itself; and where a sink of ours parks, at its own commit, of which it reports what it heard."""
+        """At the frame of each commit; and at the commit of each sink that can park, which then reports the error it gets."""
         yield from at_commit(job, cls.frame_point())
         for query in job.queries:
             for target in query.parks:
-                yield Try(Point.BEFORE_SINK_COMMIT, {"target": target}, job.of(query), words=f"{target} sink, parked")
+                yield Try(
+                    Point.BEFORE_SINK_COMMIT,
+                    {"target": target},
+                    job.at_query(query.name),
+                    words=f"{target} sink, parked",
+                )
         if not any(query.parks for query in job.queries):
             yield from at_checkpoint(job, (Point.BEFORE_SINK_COMMIT,), {})
 
     @classmethod
     def placement(cls, spec: CutCommitSpec, scenario: Scenario) -> Placement:
         proof = {
-            "downstream": "the commit seen directly at the service while the sink reported an error",
-            "upstream": "the sink reported an error and the commit was absent at the service until healed",
+            "downstream": "the service has the commit, and the sink reported an error",
+            "upstream": "the sink reported an error, and the service does not have the commit until the fault is healed",
         }[cls.stream]
         if cls.reads_frames(spec):
-            said = "the service's answer to it" if cls.stream == "downstream" else "that it was never delivered"
+            proof = "the service's answer to it" if cls.stream == "downstream" else "that it was never delivered"
             if spec.target == "postgres":
-                said += ", and what Postgres says became of the transaction"
-            return frame_placement(spec.at.point, said, scenario)
-        return placement(spec.at.point, proof, scenario)
+                proof += ", and the transaction's status in Postgres"
+            return placement_at_frame(spec.at.point, proof, scenario)
+        return placement_at(spec.at.point, proof, scenario)
 
     def matches(self, seen: Occurrence) -> bool:
         if self._stopped is not None:
-            return is_planned(seen)
+            return at_plan(seen)
         return seen.instrument == "failpoint" and seen.point is self._spec.at.point and seen.sink == self._spec.target
 
     def strike(self, context: FaultContext, seen: Occurrence) -> None:
@@ -130,13 +137,13 @@ class CutCommit:
         if self._spec.target == "postgres":
             assert context.stack.postgres is not None
             self._proxies = [context.stack.postgres.proxy]
-            # The connection is closed at the first byte of that direction: at once, so the sink need not time out.
+            # Toxiproxy closes the connection at the first byte of that direction, so the sink need not time out.
             self._proxies[0].add_toxic("limit_data", self.stream, bytes=0)
         else:
             kafka = context.stack.kafka
             self._open = OpenTransaction(kafka, seen.facts["topic"])
             self._proxies = [kafka.client_proxy(broker) for broker in kafka.brokers]
-            # A closed connection would be retried inside the client over another one, and succeed: swallow instead.
+            # After a closed connection the client would retry over another one, and succeed: so drop the bytes instead.
             for proxy in self._proxies:
                 proxy.add_toxic("timeout", self.stream, timeout=0)
         if seen.release is not None:
@@ -151,30 +158,25 @@ class CutCommit:
             else self._applied_kafka(context, seen)
         )
 
-        def told(event: str) -> SinkEvent | None:
+        def sink_event(event: str) -> SinkEvent | None:
             return context.sink_event_since(
                 self._struck_at, event, sink=self._spec.target, query=seen.query, batch=seen.batch
             )
 
         error = wait_until(
             f"the {self._spec.target} sink to report that its commit failed",
-            lambda: told("commit-failed") or told("committed"),
+            lambda: sink_event("commit-failed") or sink_event("committed"),
             deadline_s=_ERROR_S,
         )
         reported = Evidence("the sink reported", detail=one_line(error.facts.get("message", error.event)))
         if error.event == "committed":
-            return Proof(False, (applied[1], "the sink saw its commit acknowledged: nothing was lost"))
+            return missed(applied[1], "the sink reported that its commit succeeded: nothing was lost")
         if self._open is not None and self.stream == "upstream" and (self._open.ended() or self._open.visible()):
-            return Proof(False, ("the transaction ended although EndTxn should have been lost", reported))
+            return missed("the transaction ended although its EndTxn was to be lost", reported)
         self.heal(context)
         if not applied[0]:
-            return Proof(False, (applied[1], reported))
-        wait_until(
-            f"batch {seen.batch} to be committed after the fault",
-            lambda: committed(context, seen.query, seen.batch),
-            deadline_s=RESTART_S,
-        )
-        return Proof(True, (applied[1], reported, f"batch {seen.batch} was committed by Spark afterwards"))
+            return missed(applied[1], reported)
+        return proven(applied[1], reported, wait_for_commit(context, seen))
 
     def heal(self, context: FaultContext) -> None:
         if self._stopped is not None:
@@ -183,16 +185,11 @@ class CutCommit:
             proxy.heal()
 
     def _applied_postgres(self, context: FaultContext, seen: Occurrence) -> tuple[bool, str]:
-        """Whether the commit came to what this fault wants, and the sentence that says what was seen."""
+        """Whether the transaction's outcome is the one that this fault intends, and the evidence for it."""
         assert context.stack.postgres is not None
-        postgres, xid = context.stack.postgres, str(seen.facts["xid"])
+        xid = str(seen.facts["xid"])
         wanted = "committed" if self.stream == "downstream" else "aborted"
-
-        def settled() -> str | None:
-            status = postgres_status(postgres, xid)
-            return None if status == "in progress" else status
-
-        status = wait_until(f"transaction {xid} to be committed or aborted", settled, deadline_s=_SETTLE_S)
+        status = wait_for_outcome(context.stack.postgres, xid)
         return status == wanted, f"pg_xact_status of transaction {xid}: {status}"
 
     def _applied_kafka(self, context: FaultContext, seen: Occurrence) -> tuple[bool, str]:
@@ -200,11 +197,13 @@ class CutCommit:
         assert opened is not None
         who = f"transactional.id {seen.facts.get('transactional_id')}"
         if not opened.anything_open:
-            return False, f"nothing was open on {seen.facts['topic']} when {who} was parked"
+            return False, f"no transaction was open on topic {seen.facts['topic']} when {who} was parked"
         if self.stream == "upstream":
-            return True, f"{who}: {opened.describe()} stayed open, EndTxn never arrived"
+            return True, f"{who}: the transaction on {opened.describe()} stayed open, because its EndTxn never arrived"
         wait_until(f"the transaction of {who} to end", opened.ended, deadline_s=_SETTLE_S)
+        visible = opened.visible()
         return (
-            opened.visible(),
-            f"{who}: {opened.describe()} passed the last stable offset and are visible read_committed",
+            visible,
+            f"{who}: the last stable offset passed {opened.describe()}, and read_committed readers "
+            f"{'see' if visible else 'do not see'} the records",
         )

@@ -1,4 +1,4 @@
-"""What several fault kinds share: which instrument sees which point, who leads a partition, what cannot be placed where."""
+"""Helpers for placing faults: which instrument sees a point, which points and leaders a spec may name, what a batch left."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from onceproof.instruments.checkpoint_gate import FILE_MANAGER
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import LEFT_BEHIND, Point
 
-#: Seen at the checkpoint of any job: by the checkpoint file system, or by the watcher where a job writes past that.
+#: Seen at the checkpoint of any job: by the checkpoint file system, or by the watcher if the job does not write through it.
 WATCHED = (Point.AFTER_OFFSET_LOG, Point.AFTER_SINK_COMMIT, Point.AFTER_COMMIT_LOG)
-#: Seen by the checkpoint file system alone: nothing is in the checkpoint yet that a watcher could see.
+#: Seen only by the checkpoint file system: the checkpoint holds no file yet that the watcher could see.
 GATED = (Point.BEFORE_OFFSET_LOG, Point.STATE_PARTLY_COMMITTED)
 #: Reached by onceproof's own sinks, which park there.
 PARKED = (Point.BEFORE_SINK_COMMIT,)
 
-LeaderOf = Annotated[str, Field(pattern=r"^[^/]+/\d+$", description="TOPIC/PARTITION whose leader is meant")]
+LeaderOf = Annotated[str, Field(pattern=r"^[^/]+/\d+$", description="TOPIC/PARTITION whose leader is struck")]
 
 RESTART_S = 90.0
-"""A cold driver took 8 to 20 s to its first commit on two loaded cores; this is the bound for declaring that it never came."""
+"""A cold driver took 8 to 20 s to its first commit on two loaded cores; after this time the commit counts as missing."""
 
 
 def instruments_of(point: Point) -> tuple[str, ...]:
-    """Which instruments see ``point``: ``checkpoint``, ``watcher``, ``failpoint``, or none yet."""
+    """The instruments that see ``point``: ``checkpoint``, ``watcher``, ``failpoint``, or none."""
     if point in WATCHED:
         return ("checkpoint", "watcher")
     if point in GATED:
@@ -37,7 +37,7 @@ def instruments_of(point: Point) -> tuple[str, ...]:
 
 
 def point_problems(spec: FaultSpec, allowed: tuple[Point, ...]) -> list[SpecProblem]:
-    """A point where this kind cannot be placed."""
+    """A problem if this kind cannot be placed at the spec's point."""
     if spec.at.point in allowed:
         return []
     places = ", ".join(p.value for p in Point if p in allowed)
@@ -50,21 +50,21 @@ def point_problems(spec: FaultSpec, allowed: tuple[Point, ...]) -> list[SpecProb
     ]
 
 
-def placement(point: Point, proof: str, scenario: Scenario) -> Placement:
-    """How a fault is put at ``point`` in this scenario, and what state is left behind there."""
+def placement_at(point: Point, proof: str, scenario: Scenario) -> Placement:
+    """How exactly a fault can strike at ``point`` in this scenario, and what state the batch has there."""
     waits = {
         Point.BEFORE_OFFSET_LOG: "waits before it creates offsets/N",
         Point.AFTER_OFFSET_LOG: "waits after the rename to offsets/N",
         Point.AFTER_SINK_COMMIT: "waits before it creates commits/N",
         Point.AFTER_COMMIT_LOG: "waits after the rename to commits/N",
-        Point.STATE_PARTLY_COMMITTED: "waits with one state file of the batch renamed and the others not; needs a query "
-        "with two state partitions or more",
+        Point.STATE_PARTLY_COMMITTED: "waits with one state file of the batch renamed and the others not; the query must "
+        "have at least two state partitions",
     }
     instruments = instruments_of(point)
     if "checkpoint" in instruments and not has_own_file_manager(scenario):
         return Placement("exact", "checkpoint file system", f"the driver {waits[point]}: {LEFT_BEHIND[point]}", proof)
     if "watcher" in instruments:
-        why = f"the job sets {FILE_MANAGER} itself, so a write is seen after it was made, and the driver runs on"
+        why = f"the job sets {FILE_MANAGER} itself, so a write is seen only afterwards, while the driver runs on"
         return Placement("approximate", "checkpoint watcher", f"{why}: {LEFT_BEHIND[point]}", proof)
     if "failpoint" in instruments:
         return Placement(
@@ -78,20 +78,23 @@ def placement(point: Point, proof: str, scenario: Scenario) -> Placement:
 
 
 def has_own_file_manager(scenario: Scenario) -> bool:
-    """Whether the scenario's command or environment names a manager of checkpoint files (a job's own code can do so too)."""
+    """Whether the scenario's command or environment sets a checkpoint file manager (a job's code can do so too)."""
     pipeline = scenario.pipeline
     return any(FILE_MANAGER in word for word in (*pipeline.command, *pipeline.env.values()))
 
 
 def leader_problems(leader_of: str | None, scenario: Scenario) -> list[SpecProblem]:
-    """A leader that cannot be: no topic of that name, no such partition, or nowhere for leadership to go."""
+    """Why this leader cannot be struck: unknown topic, unknown partition, or no other broker that could take over."""
     problems = []
     if scenario.stack.kafka.brokers < 3:
         problems.append(
-            SpecProblem(("target",), "a single broker has nobody to take over from it", "set stack.kafka.brokers to 3")
+            SpecProblem(
+                ("target",), "no other broker could take over from a single one", "set stack.kafka.brokers to 3"
+            )
         )
     if leader_of is None:
-        return [*problems, SpecProblem((), "which leader? leader_of is missing", "for example leader_of: my-topic/0")]
+        message = "leader_of is missing: the partition whose leader is struck"
+        return [*problems, SpecProblem((), message, "for example leader_of: my-topic/0")]
     topic, _, partition = leader_of.rpartition("/")
     sizes = {i.topic: i.partitions for i in scenario.input}
     sizes |= {name: spec.partitions for name, spec in scenario.pipeline.prepare.topics.items()}
@@ -122,8 +125,13 @@ def planned(context: FaultContext, query: str, batch: int) -> bool:
     return context.checkpoint.log_exists(query, "offsets", batch)
 
 
+def is_open(context: FaultContext, query: str, batch: int) -> bool:
+    """Whether the batch is planned and not committed."""
+    return planned(context, query, batch) and not committed(context, query, batch)
+
+
 def state_written(context: FaultContext, query: str, batch: int) -> tuple[int, int]:
-    """How many state stores of the query hold what ``batch`` wrote, and how many there are."""
+    """How many state stores of the query hold a file written by ``batch``, and how many state stores there are."""
     files = re.compile(rf"{batch + 1}(_[^.]*)?\.(changelog|delta|snapshot|zip)")
     root = context.checkpoint.folder(query) / "state"
     stores = {
@@ -135,6 +143,6 @@ def state_written(context: FaultContext, query: str, batch: int) -> tuple[int, i
     return len(written), len(stores)
 
 
-def one_line(words: object) -> str:
-    """A message that may run over several lines, as one sentence of evidence."""
-    return " ".join(str(words).split())
+def one_line(text: object) -> str:
+    """A message of several lines, joined to one line of evidence."""
+    return " ".join(str(text).split())

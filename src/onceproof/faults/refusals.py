@@ -1,6 +1,7 @@
-"""Making a service refuse, for real: what is done to it, how it is undone, and which of its words are that refusal.
+"""The ways to make a service really refuse: how each begins and ends, and by which answers it is recognised.
 
-No answer is faked. The service is away, or its administrator has set it so that it says no; the protocol proxy only listens.
+No answer is faked. The service is unreachable, or its administrator has configured it to refuse; the protocol proxy only
+listens.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from onceproof.instruments.proxy.frames import Reply
 from onceproof.stack.api import Postgres
 
 _ADMIN_S = 10
-#: Nobody else holds the table while the job is stopped between two batches; another query of it may, for a moment.
+#: While the job is stopped between two batches, only another query of the job may hold the table, for a moment.
 _LOCK_S = 10
 _WAITING = """
     SELECT pid, extract(epoch FROM clock_timestamp() - query_start)::int FROM pg_stat_activity
@@ -30,60 +31,60 @@ NEEDS_TIMEOUT = (
 )
 
 
-class Refusing(Protocol):
-    """One form of refusal. ``begin`` and ``end`` may be called with the job stopped; ``end`` and ``mend`` are idempotent, also
-    without a ``begin``."""
+class Refusal(Protocol):
+    """One way to refuse. ``begin`` and ``end`` may be called while the job is stopped. ``end`` and ``repair`` are idempotent,
+    and may be called without a ``begin``."""
 
     def begin(self, context: FaultContext) -> str:
-        """Returns what was done, as a sentence."""
+        """Make the service refuse. Returns what was done, as a sentence of evidence."""
 
     def end(self, context: FaultContext) -> None:
-        """From here on the service refuses nothing any more."""
+        """Make the service accept requests again."""
 
-    def mend(self, context: FaultContext) -> None:
-        """What else was broken, and takes its time to come back: nothing, by default. After `end`."""
+    def repair(self, context: FaultContext) -> None:
+        """Called after `end`: restore what takes longer, such as a killed broker. Does nothing by default."""
         return
 
-    def is_it(self, reply: Reply) -> bool:
-        """Whether the service refused because of this."""
+    def matches(self, reply: Reply) -> bool:
+        """Whether this reply is a refusal of this kind."""
 
-    def why_nobody(self, context: FaultContext) -> str:
-        """Why nobody was refused so far, and what to set; asked before `end`. Empty where nothing is known."""
+    def why_not_refused(self, context: FaultContext) -> str:
+        """Why no request has been refused so far, and what to set; called before `end`. Empty if the reason is not known."""
         return ""
 
 
-class Unavailable(Refusing):
-    """Nobody gets through to a server that is well: who connects is reset, and so is who uses a connection that stands."""
+class Unavailable(Refusal):
+    """The server is healthy but unreachable: new connections are reset, and existing ones when they are next used."""
 
     def begin(self, context: FaultContext) -> str:
         postgres_of(context).proxy.turn_away()
-        return "Postgres was out of reach: connections were reset, old ones when they were used"
+        return "Postgres was made unreachable: new connections were reset at once, existing ones on their next use"
 
     def end(self, context: FaultContext) -> None:
         postgres_of(context).proxy.heal()
 
-    def is_it(self, reply: Reply) -> bool:
-        # 57P: the server is shutting down, crashed, or cannot take connections yet.
+    def matches(self, reply: Reply) -> bool:
+        # Class 57P: the server is shutting down, has crashed, or does not accept connections yet.
         return reply.what == "connection" or reply.code.startswith("57P")
 
 
 class Stopped(Unavailable):
-    """The server itself is shut down, and started again."""
+    """The server is shut down, and started again at the end."""
 
     def begin(self, context: FaultContext) -> str:
         postgres = postgres_of(context)
         postgres.stop()
-        # Without this, a client would be let in by the proxies and dropped there, which no stopped server does.
+        # Otherwise the proxies would accept a client's connection and then drop it, which a stopped server never does.
         postgres.proxy.turn_away()
-        return "Postgres was shut down (fast, as by its administrator)"
+        return "Postgres was shut down (fast shutdown, as by an administrator)"
 
     def end(self, context: FaultContext) -> None:
         postgres_of(context).restart()
         super().end(context)
 
 
-class Locked(Refusing):
-    """Somebody else holds the table, in the strongest mode, as ALTER TABLE or VACUUM FULL would."""
+class Locked(Refusal):
+    """Another session holds the table in the strongest lock mode, as ALTER TABLE or VACUUM FULL would."""
 
     def __init__(self, table: str) -> None:
         self._table = table
@@ -99,23 +100,23 @@ class Locked(Refusing):
         if self._holder is not None:
             self._holder.close()
 
-    def is_it(self, reply: Reply) -> bool:
-        # lock_not_available; query_canceled, which is what statement_timeout makes of it.
+    def matches(self, reply: Reply) -> bool:
+        # lock_not_available, after lock_timeout; query_canceled, after statement_timeout.
         return reply.what == "error" and reply.code in ("55P03", "57014")
 
-    def why_nobody(self, context: FaultContext) -> str:
+    def why_not_refused(self, context: FaultContext) -> str:
         if self._holder is None or self._holder.closed:
             return ""
         with administrator(postgres_of(context)) as connection:
             asked = (self._holder.info.backend_pid, _role(postgres_of(context)))
             row = connection.execute(_WAITING, asked).fetchone()
         if row is None:
-            return f"no session of the job has come for table {self._table}"
+            return f"no session of the job is waiting for table {self._table}"
         return f"the job's session {row[0]} has been waiting for table {self._table} for {row[1]} s; {NEEDS_TIMEOUT}"
 
 
-class Revoked(Refusing):
-    """The job's role may not insert into the table any more."""
+class Revoked(Refusal):
+    """The job's role loses the right to INSERT into the table."""
 
     def __init__(self, table: str) -> None:
         self._table = table
@@ -128,7 +129,7 @@ class Revoked(Refusing):
         self._revoked = True
         if self._may_insert(context):
             raise EnvironmentProblem(
-                f"the job's role may INSERT into {self._table} all the same, by way of another role"
+                f"after the REVOKE the job's role may still INSERT into {self._table}, through another role"
             )
         return f"the right to INSERT into {self._table} was revoked"
 
@@ -136,7 +137,7 @@ class Revoked(Refusing):
         if self._revoked:
             self._change(context, "GRANT INSERT ON {} TO {}")
 
-    def is_it(self, reply: Reply) -> bool:
+    def matches(self, reply: Reply) -> bool:
         return reply.what == "error" and reply.code == "42501" and self._table.rpartition(".")[2] in reply.message
 
     def _may_insert(self, context: FaultContext) -> bool:
@@ -152,8 +153,8 @@ class Revoked(Refusing):
             connection.execute(sql.SQL(statement).format(identifier(self._table), sql.Identifier(_role(postgres))))
 
 
-class TopicSetting(Refusing):
-    """A topic is set so that its broker refuses what is produced to it."""
+class TopicSetting(Refusal):
+    """A topic gets a configuration with which its brokers refuse what is produced to it."""
 
     def __init__(self, topic: str, settings: Mapping[str, str], codes: tuple[int, ...]) -> None:
         self._topic = topic
@@ -163,35 +164,38 @@ class TopicSetting(Refusing):
 
     def begin(self, context: FaultContext) -> str:
         self._before = context.stack.kafka.alter_topic(self._topic, self._settings)
-        told = ", ".join(f"{name}={value}" for name, value in self._settings.items())
-        return f"topic {self._topic} was set to {told}"
+        settings = ", ".join(f"{name}={value}" for name, value in self._settings.items())
+        return f"topic {self._topic} was set to {settings}"
 
     def end(self, context: FaultContext) -> None:
         if self._before is not None:
             context.stack.kafka.restore_topic(self._topic, self._before)
 
-    def is_it(self, reply: Reply) -> bool:
+    def matches(self, reply: Reply) -> bool:
         of_topic = reply.where.rpartition("/")[0] == self._topic
         return reply.what == "Produce" and of_topic and reply.code in self._codes
 
 
 class TooFewReplicas(TopicSetting):
-    """All three replicas must be in sync, and a follower's broker is killed (KIP-966 caps the setting at their number)."""
+    """The topic requires three replicas in sync, and the broker of one follower is killed.
+
+    KIP-966 caps the setting at the number of replicas.
+    """
 
     def __init__(self, topic: str) -> None:
-        # NOT_ENOUGH_REPLICAS, and the same after the record was appended: the ISR shrank while it waited.
+        # NOT_ENOUGH_REPLICAS; NOT_ENOUGH_REPLICAS_AFTER_APPEND, when the ISR shrank while the record waited.
         super().__init__(topic, {"min.insync.replicas": "3"}, (19, 20))
         self._killed: int | None = None
 
     def begin(self, context: FaultContext) -> str:
         kafka = context.stack.kafka
         leader = kafka.leader(self._topic, 0).broker
-        said = super().begin(context)
+        description = super().begin(context)
         self._killed = next(broker for broker in kafka.brokers if broker != leader)
         kafka.kill_broker(self._killed)
-        return f"{said}, and broker {self._killed}, which holds a replica, was killed"
+        return f"{description}, and broker {self._killed}, which holds a replica, was killed"
 
-    def mend(self, context: FaultContext) -> None:
+    def repair(self, context: FaultContext) -> None:
         kafka = context.stack.kafka
         if self._killed is not None and not kafka.is_running(self._killed):
             kafka.restart_broker(self._killed)
@@ -207,11 +211,11 @@ def postgres_of(context: FaultContext) -> Postgres:
 
 
 def administrator(postgres: Postgres, *, autocommit: bool = True) -> psycopg.Connection[tuple[object, ...]]:
-    """A superuser's connection, past every proxy. Raises `EnvironmentProblem`."""
+    """A superuser's connection that bypasses every proxy. Raises `EnvironmentProblem`."""
     try:
         return psycopg.connect(postgres.harness_conninfo, connect_timeout=_ADMIN_S, autocommit=autocommit)
     except psycopg.OperationalError as refused:
-        raise EnvironmentProblem(f"Postgres does not let its administrator in: {refused}") from refused
+        raise EnvironmentProblem(f"cannot connect to Postgres as its administrator: {refused}") from refused
 
 
 def identifier(table: str) -> sql.Identifier:

@@ -1,4 +1,4 @@
-"""The faults of one run: how far each came, what it left in the timeline, and its row in the history. For every kind of pipeline."""
+"""The faults of one run, for every kind of pipeline: the state of each, its events in the timeline, its row in the history."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ ContextT = TypeVar("ContextT")
 
 @dataclass
 class Armed(Generic[SpecT]):
-    """One fault of the run and how far it came."""
+    """One fault of the run and its state."""
 
     index: int
     spec: SpecT
     fault: FaultOf[Any, Any]
     query: str = ""
-    """Of a consumer: its group."""
+    """For a consumer: its group."""
     armed_at: float | None = None
     fired_at: float | None = None
     healed_at: float | None = None
     proof: Proof | None = None
     not_healed: str | None = None
-    """Why it could not be undone: what the pipeline does from then on proves nothing."""
+    """Why it could not be healed: the pipeline's behaviour from then on proves nothing."""
 
     @property
     def hit(self) -> bool:
@@ -42,7 +42,7 @@ class Armed(Generic[SpecT]):
         return self.fired_at is not None and self.healed_at is None
 
     def describe(self) -> dict[str, Any]:
-        """The part of it that every event and its row carry."""
+        """The columns that its row and each of its events have."""
         return {
             "index": self.index,
             "fault": self.spec.fault,
@@ -53,9 +53,9 @@ class Armed(Generic[SpecT]):
 
 
 class FaultTable(Generic[SpecT, ContextT]):
-    """All of them, in the scenario's order. Who strikes, and when, is the affair of a subclass.
+    """All faults of a run, in the scenario's order. A subclass decides when each one strikes.
 
-    `heal_all` must be called however the run ends.
+    The run must call `heal_all` however it ends.
     """
 
     def __init__(self, specs: Sequence[SpecT], timeline: Timeline) -> None:
@@ -64,7 +64,7 @@ class FaultTable(Generic[SpecT, ContextT]):
         self.armed = [Armed(i, spec, fault_of(spec)(spec), self._query(spec)) for i, spec in enumerate(specs)]
 
     def arm(self, context: ContextT) -> None:
-        """From here on a position that is reached may fire a fault."""
+        """Arm all faults: from here on a fault fires when its position is reached."""
         self._context = context
         for armed in self.armed:
             if isinstance(armed.fault, Watches):
@@ -77,28 +77,28 @@ class FaultTable(Generic[SpecT, ContextT]):
 
     @property
     def quiet(self) -> bool:
-        """No fault is between firing and healing."""
+        """Whether no fault is between firing and healing."""
         return not any(a.in_progress for a in self.armed)
 
     @property
     def active(self) -> list[str]:
-        """The kinds of the faults between firing and healing."""
+        """The kinds of the faults that are between firing and healing."""
         return [a.spec.fault for a in self.armed if a.in_progress]
 
     def heal_all(self) -> None:
-        """Heal what fired and was not healed. Idempotent; what fails is told by `check`."""
+        """Heal each fault that has fired and is not healed. Idempotent; `check` raises if one failed to heal."""
         for armed in self.armed:
             if armed.in_progress:
                 self._heal(armed)
 
     def check(self) -> None:
-        """Raise `EnvironmentProblem` if a fault could not be healed: the pipeline must not be blamed for it."""
+        """Raise `EnvironmentProblem` if a fault could not be healed: that is not the pipeline's fault."""
         failed = [armed.not_healed for armed in self.armed if armed.not_healed is not None]
         if failed:
             raise EnvironmentProblem("; ".join(failed), hint="the logs of the services are in the run directory")
 
     def rows(self) -> list[dict[str, Any]]:
-        """The history's table ``faults``."""
+        """The rows of the history's table ``faults``."""
         return [
             {
                 **a.describe(),
@@ -114,11 +114,11 @@ class FaultTable(Generic[SpecT, ContextT]):
     # -- for subclasses -------------------------------------------------------------------------------------------
 
     def _query(self, spec: SpecT) -> str:
-        """Which query (of consumers: group) the fault strikes, as far as that is known before it does."""
+        """The query (for consumers: the group) that the fault will strike; empty if that is not known before it strikes."""
         raise NotImplementedError
 
     def _why_not(self, armed: Armed[SpecT]) -> str:
-        """Why there is no proof of it."""
+        """Why the fault has no proof."""
         raise NotImplementedError
 
     def _emit(self, kind: str, armed: Armed[SpecT], **more: Any) -> Event:
@@ -136,11 +136,11 @@ class FaultTable(Generic[SpecT, ContextT]):
         armed.healed_at = self._emit("fault.healed", armed).at
 
     def _prove(self, armed: Armed[SpecT], proof: Proof, where: str) -> None:
-        """Keep the proof, each item of its evidence with where and when."""
+        """Store the proof; each item of its evidence gets its place and time."""
         evidence = tuple(one.brief() for one in items(proof.evidence, where, self._timeline.now()))
         armed.proof = replace(proof, evidence=evidence)
 
     def _settle(self, armed: Armed[SpecT]) -> None:
-        """Say whether it hit."""
-        assert armed.proof is not None, "proven before"
+        """Emit whether the fault hit."""
+        assert armed.proof is not None, "the proof is stored before this"
         self._emit("fault.hit" if armed.hit else "fault.missed", armed, evidence=[*map(str, armed.proof.evidence)])

@@ -1,4 +1,4 @@
-"""A second driver takes over on the checkpoint of one whose batch is open: what stall, which stops the first, and fence share."""
+"""Shared by the faults `stall` and `fence`: a second driver takes over the checkpoint while the first one's batch is open."""
 
 from __future__ import annotations
 
@@ -11,130 +11,131 @@ from contextlib import suppress
 from onceproof.base.errors import WaitTimeout
 from onceproof.base.waiting import wait_until
 from onceproof.faults.context import FaultContext
-from onceproof.faults.contract import Occurrence, Proof, SpecProblem
+from onceproof.faults.contract import Occurrence, Proof, SpecProblem, missed, proven
 from onceproof.faults.evidence.item import Evidence
 from onceproof.faults.evidence.sink_state import changes, sink_state
-from onceproof.faults.placement import PARKED, RESTART_S, WATCHED, committed, one_line, planned
+from onceproof.faults.placement import PARKED, RESTART_S, WATCHED, committed, is_open, one_line
 from onceproof.instruments.checkpoint_watcher import Batch
 from onceproof.scenario.model import FaultSpec, Scenario
 from onceproof.scenario.points import Point
 from onceproof.stores.contract import State
 from onceproof.stores.kafka.state import stable_ends, undecided
 
-PLACES = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
-"""After its commit log there is nothing left of the batch that a predecessor could write."""
+POINTS = tuple(p for p in (*WATCHED, *PARKED) if p is not Point.AFTER_COMMIT_LOG)
+"""After its commit log the old driver has nothing left to write of the batch."""
 
-_GOES_ON_S = 60.0
-"""The rest of one batch and an error: a second or two. A job that is still there then is not going to notice."""
+_FINISH_S = 60.0
+"""The rest of one batch and an error take a second or two. A job that still runs after this time will not notice."""
 _MARKERS_S = 5.0
-"""They are written within milliseconds of the answer."""
-NOTHING_WRITTEN = "no table or topic changed from when the old driver went on until its end; what was written before that is not compared"
-"""The batch may well be there twice: once from the old driver before it was set aside, once from its successor."""
+"""Kafka writes the markers within milliseconds of its answer."""
+NOTHING_WRITTEN = "no table or topic changed after the old driver resumed; what it wrote before that is not compared"
+"""The batch may still be written twice: by the old driver before it was held, and by its successor."""
 _REPLACED = re.compile("CONCURRENT_STREAM_LOG_UPDATE|SparkConcurrentModificationException")
-"""What Spark says to a driver whose next log entry somebody else has written."""
+"""Spark's error for a driver whose next log entry another driver has already written."""
 _LINES = 2000
-"""Of the end of a driver's log: each query that ends writes its own trace of a hundred lines or two."""
+"""Lines read from the end of a driver's log: each query that ends writes a trace of a hundred lines or two."""
 _ERROR = re.compile(r"^\s*(?:[\w.]+\.)?(\w*(?:Error|Exception|Fenced)\b: .*)$", re.MULTILINE)
 
 
 def batch_problems(spec: FaultSpec, scenario: Scenario) -> list[SpecProblem]:
-    """A successor without a batch of its own could not be told from one that only replayed."""
+    """A problem if the batch may be the last one: a successor that only replays it shows less than one with its own batch."""
     last = scenario.guaranteed_batches() - 2
     if spec.at.batch <= last:
         return []
-    message = f"batch {spec.at.batch} may be the last one, and who takes over must commit a batch of its own"
+    message = f"batch {spec.at.batch} may be the last one, but the second driver must still commit a batch of its own"
     return [SpecProblem(("at", "batch"), message, f"choose batch {last} or earlier, or more chunks")]
 
 
 class Takeover:
-    """One takeover: the first driver, which is set aside here and killed by `end`, and what its successor did meanwhile."""
+    """One takeover: the first driver, which `end` kills, and its successor on the same checkpoint."""
 
     def __init__(self, context: FaultContext, seen: Occurrence, *, stopped: bool) -> None:
-        """Start the second driver, with the first one stopped, or not."""
+        """Start the second driver; ``stopped``: after stopping (SIGSTOP) the first one."""
         self._context = context
         self._seen = seen
         self.start, self.first = context.job.take_over(stopped=stopped)
         n, query = seen.batch, seen.query
-        self.was_open = planned(context, query, n) and not committed(context, query, n)
+        self.was_open = is_open(context, query, n)
 
     @property
     def needs_input(self) -> bool:
-        """Until the successor has planned a batch of its own: then the feed waits until the first is gone."""
+        """True until the successor has planned a batch of its own; then the feed waits until the first driver is gone."""
         return self.was_open and not self._own_batches()
 
-    def wait(self) -> tuple[bool, str]:
-        """Until the successor has committed the batch, then one of its own, and is idle. Whether it did, and a sentence.
+    def wait_for_successor(self) -> tuple[bool, str]:
+        """Wait until the successor has committed the batch and one of its own, and is idle. Whether it did, and the evidence.
 
-        Raises `WaitTimeout` if it never comes so far.
+        Raises `WaitTimeout` if it does not.
         """
         context, n, second = self._context, self._seen.batch, self.start + 1
         wait_until(
-            f"batch {n} and one of its own to be committed by the driver that took over",
-            self._gone_on,
+            f"driver start {second}, which took over, to commit batch {n} and then a batch of its own",
+            self._successor_is_idle,
             deadline_s=RESTART_S,
             explain=lambda: f"driver start {context.job.current_start}; {_newest(context, self._seen.query)}",
         )
         if context.job.current_start != second:
-            return False, f"driver start {second} took over and was replaced by another one"
+            return (
+                False,
+                f"driver start {second} took over, but was itself replaced by start {context.job.current_start}",
+            )
         own = ", ".join(str(b.batch) for b in self._own_batches())
         return (
             True,
-            f"driver start {second} took over on the same checkpoint and committed batch {n}, then {own} of its own",
+            f"driver start {second} took over the same checkpoint, committed batch {n}, then planned and committed batch {own}",
         )
 
-    def resume_first(self, go: Callable[[], None], before: State, words: list[str], *, how: str) -> Proof:
-        """The first goes on by ``go()``, until it ends or is told that it was replaced; what the sinks say of that.
+    def resume_first(self, resume: Callable[[], None], before: State, evidence: list[str], *, after: str) -> Proof:
+        """Resume the first driver by ``resume()``, wait until it ends or learns that it was replaced, and compare the sinks.
 
-        ``before``: the sinks' state while the first could do nothing, and the successor had nothing to do. ``how``: "awake
-        again".
+        ``before``: the sinks' state while the first driver was held and the successor was idle. ``after``: starts the
+        evidence, for example "after SIGCONT".
         """
         first = self.first
-        go()
+        resume()
         self._context.timeline.emit("driver.resumed", start=self.start)
         try:
             wait_until(
                 "the old driver to end, or to get the error that it was replaced",
-                lambda: not first.is_running() or self._told(),
-                deadline_s=_GOES_ON_S,
+                lambda: not first.is_running() or self._is_replaced(),
+                deadline_s=_FINISH_S,
             )
         except WaitTimeout:
-            return Proof(False, (*words, f"{how}, the old driver neither ended nor failed within {_GOES_ON_S:.0f} s"))
-        if not self._told() and first.returncode == -signal.SIGKILL:
-            # By the end of the run, or for want of memory: nobody knows what it would have written.
-            return Proof(False, (*words, f"{how}, the old driver was killed before it had come to its own end"))
-        if not self._told() and self._several():
+            why = (
+                f"{after}, the old driver neither ended nor got the error that it was replaced within {_FINISH_S:.0f} s"
+            )
+            return missed(*evidence, why)
+        if not self._is_replaced() and first.returncode == -signal.SIGKILL:
+            # By the end of the run, or by the kernel for lack of memory: what it would have written is not known.
+            return missed(*evidence, f"{after}, the old driver was killed (SIGKILL) before it ended by itself")
+        if not self._is_replaced() and self._has_several_queries():
             self.end()
-            why = f"another query ended the old driver before query {self._seen.query} had gone on to its own end"
-            return Proof(False, (*words, f"{how}, {why}: what it would have written is not known"))
-        code = "" if first.is_running() else f" (exit code {first.returncode})"
-        said = _ERROR.findall(first.log_tail(400))
+            why = f"another query ended the old driver before query {self._seen.query} ended by itself"
+            return missed(*evidence, f"{after}, {why}: what that query would have written is not known")
+        how = "got the error that it was replaced" if first.is_running() else f"ended with exit code {first.returncode}"
+        errors = _ERROR.findall(first.log_tail(400))
         self.end()
         self._context.timeline.emit("driver.ended", start=self.start)
-        last = one_line(said[-1]) if said else "its end, without an error"
+        last = f"last error in its log: {one_line(errors[-1])}" if errors else "no error in its log"
         written = self._written(before)
-        return Proof(
-            True,
-            (
-                *words,
-                Evidence(f"{how}, the old driver went on until{code}", detail=last),
-                *([f"meanwhile {change}" for change in written] or [NOTHING_WRITTEN]),
-            ),
+        return proven(
+            *evidence,
+            Evidence(f"{after}, the old driver {how}", detail=last),
+            *([f"meanwhile it changed {change}" for change in written] or [NOTHING_WRITTEN]),
         )
 
     def end(self) -> None:
-        """Nothing of the first is left. Idempotent."""
+        """Kill the first driver. Idempotent."""
         self.first.kill()
 
-    def _several(self) -> bool:
+    def _has_several_queries(self) -> bool:
         return len(self._context.checkpoint.queries()) > 1
 
-    def _told(self) -> bool:
-        """Whether the first was told that it was replaced: of several queries, the one that was struck has ended.
-
-        Another one may learn of it at once, while this one still has its batch to write.
-        """
+    def _is_replaced(self) -> bool:
+        """Whether the first driver got the error that it was replaced. Of several queries the struck one must have ended:
+        another one may get the error at once, while this one still has its batch to write."""
         log = self.first.log_tail(_LINES)
-        if not self._several():
+        if not self._has_several_queries():
             return _REPLACED.search(log) is not None
         metadata = json.loads(
             (self._context.checkpoint.folder(self._seen.query) / "metadata").read_text(encoding="utf-8")
@@ -142,9 +143,10 @@ class Takeover:
         return re.search(rf"\[id = {re.escape(metadata['id'])}\b[^\n]*terminated with", log) is not None
 
     def _written(self, before: State) -> list[str]:
-        """What differs since, once a commit that Kafka has just answered can be seen (its markers come after the answer)."""
+        """What has changed since ``before``, read once a commit that Kafka has just answered is visible: Kafka writes its
+        markers after the answer."""
         stack = self._context.stack
-        with suppress(WaitTimeout):  # then a transaction is open that nobody ends: there is no more to see
+        with suppress(WaitTimeout):  # then a transaction stays open: nothing more will become visible
             wait_until(
                 "the old driver's transaction to be decided",
                 lambda: changes(before, sink_state(stack)) or not undecided(stack.kafka),
@@ -153,7 +155,7 @@ class Takeover:
         return changes(before, sink_state(stack))
 
     def _own_batches(self) -> list[Batch]:
-        """Batches with data that the successor has planned."""
+        """Batches that read input and that the successor planned."""
         return [
             b
             for b in self._context.checkpoint.batches()
@@ -162,8 +164,8 @@ class Takeover:
             and b.records() > 0
         ]
 
-    def _gone_on(self) -> bool:
-        """Whether the successor has committed the batch, one of its own, and everything that there is to read: it is idle."""
+    def _successor_is_idle(self) -> bool:
+        """Whether the successor has committed the batch, one of its own, and all input that can be read."""
         context, own = self._context, self._own_batches()
         done = committed(context, self._seen.query, self._seen.batch)
         last = {
@@ -182,4 +184,6 @@ class Takeover:
 
 def _newest(context: FaultContext, query: str) -> str:
     batches = [b for b in context.checkpoint.batches() if b.query == query]
-    return f"newest batch {batches[-1].batch}, planned by start {batches[-1].planned_by}" if batches else "no batch"
+    if not batches:
+        return "no batch"
+    return f"newest batch {batches[-1].batch}, planned by driver start {batches[-1].planned_by}"

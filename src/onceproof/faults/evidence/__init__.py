@@ -1,1 +1,1 @@
-"""What proves that a fault hit: what services and outputs hold, asked past every proxy."""
+"""Evidence that a fault hit: the state of services and outputs, read without going through a proxy."""

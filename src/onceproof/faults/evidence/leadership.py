@@ -1,4 +1,4 @@
-"""Leadership of a partition that moves: what proves that a leader who was struck is one no longer."""
+"""A change of a partition's leader: the proof that a broker that was struck no longer leads it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from onceproof.faults.placement import split_leader_of
 from onceproof.stack.api import Kafka, Leadership
 
 ELECTION_S = 30.0
-"""The fast preset elects within 4 s; this is the bound for declaring that it will not."""
+"""The fast preset elects a leader within 4 s; after this time the election counts as failed."""
 
 
-def wait_for_another(kafka: Kafka, leader_of: str, before: Leadership) -> Leadership:
-    """Who leads TOPIC/PARTITION in a later epoch (KIP-101), as the other brokers see it.
+def wait_for_new_leader(kafka: Kafka, leader_of: str, before: Leadership) -> Leadership:
+    """Wait until another broker leads TOPIC/PARTITION in a later epoch (KIP-101), as the other brokers see it.
 
-    Raises `WaitTimeout` if nobody comes to.
+    Raises `WaitTimeout` if no other broker is elected.
     """
     topic, partition = split_leader_of(leader_of)
 
     def moved() -> Leadership | None:
         now = kafka.leader(topic, partition, asking_not=before.broker)
-        return now if now.broker not in (before.broker, -1) and now.epoch > before.epoch else None  # -1: nobody
+        return now if now.broker not in (before.broker, -1) and now.epoch > before.epoch else None  # -1: no leader
 
     return wait_until(f"another broker to lead {leader_of}", moved, deadline_s=ELECTION_S)
 
 
-def said(leader_of: str, before: Leadership, after: Leadership) -> str:
-    """As a sentence of evidence."""
+def describe_move(leader_of: str, before: Leadership, after: Leadership) -> str:
+    """The change as a sentence of evidence."""
     return (
         f"leadership of {leader_of} moved from broker {before.broker} (epoch {before.epoch}) "
         f"to broker {after.broker} (epoch {after.epoch})"

@@ -1,4 +1,4 @@
-"""What the sinks of a run hold at a moment, asked past every proxy: to tell whether somebody has written meanwhile."""
+"""The state of a run's sinks at one moment, read without going through a proxy: two of them show what was written between."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from onceproof.stores.contract import State, store_of, stores
 
 
 def sink_state(stack: Stack) -> State:
-    """All that the run's stores hold, as a reader of what is committed finds it."""
+    """The committed content of all stores of the run."""
     return {name: held for _, store in stores.items() for name, held in store.state(stack, None).items()}
 
 
 def output_state(stack: Stack, outputs: Collection[OutputSpec]) -> State:
-    """These outputs alone, with what is not committed: of a batch that was aborted it is all that can be seen."""
+    """The content of these outputs, uncommitted records included: an aborted batch leaves nothing else to see."""
     return {
         name: held
         for _, store in stores.items()
@@ -24,7 +24,7 @@ def output_state(stack: Stack, outputs: Collection[OutputSpec]) -> State:
 
 
 def changes(before: State, after: State) -> list[str]:
-    """What differs, a sentence each."""
+    """One sentence for each table or topic whose state differs."""
     return [
-        f"{name}: {before.get(name, 'not there')} -> {held}" for name, held in after.items() if before.get(name) != held
+        f"{name}: {before.get(name, 'missing')} -> {held}" for name, held in after.items() if before.get(name) != held
     ]

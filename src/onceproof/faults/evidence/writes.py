@@ -1,7 +1,7 @@
-"""Whether a batch writes: what the outputs hold when it is planned, and again when it is committed.
+"""Decides whether a batch wrote: compares the outputs when it is planned with the outputs when it is committed.
 
-A batch of a stateful query may read nothing and write much: the windows that the watermark has closed. So a fault in a batch
-without input endangers something if that batch changes an output, or was stopped or refused when it tried to.
+A batch of a stateful query may read nothing and write much: the windows that the watermark has closed. A fault in a batch
+without input therefore endangers something if the batch changes an output, or was stopped or refused while writing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 NOTHING_IN_DANGER = "nothing was in danger"
-"""Said of a fault in a batch that neither held data nor wrote any."""
+"""Part of the evidence for a fault in a batch that neither read input nor wrote anything."""
 
 
 @dataclass
@@ -37,21 +37,21 @@ class _Bracket:
 
 @dataclass(frozen=True)
 class Written:
-    """What a batch was seen to write."""
+    """The outputs that a batch changed."""
 
     outputs: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
-    """Sentences: ``table orders: 10 rows -> 17 rows``."""
+    """One sentence per change: ``table orders: 10 rows -> 17 rows``."""
     unclear: str | None = None
-    """Why a change cannot be said to be this batch's."""
+    """Why the change cannot be attributed to this batch; None if it can."""
 
 
 @dataclass
 class WriteWatch:
-    """Looks at the outputs whenever a batch that matters is planned and committed. Thread-safe.
+    """Reads the outputs when one of its batches is planned, and when it is committed. Thread-safe.
 
-    ``numbers``: the batches that matter. Of those that read input only those in ``also_reading`` are looked at: that they read
-    says nothing of a fault that needs their write.
+    ``numbers``: the batches to watch. Those that read input are watched only if they are in ``also_reading``: for faults that
+    need a batch's write, its input is not enough.
     """
 
     numbers: frozenset[int]
@@ -60,11 +60,11 @@ class WriteWatch:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def points(self) -> list[tuple[int, Point]]:
-        """Where a driver has to wait while the outputs are looked at."""
+        """The batches and points at which a driver has to wait while the outputs are read."""
         return [(batch, point) for batch in sorted(self.numbers) for point in _ENDS]
 
     def reached(self, context: FaultContext, query: str, batch: int, point: Point) -> None:
-        """A batch has come to its plan or to its commit. The first plan counts: a replay writes the same batch."""
+        """Read the outputs if a watched batch was planned or committed; of its plans only the first counts, not a replay's."""
         key = (query, batch)
         if batch not in self.numbers or point not in _ENDS:
             return
@@ -78,27 +78,27 @@ class WriteWatch:
             elif known is not None and known.after is None:
                 state = self._look(context, query)
                 known.after, known.until = state, context.timeline.now()
-        except (
-            Exception
-        ) as failure:  # a service that a fault has taken away: the look is made up for later, if it can be
-            words = f"the outputs could not be looked at when batch {batch} of query {query} reached {point}: {failure}"
-            context.timeline.emit("warning", message=masked(words))
+        except Exception as failure:  # a fault may have made a service unreachable; `written` tries again later
+            message = f"the outputs could not be read when batch {batch} of query {query} reached {point}: {failure}"
+            context.timeline.emit("warning", message=masked(message))
 
     def at_commit(self, context: FaultContext, query: str, batch: int) -> Written | None:
-        """What it had written when it was committed; None where nobody looked then. Asks no service."""
+        """What the batch had written when it was committed; None if the outputs were not read then. Asks no service."""
         bracket = self._brackets.get((query, batch))
         return None if bracket is None or bracket.after is None else self.written(context, query, batch)
 
     def written(self, context: FaultContext, query: str, batch: int) -> Written | None:
-        """What it has written until its commit, or until now if nobody looked then; None where nobody looked at its plan,
-        and of a query that writes to no output of the scenario."""
+        """What the batch has written until its commit, or until now if the outputs were not read then.
+
+        None if the outputs were not read at its plan, or if the query writes to no output of the scenario.
+        """
         bracket = self._brackets.get((query, batch))
         if bracket is None or not self._outputs(context, query):
             return None
         try:
             after = bracket.after if bracket.after is not None else self._look(context, query)
-        except Exception as failure:  # a service that is still away
-            return Written(unclear=f"the outputs could not be looked at: {failure}")
+        except Exception as failure:  # the service is still unreachable
+            return Written(unclear=f"the outputs could not be read: {failure}")
         changed = changes(bracket.before, after)
         outputs = [
             name for name, spec in self._outputs(context, query).items() if _changed(spec, bracket.before, after)
@@ -109,8 +109,8 @@ class WriteWatch:
         unclear = None
         if others and len(unnamed) == len(outputs):
             unclear = (
-                f"queries {', '.join(sorted({query, *others}))} were open at the same time, and which of them wrote to "
-                f"{', '.join(unnamed)} is not known: name it under outputs: {unnamed[0]}: query:"
+                f"queries {', '.join(sorted({query, *others}))} had batches open at the same time, and which of them wrote to "
+                f"{', '.join(unnamed)} is not known: name the query under outputs: {unnamed[0]}: query:"
             )
         return Written(tuple(outputs), tuple(changed), unclear)
 
@@ -119,7 +119,7 @@ class WriteWatch:
 
     @staticmethod
     def _outputs(context: FaultContext, query: str) -> Mapping[str, OutputSpec]:
-        """The outputs that this query may write to."""
+        """The outputs that the query may write to."""
         if context.scenario is None:
             return {}
         return {name: spec for name, spec in context.scenario.outputs.items() if spec.query in (None, query)}
