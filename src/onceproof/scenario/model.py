@@ -33,8 +33,7 @@ class PostgresStack(Model):
 
 class AmqpStack(Model):
     broker: Literal["qpid", "rabbitmq"] = Field(
-        "qpid",
-        description="qpid: Qpid Broker-J, which onceproof fetches; rabbitmq: the RabbitMQ installed on this machine",
+        "qpid", description="qpid: Qpid Broker-J, which is fetched; rabbitmq: RabbitMQ, if it is installed"
     )
 
 
@@ -52,8 +51,7 @@ class StackSpec(Model):
     kafka: KafkaStack = Field(default_factory=KafkaStack, description="Kafka, which every run has")
     postgres: PostgresStack | None = Field(default=None, description="a Postgres server: write {} to have one")
     spark: SparkStack | None = Field(
-        default=None,
-        description="a standalone Spark that runs the job's tasks: write {} to have one (default: Spark's local mode)",
+        default=None, description="a standalone Spark: write {} to have one (default: local mode)"
     )
     amqp: AmqpStack | None = Field(default=None, description="an AMQP 0-9-1 broker for consumers: write {} to have one")
 
@@ -66,17 +64,13 @@ class InputSpec(Model):
     topic: str = Field(description="the topic to feed (for consumers of an AMQP broker: the queue)")
     dataset: str = Field(description="where its records come from: `onceproof list datasets`")
     rows: PositiveInt | None = Field(
-        None, description="feed this many records from the start of the data set (default: all)"
+        None, description="number of records, from the start of the data set (default: all)"
     )
-    partitions: Partitions = Field(
-        3, description="partitions of the topic (for consumers of an AMQP broker: number of queues)"
-    )
+    partitions: Partitions = Field(3, description="partitions of the topic (for consumers of an AMQP broker: queues)")
     chunks: PositiveInt = Field(
         10, description="number of parts to feed it in; each is sent after the job has committed the previous one"
     )
-    options: dict[str, Any] = Field(
-        default_factory=dict, description="options of the data set: `onceproof list datasets NAME`"
-    )
+    options: dict[str, Any] = Field(default_factory=dict, description="options: `onceproof list datasets NAME`")
     decode: str = Field("json", description="how a value becomes columns: json, string, bytes or module:function")
 
 
@@ -104,8 +98,7 @@ class Prepare(Model):
         default_factory=dict, max_length=200, description="topics to create in addition to the inputs"
     )
     tables: list[str] = Field(
-        default_factory=list,
-        description="static tables of the data sets; {table.NAME} becomes the path of the Parquet file",
+        default_factory=list, description="static tables of the data sets; {table.NAME} is the path of the Parquet file"
     )
     sql: _Statements = Field(
         "",
@@ -139,8 +132,7 @@ class ConsumersSpec(Model):
 
     broker: Literal["amqp", "kafka-group", "share-group"] = Field("amqp", description="where they take messages from")
     names: list[str] = Field(
-        min_length=1,
-        description="one consumer process per name; if several are idle, the first named takes the next message",
+        min_length=1, description="one process per name; if several are idle, the first named takes the next message"
     )
     queues: Literal["shared", "own"] = Field(
         "shared", description="shared: all consumers compete for all queues; own: only consumer i takes from queue i"
@@ -151,14 +143,12 @@ class ConsumersSpec(Model):
         "false: other members take them over",
     )
     acknowledge: Literal["after-effect", "before-effect", "with-effect"] = Field(
-        "after-effect",
-        description="when a consumer acknowledges: after its effect, before it, or with it in one transaction",
+        "after-effect", description="the order of effect and acknowledgement; with-effect: both in one transaction"
     )
     every: PositiveInt = Field(1, description="ticks between one message published and the next")
     work: PositiveInt = Field(1, description="ticks of work on each message, except those under slow")
     slow: dict[_NumberAsKey, PositiveInt] = Field(
-        default_factory=dict,
-        description="messages that take another time: number of the message, from 1 -> ticks of work",
+        default_factory=dict, description="messages that take longer: number of the message, from 1 -> ticks of work"
     )
     on_refusal: Literal["again", "release", "retry-topic"] = Field(
         "again",
@@ -172,7 +162,7 @@ class ConsumersSpec(Model):
         "names its group with query",
     )
     restart_after: PositiveInt | None = Field(
-        None, description="ticks until a consumer that died is started again (default: never)"
+        None, description="ticks until a dead consumer is restarted (default: never)"
     )
 
 
@@ -199,17 +189,13 @@ def kind_of_pipeline(pipeline: Any) -> str:
 
 
 class PipelineSpec(Model):
-    command: list[str] = Field(
-        min_length=1, description="the command that starts the job; templates in braces are filled in"
-    )
+    command: list[str] = Field(min_length=1, description="the command of the job; templates in braces are filled in")
     args: dict[str, _Argument] = Field(
         default_factory=dict,
         exclude=True,  # `_args_in_command` moves them into the command
         description="options appended to the command: NAME: VALUE becomes --NAME=VALUE, NAME: true becomes --NAME",
     )
-    env: dict[str, str] = Field(
-        default_factory=dict, description="environment variables of the job; templates are filled in"
-    )
+    env: dict[str, str] = Field(default_factory=dict, description="variables of the job; templates are filled in")
     secrets: list[str] = Field(
         default_factory=list,
         description="names of environment variables that the job gets from your shell; their values are never stored",

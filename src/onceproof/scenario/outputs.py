@@ -54,9 +54,7 @@ class Tolerance(Model):
 
 
 class OutputSpec(Model):
-    topic: str | None = Field(
-        None, description="the output is this Kafka topic (for consumers of an AMQP broker: this queue)"
-    )
+    topic: str | None = Field(None, description="the output is this Kafka topic (of AMQP consumers: this queue)")
     table: str | None = Field(None, description="the output is this Postgres table")
     kind: Literal["append", "upsert", "changelog"] = Field(
         "append",
@@ -81,13 +79,9 @@ class OutputSpec(Model):
     ignore: list[str] = Field(
         default_factory=list, description="columns that may differ on a replay (load times, generated ids)"
     )
-    tolerance: dict[str, Tolerance] = Field(
-        default_factory=dict, description="numeric column -> how far it may be from the expected number"
-    )
+    tolerance: dict[str, Tolerance] = Field(default_factory=dict, description="numeric column -> how far it may be off")
     decode: str = Field("json", description="how a Kafka value becomes columns: json, string, bytes or module:function")
-    source: Source | None = Field(
-        None, description="columns that hold the topic, partition and offset of the input record that caused a row"
-    )
+    source: Source | None = Field(None, description="columns with the position of a row's input record")
     query: str | None = Field(
         None, description="checkpoint folder of the query that writes the output (needed only if there are several)"
     )

@@ -101,7 +101,7 @@ def plan(scenario: Scenario) -> Plan:
 def _prepare(scenario: Scenario) -> tuple[str, ...]:
     prepare = scenario.pipeline.prepare
     return (
-        *(f"topic {name}, {topic.partitions} partition(s)" for name, topic in prepare.topics.items()),
+        *(f"topic {name} (partitions: {topic.partitions})" for name, topic in prepare.topics.items()),
         *(f"static table {name}" for name in prepare.tables),
         *(["SQL in the pipeline's database"] if prepare.sql.strip() else []),
     )

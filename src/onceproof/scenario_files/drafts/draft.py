@@ -157,7 +157,7 @@ def _sampled(draft: Draft, sample: Sample) -> list[str]:
         ]
     else:
         lines += [
-            f"    # {DECIDE}: is {_one_line(sample.key)} the key of the topic's records? It is named like one, and records share values.",
+            f"    # {DECIDE}: is {_one_line(sample.key)} the key of the topic's records? It is named like one, and several records share a value.",
             f"    options: {{file: {file}, form: values, key: {scalar(sample.key)}}}",
         ]
     if sample.rows < 100:
@@ -205,7 +205,7 @@ def _prepare(draft: Draft) -> list[str]:
     for number, table in enumerate(draft.tables):
         lines += _decide(
             f"must table {_one_line(table)} exist before the job starts? If so, create it here with its own types",
-            "(or: onceproof init --schema FILE.sql):",
+            "(or: onceproof init --schema FILE.sql).",
         )
         if number == 0:
             lines += [*([] if draft.output_topics else ["  # prepare:"]), "  #   sql: |"]
@@ -266,7 +266,7 @@ def _oracle(draft: Draft) -> str:
         columns = "src_partition: _partition, src_offset: _offset"
     lines += [f"    {name}: {{{columns}}}" for name in draft.outputs]
     lines.append(
-        f"  # {DECIDE}: does the job drop records? If so, write which ones it keeps, in SQL over the record's fields:"
+        f"  # {DECIDE}: does the job drop records? If so, write which ones it keeps, in SQL over the record's fields."
     )
     lines += ["  # where:", *(f"  #   {name}: status <> 'test'" for name in draft.outputs)]
     lines += [
